@@ -1,4 +1,4 @@
-"""Charts: drawn once, given as SVG for the page, in its theme and with real text, and as PNG for elsewhere."""
+"""Charts of the report page, drawn by matplotlib: SVG in the colors of the page's theme, and a PNG file."""
 
 from __future__ import annotations
 
@@ -6,154 +6,160 @@ import io
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from contrastive_text.core.libraries import require
-from contrastive_text.runs.report.markup import Html, tag
 from contrastive_text.runs.report.runs import RunRecord
-from contrastive_text.runs.report.style import LIGHT, dashes, series, variable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 WIDTH, HEIGHT = 352, 236
-"""Size of a chart in CSS pixels: the width of a phone, where its letters keep their size."""
-_LETTERS = 11.5
-_DENSITY = 144
-"""Dots per inch of the picture, of which 72 are one per CSS pixel."""
+"""Size of a chart in CSS pixels: the width of a phone, where text keeps its size."""
+TIMES_100 = "\u00d7 100"
+"""Scale of a score."""
+STYLE_SHEET = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
+COLORS: dict[str, str] = dict(re.findall(r"--([\w-]+): (#\w{6})", STYLE_SHEET.partition("@media")[0]))
+"""Name of a color -> its value in the light theme, in which charts are drawn."""
+_DASHES = ("solid", (0, (4, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (2.5, 1)), (0, (8, 2)))
+"""Dashes of each run's lines, which tell runs apart without color."""
 _SETTINGS = {
-    "axes.edgecolor": LIGHT["rule"],
-    "axes.facecolor": LIGHT["paper"],
-    "axes.grid": True,
-    "axes.labelcolor": LIGHT["muted"],
-    "axes.labelsize": _LETTERS,
     "axes.axisbelow": True,
+    "axes.edgecolor": COLORS["rule"],
+    "axes.grid": True,
+    "axes.labelcolor": COLORS["muted"],
+    "axes.labelsize": "medium",
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "axes.titlesize": _LETTERS,
     "axes.xmargin": 0.03,
-    "figure.facecolor": LIGHT["paper"],
-    "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
-    "font.size": _LETTERS,
-    "grid.color": LIGHT["rule"],
+    "font.size": 11.5,
+    "grid.color": COLORS["rule"],
     "grid.linewidth": 0.6,
-    "legend.fontsize": _LETTERS,
+    "legend.fontsize": "medium",
     "legend.frameon": False,
     "lines.linewidth": 1.8,
-    "lines.solid_capstyle": "round",
-    "savefig.facecolor": LIGHT["paper"],
     "svg.fonttype": "none",
-    "text.color": LIGHT["ink"],
+    "text.color": COLORS["ink"],
     "text.parse_math": False,
-    "xtick.color": LIGHT["rule"],
-    "xtick.labelcolor": LIGHT["muted"],
-    "xtick.labelsize": _LETTERS,
-    "ytick.color": LIGHT["rule"],
-    "ytick.labelcolor": LIGHT["muted"],
-    "ytick.labelsize": _LETTERS,
+    "xtick.color": COLORS["rule"],
+    "xtick.labelcolor": COLORS["muted"],
+    "ytick.color": COLORS["rule"],
+    "ytick.labelcolor": COLORS["muted"],
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A drawing.
+class Chart(NamedTuple):
+    """A chart of the page.
 
     Args:
-        name: Of its picture's file, without suffix.
-        title: What it shows.
-        note: What there is to be seen, in a sentence or two, also for those who don't see it.
-        svg: For the page.
-        png: The same in the light theme, two dots per CSS pixel.
+        name: Stem of the PNG file, different for each chart of a page.
+        title: Title of the chart.
+        note: One or two sentences that describe the chart, also for readers who don't see it.
+        width: Width in CSS pixels.
+        height: Height in CSS pixels.
+        svg: Content of the SVG element.
+        png: The chart in the light theme, with two dots per CSS pixel.
     """
 
     name: str
     title: str
     note: str
-    svg: Html
+    width: int
+    height: int
+    svg: str
     png: bytes
 
-    @property
-    def figure(self) -> Html:
-        """The chart with its title and its note, as a figure of the page."""
-        return tag("figure", tag("figcaption", tag("h3", self.title), tag("p", self.note)), self.svg)
+
+class Note(NamedTuple):
+    """A note in place of a chart that can't be drawn.
+
+    Args:
+        what: Name of the missing figure.
+        why: The reason.
+        remedy: How to get the figure.
+    """
+
+    what: str
+    why: str
+    remedy: str
 
 
 def draw(
     name: str,
     title: str,
     note: str,
-    paint: Callable[[Figure], None],
-    width: int = WIDTH,
+    paint: Callable[[Axes], None],
+    runs: Sequence[RunRecord] = (),
     height: int = HEIGHT,
 ) -> Chart:
-    """Draws a chart.
-
-    The same drawing has the same bytes whenever it is made, without a date or a library's name in it.
+    """Draws a chart. The same chart always has the same bytes.
 
     Args:
-        name: Of its picture's file, without suffix; another for each chart of a page.
-        title: What it shows.
-        note: What there is to be seen, in a sentence or two.
-        paint: Paints on an empty figure with colours of ``style.LIGHT``, which the page turns into its theme's.
-        width: In CSS pixels.
-        height: In CSS pixels.
+        name: Stem of the PNG file, different for each chart of a page.
+        title: Title of the chart.
+        note: One or two sentences that describe the chart.
+        paint: Paints on empty axes with colors of ``COLORS``; the page replaces them by those of its theme.
+        runs: The runs of a legend, which a run that is alone doesn't need.
+        height: Height in CSS pixels.
 
     Raises:
         ImportError: matplotlib isn't installed.
     """
-    matplotlib = require("matplotlib", "report")
-    figures = require("matplotlib.figure", "report")
-    with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": name}):
-        figure = figures.Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
-        paint(figure)
-        svg, png = io.StringIO(), io.BytesIO()
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a name, in the picture only
-            figure.savefig(svg, format="svg", metadata=nothing)
-            figure.savefig(png, format="png", dpi=_DENSITY, metadata={"Software": None})
-    return Chart(name, title, note, _inline(svg.getvalue(), name, title, note), png.getvalue())
+    matplotlib, figures = require("matplotlib", "report"), require("matplotlib.figure", "report")
+    svg, png = io.StringIO(), io.BytesIO()
+    with matplotlib.rc_context({**_SETTINGS, "svg.hashsalt": name}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a run's name, in the PNG file only
+        figure = figures.Figure(figsize=(WIDTH / 72, height / 72), dpi=72, layout="constrained")
+        axes = figure.subplots()
+        paint(axes)
+        if any(not run.alone for run in runs):
+            marks = [axes.plot([], [], **line_of(run), linewidth=3)[0] for run in runs]
+            names = [run.name if len(run.name) < 24 else f"…{run.name[-22:]}" for run in runs]
+            options = {"handlelength": 1.9, "handletextpad": 0.5, "columnspacing": 1.2, "borderaxespad": 0.2}
+            figure.legend(marks, names, loc="outside upper left", ncols=2, **options)
+        figure.savefig(svg, format="svg")
+        figure.savefig(png, format="png", dpi=144, metadata={"Software": None})
+    return Chart(name, title, note, WIDTH, height, _inline(svg.getvalue()), png.getvalue())
 
 
-def legend(axes: Axes, runs: Sequence[RunRecord]) -> None:
-    """Adds the names of runs, in their colours, above the axes; one that is alone needs none."""
-    if all(run.alone for run in runs):
-        return
-    lines = require("matplotlib.lines", "report")
-    marks = [lines.Line2D([], [], linewidth=3, **line_of(run)) for run in runs]
-    shown = [run.name if len(run.name) < 24 else f"…{run.name[-22:]}" for run in runs]
-    figure = axes.get_figure()
-    assert figure is not None
-    options = {"handlelength": 1.9, "handletextpad": 0.5, "columnspacing": 1.2, "borderaxespad": 0.2}
-    figure.legend(marks, shown, loc="outside upper left", ncols=2, **options)
+def color_of(number: int) -> str:
+    """Returns the color of a run or of a group of texts, counted from 0.
+
+    Example:
+        >>> color_of(0)
+        '#2b5fc7'
+    """
+    return COLORS[f"series-{number + 1}"]
 
 
-def line_of(run: RunRecord) -> dict[str, Any]:  # Any: what matplotlib takes
-    """Returns the colour of a run's lines, and their dashes, which tell them apart on grey paper too."""
-    return {"color": series(run.number), "linestyle": dashes(run.number)}
+def line_of(run: RunRecord) -> dict[str, Any]:  # Any: matplotlib's options
+    """Returns color and dashes of a run's lines."""
+    return {"color": color_of(run.number), "linestyle": _DASHES[run.number]}
 
 
-def _inline(svg: str, name: str, title: str, note: str) -> Html:
-    """Returns matplotlib's SVG as part of a page: no header, one set of names, the page's letters and colours."""
-    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<[^>]*>", _cleaned, svg[svg.index("<svg") :])
-    svg = re.sub(r">\s+<", "><", svg).strip()
-    box = re.search(r'viewBox="([^"]*)"', svg)
-    assert box is not None
-    spoken = tag("title", title, id=f"{name}-title") + tag("desc", note, id=f"{name}-desc")
-    opening = f'<svg viewBox="{box[1]}" role="img" aria-labelledby="{name}-title {name}-desc">'
-    return Html(opening + spoken + svg[svg.index(">") + 1 :])
+def number(value: float | None, form: str) -> str:
+    """Formats a number with a typographic minus sign, and without an exponent below a billion; ``n/a`` for None.
+
+    Example:
+        >>> number(3.2381, ".2f"), number(4357.2, ".3g"), number(None, ".2f")
+        ('3.24', '4,357', 'n/a')
+    """
+    if value is None:
+        return "n/a"
+    text = format(value, form)
+    return (f"{value:,.0f}" if "e+" in text and abs(value) < 1e9 else text).replace("-", "\u2212")
 
 
-def _cleaned(found: re.Match[str]) -> str:
-    """Returns a tag of matplotlib's without what the page has itself; its texts, outside of tags, stay."""
-    cleaned = re.sub(r' id="[a-z0-9.]+_\d+"', "", found[0])
-    cleaned = cleaned.replace("xlink:href", "href")
-    cleaned = re.sub(r"font-family: [^;\"]*;? ?", "", cleaned)
-    cleaned = re.sub(r"(font: [^;\"]*px) [^;\"]*", r"\1 system-ui, sans-serif", cleaned)  # matplotlib 3.8
-    cleaned = re.sub(r"(\.\d\d)\d+", r"\1", cleaned)  # a hundredth of a pixel is enough
-    cleaned = re.sub(r" transform=\"rotate\(-0 [^\"]*\"", "", cleaned)
-    return re.sub(r"#[0-9a-f]{6}\b", lambda colour: variable(colour[0]), cleaned).replace("\n", " ")
+def _inline(svg: str) -> str:
+    """Returns the content of matplotlib's SVG with the page's font and colors, and without ids that repeat."""
+    svg = svg[svg.index('<g id="figure_1"') : svg.rindex("</svg>")]
+    variables = {value: f"var(--{name})" for name, value in COLORS.items()}
+
+    def cleaned(tag: re.Match[str]) -> str:
+        text = re.sub(r' id="[a-z0-9.]+_\d+"|font-family: [^;"]*;? ?', "", tag[0])
+        text = re.sub(r"(\.\d\d)\d+", r"\1", text)  # a hundredth of a pixel is enough
+        return re.sub(r"#\w{6}\b", lambda color: variables.get(color[0], color[0]), text)
+
+    return re.sub(r"<[^>]*>", cleaned, svg)  # a ">" in a text is written "&gt;"

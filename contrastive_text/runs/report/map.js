@@ -1,9 +1,14 @@
-for (const body of document.querySelectorAll("#map .body")) {
-  const maps = [...body.querySelectorAll("svg")].map(svg => [...svg.querySelectorAll(".point")]);
+for (const body of document.querySelectorAll("#map .body:has(svg)")) {
+  const texts = [...body.querySelectorAll(".texts li")].map(item => item.textContent);
+  const maps = [...body.querySelectorAll("svg")].map(svg => [...svg.querySelectorAll("[id^=dots-] use")]);
+  for (const points of maps) points.forEach((point, i) => {
+    const title = document.createElementNS(point.namespaceURI, "title");
+    title.textContent = texts[i], point.append(title);
+    point.setAttribute("class", "point"), point.setAttribute("tabindex", "-1"), point.setAttribute("role", "img");
+    point.ownerSVGElement.setAttribute("role", "group") });
   const reader = body.querySelector(".reader");
   const middle = point => { const box = point.getBoundingClientRect(); return [box.x + box.width / 2, box.y + box.height / 2] };
   const nearest = (points, score) => points.map((point, i) => [score(...middle(point)), i]).sort((a, b) => a[0] - b[0])[0];
-  const texts = maps[0].map(point => point.querySelector("title").textContent);
   const search = body.querySelector(".search"), list = search.querySelector("ol");
   search.hidden = false;
   search.querySelector("input").addEventListener("input", event => {
@@ -19,7 +24,7 @@ for (const body of document.querySelectorAll("#map .body")) {
       return item }));
   });
   const show = i => maps.forEach(points => points.forEach((point, j) => point.classList.toggle("on", i === j))
-    || (reader.textContent = points[i].querySelector("title").textContent));
+    || (reader.textContent = texts[i]));
   for (const points of maps) {
     const svg = points[0].ownerSVGElement, keys = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
     const touch = event => { const [distance, i] = nearest(points, (x, y) => Math.hypot(x - event.clientX, y - event.clientY)); if (distance < 24) show(i) };

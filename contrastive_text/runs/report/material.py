@@ -1,97 +1,256 @@
-"""The texts and the scored pairs that the vectors of all runs of a page are compared on."""
+"""Texts, scored pairs and vectors of the runs of a page, and samples of what their views do."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from contrastive_text.core.class_paths import UntrustedError
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.libraries import is_failure
 from contrastive_text.core.random import generator
-from contrastive_text.data import Table, read_pairs, read_rows
+from contrastive_text.core.specs import describe
+from contrastive_text.core.types import Row
+from contrastive_text.data import Table, TextDataModule, read_pairs, read_rows
 from contrastive_text.data.files.formats import FileForm
-from contrastive_text.runs.report.run_parts import RunParts, row_texts
+from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.diagnosis import Diagnosis, diagnose
+from contrastive_text.evaluation.view_edits import AlteredRows, altered_rows
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.metrics import exact_similarity, pair_similarity
+from contrastive_text.runs.report.charts import Note
+from contrastive_text.runs.report.runs import MODEL, RunRecord
+from contrastive_text.training.module import ContrastiveModule
 
 SEED = 42
-"""Of every draw for the page."""
+"""Seed of every draw for the page."""
+FILES_REMEDY = "--pairs PAIRS.tsv and --texts TEXTS.txt name files that are there"
+_TEXTS = ("text", "anchor", "positive", "negative")
+_ALTERED_ROWS = 3
+"""Rows of a task in the samples of its views."""
 
 
-@dataclass(frozen=True, slots=True)
-class Material:
-    """What is embedded.
+class TaskViews(NamedTuple):
+    """Samples of the views of a task.
+
+    Args:
+        task: Name of the task.
+        pairing: The pairing that chooses the texts of a row.
+        rows: The first rows of the first epoch.
+    """
+
+    task: str
+    pairing: str
+    rows: AlteredRows
+
+
+class RunFiles(NamedTuple):
+    """Data of a run, read through the data module of its checkpoint.
+
+    Args:
+        texts: Different texts of the training files.
+        pairs: Name of a file of scored validation pairs -> its rows.
+        views: Samples of the views of each task.
+        lacks: Why something is missing; empty if nothing is.
+    """
+
+    texts: Sequence[str] = ()
+    pairs: Mapping[str, Table] = {}
+    views: Sequence[TaskViews] = ()
+    lacks: str = ""
+
+
+class Material(NamedTuple):
+    """Texts and pairs on which all runs of a page are compared.
 
     Args:
         texts: Different texts, in the order of a seeded draw.
-        pairs: Scored pairs; None if there are none.
-        said_pairs: Which pairs these are; empty without.
-        said: Which texts and pairs these are.
-        lacks: Why pairs or texts are missing; empty where none are.
+        pairs: Scored pairs, or None.
+        pairs_source: Number and file of the pairs; empty without pairs.
+        source: Numbers and files of pairs and texts.
+        lacks: Why pairs or texts are missing; empty if they aren't.
     """
 
     texts: Sequence[str]
     pairs: Table | None
-    said_pairs: str
-    said: str
+    pairs_source: str
+    source: str
     lacks: str
 
 
-def gather(
-    parts: Mapping[str, RunParts], pairs: str | Path | None, texts: str | Path | None, limit: int
-) -> Material:
-    """Returns the files that were named, else those of the first run that has them.
+class Space(NamedTuple):
+    """Vectors of a run.
 
     Args:
-        parts: Name of a run -> what it told.
-        pairs: File of scored pairs.
-        texts: File of texts.
-        limit: Texts, and pairs, that are kept at most.
+        run: The run.
+        texts: Vectors of the texts, normalized, (N, D).
+        cosines: Cosines of the pairs, (P,); empty without pairs.
+        random: Cosines of N random pairs of texts, (N,).
+        diagnosis: Figures of ``diagnose``; None if they couldn't be measured.
+        lacks: The reason for that.
+    """
+
+    run: RunRecord
+    texts: Tensor
+    cosines: Tensor
+    random: Tensor
+    diagnosis: Diagnosis | None
+    lacks: str
+
+
+def read_run_files(run: RunRecord) -> RunFiles:
+    """Builds a run's module and data from its checkpoint and reads its files.
+
+    Relative paths in the configuration are relative to the working directory.
 
     Raises:
-        FileNotFoundError: A named file that isn't there.
-        ValueError: A named file that can't be read, or a limit that leaves too little to look at.
+        UntrustedError: The checkpoint names a class of a module that isn't trusted.
+    """
+    if run.checkpoint is None:
+        return RunFiles(lacks=run.lacks)
+    data: TextDataModule | None = None
+    try:
+        module = ContrastiveModule.load_from_checkpoint(run.checkpoint.path, map_location="cpu").eval()
+        data = TextDataModule.load_from_checkpoint(run.checkpoint.path, map_location="cpu", weights_only=True)
+        data.attach(module)
+        data.setup("fit")
+        views = [
+            TaskViews(
+                task=name,
+                pairing=describe(task.pairing),
+                rows=altered_rows(data.collator(name), module.encoder, task.rows, _ALTERED_ROWS),
+            )
+            for name, task in data.training.tasks.items()
+        ]
+        return _files_of(data, views)
+    except UntrustedError:
+        raise
+    except Exception as error:  # a user's own part may raise anything; the page gives the reason
+        if not is_failure(error):
+            raise
+        lacks = " ".join(str(error).split())[:400] or type(error).__name__
+    if data is None:
+        return RunFiles(lacks=lacks)
+    try:
+        data.setup("validate")  # the pairs of a run whose training files can't be read
+    except Exception as error:  # the reason is mostly the same
+        if not is_failure(error):
+            raise
+        return RunFiles(_training_texts(data), lacks=lacks)
+    return _files_of(data, lacks=lacks)
+
+
+def gather(
+    files: Mapping[str, RunFiles], pairs: str | Path | None, texts: str | Path | None, limit: int
+) -> Material:
+    """Returns texts and pairs of the named files, or of the first run that has them.
+
+    Args:
+        files: Name of a run -> its data.
+        pairs: File of scored pairs, or None.
+        texts: File of texts, or None.
+        limit: Largest number of texts, and of pairs; some are drawn if there are more.
+
+    Raises:
+        FileNotFoundError: A named file doesn't exist.
+        ValueError: A named file can't be read, or the limit is below 20.
     """
     if limit < 20:
         raise InvalidValueError(f"report.limit: expected 20 texts or more, got {limit}")
-    scored, of_pairs = _named_pairs(pairs) if pairs is not None else _run_pairs(parts)
-    known, of_texts = _named_texts(texts) if texts is not None else _run_texts(parts)
-    if not known and scored is not None:
-        known, of_texts = row_texts(scored.rows), of_pairs
-    said: list[str] = []
-    if scored is not None:
-        order = sorted(_drawn(len(scored), limit))
-        said.append(f"{_share(len(order), len(scored))} pairs of {of_pairs}")
-        scored = dataclasses.replace(scored, rows=tuple(scored[i] for i in order), sizes=(len(order),))
-    said_pairs = "".join(said)
-    drawn = [known[i] for i in _drawn(len(known), limit)]
+    table, pairs_file = _pairs_of(files) if pairs is None else (_read_pairs(pairs), Path(pairs).name)
+    found, texts_file = _texts_of(files) if texts is None else (_read_texts(texts), Path(texts).name)
+    if not found and table is not None:
+        found, texts_file = row_texts(table.rows), pairs_file
+    sources = []
+    if table is not None:
+        order = sorted(_drawn(len(table), limit))
+        sources.append(f"{_share(len(order), len(table))} pairs of {pairs_file}")
+        table = dataclasses.replace(table, rows=tuple(table[i] for i in order), sizes=(len(order),))
+    pairs_source = "".join(sources)
+    drawn = [found[i] for i in _drawn(len(found), limit)]
     if drawn:
-        said.append(f"{_share(len(drawn), len(known))} different texts of {of_texts}")
-    lacks = "; ".join(dict.fromkeys(part.lacks for part in parts.values() if part.lacks))
-    return Material(drawn, scored, said_pairs, " and ".join(said), lacks)
+        sources.append(f"{_share(len(drawn), len(found))} different texts of {texts_file}")
+    lacks = "; ".join(dict.fromkeys(each.lacks for each in files.values() if each.lacks))
+    return Material(drawn, table, pairs_source, " and ".join(sources), lacks)
 
 
-def _named_pairs(path: str | Path) -> tuple[Table, str]:
-    return read_pairs(path, split="dev", form=FileForm(options={})), Path(path).name
+def embed(run: RunRecord, material: Material, device: str | None = None) -> Space | Note:
+    """Embeds texts and pairs with a run's saved model, or returns a note that says why that isn't possible."""
+    what = run.says("vectors")
+    if run.model is None:
+        return Note(what, f"there is no saved model in {run.folder / MODEL}", "fit leaves one when it ends")
+    if len(material.texts) < 2:
+        return Note(what, material.lacks or "no run names texts", FILES_REMEDY)
+    try:
+        encoder = CachedEncoder(SentenceEncoder.from_pretrained(run.model, device=device))
+        texts = normalize(encoder(material.texts), dim=1)
+        cosines = torch.empty(0) if material.pairs is None else pair_cosines(encoder, material.pairs)
+    except ValueError as error:  # a damaged model, or one that diverged
+        return Note(what, str(error), "train it anew, or take an earlier checkpoint")
+    order = torch.from_numpy(generator(SEED).permutation(len(texts)))
+    random = pair_similarity(texts[order], texts[order.roll(1)])
+    try:
+        return Space(run, texts, cosines, random, diagnose(encoder, material.texts, material.pairs), lacks="")
+    except ValueError as error:
+        return Space(run, texts, cosines, random, diagnosis=None, lacks=str(error))
 
 
-def _named_texts(path: str | Path) -> tuple[list[str], str]:
-    return row_texts(read_rows(path, reads=("text",), split="all", form=FileForm(options={})).rows), Path(
-        path
-    ).name
+def pair_cosines(encoder: CachedEncoder, pairs: Table) -> Tensor:
+    """Returns the cosine of each pair, (P,)."""
+    anchors, positives = ([str(row[side]) for row in pairs] for side in ("anchor", "positive"))
+    return exact_similarity(encoder(anchors), encoder(positives))
 
 
-def _run_pairs(parts: Mapping[str, RunParts]) -> tuple[Table | None, str]:
-    for part in parts.values():
-        for name, table in part.pairs.items():
-            others = f" (the first of {len(part.pairs)} validation files)" if len(part.pairs) > 1 else ""
-            return table, f"{name}{others}"
+def gold_scores(pairs: Table) -> Tensor:
+    """Returns the gold score of each pair, (P,)."""
+    return torch.tensor([float(str(row["target"])) for row in pairs])
+
+
+def row_texts(rows: Sequence[Row]) -> list[str]:
+    """Returns the different texts of rows, in their order.
+
+    Example:
+        >>> row_texts([{"anchor": "a", "positive": "b", "target": 1.0}, {"anchor": "b", "positive": "c"}])
+        ['a', 'b', 'c']
+    """
+    return list(dict.fromkeys(str(row[name]) for row in rows for name in row if name.startswith(_TEXTS)))
+
+
+def _files_of(data: TextDataModule, views: Sequence[TaskViews] = (), lacks: str = "") -> RunFiles:
+    pairs = {name: rows for name, rows in data.table("validation").items() if name not in (data.tasks or {})}
+    return RunFiles(_training_texts(data), pairs, views, lacks)
+
+
+def _training_texts(data: TextDataModule) -> list[str]:
+    return row_texts([row for table in data.table("train").values() for row in table])
+
+
+def _read_pairs(path: str | Path) -> Table:
+    return read_pairs(path, split="dev", form=FileForm(options={}))
+
+
+def _read_texts(path: str | Path) -> list[str]:
+    return row_texts(read_rows(path, reads=("text",), split="all", form=FileForm(options={})).rows)
+
+
+def _pairs_of(files: Mapping[str, RunFiles]) -> tuple[Table | None, str]:
+    for each in files.values():
+        for name, table in each.pairs.items():
+            several = f" (the first of {len(each.pairs)} validation files)" if len(each.pairs) > 1 else ""
+            return table, f"{name}{several}"
     return None, ""
 
 
-def _run_texts(parts: Mapping[str, RunParts]) -> tuple[Sequence[str], str]:
-    for name, part in parts.items():
-        if part.texts:
-            return part.texts, "the training files" + (f" of {name}" if len(parts) > 1 else "")
+def _texts_of(files: Mapping[str, RunFiles]) -> tuple[Sequence[str], str]:
+    for name, each in files.items():
+        if each.texts:
+            return each.texts, "the training files" + (f" of {name}" if len(files) > 1 else "")
     return [], ""
 
 
@@ -99,5 +258,5 @@ def _drawn(size: int, limit: int) -> list[int]:
     return [int(i) for i in generator(SEED).permutation(size)[:limit]]
 
 
-def _share(kept: int, size: int) -> str:
-    return f"all {size:,}" if kept == size else f"{kept:,} of {size:,} (drawn with seed {SEED})"
+def _share(drawn: int, size: int) -> str:
+    return f"all {size:,}" if drawn == size else f"{drawn:,} of {size:,} (drawn with seed {SEED})"

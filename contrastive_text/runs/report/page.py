@@ -1,24 +1,33 @@
-"""The page of a run, or of several side by side: one HTML file that needs no other, and its charts."""
+"""The report page of one run, or of several side by side: one HTML file, and its charts as PNG files."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from importlib.resources import files as package_files
 from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.disk import alone_with, replacing
+from contrastive_text.runs.report.charts import STYLE_SHEET, Chart, Note
 from contrastive_text.runs.report.curves import training
-from contrastive_text.runs.report.markup import Html, Note, tag
-from contrastive_text.runs.report.material import gather
-from contrastive_text.runs.report.provenance import head, provenance
-from contrastive_text.runs.report.run_parts import read_run_parts
+from contrastive_text.runs.report.material import FILES_REMEDY, Space, embed, gather, read_run_files
 from contrastive_text.runs.report.runs import RunRecord, read_runs
-from contrastive_text.runs.report.samples import samples
-from contrastive_text.runs.report.section import Section
-from contrastive_text.runs.report.space import Space, embed, geometry, pairs
-from contrastive_text.runs.report.style import script, style_sheet
-from contrastive_text.runs.report.text_map import lay_out, maps, neighbours
-from contrastive_text.runs.report.verdict import verdict
+from contrastive_text.runs.report.summary import (
+    differences,
+    doubts,
+    facts,
+    judgments,
+    main_figures,
+    missing_facts,
+    summarize,
+)
+from contrastive_text.runs.report.text_map import NEIGHBORS, text_map
+from contrastive_text.runs.report.vectors import figures, geometry, similarity
 
 PAGE = "report.html"
 
@@ -31,84 +40,106 @@ def write_report(
     limit: int = 1000,
     device: str | None = None,
 ) -> Path:
-    """Writes the page of one run, or of several side by side, and its charts as PNG files beside it.
+    """Writes the page of one run, or of several side by side, and its charts as PNG files next to it.
 
-    What a run has left gives the page: configuration, ``metrics.csv``, checkpoint and saved model. What isn't
-    there is named on the page, with what would bring it. The same runs give the same bytes.
+    The page is made from the configuration, ``metrics.csv``, the checkpoint and the saved model. It names what is
+    missing, and how to get it. The same runs give the same bytes.
 
     Args:
-        runs: Folders of runs, or folders with one run inside.
-        output: Folder of the page; None for ``report`` in the run's folder, or, of several, in the working
+        runs: Folders of runs or saved models, or folders that contain one run.
+        output: Folder of the page. None for ``report`` in the run's folder or, for several runs, in the working
             directory.
         pairs_file: Scored pairs in place of the first run's validation file.
         texts_file: Texts in place of the first run's training files.
-        limit: Texts, and pairs, that are embedded at most; of more some are drawn.
-        device: Where to embed; None for the GPU if there is one.
+        limit: Largest number of texts, and of pairs; some are drawn if there are more.
+        device: Device that embeds; None for the GPU if there is one.
 
     Returns:
         The page.
 
     Raises:
-        FileNotFoundError: A folder or a named file that isn't there.
+        FileNotFoundError: A folder or a named file doesn't exist.
         ImportError: matplotlib isn't installed.
-        ValueError: A folder that holds no run, or several; a damaged checkpoint; a named file that can't be read.
+        ValueError: A folder contains no run, or several; a checkpoint is damaged; a named file can't be read.
     """
-    found = read_runs(runs)
-    folder = Path(output or (found[0].folder / "report" if found[0].alone else "report"))
+    records = read_runs(runs)
+    folder = Path(output or (records[0].folder / "report" if records[0].alone else "report"))
     if folder.exists() and not folder.is_dir():
         raise InvalidValueError(f"report.output: expected a folder, got the file {folder}; name another")
     with alone_with(folder):
-        sections, top = _sections(found, pairs_file, texts_file, limit, device)
+        context = _context(records, pairs_file, texts_file, limit, device)
+        page = _environment().from_string(_resource("page.html")).render(context)
         folder.mkdir(parents=True, exist_ok=True)
-        for chart in (chart for section in sections for chart in section.charts):
-            with replacing(folder / f"{chart.name}.png") as file:
-                file.write(chart.png)
-        page = _page(found, top, sections)
+        charts = [*context["training"], *context["similarity"], *context["geometry"]]
+        charts += context["text_map"].charts if context["text_map"] else []
+        for chart in charts:
+            if isinstance(chart, Chart):
+                with replacing(folder / f"{chart.name}.png") as file:
+                    file.write(chart.png)
         with replacing(folder / PAGE) as file:
             file.write(page.encode(errors="replace"))
     return folder / PAGE
 
 
-def _sections(
+def _context(
     runs: Sequence[RunRecord],
     pairs_file: str | Path | None,
     texts_file: str | Path | None,
     limit: int,
     device: str | None,
-) -> tuple[list[Section], Html]:
-    parts = {run.name: read_run_parts(run) for run in runs}
-    material = gather(parts, pairs_file, texts_file, limit)
+) -> dict[str, Any]:  # Any: values of the template's variables
+    files = {run.name: read_run_files(run) for run in runs}
+    material = gather(files, pairs_file, texts_file, limit)
     embedded = [embed(run, material, device) for run in runs]
     spaces = [space for space in embedded if isinstance(space, Space)]
-    notes = [note for note in embedded if isinstance(note, Note)]
-    layout = lay_out(spaces, material.texts) if spaces else None
-    sections = [
-        training(runs),
-        pairs(spaces, notes, material),
-        geometry(spaces, notes),
-        maps(spaces, notes, layout),
-        neighbours(spaces, notes, material.texts, layout),
-        samples(runs, parts),
-        provenance(runs),
-    ]
-    return sections, head(runs, spaces, verdict(spaces, material, device))
+    measured = [(space.run, space.diagnosis) for space in spaces if space.diagnosis is not None]
+    shared_facts, own_facts = facts(runs)
+    return {
+        "runs": runs,
+        "names": [run.name for run in runs],
+        "summarize": summarize,
+        "material": material,
+        "judgments": judgments(spaces, material, device),
+        "doubts": doubts(runs, spaces),
+        "main_figures": main_figures(runs, spaces),
+        "differences": differences(runs),
+        "training": training(runs),
+        "spaces": spaces,
+        "no_vectors": [note for note in embedded if isinstance(note, Note)],
+        "similarity": similarity(spaces, material),
+        "geometry": geometry(measured),
+        "no_figures": [
+            Note(space.run.says("figures"), space.lacks, FILES_REMEDY) for space in spaces if space.lacks
+        ],
+        "measured": measured,
+        "measured_names": [run.name for run, _ in measured],
+        "figures": figures(measured),
+        "warnings": [run.says(words) for run, diagnosis in measured for words in diagnosis.warnings],
+        "text_map": text_map(spaces, material.texts) if spaces else None,
+        "most_neighbors": NEIGHBORS,
+        "files": files,
+        "shared_facts": shared_facts,
+        "own_facts": own_facts,
+        "missing_facts": missing_facts(runs),
+        "style_sheet": STYLE_SHEET,
+        "script": _resource("map.js"),
+    }
 
 
-def _page(runs: Sequence[RunRecord], top: Html, sections: Sequence[Section]) -> str:
-    title = " and ".join(run.name for run in runs)
-    links = [tag("li", tag("a", section.title, href=f"#{section.name}")) for section in sections]
-    meta = [
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("link", rel="icon", href="data:,"),
-        tag("title", f"{title}: training report"),
-        tag("style", Html(style_sheet())),
-    ]
-    body = [
-        top,
-        tag("nav", tag("ul", *links), aria_label="Sections"),
-        tag("main", *(section.markup for section in sections)),
-        tag("script", Html(script())),
-    ]
-    return f"<!doctype html>\n{tag('html', tag('head', *meta), tag('body', *body), lang='en')}\n"
+def _environment() -> Environment:
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment.filters |= {"breakable": _breakable, "shortened": _shortened}
+    return environment
+
+
+def _breakable(text: str) -> Markup:
+    """Returns a text in which a long name or call may break, after a bracket or the like."""
+    return Markup("<wbr>").join(re.split(r"(?<=[(=/_.])(?=[^\W\d])", text))
+
+
+def _shortened(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1].rstrip()}…"
+
+
+def _resource(name: str) -> str:
+    return package_files(__package__).joinpath(name).read_text(encoding="utf-8")

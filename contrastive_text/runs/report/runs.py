@@ -1,15 +1,14 @@
-"""What a run has left behind: configuration, figures over its steps, facts, the best checkpoint, the model."""
+"""Results in the folder of a run: configuration, metrics, facts, the best checkpoint and the saved model."""
 
 from __future__ import annotations
 
 import csv
-import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, MissingFileError
 from contrastive_text.core.storage.checkpoints import Checkpoint, best_checkpoint, read_checkpoint
@@ -17,21 +16,22 @@ from contrastive_text.core.storage.manifests import MODULES
 from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.text_files import decoded_lines, read_text
 from contrastive_text.recipes.layers import Config, read_config
-from contrastive_text.runs.report.style import SERIES
 
-CONFIG, METRICS, MODEL = "config.yaml", "metrics.csv", "model"
-"""Names of what ``fit`` leaves in a run's folder."""
-_TODO = "take the file as the run left it"
+CONFIG, METRICS, MODEL, CHECKPOINTS = "config.yaml", "metrics.csv", "model", "checkpoints"
+"""Names of the files and folders that ``fit`` writes to a run's folder."""
 LOSS = "train/loss"
-"""The loss of all objectives among the figures."""
+"""Metric of the weighted sum of all losses."""
+MOST_RUNS = 6
+"""Runs of a page, each of which has a color of its own."""
+_TODO = "take the file as the run left it"
 
 
 class Series(NamedTuple):
-    """A figure over the run.
+    """A metric over the steps of a run.
 
     Args:
-        steps: Optimiser steps taken when it was logged, from 1.
-        values: Its values.
+        steps: Numbers of optimizer steps taken when the metric was logged.
+        values: Values of the metric, finite.
     """
 
     steps: tuple[int, ...]
@@ -40,49 +40,44 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A finished or a running training; or a saved model alone, of which nothing else is known.
+    """Results of a run, finished or not; or a saved model without its run.
 
     Args:
-        number: Its place on the page, from 0, which gives its colour.
-        alone: Whether it is the only one on the page.
-        name: Short, and another for each run of a page.
-        folder: Where it lies.
+        number: Place on the page, from 0, which decides the color.
+        alone: Whether the page has no other run.
+        name: Short name, different for each run of a page.
+        folder: Folder of the run or of the saved model.
+        changed: Time at which the metrics were last written, in UTC.
+        model: Folder of the saved model, or None.
         config: The configuration, as far as it is known.
-        config_text: ``config.yaml`` as it stands; empty if there is none.
-        metrics: Name of a logged figure -> its series, as far as it is finite.
-        diverged: The first step whose loss was NaN or infinite; None if none was.
-        checkpoint: The best one; None if there is none.
-        model: The folder of the saved model; None if there is none.
-        changed: When its figures were last written, in UTC.
-        lacks: What isn't there, and why.
+        config_text: Content of ``config.yaml``, empty without one.
+        metrics: Name of a metric -> its series.
+        diverged: The first step with a loss that is NaN or infinite, or None.
+        checkpoint: The best checkpoint, or None.
+        lacks: What is missing, and why; empty if nothing is.
     """
 
     number: int
     alone: bool
     name: str
     folder: Path
-    config: Config
-    config_text: str
-    metrics: Mapping[str, Series]
-    diverged: int | None
-    checkpoint: Checkpoint | None
-    model: Path | None
     changed: datetime
-    lacks: str
+    model: Path | None
+    config: Config = field(default_factory=dict)
+    config_text: str = ""
+    metrics: Mapping[str, Series] = field(default_factory=dict)
+    diverged: int | None = None
+    checkpoint: Checkpoint | None = None
+    lacks: str = ""
 
     def says(self, words: str) -> str:
-        """Returns words that are about this run, with its name before them where there are several."""
+        """Returns words about this run, after its name if the page has several runs."""
         return words if self.alone else f"{self.name}: {words}"
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """What was printed before the first step: all that makes the result."""
+        """The summary that was printed before the first step."""
         return {} if self.checkpoint is None else self.checkpoint.facts
-
-    @property
-    def regression(self) -> str:
-        """Sentence that the best score is worse than the one before the first step; empty if it isn't."""
-        return "" if self.checkpoint is None else self.checkpoint.best.regression
 
     @property
     def best(self) -> tuple[str, float, int] | None:
@@ -92,52 +87,16 @@ class RunRecord:
         return self.checkpoint.best.monitor, self.checkpoint.best.score, self.checkpoint.step
 
 
-def run_folder(path: str | Path) -> Path:
-    """Returns the folder of a run: the path itself, or the only run inside it; or that of a saved model.
-
-    Raises:
-        FileNotFoundError: There is no such folder.
-        ValueError: No run, or several.
-    """
-    path = Path(path)
-    if not path.is_dir():
-        raise MissingFileError(f"report: expected a run's folder, as fit leaves it, found none at {path}")
-    if is_model(path):
-        return path
-    inner = [path, *sorted(path.iterdir())]
-    found = [
-        place for place in inner if any((place / name).exists() for name in (CONFIG, METRICS, "checkpoints"))
-    ]
-    if path in found:
-        return path
-    if len(found) != 1:
-        names = ", ".join(place.name for place in found[:6])
-        raise InvalidValueError(
-            f"report: expected a run's folder, with {CONFIG}, {METRICS} or checkpoints in it, got "
-            + (
-                f"a folder of {len(found)} runs at {path} ({names}); name one"
-                if found
-                else f"none of them at {path}"
-            )
-        )
-    return found[0]
-
-
-def is_model(path: Path) -> bool:
-    """Whether a folder is a saved model: of ours, of sentence-transformers or of Transformers."""
-    return any((path / name).is_file() for name in (MODULES, "config.json"))
-
-
 def read_runs(paths: Sequence[str | Path]) -> list[RunRecord]:
-    """Reads runs, each by its folder or the folder around it.
+    """Reads runs, each from its folder or from a folder that contains one run.
 
     Raises:
-        FileNotFoundError: A folder that isn't there.
-        ValueError: A folder without a run, with several, with a damaged checkpoint or configuration; one run
-            given twice; or more runs than there are colours.
+        FileNotFoundError: A folder doesn't exist.
+        ValueError: A folder contains no run, or several; its checkpoint or configuration is damaged; a run is
+            named twice; or there are more runs than colors.
     """
-    if not 1 <= len(paths) <= SERIES:
-        raise InvalidValueError(f"report: expected 1 to {SERIES} runs on a page, got {len(paths)}; name fewer")
+    if not 1 <= len(paths) <= MOST_RUNS:
+        raise InvalidValueError(f"report: expected 1 to {MOST_RUNS} runs on a page, got {len(paths)}; name fewer")
     folders = [run_folder(path) for path in paths]
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise InvalidValueError(
@@ -147,134 +106,114 @@ def read_runs(paths: Sequence[str | Path]) -> list[RunRecord]:
     return [_read(number, len(folders) == 1, name, folder) for number, (folder, name) in named]
 
 
-def read_metrics(path: Path) -> tuple[dict[str, Series], int | None]:
-    """Reads what Lightning's CSV logger wrote: figures where they are finite, and from which step the loss isn't.
-
-    The loss of a single objective is NaN in steps in which it rests, the whole one in a run that has diverged.
-
-    Lightning counts the step that has just been taken from 0; here it is the number of steps taken.
+def run_folder(path: str | Path) -> Path:
+    """Returns the folder of a run or of a saved model: the path itself, or the only run inside it.
 
     Raises:
-        ValueError: A file that isn't such a table.
+        FileNotFoundError: The folder doesn't exist.
+        ValueError: It contains no run, or several.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise MissingFileError(f"report: expected a run's folder, as fit leaves it, found none at {path}")
+    if _is_model(path):
+        return path
+    places = [path, *sorted(path.iterdir())]
+    found = [place for place in places if any((place / name).exists() for name in (CONFIG, METRICS, CHECKPOINTS))]
+    if path in found or len(found) == 1:
+        return found[0]
+    got = f"none of them at {path}"
+    if found:
+        names = ", ".join(place.name for place in found[:6])
+        got = f"a folder of {len(found)} runs at {path} ({names}); name one"
+    raise InvalidValueError(
+        f"report: expected a run's folder, with {CONFIG}, {METRICS} or {CHECKPOINTS} in it, got {got}"
+    )
+
+
+def read_metrics(path: Path) -> tuple[dict[str, Series], int | None]:
+    """Reads the table of Lightning's CSV logger.
+
+    Lightning counts the step that has just been taken from 0; here a step is the number of steps taken. The loss
+    of one objective is NaN in steps that skip it; ``train/loss`` is NaN only in a run that has diverged.
+
+    Returns:
+        Name of a metric -> its finite values; and the first step with a loss that isn't finite, or None.
+
+    Raises:
+        ValueError: The file isn't such a table.
     """
     found: dict[str, list[tuple[int, float]]] = {}
     diverged: int | None = None
     rows = csv.DictReader(decoded_lines(path), strict=True)
-    for line in itertools.count(start=2):
-        try:
-            row = next(rows, None)
-            if row is None:
-                break
+    try:
+        for row in rows:
             step = int(row.pop("step")) + 1
             row.pop("epoch", None)
-            cells = {name: float(cell) for name, cell in row.items() if cell}
-        except (KeyError, TypeError, csv.Error, ValueError) as error:
-            if isinstance(error, ContrastiveTextError):
-                raise
-            got = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise InvalidValueError(
-                f"{path}:{line}: expected a step and numbers, as Lightning's CSV logger writes them, "
-                f"got {got}; {_TODO}"
-            ) from error
-        for name, value in cells.items():
-            if math.isfinite(value):
-                found.setdefault(name, []).append((step, value))
-            elif name == LOSS:
-                diverged = diverged or step
+            for name, value in [(name, float(cell)) for name, cell in row.items() if cell]:
+                if math.isfinite(value):
+                    found.setdefault(name, []).append((step, value))
+                elif name == LOSS:
+                    diverged = diverged or step
+    except (KeyError, TypeError, csv.Error, ValueError) as error:
+        if isinstance(error, ContrastiveTextError):
+            raise
+        got = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise InvalidValueError(
+            f"{path}:{rows.reader.line_num}: expected a step and numbers, as Lightning's CSV logger writes them, "
+            f"got {got}; {_TODO}"
+        ) from error
     return {name: Series(*map(tuple, zip(*points, strict=True))) for name, points in found.items()}, diverged
 
 
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:  # Any: what YAML can hold
-    """Returns a configuration as dotted names and values, without those that are null.
-
-    Example:
-        >>> flat({"data": {"train": "a.txt", "columns": None}, "views": [{"class_path": "a.Crop"}]})
-        {'data.train': 'a.txt', 'views': 'Crop()'}
-    """
-    named: dict[str, str] = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping) and value:
-            named |= flat(value, f"{prefix}{name}.")
-        elif value is not None:
-            named[f"{prefix}{name}"] = _said(value)
-    return named
-
-
-def _said(value: Any) -> str:  # Any: as above
-    if isinstance(value, list):
-        return ", ".join(map(_said, value))
-    if isinstance(value, Mapping) and "class_path" in value:
-        arguments = ", ".join(f"{name}={_said(part)}" for name, part in (value.get("init_args") or {}).items())
-        return f"{value['class_path'].rpartition('.')[2]}({arguments})"
-    return str(value)
+def _is_model(path: Path) -> bool:
+    """Returns whether a folder is a saved model of this library, sentence-transformers or Transformers."""
+    return any((path / name).is_file() for name in (MODULES, "config.json"))
 
 
 def _read(number: int, alone: bool, name: str, folder: Path) -> RunRecord:
-    if is_model(folder):
-        return _model_alone(number, alone, name, folder)
-    config = read_config(folder / CONFIG) if (folder / CONFIG).exists() else {}
-    checkpoint, lacks = _checkpoint(config, folder)
-    if checkpoint is not None and not config:
-        config = {"model": checkpoint.model, "data": checkpoint.data}
-    said = Record(config, where=str(folder / CONFIG), todo=_TODO)
+    written = next(path for path in (folder / METRICS, folder / CONFIG, folder) if path.exists())
+    changed = datetime.fromtimestamp(written.stat().st_mtime, tz=UTC)
+    if _is_model(folder):
+        lacks = f"{folder} is a saved model, without its run"
+        return RunRecord(number, alone, name, folder, changed, model=folder, lacks=lacks)
+    path = folder / CONFIG
+    config = read_config(path) if path.exists() else {}
+    fields = Record(config, where=str(path), todo=_TODO)
+    checkpoints = _place(fields, "checkpoint", folder / CHECKPOINTS)
+    checkpoint, lacks = None, f"there is no checkpoint in {checkpoints}"
+    if any(checkpoints.glob("*.ckpt")):
+        checkpoint, lacks = read_checkpoint(best_checkpoint(checkpoints, "report")), ""
     for place in ("model", "data", "trainer"):
-        said.record(place, {})
-    model = Path(_dirpath(said, "export") or folder / MODEL)
-    written = [folder / METRICS, folder / CONFIG, folder]
+        fields.record(place, {})
+    model = _place(fields, "export", folder / MODEL)
     metrics, diverged = read_metrics(folder / METRICS) if (folder / METRICS).is_file() else ({}, None)
-    changed = next(path for path in written if path.exists()).stat().st_mtime
     return RunRecord(
         number=number,
         alone=alone,
         name=name,
         folder=folder,
-        config=config,
-        config_text=read_text(folder / CONFIG) if (folder / CONFIG).is_file() else "",
+        changed=changed,
+        model=model if model.is_dir() else None,
+        config=config or ({"model": checkpoint.model, "data": checkpoint.data} if checkpoint else {}),
+        config_text=read_text(path) if path.is_file() else "",
         metrics=metrics,
         diverged=diverged,
         checkpoint=checkpoint,
-        model=model if model.is_dir() else None,
-        changed=datetime.fromtimestamp(changed, tz=UTC),
         lacks=lacks,
     )
 
 
-def _model_alone(number: int, alone: bool, name: str, folder: Path) -> RunRecord:
-    return RunRecord(
-        number=number,
-        alone=alone,
-        name=name,
-        folder=folder,
-        config={},
-        config_text="",
-        metrics={},
-        diverged=None,
-        checkpoint=None,
-        model=folder,
-        changed=datetime.fromtimestamp(folder.stat().st_mtime, tz=UTC),
-        lacks=f"{folder} is a saved model, without its run",
-    )
-
-
-def _checkpoint(config: Config, folder: Path) -> tuple[Checkpoint | None, str]:
-    said = Record(config, where=str(folder / CONFIG), todo=_TODO)
-    place = Path(_dirpath(said, "checkpoint") or folder / "checkpoints")
-    if not any(place.glob("*.ckpt")):
-        return None, f"there is no checkpoint in {place}"
-    return read_checkpoint(best_checkpoint(place, "report")), ""
-
-
-def _dirpath(config: Record, callback: str) -> str | None:
-    return config.record(callback, {}).text("dirpath", None)
+def _place(fields: Record, callback: str, default: Path) -> Path:
+    dirpath: str | None = fields.record(callback, {}).text("dirpath", None)
+    return Path(dirpath or default)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """Returns each folder's last names, as many as tell them apart, without ``version_0`` where it can."""
+    """Returns the shortest ends of paths that tell folders apart, without ``version_0`` if possible."""
     parts = [folder.resolve().parts[1:] for folder in folders]
     above = [part[:-1] if part[-1].startswith("version_") and len(part) > 1 else part for part in parts]
     parts = above if len(set(above)) == len(above) else parts
-    lengths = range(1, max(map(len, parts)))
-    length = next(
-        (n for n in lengths if len({part[-n:] for part in parts}) == len(parts)), len(max(parts, key=len))
-    )
+    lengths = range(1, max(map(len, parts)) + 1)
+    length = next(n for n in lengths if len({part[-n:] for part in parts}) == len(parts))
     return ["/".join(part[-length:]) for part in parts]

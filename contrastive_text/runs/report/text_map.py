@@ -1,179 +1,228 @@
-"""Where texts lie: a map that shows each text under the finger, and the nearest neighbours of some of them."""
+"""Map of the texts of each run, with groups and their words, and the nearest neighbors of some texts."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from contrastive_text.runs.report.charts import WIDTH, Chart, draw
-from contrastive_text.runs.report.groups import central, k_means, plane_of, words_of
-from contrastive_text.runs.report.markup import Html, Note, tag
-from contrastive_text.runs.report.section import Section
-from contrastive_text.runs.report.space import Space
-from contrastive_text.runs.report.style import LIGHT, SERIES, series
+from contrastive_text.runs.report.charts import COLORS, WIDTH, Chart, color_of, draw
+from contrastive_text.runs.report.material import Space
+from contrastive_text.runs.report.runs import MOST_RUNS
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 _POINTS = 500
-"""Texts on a map: on a phone more of them hide each other."""
+"""Texts of a map; on a phone more of them would hide each other."""
 _SAMPLES = 12
-"""Texts whose neighbours are shown, divided among the runs of a page."""
-_NEIGHBOURS = 3
-_LETTERS, _BRIEF = 240, 140
-"""Longest text, and longest neighbour, that is shown whole."""
+"""Texts with neighbors, divided among the runs of a page."""
+NEIGHBORS = 3
+"""Neighbors of a sample text."""
+_ROUNDS = 50
+_WORDS = 3
+_APART = math.log(2.5)
+"""How many times as often a group must have a word that names it, as a logarithm."""
 
 
-class Layout(NamedTuple):
-    """What all maps and lists of a page share.
+class TextMap(NamedTuple):
+    """Maps of the same texts for each run.
 
     Args:
-        texts: The texts of the map.
-        groups: Number of each text's group, (N,).
-        words: What the texts of each group have in common.
-        places: For each run where the texts lie, (N, 2), and how much of the variance that shows.
-        samples: Places of the texts whose neighbours are shown.
+        texts: Texts of the maps.
+        charts: The map of each run.
+        words: Words that set each group apart from the others.
+        samples: Texts with their nearest neighbors.
     """
 
     texts: Sequence[str]
-    groups: Tensor
+    charts: Sequence[Chart]
     words: Sequence[str]
-    places: Sequence[tuple[Tensor, float]]
-    samples: Sequence[int]
+    samples: Sequence[Sample]
 
 
-def lay_out(spaces: Sequence[Space], texts: Sequence[str]) -> Layout:
-    """Finds groups and samples by the first run, and places the texts of each.
+class Sample(NamedTuple):
+    """A text and its nearest neighbors.
 
     Args:
-        spaces: Vectors of the same texts, for each run; one at least.
+        text: The text.
+        group: Number of its group, from 0.
+        neighbors: For each run cosines and texts, nearest first.
+    """
+
+    text: str
+    group: int
+    neighbors: Sequence[Sequence[tuple[float, str]]]
+
+
+def text_map(spaces: Sequence[Space], texts: Sequence[str]) -> TextMap:
+    """Finds groups and samples by the vectors of the first run, and draws the texts of each run.
+
+    Args:
+        spaces: Vectors of the same texts for each run, at least one.
         texts: The texts.
     """
     count = min(_POINTS, len(texts))
     first = spaces[0].texts[:count]
-    groups = k_means(first, min(SERIES, max(1, count // 6)))
-    places = [plane_of(first)]
-    places += [plane_of(space.texts[:count], like=places[0][0]) for space in spaces[1:]]
-    plane = places[0][0]
-    samples = central(plane, k_means(plane, min(max(4, _SAMPLES // len(spaces)), count)))
+    groups = k_means(first, min(MOST_RUNS, max(1, count // 6)))
+    planes = [principal_plane(first)]
+    places = planes[0][0]
+    planes += [principal_plane(space.texts[:count], like=places) for space in spaces[1:]]
+    samples = central(places, k_means(places, min(max(4, _SAMPLES // len(spaces)), count)))
     samples.sort(key=lambda i: (int(groups[i]), i))
-    return Layout(texts[:count], groups, words_of(texts[:count], groups), places, samples)
-
-
-def maps(spaces: Sequence[Space], notes: Sequence[Note], layout: Layout | None) -> Section:
-    """Returns a map of the texts for each run that has a model; a dot that is touched, and those whose texts are
-    searched for, light up in all."""
-    title = "Map of texts"
-    lead = (
-        "Each dot is a text, in the two directions in which the vectors vary most. Colours are groups that lie "
-        "together in all directions, with words that set them apart."
-    )
-    if layout is None:
-        return Section("map", title, lead, notes)
-    names = [
-        tag("li", tag("span", class_=f"dot series-{number + 1}"), words)
-        for number, words in enumerate(layout.words)
-    ]
-    reader = tag("output", "Point at a dot to read its text.", class_="reader", dir="auto", aria_live="polite")
-    found = tag("ol", class_="found")
-    field = tag("label", "Find texts ", tag("input", type="search", autocomplete="off", spellcheck="false"))
-    search = tag("div", field, tag("output", class_="small"), found, class_="search", hidden="")
-    key = tag("div", tag("ul", *names, class_="key"), reader, search, class_="beside")
-    return Section("map", title, lead, [*(_map(number, spaces, layout) for number in range(len(spaces))), key])
-
-
-def neighbours(
-    spaces: Sequence[Space], notes: Sequence[Note], texts: Sequence[str], layout: Layout | None
-) -> Section:
-    """Returns the nearest neighbours of the sample texts in each run, with their cosines."""
-    title = "Nearest neighbours"
-    lead = (
-        f"The numbered texts of the map, and the {_NEIGHBOURS} texts nearest to each among all {len(texts):,}, "
-        "with their cosines. Neighbours that mean the same, and not only share words, are what training is for."
-    )
-    if layout is None:
-        return Section("neighbours", title, lead, notes)
-    found = [_nearest(space.texts, layout.samples) for space in spaces]
-    items = []
-    for number, sample in enumerate(layout.samples):
-        lists = []
-        for space, nearest in zip(spaces, found, strict=True):
-            hits = [
-                tag("li", tag("b", f"{cosine:.2f}"), shown(texts[i], _BRIEF)) for i, cosine in nearest[number]
-            ]
-            name = tag("h4", tag("span", class_=f"dot series-{space.run.number + 1}"), space.run.name)
-            lists.append(tag("div", "" if space.run.alone else name, tag("ol", *hits)))
-        group = int(layout.groups[sample]) + 1
-        asked = tag("h3", tag("span", str(number + 1), class_=f"number series-{group}"), shown(texts[sample]))
-        items.append(tag("li", asked, tag("div", *lists, class_="lists")))
-    return Section(
-        "neighbours",
-        title,
-        lead,
-        [tag("ol", *items, class_="neighbours" if spaces[0].run.alone else "neighbours several")],
+    nearest = [_nearest(space.texts, samples, texts) for space in spaces]
+    return TextMap(
+        texts=texts[:count],
+        charts=[
+            _map(space, *plane, groups, samples, turned=space is not spaces[0])
+            for space, plane in zip(spaces, planes, strict=True)
+        ],
+        words=words_of(texts[:count], groups),
+        samples=[
+            Sample(texts[sample], int(groups[sample]), [lists[i] for lists in nearest])
+            for i, sample in enumerate(samples)
+        ],
     )
 
 
-def shown(text: str, letters: int = _LETTERS) -> Html:
-    """Returns a text, the end of a long one left out, in the direction of its letters."""
-    return tag("span", _shortened(text, letters), dir="auto", class_="text")
+def k_means(points: Tensor, count: int) -> Tensor:
+    """Returns the group of each point, numbered by falling size.
+
+    Lloyd's algorithm from a deterministic start: the point nearest the mean, then always the point furthest from
+    those chosen (Gonzalez 1985). The same points give the same groups.
+
+    Args:
+        points: (N, D).
+        count: Number of groups, at most N.
+
+    Returns:
+        Numbers of groups from 0, (N,), int64. A group may be empty if points coincide.
+
+    Example:
+        >>> k_means(torch.tensor([[0.0], [0.1], [0.2], [9.0], [9.1]]), 2)
+        tensor([0, 0, 0, 1, 1])
+    """
+    chosen = [int((points - points.mean(dim=0)).square().sum(dim=1).argmin())]
+    for _ in range(count - 1):
+        chosen.append(int(torch.cdist(points, points[chosen]).amin(dim=1).argmax()))
+    centers, groups = points[chosen], torch.full((len(points),), -1)
+    for _ in range(_ROUNDS):
+        nearest = torch.cdist(points, centers).argmin(dim=1)
+        if torch.equal(nearest, groups):
+            break
+        groups = nearest
+        members = one_hot(groups, count).to(points.dtype)
+        sizes = members.sum(dim=0)[:, None]
+        centers = torch.where(sizes > 0, members.T @ points / sizes.clamp_min(1), centers)
+    ranks = torch.bincount(groups, minlength=count).argsort(descending=True, stable=True).argsort()
+    return ranks[groups]
 
 
-def _shortened(text: str, letters: int) -> str:
-    return text if len(text) <= letters else f"{text[: letters - 1].rstrip()}…"
+def central(points: Tensor, groups: Tensor) -> list[int]:
+    """Returns for each group with members the place of the point nearest to the group's mean."""
+    places = []
+    for group in sorted({*groups.tolist()}):
+        members = (groups == group).nonzero().flatten()
+        distances = (points[members] - points[members].mean(dim=0)).square().sum(dim=1)
+        places.append(int(members[distances.argmin()]))
+    return places
 
 
-def _map(number: int, spaces: Sequence[Space], layout: Layout) -> Chart:
-    run = spaces[number].run
-    places, share = layout.places[number]
-    x, y = (places[:, side].tolist() for side in (0, 1))
-    colours = [series(group) for group in layout.groups.tolist()]
+def words_of(texts: Sequence[str], groups: Tensor) -> list[str]:
+    """Returns for each group the words that set its texts apart from the others.
 
-    def paint(figure: Figure) -> None:
-        figure.set_layout_engine("none")
-        axes = figure.add_axes((0, 0, 1, 1), aspect="equal", adjustable="datalim")
+    A word that occurs in the share p of the group's texts and in the share q of the others, each share with one
+    text added, counts p log(p / q), its part in the divergence of the two.
+
+    Example:
+        >>> words_of(["a red bird", "the red bird", "a cold river", "the cold river"], torch.tensor([0, 0, 1, 1]))
+        ['bird, red', 'cold, river']
+    """
+    words_by_text = [set(re.findall(r"[^\W\d_]{3,}", text.lower())) for text in texts]
+    numbers = groups.tolist()
+    everywhere = Counter(word for words in words_by_text for word in words)
+    names = []
+    for group in range(max(numbers) + 1):
+        own = [words for words, number in zip(words_by_text, numbers, strict=True) if number == group]
+        others = len(texts) - len(own)
+        parts = {}
+        for word, many in Counter(word for words in own for word in words).items():
+            share = (many + 1) / (len(own) + 2)
+            ratio = math.log(share) - math.log((everywhere[word] - many + 1) / (others + 2))
+            if ratio >= _APART:
+                parts[word] = ratio * many
+        best = sorted(parts, key=lambda word: (-parts[word], word))[:_WORDS]
+        names.append(", ".join(best) or "other texts")
+    return names
+
+
+def principal_plane(points: Tensor, like: Tensor | None = None) -> tuple[Tensor, float]:
+    """Returns the first two principal components of points, and their share of the variance.
+
+    The largest entry of each component is positive, so that the same points give the same picture.
+
+    Args:
+        points: (N, D), N at least 2.
+        like: Places of the same points in another picture, (N, 2). The result is turned or mirrored to be as near
+            to them as possible (orthogonal Procrustes, Schönemann 1966).
+
+    Returns:
+        Places, (N, 2), and a share in [0, 1].
+
+    Example:
+        >>> square = torch.tensor([[0.0, 0.0, 1.0], [4.0, 0.0, 1.0], [0.0, 2.0, 1.0], [4.0, 2.0, 1.0]])
+        >>> principal_plane(square)[1]
+        1.0
+    """
+    centered = (points - points.mean(dim=0)).double()
+    _, values, rows = torch.linalg.svd(centered, full_matrices=False)
+    rows = rows[:2]
+    largest = rows.gather(1, rows.abs().argmax(dim=1, keepdim=True))
+    places = centered @ (rows * torch.where(largest < 0, -1.0, 1.0)).T
+    if places.shape[1] < 2:
+        places = torch.cat([places, torch.zeros_like(places)], dim=1)
+    if like is not None:
+        left, _, right = torch.linalg.svd(places.T @ like.double())
+        places = places @ left @ right
+    variances = values.square()
+    total = float(variances.sum())
+    return places.float(), float(variances[:2].sum()) / total if total else 1.0
+
+
+def _map(
+    space: Space, places: Tensor, share: float, groups: Tensor, samples: Sequence[int], turned: bool
+) -> Chart:
+    run = space.run
+    x, y = places.T.tolist()
+    colors = [color_of(group) for group in groups.tolist()]
+
+    def paint(axes: Axes) -> None:
+        axes.set_aspect("equal", adjustable="datalim")
         axes.set_axis_off()
         axes.margins(0.05)
-        dots = axes.scatter(x, y, s=22, c=colours, edgecolors=LIGHT["paper"], linewidths=0.5, alpha=0.85)
-        dots.set(gid="points", clip_on=False)
-        for place, sample in enumerate(layout.samples):
+        dots = axes.scatter(x, y, s=22, c=colors, edgecolors=COLORS["paper"], linewidths=0.5, alpha=0.85)
+        dots.set(gid=f"dots-{run.number + 1}", clip_on=False)  # the page's script looks for this id
+        for place, sample in enumerate(samples):
             at = (x[sample], y[sample])
-            axes.plot(*at, "o", markersize=17, color=LIGHT["paper"], markeredgecolor=colours[sample])
+            axes.plot(*at, "o", markersize=17, color=COLORS["paper"], markeredgecolor=colors[sample])
             axes.annotate(str(place + 1), at, ha="center", va="center_baseline", weight="bold")
 
-    title = "Texts" if run.alone else run.name
-    turned = ", turned to lie like the first," if number else ""
-    note = f"{len(x):,} texts; these two directions{turned} hold {share:.0%} of the variance."
-    chart = draw(f"map-{run.number + 1}", title, note, paint, width=WIDTH, height=WIDTH)
-    return replace(chart, svg=_with_texts(chart.svg, layout.texts))
+    how = ", turned to lie like the first," if turned else ""
+    note = f"{len(x):,} texts; these two directions{how} hold {share:.0%} of the variance."
+    return draw(f"map-{run.number + 1}", "Texts" if run.alone else run.name, note, paint, height=WIDTH)
 
 
-def _with_texts(svg: str, texts: Sequence[str]) -> Html:
-    """Returns a map whose dots know their texts: by title for the pointer, and as stops of the arrow keys."""
-    start = svg.index('<g id="points">')
-    end = svg.index("</g>", start)
-    named = iter(texts)
-
-    def dot(found: re.Match[str]) -> str:
-        title = tag("title", _shortened(next(named), _LETTERS))
-        return f'{found[1]}style="fill: {found[2]}" class="point" tabindex="-1" role="img">{title}</use>'
-
-    body, dots = re.subn(r'(<use[^>]*)style="fill: ([^;]*);[^>]*/>', dot, svg[start:end])
-    assert dots == len(texts)
-    group = svg[:start].replace('role="img"', 'role="group"', 1)
-    return Html(group + body.replace(' id="points"', "", 1) + svg[end:])
-
-
-def _nearest(vectors: Tensor, samples: Sequence[int]) -> list[list[tuple[int, float]]]:
+def _nearest(vectors: Tensor, samples: Sequence[int], texts: Sequence[str]) -> list[list[tuple[float, str]]]:
     cosines = vectors[list(samples)] @ vectors.T
     cosines[range(len(samples)), list(samples)] = -torch.inf  # not the text itself
-    best = cosines.topk(min(_NEIGHBOURS, len(vectors) - 1), dim=1)
+    best = cosines.topk(min(NEIGHBORS, len(vectors) - 1), dim=1)
     return [
-        list(zip(places, values, strict=True))
-        for places, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        [(cosine, texts[i]) for cosine, i in zip(values, places, strict=True)]
+        for values, places in zip(best.values.tolist(), best.indices.tolist(), strict=True)
     ]

@@ -21,7 +21,7 @@ def nasty() -> tuple[str, ...]:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Two runs on the same files: ``plain``, and ``altered`` with views and another learning rate."""
+    """Two runs on the same files: ``plain``, and ``altered``, whose folder has markup in its name, with views."""
     folder = tmp_path_factory.mktemp("report")
     texts = tiny.write_texts(folder / "texts.txt", tiny.TEXTS + _NASTY)
     pairs = tiny.write_pairs(folder / "pairs.tsv", count=24)
@@ -33,9 +33,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ]  # fmt: skip
     altered = ["--model.views.positive", "[{class_path: DeleteTokens, init_args: {rate: 0.5}}, FeatureCutoff]"]
     altered += ["--model.optimizer.lr", "1e-3"]
+    folders = {"plain": folder / "plain", "altered": folder / "al<i>tered", "texts": Path(texts)}
     for name, options in (("plain", []), ("altered", altered)):
-        assert run([*words, *options, "--trainer.default_root_dir", str(folder / name)]) == 0
-    return {"plain": folder / "plain", "altered": folder / "altered", "texts": Path(texts)}
+        assert run([*words, *options, "--trainer.default_root_dir", str(folders[name])]) == 0
+    return folders
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 import re
 import shutil
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,12 @@ from contrastive_text.data import read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.diagnosis import diagnose
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.runs.report.markup import Note
-from contrastive_text.runs.report.material import gather
+from contrastive_text.runs.report.charts import Note
+from contrastive_text.runs.report.material import embed, gather, read_run_files
 from contrastive_text.runs.report.page import write_report
-from contrastive_text.runs.report.run_parts import read_run_parts
 from contrastive_text.runs.report.runs import read_runs
-from contrastive_text.runs.report.samples import samples
-from contrastive_text.runs.report.space import embed
 
-SECTIONS = ("training", "pairs", "geometry", "map", "neighbours", "views", "provenance")
+SECTIONS = ("training", "pairs", "geometry", "map", "neighbors", "views", "provenance")
 
 
 class Reader(HTMLParser):
@@ -82,11 +80,23 @@ def test_a_page_is_the_same_when_it_is_written_again(
         assert (page.parent / name).read_bytes() == (again.parent / name).read_bytes(), name
 
 
-def test_every_text_shows_as_it_is(page: Path, nasty: tuple[str, ...]) -> None:
-    reader = Reader(page)
+@pytest.mark.parametrize("name", rest_slow(["page", "page_of_two"]))
+def test_hostile_texts_and_names_of_runs_are_shown_and_never_become_markup(
+    name: str, nasty: tuple[str, ...], request: pytest.FixtureRequest
+) -> None:
+    reader = Reader(request.getfixturevalue(name))
     assert all(text in reader.text for text in nasty)
-    assert not any("onerror" in attributes for _, attributes in reader.tags)
-    assert [tag for tag, _ in reader.tags].count("script") == 1
+    assert name == "page" or "al<i>tered" in reader.text
+    tags = [tag for tag, _ in reader.tags]
+    assert tags.count("script") == tags.count("style") == 1
+    assert not {"img", "i"} & {*tags}
+    assert not any(key.startswith("on") for _, attributes in reader.tags for key in attributes)
+
+
+def test_the_template_escapes_all_but_the_librarys_own_markup() -> None:
+    template = files("contrastive_text.runs.report").joinpath("page.html").read_text(encoding="utf-8")
+    assert re.findall(r"([\w.]+) \| safe", template) == ["part.svg", "style_sheet", "script"]
+    assert "autoescape false" not in template
 
 
 @pytest.mark.slow
@@ -116,7 +126,7 @@ def test_two_runs_stand_side_by_side_with_what_differs(page_of_two: Path) -> Non
     keys = re.sub(r"<wbr>", "", differ[0])
     assert "model.optimizer.init_args.lr" in keys and "DeleteTokens(rate=0.5" in re.sub("<wbr>", "", keys)
     assert "data.batch_size" not in keys
-    assert "plain: " in text and "altered: " in text
+    assert "plain: " in text and "al&lt;i&gt;tered: " in text
     assert {"map-1.png", "map-2.png"} <= {path.name for path in page_of_two.parent.iterdir()}
 
 
@@ -137,7 +147,7 @@ def test_a_bare_folder_of_figures_is_a_run_too(copied: Path, tmp_path: Path) -> 
     text = Reader(write_report([copied], tmp_path / "out")).text
     assert f"there is no checkpoint in {copied / 'checkpoints'}" in text
     assert text.count(f"there is no saved model in {copied / 'model'}") == 4  # a section each
-    assert "configuration: not shown." in text
+    assert "configuration: not shown." in text and "Samples of the views: not shown." in text
     assert "Loss: contrastive" in text
 
 
@@ -147,22 +157,20 @@ def test_a_run_whose_files_are_gone_falls_back_and_says_why(
     (run,) = read_runs([copied])
     moved = trained["texts"].rename(tmp_path / "elsewhere.txt")
     try:
-        told = read_run_parts(run)
+        told = read_run_files(run)
     finally:
         moved.rename(trained["texts"])
-    assert not told.altered and str(trained["texts"]) in told.lacks
+    assert not told.views and str(trained["texts"]) in told.lacks
     without = gather({run.name: told}, pairs=None, texts=None, limit=1000)
     own = {str(row[side]) for row in told.pairs["pairs"] for side in ("anchor", "positive")}
     assert {*without.texts} == own
-    assert without.said == f"all 24 pairs of pairs and all {len(own)} different texts of pairs"
-    section = samples([run], {run.name: told})
-    assert "Samples of the views: not shown." in section.markup
+    assert without.source == f"all 24 pairs of pairs and all {len(own)} different texts of pairs"
 
 
 def test_pairs_and_texts_can_be_named_and_are_drawn_with_a_seed(trained: dict[str, Path], tmp_path: Path) -> None:
     pairs = tiny.write_pairs(tmp_path / "others.tsv", count=30, start=5)
     given = gather({}, pairs=pairs, texts=trained["texts"], limit=20)
-    assert given.said == (
+    assert given.source == (
         "20 of 30 (drawn with seed 42) pairs of others.tsv and "
         "20 of 42 (drawn with seed 42) different texts of texts.txt"
     )
@@ -179,4 +187,4 @@ def test_a_model_that_diverged_is_named(copied: Path, trained: dict[str, Path]) 
     (copied / "model" / MANIFEST).unlink()  # with it, the weights are refused as changed
     (run,) = read_runs([copied])
     note = embed(run, gather({}, pairs=None, texts=trained["texts"], limit=20), device="cpu")
-    assert isinstance(note, Note) and "expected finite vectors" in note
+    assert isinstance(note, Note) and "expected finite vectors" in note.why

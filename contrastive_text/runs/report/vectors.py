@@ -1,0 +1,217 @@
+"""Charts and figures of the vectors of runs: cosines of pairs, gold scores, spectrum, results of ``diagnose``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from contrastive_text.core.random import generator
+from contrastive_text.data import Table
+from contrastive_text.evaluation.diagnosis import Diagnosis
+from contrastive_text.metrics import positive_pairs, spearman
+from contrastive_text.runs.report.charts import COLORS, TIMES_100, Chart, Note, color_of, draw, line_of, number
+from contrastive_text.runs.report.material import FILES_REMEDY, SEED, Material, Space, gold_scores
+from contrastive_text.runs.report.runs import RunRecord
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_BINS = 40
+_BOXES = 5
+Measured = Sequence[tuple[RunRecord, Diagnosis]]
+
+
+def similarity(spaces: Sequence[Space], material: Material) -> list[Chart | Note]:
+    """Returns charts of the cosines of pairs, and of cosines against gold scores."""
+    if not spaces:
+        return []
+    histograms = _histograms(spaces, material.pairs)
+    if material.pairs is not None and len(material.pairs) > 1:
+        return [histograms, _boxes(spaces, material.pairs)]
+    why = material.lacks or "no run names scored pairs"
+    return [histograms, Note("Cosine against gold score", why, FILES_REMEDY)]
+
+
+def geometry(measured: Measured) -> list[Chart | Note]:
+    """Returns charts of the spectrum, of alignment and uniformity, and of frequent tokens."""
+    charts = [_spectrum, _plane, _frequency] if measured else []
+    return [chart for draw_chart in charts if (chart := draw_chart(measured)) is not None]
+
+
+def figures(measured: Measured) -> list[tuple[str, list[str]]]:
+    """Returns the rows of a table: name of a figure, and its value for each run."""
+    diagnoses = [diagnosis for _, diagnosis in measured]
+    return [
+        ("texts", [f"{d.texts:,}" for d in diagnoses]),
+        ("features", [f"{d.features:,}" for d in diagnoses]),
+        (f"Spearman {TIMES_100}", [number(d.spearman, ".2f") for d in diagnoses]),
+        ("alignment", [number(d.alignment, ".3f") for d in diagnoses]),
+        ("uniformity", [number(d.uniformity, ".3f") for d in diagnoses]),
+        ("mean cosine", [number(d.mean_cosine, ".3f") for d in diagnoses]),
+        ("effective rank", [number(d.effective_rank, ".1f") for d in diagnoses]),
+        ("isotropy (IsoScore)", [number(d.isotropy, ".3f") for d in diagnoses]),
+        ("correlation of features", [number(d.off_diagonal, ".3f") for d in diagnoses]),
+        ("hubness (skewness)", [number(d.hubness, ".2f") for d in diagnoses]),
+        ("orphans", [f"{d.orphans:.1%}" for d in diagnoses]),
+    ]
+
+
+def score(cosines: Tensor, gold: Tensor) -> float:
+    """Returns Spearman's correlation times 100; 0 if all values are equal."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about values that are all equal
+        return 100 * float(spearman(cosines, gold))
+
+
+def _histograms(spaces: Sequence[Space], pairs: Table | None) -> Chart:
+    """Draws a row of histograms for each kind of pair; all rows share the axis of cosines."""
+    rows = [("random", [space.random for space in spaces])]
+    kinds = "Random pairs of the texts; there are no scored pairs."
+    if pairs is not None:
+        gold = gold_scores(pairs)
+        scored = (("negative", gold <= 0.2 * gold.max()), ("positive", positive_pairs(gold)))
+        rows += [(name, [space.cosines[kind] for space in spaces]) for name, kind in scored if kind.any()]
+        kinds = (
+            "Positive pairs are those above four fifths of the highest gold score, negative ones have at most a "
+            "fifth of it, random ones were drawn from the texts."
+        )
+    least = min(float(cosines.min()) for _, group in rows for cosines in group)
+    edges = np.linspace(min(0.0, least), 1.0, _BINS + 1)
+
+    def paint(axes: Axes) -> None:
+        axes.grid(visible=False, axis="y")
+        for height, (_, group) in enumerate(rows):
+            shares = [np.histogram(cosines.numpy(), edges)[0] / len(cosines) for cosines in group]
+            top = max(float(share.max()) for share in shares)
+            for space, share, cosines in zip(spaces, shares, group, strict=True):
+                line, color = height + 0.86 * share / top, color_of(space.run.number)
+                axes.stairs(line, edges, baseline=height, fill=True, color=color, alpha=0.25)
+                axes.stairs(line, edges, baseline=height, color=color, linewidth=1.4)
+                axes.vlines(float(cosines.mean()), height - 0.08, height, color=color, linewidth=2.4)
+        axes.set_yticks([height + 0.12 for height in range(len(rows))], [name for name, _ in rows])
+        axes.tick_params(axis="y", length=0)
+        axes.spines["left"].set_visible(False)
+        axes.set(xlabel="cosine similarity", ylim=(-0.15, len(rows)))
+
+    means = [
+        space.run.says(", ".join(f"{name} {number(float(g[i].mean()), '.2f')}" for name, g in reversed(rows)))
+        for i, space in enumerate(spaces)
+    ]
+    note = f"{kinds} Means, marked below: {'; '.join(means)}."
+    return draw("cosines", "Cosines of pairs", note, paint, [space.run for space in spaces], height=300)
+
+
+def _boxes(spaces: Sequence[Space], pairs: Table) -> Chart:
+    """Draws the cosines in each fifth of the gold scale, a box for each run."""
+    gold = gold_scores(pairs)
+    low, high = float(gold.min()), float(gold.max())
+    width = (high - low) / _BOXES or 1.0
+    fifths = ((gold - low) / width).long().clamp(max=_BOXES - 1)
+    slot = 0.8 / len(spaces)
+
+    def paint(axes: Axes) -> None:
+        axes.grid(visible=False, axis="x")
+        for turn, space in enumerate(spaces):
+            color, shift = color_of(space.run.number), (turn + 0.5) * slot - 0.4
+            groups = {i: space.cosines[fifths == i].numpy() for i in range(_BOXES) if (fifths == i).any()}
+            for i, group in groups.items() if len(spaces) == 1 else ():
+                spread = generator(SEED + i).uniform(-0.3, 0.3, size=len(group))
+                axes.plot(i + spread[:150], group[:150], ".", color=color, alpha=0.3, markersize=3)
+            axes.boxplot(
+                list(groups.values()),
+                positions=[i + shift for i in groups],
+                widths=slot * 0.72,
+                whis=(5, 95),
+                showfliers=False,
+                patch_artist=True,
+                manage_ticks=False,
+                boxprops={"facecolor": COLORS["paper"], "edgecolor": color, "linewidth": 1.4},
+                whiskerprops={"color": color, "linewidth": 1.2},
+                capprops={"color": color, "linewidth": 1.2},
+                medianprops={"color": color, "linewidth": 2.6},
+            )
+        names = [f"{low + i * width:.3g}\u2013{low + (i + 1) * width:.3g}" for i in range(_BOXES)]
+        axes.set_xticks(range(_BOXES), names)
+        axes.set(xlabel="gold score", ylabel="cosine similarity")
+        axes.margins(x=0.02)
+
+    scores = [space.run.says(number(score(space.cosines, gold), ".2f")) for space in spaces]
+    note = (
+        f"Spearman {TIMES_100} over these {len(gold):,} pairs: {'; '.join(scores)}. Boxes hold the middle half "
+        "of the pairs, whiskers nine tenths; the bar is the median."
+    )
+    return draw("gold", "Cosine against gold score", note, paint, [space.run for space in spaces], height=300)
+
+
+def _spectrum(measured: Measured) -> Chart:
+    def paint(axes: Axes) -> None:
+        axes.set_yscale("log")
+        for run, diagnosis in measured:
+            values = np.asarray(diagnosis.spectrum)
+            values = values[values > values[0] * 1e-7]  # below is rounding
+            axes.plot(np.arange(1, len(values) + 1), values, **line_of(run))
+            axes.axvline(diagnosis.effective_rank, color=color_of(run.number), linestyle=":", linewidth=1.3)
+        axes.set(xlabel="singular value, by size", ylabel="share of their sum")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
+
+    ranks = [run.says(f"{diagnosis.effective_rank:.1f} of {diagnosis.features}") for run, diagnosis in measured]
+    note = (
+        "A curve that falls at once means that a few directions hold everything. Dotted: the effective rank, "
+        f"{'; '.join(ranks)}."
+    )
+    return draw("spectrum", "Spectrum", note, paint, [run for run, _ in measured], height=270)
+
+
+def _plane(measured: Measured) -> Chart | None:
+    """Draws a point for each run whose pairs were measured, as figure 3 of SimCSE.
+
+    Gao et al. 2021, https://aclanthology.org/2021.emnlp-main.552. Alignment is measured on pairs above four
+    fifths of the highest gold score (for STS-B, above 4), uniformity on all texts of the pairs.
+    """
+    points = [(run, d.uniformity, d.alignment, d.spearman) for run, d in measured if d.alignment is not None]
+    if not points:
+        return None
+
+    def paint(axes: Axes) -> None:
+        for run, uniformity, alignment, correlation in points:
+            axes.plot(uniformity, alignment, "o", color=color_of(run.number), markersize=7)
+            name = run.name if correlation is None else f"{run.name} ({correlation:.1f})"
+            axes.text(uniformity, alignment, f"{name}\n", ha="center")
+        axes.margins(0.25)
+        axes.set(xlabel="uniformity (lower is more even)", ylabel="alignment (lower is nearer)")
+
+    values = [
+        run.says(
+            f"alignment {number(alignment, '.3f')}, uniformity {number(uniformity, '.3f')}, "
+            f"Spearman {TIMES_100} {number(correlation, '.1f')}"
+        )
+        for run, uniformity, alignment, correlation in points
+    ]
+    note = (
+        "Down and left is better: positive pairs, above four fifths of the highest gold score, lie close"
+        f" and texts are spread (Gao et al. 2021, figure 3). {'; '.join(values)}."
+    )
+    return draw("plane", "Alignment and uniformity", note, paint, height=300)
+
+
+def _frequency(measured: Measured) -> Chart | None:
+    curves = [(run, diagnosis.frequency) for run, diagnosis in measured if diagnosis.frequency]
+    if not curves:
+        return None
+
+    def paint(axes: Axes) -> None:
+        for run, points in curves:
+            axes.plot([spearman for _, spearman in points], marker=".", markersize=6, **line_of(run))
+        axes.set_xticks(range(len(curves[0][1])), [str(removed) for removed, _ in curves[0][1]])
+        axes.set(xlabel="tokens left out", ylabel=f"Spearman {TIMES_100}")
+
+    note = (
+        "Correlation when the mean leaves out the most frequent tokens: a curve that rises means that tokens "
+        "which say little pull the vectors (Yan et al. 2021, section 5.1)."
+    )
+    return draw("frequency", "Frequent tokens", note, paint, [run for run, _ in measured], height=270)

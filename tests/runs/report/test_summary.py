@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from contrastive_text import SentenceEncoder
+from contrastive_text.metrics import PairedBootstrap, pair_similarity
+from contrastive_text.runs.report.material import Material, Space, embed, gather, gold_scores, read_run_files
+from contrastive_text.runs.report.runs import read_runs
+from contrastive_text.runs.report.summary import Gain, flat, gain, judgments, main_figures
+from contrastive_text.runs.report.vectors import score
+
+
+@pytest.fixture
+def material(trained: dict[str, Path]) -> Material:
+    (run,) = read_runs([trained["plain"]])
+    return gather({run.name: read_run_files(run)}, None, None, limit=1000)
+
+
+@pytest.fixture
+def spaces(trained: dict[str, Path], material: Material) -> list[Space]:
+    found = [embed(run, material, "cpu") for run in read_runs([trained["plain"], trained["altered"]])]
+    return [space for space in found if isinstance(space, Space)]
+
+
+@pytest.mark.slow
+def test_the_gain_is_over_the_weights_that_the_run_started_from(
+    spaces: list[Space], material: Material, trained: dict[str, Path]
+) -> None:
+    found = gain(spaces[0], material, "cpu")
+    assert isinstance(found, Gain) and material.pairs is not None
+    start = SentenceEncoder.from_pretrained(trained["texts"].parent / "bert", pooler="CLSPooler", device="cpu")
+    sides = [start.encode([str(row[side]) for row in material.pairs]) for side in ("anchor", "positive")]
+    gold = gold_scores(material.pairs)
+    assert found.before == pytest.approx(
+        score(pair_similarity(*map(torch.as_tensor, sides)), gold), abs=1e-3
+    )  # float32, of another batch
+    assert found.after == pytest.approx(score(spaces[0].cosines, gold))
+    assert 100 * found.difference.difference == pytest.approx(found.after - found.before)
+    assert judgments([], material) == []
+
+
+@pytest.mark.slow
+def test_each_run_is_judged_and_the_second_against_the_first(spaces: list[Space], material: Material) -> None:
+    first, second, between = judgments(spaces, material, "cpu")
+    names = [space.run.name for space in spaces]
+    assert [first.about, second.about] == [f"{name}: " for name in names]
+    assert all(" before (bert), " in line.figures for line in (first, second))
+    assert between.figures.startswith(f"{names[1]} against {names[0]}: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ends", "answer"),
+    [
+        ((0.1, 0.3), "Training helped"),
+        ((-0.3, -0.1), "Training made it worse"),
+        ((-0.1, 0.1), "No difference that these pairs can show"),
+    ],
+)
+def test_an_interval_decides_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+    spaces: list[Space],
+    material: Material,
+    ends: tuple[float, float],
+    answer: str,
+) -> None:
+    found = Gain(50.0, 60.0, PairedBootstrap(0.1, torch.linspace(*ends, 99).double()), "bert")
+    monkeypatch.setattr("contrastive_text.runs.report.summary.gain", lambda *_: found)
+    assert judgments(spaces[:1], material)[0].answer == answer
+
+
+@pytest.mark.slow
+def test_start_weights_that_are_gone_are_named(spaces: list[Space], material: Material) -> None:
+    spaces[0].run.config["model"]["encoder"]["init_args"]["model_name_or_path"] = "nowhere/gone"
+    (line,) = judgments(spaces[:1], material, "cpu")
+    assert "not known: gone, from which it started, can't be read now (" in line.figures and not line.answer
+
+
+def test_a_run_that_diverged_says_so(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("epoch,step,train/loss\n0,0,2.5\n0,1,nan\n0,2,nan\n")
+    figures = dict(main_figures(read_runs([tmp_path]), []))
+    assert figures["loss, last step"] == ["NaN or infinite from step 2 on"]
+
+
+def test_a_configuration_is_flat_with_parts_as_calls() -> None:
+    config = {
+        "data": {"train": "a.txt", "columns": None, "tasks": {}},
+        "views": {"anchor": [{"class_path": "x.Crop", "init_args": {"rate": 0.5}}, {"class_path": "x.Mask"}]},
+    }
+    assert flat(config) == {"data.train": "a.txt", "data.tasks": "{}", "views.anchor": "Crop(rate=0.5), Mask()"}
