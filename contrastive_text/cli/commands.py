@@ -1,7 +1,8 @@
-"""What can be typed after each command: a record a command, from which ``options`` makes arguments and options.
+"""Arguments and options of each command: a record a command, which ``options`` turns into a parser.
 
-Nothing here imports torch, so that help and the answer to a wrong option come at once. Words and numbers that a
-function of the library has too are its own, which a test holds.
+Most commands have their record in their own file, which imports torch only when the command runs. The records of
+commands whose modules import torch are here. So help and the answer to a wrong option come at once. A test
+compares the words and numbers with those of the library.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,22 +18,172 @@ from contrastive_text.cli.arguments import (
     Columns,
     Device,
     Dtype,
+    Header,
     Model,
     Output,
     Ranked,
+    Separator,
     Texts,
     TextsCommand,
 )
-from contrastive_text.cli.encoding_commands import Duplicates, Embed, Mine, Search
+from contrastive_text.cli.corpus import Corpus
+from contrastive_text.cli.ensemble import Ensemble
+from contrastive_text.cli.export import Export
+from contrastive_text.cli.merge import Merge
+from contrastive_text.cli.new import New
+from contrastive_text.cli.onnx import Onnx
 from contrastive_text.cli.options import OTHERS
+from contrastive_text.cli.paper import Paper
 from contrastive_text.cli.paths import ReadPath, WrittenFile, WrittenFolder
-from contrastive_text.core.storage.manifests import GRAPH, MODULES
+from contrastive_text.cli.recipes import Recipes
+from contrastive_text.cli.report import Report
+from contrastive_text.cli.share import Share
+from contrastive_text.cli.verify import Verify
+from contrastive_text.core.storage.manifests import MODULES
 
 Suite = Literal[
     "sts", "sts-pearson", "trained-sts", "transfer", "probing", "declutr", "retrieval", "glue", "mteb"
 ]
 Setting = Literal["all", "mean", "wmean"]
 Protocol = Literal["standard", "fast"]
+Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
+
+
+def _vectors(path: Path) -> Sequence[Path]:
+    """Returns a file of vectors, and all that lies beside it."""
+    from contrastive_text.inference.vector_files.formats import files_of  # here: it imports torch
+
+    return files_of(path)
+
+
+def _part(path: Path, shard: str) -> Path:
+    """Returns the file of a part of the vectors."""
+    from contrastive_text.inference.vector_files import Shard  # here: it imports torch
+
+    return Shard.parse(shard).path(path)
+
+
+def _with_index(path: Path) -> Sequence[Path]:
+    """Returns a table of duplicates, and the vectors that lie beside it until it is written."""
+    return [path, *_vectors(path.with_name(f"{path.name}.vectors.npy"))]
+
+
+def _with_mining(path: Path) -> Sequence[Path]:
+    """Returns a file of mined negatives, and all that lies beside it until it is written."""
+    from contrastive_text.inference.mining import working_files  # here: it imports torch
+
+    return working_files(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodingCommand(TextsCommand):
+    """The options of every command that encodes a file of texts and keeps the vectors as it goes."""
+
+    model: Model
+    column: Column = None
+    header: Header = None
+    separator: Separator = None
+    split: Annotated[str | None, "of a file with a column split: train, dev, test, another, or all"] = None
+    block_size: Annotated[int, "texts that are encoded and then saved together"] = 16_384
+    device: Annotated[Device, "cpu, cuda, ... or several: cuda:0,cuda:1; the GPU if there is one"] = None
+    backend: Backend = "torch"
+    dtype: Dtype = "float32"
+    restart: Annotated[bool, "throw away what a stopped run has left"] = False
+
+
+@dataclass(frozen=True)
+class Embed(EncodingCommand):
+    """Write one vector per text. Stopped or killed, the same command goes on where it was."""
+
+    input: Annotated[Texts, f"{FILES}; a file of pairs gives all its texts"]
+    output: Annotated[Path, WrittenFile(_vectors, renamed_by=("shard", _part)), ".npy, .tsv or .parquet"]
+    _: KW_ONLY
+    shard: Annotated[
+        str | None,
+        {"metavar": "K/N"},
+        "only the K-th of N equal parts, from 1/N to N/N, into a file of its own (OUT-00003-of-00016.npy); what "
+        "reads OUTPUT reads all parts as one",
+    ] = None
+    distinct: Annotated[bool, "each text once, with a table of text ids: a file for GuideFile"] = False
+    normalize: Annotated[bool, "give vectors of unit length"] = False
+    prompt_name: Annotated[str | None, "which of the model's prompts; none for its default"] = None
+    truncate_dim: Annotated[int | None, "features to keep, the first ones"] = None
+    precision: Annotated[Precision, "a byte or a bit for each feature"] = "float32"
+    ranges: Annotated[
+        Path | None, ReadPath(), "of features for a byte, (2, D) as .npy; else the first texts'"
+    ] = None
+
+
+@dataclass(frozen=True)
+class Search(EncodingCommand):
+    """Find the texts of a corpus that are nearest to each query by cosine, exactly."""
+
+    corpus: Texts
+    query: Annotated[Sequence[str], "what to look for"] = ()
+    _: KW_ONLY
+    queries: Annotated[Texts | None, "a file of queries, read as the corpus is"] = None
+    query_column: Annotated[str | None, "column of the query in --queries, where it has no usual name"] = None
+    top_k: Annotated[int, "hits of each query"] = 5
+    index: Annotated[Path | None, WrittenFile(_vectors), ".npy file that keeps the corpus's vectors"] = None
+    format: Annotated[Literal["text", "tsv", "json"], "json: a line a query"] = "text"
+
+
+@dataclass(frozen=True)
+class Duplicates(EncodingCommand):
+    """Write all pairs of texts with a cosine of the threshold or more, nearest first."""
+
+    input: Texts
+    output: Annotated[Path, WrittenFile(_with_index), ".tsv: kind, cosine, lines and texts of each pair"]
+    _: KW_ONLY
+    threshold: Annotated[float, "lowest cosine of a pair"] = 0.95
+    keep: Annotated[
+        Path | None, WrittenFile(), {"metavar": "FILE"}, "first text of each group, .txt or .jsonl"
+    ] = None
+
+
+@dataclass(frozen=True)
+class Mine(EncodingCommand):
+    """Write hard negatives of pairs: texts near to a query that nothing says belong to it."""
+
+    input: Annotated[Texts, "pairs of a query and a positive; all rows of a query are its positives"]
+    output: Annotated[Path, WrittenFile(_with_mining), ".tsv or .jsonl, for fit"]
+    _: KW_ONLY
+    columns: Columns = None
+    pair_labels: Annotated[
+        Literal["positives", "hard", "all"] | None,
+        "of pairs with labels: leave those labelled 0 out, take their second texts as candidates, or take all "
+        "for positives",
+    ] = None
+    corpus: Annotated[Texts | None, "texts that become negatives, beside the positives of all queries"] = None
+    form: Annotated[
+        Literal["triples", "tuples", "pairs"],
+        "a row for each negative; for each pair, with all of them; for each text, with label and cosine",
+    ] = "triples"
+    negatives: Annotated[int, "of each query"] = 3
+    range_min: Annotated[int, "how many of the nearest are skipped; by --ranks"] = 0
+    range_max: Annotated[
+        int | None, {"metavar": "N"}, "how many of the nearest are looked at; range_min + 10 x negatives"
+    ] = None
+    ranks: Annotated[
+        Literal["before", "after"], "range_min counts all of these, or what the next six have left"
+    ] = "before"
+    absolute_margin: Annotated[
+        float | None, {"metavar": "X"}, "none above the query's lowest positive less this"
+    ] = None
+    relative_margin: Annotated[
+        float | None, {"metavar": "SHARE"}, "none above that less this share of it; 0.05 is usual"
+    ] = None
+    max_score: Annotated[float | None, {"metavar": "COSINE"}, "none above it"] = None
+    min_score: Annotated[float | None, {"metavar": "COSINE"}, "none below it"] = None
+    same: Annotated[float | None, "none with such a cosine, or more, to a positive of the query"] = 0.97
+    take: Annotated[Literal["top", "random"], "the nearest of what is left, or random ones"] = "top"
+    seed: Annotated[int, "of the random ones"] = 42
+    short: Annotated[
+        Literal["drop", "keep"], "a query with fewer negatives: leave it out, or keep those that there are"
+    ] = "drop"
+    rescore: Annotated[
+        str | None, ReadPath(model=True), {"metavar": "MODEL"}, "whose cosines then judge and order candidates"
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -138,16 +289,6 @@ class Diagnose(TextsCommand):
 
 
 @dataclass(frozen=True)
-class Corpus:
-    """Write the training texts of a paper, one a line; consert: those of the STS data sets without scores."""
-
-    name: Literal["consert"]
-    _: KW_ONLY
-    data: Annotated[str, ReadPath(), "SentEval's data folder"]
-    output: Annotated[Path, WrittenFile(), ".txt"]
-
-
-@dataclass(frozen=True)
 class Postprocess(TextsCommand):
     """Whiten a model, or remove its top components, and save it with that."""
 
@@ -164,108 +305,6 @@ class Postprocess(TextsCommand):
     features: Annotated[int | None, "how many to keep, with --whiten; all where left out"] = None
     column: Column = None
     pairs: Annotated[Texts | None, "scored pairs: print Spearman before and after"] = None
-
-
-@dataclass(frozen=True)
-class Export:
-    """Save the model of a checkpoint as a folder to load anywhere, as fit does with the best one at its end."""
-
-    checkpoint: Annotated[str, ReadPath(), "a .ckpt file; or the folder of a run, for its best"]
-    output: Annotated[Path, WrittenFolder(key=MODULES), "folder of the model; is made"]
-    _: KW_ONLY
-    adapters_beside: Annotated[bool, "LoRA beside the weights, in peft's format; not merged into them"] = False
-
-
-@dataclass(frozen=True)
-class Onnx:
-    """Export a model to ONNX, and compare its vectors to the model's."""
-
-    model: Model
-    output: Annotated[Path, WrittenFolder(key=GRAPH, never_with=(MODULES, "config.json")), "folder; is made"]
-    _: KW_ONLY
-    opset: Annotated[int, "version of ONNX's operators (18)"] = 18
-
-
-@dataclass(frozen=True)
-class Report:
-    """Write a page of a run, or of several runs and models side by side."""
-
-    runs: Annotated[Sequence[str], ReadPath(), {"metavar": "RUN"}, "folder of a run, or of a saved model"]
-    _: KW_ONLY
-    output: Annotated[
-        Path | None,
-        WrittenFolder(key="report.html", around_inputs=True),
-        "folder of the page; report in the run's folder, or, of several, in the working directory",
-    ] = None
-    pairs: Annotated[Texts | None, "scored pairs, in place of the run's validation file"] = None
-    texts: Annotated[Texts | None, "texts, in place of the run's training files"] = None
-    limit: Annotated[int, "texts, and pairs, that are embedded at most"] = 1000
-    device: Device = None
-
-
-@dataclass(frozen=True)
-class Verify:
-    """Read all bytes of a model, a checkpoint or a run: are they what was written?"""
-
-    path: Annotated[
-        Path, ReadPath(), "model, .ckpt file, run's folder, vectors, unfinished output, cache, or folder"
-    ]
-
-
-@dataclass(frozen=True)
-class Ensemble:
-    """Route each task to the run that scored best on it."""
-
-    output: Annotated[Path, WrittenFolder(key="ensemble.json"), "new folder"]
-    _: KW_ONLY
-    runs: Annotated[Sequence[str], ReadPath(), "folders of runs, or .ckpt files"]
-
-
-@dataclass(frozen=True)
-class Merge(TextsCommand):
-    """Save the mean of the weights of models of one start (Wortsman et al. 2022)."""
-
-    output: Annotated[Path, WrittenFolder(key=MODULES), "folder of the new model"]
-    models: Annotated[Sequence[Model], "folders or hub names, two or more"]
-    _: KW_ONLY
-    weights: Annotated[Sequence[float], {"metavar": "W"}, "of each, above 0; equal ones"] = ()
-    pairs: Annotated[Texts | None, "scored pairs: print Spearman of the new model beside its members'"] = None
-
-
-@dataclass(frozen=True)
-class Share:
-    """Upload a saved model to the hub, where it is private."""
-
-    folder: Annotated[Path, ReadPath(), "a saved model"]
-    _: KW_ONLY
-    to: Annotated[str, {"metavar": "USER/NAME"}, "its name on the hub"]
-    public: Annotated[bool, "open it to everyone"] = False
-    dry_run: Annotated[bool, "say what would be uploaded, and upload nothing"] = False
-
-
-@dataclass(frozen=True)
-class Paper:
-    """Print every table and figure of a paper, with the commands that make it."""
-
-    name: Annotated[str, "simcse, declutr, clear, consert or cs224n"]
-
-
-@dataclass(frozen=True)
-class New:
-    """Write a part of your own to begin with, which works as it is: a documented file, its test and its YAML."""
-
-    kind: Annotated[
-        Literal["view", "text_view", "embedding_view", "pooler", "loss", "objective"],
-        "what it is; view is one of tokens",
-    ]
-    name: Annotated[str, "of the class, such as DropStopWords"]
-
-
-@dataclass(frozen=True)
-class Recipes:
-    """List the recipes; or print one: how closely it follows its source, the score to expect, and its YAML."""
-
-    name: Annotated[str | None, {"nargs": "?"}, "of a recipe"] = None
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,9 @@ from pathlib import Path
 import torch
 
 from contrastive_text.cli.commands import Compare
-from contrastive_text.cli.files import plain_form
+from contrastive_text.cli.files import plain_form, print_or_write
 from contrastive_text.cli.models import load_model, warnings_as_notes
 from contrastive_text.cli.options import check_read
-from contrastive_text.cli.tables import print_or_write
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.core.terminal import say

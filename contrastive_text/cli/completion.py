@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from contrastive_text.cli.commands import RECORDS, Completion
 from contrastive_text.cli.options import option_words
-from contrastive_text.cli.spellings import COMMANDS as OF_A_RUN
+from contrastive_text.cli.words import RUN_COMMANDS
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes import recipe_names
 
@@ -37,7 +37,7 @@ def script() -> str:
 
     recipes = recipe_names()
     known = {command: option_words(RECORDS[command]) if command in RECORDS else {} for command in COMMANDS}
-    for command in OF_A_RUN:
+    for command in RUN_COMMANDS:
         known[command] = {**known[command], **dict.fromkeys(SCREENS, ()), "--recipe": recipes}
     known["recipes"] |= {"": recipes}
     values = {

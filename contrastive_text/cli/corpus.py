@@ -1,16 +1,24 @@
-"""The command that writes the training texts of a paper."""
+"""Command ``corpus``: writes the training texts of a paper."""
 
 from __future__ import annotations
 
-from rich.table import Table
-from rich.text import Text
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated, Literal
 
-from contrastive_text.cli.commands import Corpus
-from contrastive_text.core.console import console
+from contrastive_text.cli.paths import ReadPath, WrittenFile
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.disk import replacing
 from contrastive_text.core.terminal import say
-from contrastive_text.evaluation.sts.corpus import PUBLISHED, consert_corpus
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Write the training texts of a paper, one a line; consert: those of the STS data sets without scores."""
+
+    name: Literal["consert"]
+    _: KW_ONLY
+    data: Annotated[str, ReadPath(), "SentEval's data folder"]
+    output: Annotated[Path, WrittenFile(), ".txt"]
 
 
 def corpus(options: Corpus) -> None:
@@ -19,6 +27,13 @@ def corpus(options: Corpus) -> None:
     Raises:
         ValueError: None of the data sets is there, or an output that isn't ``.txt``.
     """
+    from rich.table import Table
+    from rich.text import Text
+
+    from contrastive_text.core.console import console
+    from contrastive_text.core.storage.disk import replacing
+    from contrastive_text.evaluation.sts.corpus import PUBLISHED, consert_corpus
+
     if options.output.suffix != ".txt":
         raise InvalidValueError(
             f"{options.output}: expected a name that ends in .txt, a text a line, got another"

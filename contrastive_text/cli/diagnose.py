@@ -14,9 +14,8 @@ from rich.text import Text
 from torch import Tensor
 
 from contrastive_text.cli.commands import Diagnose
-from contrastive_text.cli.files import plain_form
+from contrastive_text.cli.files import plain_form, print_or_write
 from contrastive_text.cli.models import load_model
-from contrastive_text.cli.tables import print_or_write
 from contrastive_text.core.console import console
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.storage.text_files import Bounds

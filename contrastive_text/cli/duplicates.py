@@ -9,10 +9,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+from contrastive_text.cli.commands import Duplicates
 from contrastive_text.cli.embed import index_of
-from contrastive_text.cli.encoding_commands import Duplicates
-from contrastive_text.cli.files import form_of
-from contrastive_text.cli.tables import table_row
+from contrastive_text.cli.files import form_of, table_row
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.disk import replacing
 from contrastive_text.core.storage.text_files import Bounds

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from contrastive_text.cli.encoding_commands import Embed, EncodingCommand
+from contrastive_text.cli.commands import Embed, EncodingCommand
 from contrastive_text.cli.files import form_of
 from contrastive_text.cli.models import check_device, load_model, warnings_as_notes
 from contrastive_text.core.errors import InvalidValueError

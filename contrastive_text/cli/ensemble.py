@@ -1,18 +1,33 @@
-"""The command that joins the best models of several tasks."""
+"""Command ``ensemble``: joins the best models of several tasks."""
 
 from __future__ import annotations
 
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated
 
-from contrastive_text.cli.commands import Ensemble
-from contrastive_text.core.console import console
-from contrastive_text.core.storage.disk import alone_with
-from contrastive_text.runs.ensemble import build_ensemble
+from contrastive_text.cli.paths import ReadPath, WrittenFolder
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Route each task to the run that scored best on it."""
+
+    output: Annotated[Path, WrittenFolder(key="ensemble.json"), "new folder"]
+    _: KW_ONLY
+    runs: Annotated[Sequence[str], ReadPath(), "folders of runs, or .ckpt files"]
 
 
 def ensemble(options: Ensemble) -> None:
     """Writes an ensemble: for each task the run with the best score on its validation files."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from contrastive_text.core.console import console
+    from contrastive_text.core.storage.disk import alone_with
+    from contrastive_text.runs.ensemble import build_ensemble
+
     with alone_with(options.output):
         choices = build_ensemble(options.output, options.runs)
     shown = Table("task", "score", "x 100, validation", "best run", title=f"ensemble {options.output}")

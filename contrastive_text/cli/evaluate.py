@@ -14,10 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from contrastive_text.cli.commands import Evaluate, Suite
-from contrastive_text.cli.files import form_of, plain_form
+from contrastive_text.cli.files import form_of, plain_form, print_or_write
 from contrastive_text.cli.models import load_readings, warnings_as_notes
 from contrastive_text.cli.options import check_read
-from contrastive_text.cli.tables import print_or_write
 from contrastive_text.core.console import print_whole
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.text_files import Bounds

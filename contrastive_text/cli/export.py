@@ -1,20 +1,33 @@
-"""The command that saves the model of a checkpoint for use."""
+"""Command ``export``: saves the model of a checkpoint as a folder."""
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from typing import Annotated
 
-from contrastive_text.cli.commands import Export
-from contrastive_text.core.storage.checkpoints import best_checkpoint
-from contrastive_text.core.storage.disk import alone_with
+from contrastive_text.cli.paths import ReadPath, WrittenFolder
 from contrastive_text.core.storage.manifests import MODULES
 from contrastive_text.core.terminal import say
-from contrastive_text.training.model_card import add_card
-from contrastive_text.training.module import ContrastiveModule
+
+
+@dataclass(frozen=True)
+class Export:
+    """Save the model of a checkpoint as a folder to load anywhere, as fit does with the best one at its end."""
+
+    checkpoint: Annotated[str, ReadPath(), "a .ckpt file; or the folder of a run, for its best"]
+    output: Annotated[Path, WrittenFolder(key=MODULES), "folder of the model; is made"]
+    _: KW_ONLY
+    adapters_beside: Annotated[bool, "LoRA beside the weights, in peft's format; not merged into them"] = False
 
 
 def export(options: Export) -> None:
     """Saves the model of a checkpoint as a folder, as ``fit`` does with the best one at its end."""
+    from contrastive_text.core.storage.checkpoints import best_checkpoint
+    from contrastive_text.core.storage.disk import alone_with
+    from contrastive_text.training.model_card import add_card
+    from contrastive_text.training.module import ContrastiveModule
+
     with alone_with(options.output):
         older = Path(options.output, MODULES).exists()
         path = best_checkpoint(options.checkpoint, "checkpoint")

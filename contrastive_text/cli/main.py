@@ -15,9 +15,7 @@ from collections.abc import Sequence
 
 from contrastive_text import __version__
 from contrastive_text.cli.answers import answer
-from contrastive_text.cli.spellings import COMMANDS as SPELLED
-from contrastive_text.cli.spellings import spelled_out
-from contrastive_text.cli.words import expand_recipes, take_trust
+from contrastive_text.cli.words import RUN_COMMANDS, expand_recipes, spelled_out, take_trust
 from contrastive_text.core.class_paths import UntrustedError, finding_own_parts, trusting
 from contrastive_text.core.errors import InvalidValueError, cause_of
 from contrastive_text.core.libraries import is_panic
@@ -145,7 +143,7 @@ def _run(words: Sequence[str]) -> int:
     try:
         trusted, rest = take_trust(words[1:])
         with trusting(trusted), finding_own_parts():
-            rest = spelled_out(rest) if words[0] in SPELLED else rest
+            rest = spelled_out(rest) if words[0] in RUN_COMMANDS else rest
             _dispatch(words[0], expand_recipes(rest))
     except BaseException as error:
         if not (isinstance(error, Exception) or is_panic(error)):

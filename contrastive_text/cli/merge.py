@@ -1,22 +1,43 @@
-"""The command that makes one model of several."""
+"""Command ``merge``: saves the mean of the weights of several models."""
 
 from __future__ import annotations
 
-from contrastive_text.cli.commands import Merge
-from contrastive_text.cli.files import plain_form
-from contrastive_text.cli.models import load_model, warnings_as_notes
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated
+
+from contrastive_text.cli.arguments import Model, Texts, TextsCommand
+from contrastive_text.cli.paths import WrittenFolder
 from contrastive_text.core.markdown import as_markdown
-from contrastive_text.core.storage.disk import alone_with
-from contrastive_text.core.storage.text_files import Bounds
+from contrastive_text.core.storage.manifests import MODULES
 from contrastive_text.core.terminal import say
-from contrastive_text.data import read_pairs
-from contrastive_text.evaluation import evaluate_pairs
-from contrastive_text.inference.merging import merge as merged
-from contrastive_text.inference.merging import merged_card, short_names
+
+
+@dataclass(frozen=True)
+class Merge(TextsCommand):
+    """Save the mean of the weights of models of one start (Wortsman et al. 2022)."""
+
+    output: Annotated[Path, WrittenFolder(key=MODULES), "folder of the new model"]
+    models: Annotated[Sequence[Model], "folders or hub names, two or more"]
+    _: KW_ONLY
+    weights: Annotated[
+        Sequence[float], {"metavar": "W"}, "weight of each model, above 0; equal weights without it"
+    ] = ()
+    pairs: Annotated[Texts | None, "scored pairs: print Spearman of the new model and of its members"] = None
 
 
 def merge(options: Merge) -> None:
     """Saves the mean of the weights of models, and scores it beside its members where there are pairs."""
+    from contrastive_text.cli.files import plain_form
+    from contrastive_text.cli.models import load_model, warnings_as_notes
+    from contrastive_text.core.storage.disk import alone_with
+    from contrastive_text.core.storage.text_files import Bounds
+    from contrastive_text.data import read_pairs
+    from contrastive_text.evaluation import evaluate_pairs
+    from contrastive_text.inference.merging import merge as merged
+    from contrastive_text.inference.merging import merged_card, short_names
+
     bounds = Bounds.of(options.bounds)
     pairs = read_pairs(options.pairs, bounds=bounds, form=plain_form()) if options.pairs else None
     weights = options.weights or None

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields
 from itertools import chain
 
+from contrastive_text.cli.commands import Mine
 from contrastive_text.cli.embed import encoder_of
-from contrastive_text.cli.encoding_commands import Mine
 from contrastive_text.cli.files import form_of, plain_form
 from contrastive_text.cli.models import load_model, warnings_as_notes
 from contrastive_text.core.storage.text_files import Bounds

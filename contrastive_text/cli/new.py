@@ -1,16 +1,29 @@
-"""The command that writes a part of the user's own to begin with: its file, its test and its YAML."""
+"""Command ``new``: writes a part of your own to begin with, its test and its YAML."""
 
 from __future__ import annotations
 
 import keyword
 import re
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
+from typing import Annotated, Literal
 
-from contrastive_text.cli.commands import New
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
+
+
+@dataclass(frozen=True)
+class New:
+    """Write a part of your own to begin with, which works as it is: a documented file, its test and its YAML."""
+
+    kind: Annotated[
+        Literal["view", "text_view", "embedding_view", "pooler", "loss", "objective"],
+        "what it is; view is one of tokens",
+    ]
+    name: Annotated[str, "of the class, such as DropStopWords"]
+
 
 _TEMPLATES = Path(__file__).parent / "templates"
 

@@ -1,17 +1,33 @@
-"""The command that exports a model to ONNX."""
+"""Command ``onnx``: exports a model to ONNX and compares the vectors."""
 
 from __future__ import annotations
 
-from contrastive_text.cli.commands import Onnx
-from contrastive_text.cli.models import load_model
-from contrastive_text.core.storage.disk import alone_with
-from contrastive_text.core.storage.manifests import GRAPH
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated
+
+from contrastive_text.cli.arguments import Model
+from contrastive_text.cli.paths import WrittenFolder
+from contrastive_text.core.storage.manifests import GRAPH, MODULES
 from contrastive_text.core.terminal import say
-from contrastive_text.inference.onnx_export import OUTPUT, export_onnx
+
+
+@dataclass(frozen=True)
+class Onnx:
+    """Export a model to ONNX, and compare its vectors to the model's."""
+
+    model: Model
+    output: Annotated[Path, WrittenFolder(key=GRAPH, never_with=(MODULES, "config.json")), "folder; is made"]
+    _: KW_ONLY
+    opset: Annotated[int, "version of ONNX's operators (18)"] = 18
 
 
 def onnx(options: Onnx) -> None:
     """Writes a model as an ONNX graph with its tokenizer, and prints how near its vectors are to the model's."""
+    from contrastive_text.cli.models import load_model
+    from contrastive_text.core.storage.disk import alone_with
+    from contrastive_text.inference.onnx_export import OUTPUT, export_onnx
+
     with alone_with(options.output):
         model = load_model(options.model, device="cpu")
         exported = export_onnx(model, options.output, opset=options.opset)

@@ -1,10 +1,18 @@
-"""The command that prints the tables and figures of a paper, with the commands that make them."""
+"""Command ``paper``: prints the tables and figures of a paper, with the commands that make them."""
 
 from __future__ import annotations
 
-from contrastive_text.cli.commands import Paper
+from dataclasses import dataclass
+from typing import Annotated
+
 from contrastive_text.core.terminal import say
-from contrastive_text.recipes.papers import read_paper
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Print every table and figure of a paper, with the commands that make it."""
+
+    name: Annotated[str, "simcse, declutr, clear, consert or cs224n"]
 
 
 def paper(options: Paper) -> None:
@@ -13,4 +21,6 @@ def paper(options: Paper) -> None:
     Raises:
         ValueError: No paper of that name.
     """
+    from contrastive_text.recipes.papers import read_paper
+
     say(read_paper(options.name).markdown())

@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from contrastive_text.cli.tables import table_row
+from contrastive_text.cli.files import table_row
 from contrastive_text.core.storage.disk import replacing
 from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.terminal import say

@@ -1,12 +1,20 @@
-"""The command that lists recipes, or prints one."""
+"""Command ``recipes``: lists the recipes, or prints one."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from typing import Annotated
 
-from contrastive_text.cli.commands import Recipes
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes import BASE, recipe_file, recipe_names
+
+
+@dataclass(frozen=True)
+class Recipes:
+    """List the recipes; or print one: how closely it follows its source, the score to expect, and its YAML."""
+
+    name: Annotated[str | None, {"nargs": "?"}, "of a recipe"] = None
 
 
 def recipes(options: Recipes) -> None:

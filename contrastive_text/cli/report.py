@@ -1,19 +1,42 @@
-"""The command that writes the page of a run, or of several side by side."""
+"""Command ``report``: writes the page of a run, or of several side by side."""
 
 from __future__ import annotations
 
-from contrastive_text.cli.commands import Report
-from contrastive_text.cli.models import check_device, warnings_as_notes
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated
+
+from contrastive_text.cli.arguments import Device, Texts
+from contrastive_text.cli.paths import ReadPath, WrittenFolder
 from contrastive_text.core.libraries import require
 from contrastive_text.core.terminal import say
 
 
+@dataclass(frozen=True)
+class Report:
+    """Write a page of a run, or of several runs and models side by side."""
+
+    runs: Annotated[Sequence[str], ReadPath(), {"metavar": "RUN"}, "folder of a run, or of a saved model"]
+    _: KW_ONLY
+    output: Annotated[
+        Path | None,
+        WrittenFolder(key="report.html", around_inputs=True),
+        "folder of the page; report in the run's folder, or, of several, in the working directory",
+    ] = None
+    pairs: Annotated[Texts | None, "scored pairs, in place of the run's validation file"] = None
+    texts: Annotated[Texts | None, "texts, in place of the run's training files"] = None
+    limit: Annotated[int, "largest number of texts, and of pairs, that are embedded"] = 1000
+    device: Device = None
+
+
 def report(options: Report) -> None:
     """Writes a page with the curves, the vectors and the samples of runs."""
-    check_device(options.device)
-    require("matplotlib", "report")  # before anything is embedded
+    from contrastive_text.cli.models import check_device, warnings_as_notes
     from contrastive_text.runs.report.page import write_report
 
+    check_device(options.device)
+    require("matplotlib", "report")  # before anything is embedded
     with warnings_as_notes():
         page = write_report(
             options.runs,

@@ -10,11 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
+from contrastive_text.cli.commands import Search
 from contrastive_text.cli.embed import index_of
-from contrastive_text.cli.encoding_commands import Search
-from contrastive_text.cli.files import form_of, plain_form
+from contrastive_text.cli.files import form_of, plain_form, table_row
 from contrastive_text.cli.models import say_truncated
-from contrastive_text.cli.tables import table_row
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.text_files import Bounds, is_blank
 from contrastive_text.core.terminal import say, say_json

@@ -1,15 +1,31 @@
-"""The command that uploads a saved model to the hub."""
+"""Command ``share``: uploads a saved model to the hub."""
 
 from __future__ import annotations
 
-from contrastive_text.cli.commands import Share
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated
+
+from contrastive_text.cli.paths import ReadPath
 from contrastive_text.core.terminal import say
-from contrastive_text.inference.sharing import Parcel, check_name
-from contrastive_text.inference.sharing import share as upload
+
+
+@dataclass(frozen=True)
+class Share:
+    """Upload a saved model to the hub, where it is private."""
+
+    folder: Annotated[Path, ReadPath(), "a saved model"]
+    _: KW_ONLY
+    to: Annotated[str, {"metavar": "USER/NAME"}, "its name on the hub"]
+    public: Annotated[bool, "open it to everyone"] = False
+    dry_run: Annotated[bool, "say what would be uploaded, and upload nothing"] = False
 
 
 def share(options: Share) -> None:
     """Says what of a folder is uploaded, and uploads it, unless it is a dry run."""
+    from contrastive_text.inference.sharing import Parcel, check_name
+    from contrastive_text.inference.sharing import share as upload
+
     check_name(options.to)
     parcel = Parcel.of(options.folder)
     for name, size in parcel.files.items():

@@ -1,14 +1,28 @@
-"""The command that reads every byte of what was written, and says whether it is still that."""
+"""Command ``verify``: reads every byte of files and compares them with their digests."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from contrastive_text.cli.commands import Verify
+from contrastive_text.cli.paths import ReadPath
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
-from contrastive_text.runs.verification import Found
-from contrastive_text.runs.verification import verify as verified
+
+if TYPE_CHECKING:
+    from contrastive_text.runs.verification import Found
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Read all bytes of a model, a checkpoint or a run: are they what was written?"""
+
+    path: Annotated[
+        Path, ReadPath(), "model, .ckpt file, run's folder, vectors, unfinished output, cache, or folder"
+    ]
+
 
 _NAMED = 4
 _LINES = 100
@@ -21,6 +35,8 @@ def verify(options: Verify) -> None:
     Raises:
         ValueError: A damaged file, or none that anything vouches for.
     """
+    from contrastive_text.runs.verification import verify as verified
+
     every: list[Found] = []
     damaged = 0
     for found in verified(options.path):

@@ -1,10 +1,29 @@
-"""Options that are picked out of the words of the shell before a parser reads them."""
+"""Words of the shell before a parser reads them: recipes, trusted modules, and short spellings of options."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Sequence
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.recipes import recipe_file
+
+SHORT = {
+    "encoder": "model.encoder.model_name_or_path",
+    "train": "data.train",
+    "columns": "data.columns",
+    "validation": "data.validation",
+    "batch_size": "data.batch_size",
+    "lr": "model.optimizer.lr",
+    "epochs": "trainer.max_epochs",
+}
+"""Short spelling -> the key that it stands for. ``Run.from_recipe`` has some of them as arguments."""
+RUN_COMMANDS = ("fit", "validate", "test", "predict", "views", "sweep")
+"""Commands that have the short spellings: those that take any key of a run's configuration."""
+_COLUMNS = re.compile(r"--([\w.]+[._])?columns")
+_PAIR = re.compile(r"(?P<name>\w+)=(?P<column>.+)", flags=re.DOTALL)
+_STAGE = r"(?P<stage>(?:stage\d+|all)\.)?"
 
 
 def with_values(words: Sequence[str], *names: str) -> Iterator[tuple[str, str | None]]:
@@ -62,3 +81,68 @@ def take_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:
     found = list(with_values(words[:end], "--trust"))
     trusted = [module for _, module in found if module is not None]
     return trusted, [*(word for word, module in found if module is None), *words[end:]]
+
+
+def spelled_out(words: Sequence[str]) -> list[str]:
+    """Returns the words with short spellings written out, in ``--vary`` of a sweep too.
+
+    After an option that ends in ``columns``, words of NAME=COLUMN become one mapping; a name that comes twice
+    has a list of columns.
+
+    Raises:
+        ValueError: A key in both of its spellings.
+
+    Example:
+        >>> spelled_out(["--lr", "3e-5", "--stage2.epochs=1"])
+        ['--model.optimizer.lr', '3e-5', '--stage2.trainer.max_epochs=1']
+        >>> spelled_out(["--vary", "lr=1e-5,3e-5", "--seeds", "3"])
+        ['--vary', 'model.optimizer.lr=1e-5,3e-5', '--seeds', '3']
+        >>> spelled_out(["--columns", "anchor=searched", "positive=clicked", "--lr", "3e-5"])
+        ['--data.columns', '{"anchor": "searched", "positive": "clicked"}', '--model.optimizer.lr', '3e-5']
+        >>> spelled_out(["--lr", "1e-5", "--model.optimizer.lr=3e-5"])
+        Traceback (most recent call last):
+        contrastive_text.core.errors.InvalidValueError: --lr: expected one spelling of ...
+    """
+    known = {f"--{long}": short for short, long in SHORT.items()}
+    long = {known[word.partition("=")[0]] for word in words if word.partition("=")[0] in known}
+    found: list[str] = []
+    before = ""
+    for word in _mapped(words):
+        option = re.fullmatch(rf"--{_STAGE}(?P<name>\w+)(?P<value>=.*)?", word, flags=re.DOTALL)
+        if option and (name := option["name"]) in SHORT:
+            if name in long and not option["stage"]:
+                raise InvalidValueError(
+                    f"--{name}: expected one spelling of {SHORT[name]}, got both; drop --{name}, or the other"
+                )
+            word = f"--{option['stage'] or ''}{SHORT[name]}{option['value'] or ''}"
+        elif before == "--vary" or word.startswith("--vary="):
+            word = _axis(word)
+        found.append(word)
+        before = word
+    return found
+
+
+def _mapped(words: Sequence[str]) -> list[str]:
+    """Returns the words with those of NAME=COLUMN after an option of columns as one, in JSON."""
+    found: list[str] = []
+    rest = [*words]
+    while rest:
+        found.append(rest.pop(0))
+        columns: dict[str, list[str]] = {}
+        while _COLUMNS.fullmatch(found[-1]) and rest and (pair := _PAIR.fullmatch(rest[0])):
+            columns.setdefault(pair["name"], []).append(pair["column"])
+            del rest[0]
+        if columns:
+            found.append(
+                json.dumps({name: each[0] if len(each) == 1 else each for name, each in columns.items()})
+            )
+    return found
+
+
+def _axis(word: str) -> str:
+    """Returns an axis of a sweep, ``KEY[,KEY]=VALUE,...``, with its keys written out."""
+    prefix = "--vary=" if word.startswith("--vary=") else ""
+    keys, joined, values = word.removeprefix(prefix).partition("=")
+    parts = (re.fullmatch(rf"{_STAGE}(?P<name>.*)", key, flags=re.DOTALL) for key in keys.split(","))
+    named = [f"{part['stage'] or ''}{SHORT.get(part['name'], part['name'])}" for part in parts if part]
+    return f"{prefix}{','.join(named)}{joined}{values}"

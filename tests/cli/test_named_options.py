@@ -16,7 +16,7 @@ from contrastive_text.cli.commands import RECORDS
 from contrastive_text.cli.files import form_of
 from contrastive_text.cli.main import COMMANDS
 from contrastive_text.cli.options import option_words
-from contrastive_text.cli.spellings import SHORT
+from contrastive_text.cli.words import SHORT
 from contrastive_text.data.files.formats import FileForm
 from contrastive_text.training.run_parser import run_parser
 
@@ -24,10 +24,9 @@ ROOT = Path(contrastive_text.__file__).parent
 ENCODING = ("embed", "search", "duplicates", "mine")
 PRINTERS: Mapping[str, Sequence[str]] = {
     "cli/arguments.py": ("evaluate", "compare"),
-    "cli/encoding_commands.py": ENCODING,
     "cli/glue.py": ("evaluate", "fit"),
     "cli/models.py": (*ENCODING, "evaluate", "compare", "diagnose", "merge", "postprocess", "report"),
-    "cli/spellings.py": ("sweep",),
+    "cli/words.py": ("sweep",),
     "cli/sweep": ("sweep",),
     "cli": ("fit",),
     "evaluation/suites.py": ("evaluate", "compare"),
@@ -99,7 +98,7 @@ def printers(file: str) -> Sequence[str]:
     command = Path(file).stem
     if file.startswith("cli/") and command in RECORDS:
         return (command,)
-    if file in ("cli/commands.py", "cli/encoding_commands.py"):  # helps, of one command each
+    if file == "cli/commands.py":  # helps, of one command each
         return ("fit", *RECORDS)
     return PRINTERS[max((name for name in PRINTERS if file.startswith(name)), key=len)]
 

@@ -29,7 +29,7 @@ def test_what_onnx_prints(
         assert (model.prompts.text(), model.device.type, opset) == ("text: ", "cpu", 17)
         return Exported(("input_ids", "attention_mask"), model.features, 2.54e-7)
 
-    monkeypatch.setattr("contrastive_text.cli.onnx.export_onnx", written)
+    monkeypatch.setattr("contrastive_text.inference.onnx_export.export_onnx", written)
     assert run(["onnx", "model", "graph", "--opset", "17"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "graph/model.onnx: 1.5 MB, input_ids, attention_mask (texts, tokens) int64 -> "

@@ -9,7 +9,7 @@ import tiny
 import yaml
 
 from contrastive_text.cli import run
-from contrastive_text.cli.spellings import SHORT, spelled_out
+from contrastive_text.cli.words import SHORT, spelled_out
 from contrastive_text.recipes import recipe_names
 
 SHORTLY = ["--encoder", "here/", "--train=a.txt", "--validation", "b.tsv", "--batch_size", "8", "--lr=1e-3"]
