@@ -98,7 +98,7 @@ def walks(folder: Path) -> dict[str, list[str]]:
 
     from contrastive_text import SentenceEncoder
     from contrastive_text.cli import run
-    from contrastive_text.inference.search import hits
+    from contrastive_text.inference.search import nearest
     from contrastive_text.training import ContrastiveModule
 
     bert, texts = tiny.save_bert(folder / "bert"), tiny.write_texts(folder / "texts.txt")
@@ -134,7 +134,7 @@ def walks(folder: Path) -> dict[str, list[str]]:
 
     def to_hit() -> None:
         corpus, query = model.encode(list(tiny.TEXTS)), model.encode(["an old bird sings"])
-        hits(torch.as_tensor(query), torch.as_tensor(corpus), k=3)
+        nearest("cosine", torch.as_tensor(query), torch.as_tensor(corpus), k=3)
 
     model = SentenceEncoder.from_pretrained(bert)
     found["encode to a search hit"] = traced(to_hit)

@@ -38,7 +38,7 @@ from runs import (
 )
 
 from contrastive_text import SentenceEncoder
-from contrastive_text.inference.retrieval import retrieved
+from contrastive_text.inference.search import retrieved
 from contrastive_text.metrics import ranking_scores
 from contrastive_text.metrics.bootstrap import paired_bootstrap_mean
 

@@ -17,8 +17,7 @@ from stand_in import DEVICE, ReadBackError, on_device, one_of
 
 from contrastive_text.core.types import Frame
 from contrastive_text.encoders.embedder import Embedder
-from contrastive_text.inference.blocks import BlockEncoder, TextBlock
-from contrastive_text.inference.encoding import Encoding
+from contrastive_text.inference.encoding import BlockEncoder, Encoding, TextBlock
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import InfoNCE, streaming
 from contrastive_text.objectives import Contrastive, Objective

@@ -17,7 +17,7 @@ from contrastive_text.data import Table, read_pairs
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.diagnosis import Diagnosis, diagnose
 from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suites, task_scores
-from contrastive_text.inference.pooling import pooler_name, pooler_of
+from contrastive_text.inference.model_parts import pooler_name, pooler_of
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.metrics.verdicts import Mode, usual_mode
 from contrastive_text.recipes.layers import Config

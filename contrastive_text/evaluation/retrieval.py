@@ -23,7 +23,7 @@ from contrastive_text.data.retrieval import (
 )
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import TaskScore
-from contrastive_text.inference.retrieval import retrieval_scores
+from contrastive_text.inference.search import retrieval_scores
 from contrastive_text.metrics import FIGURES
 
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     )
     from contrastive_text.inference.quantization import quantize, value_ranges
     from contrastive_text.inference.readings import vectors_by_pooler
-    from contrastive_text.inference.retrieval import retrieval_scores, retrieved
-    from contrastive_text.inference.search import Hit, UnitVectors, top_k
+    from contrastive_text.inference.search import Hit, UnitVectors, retrieval_scores, retrieved, top_k
     from contrastive_text.inference.sentence_encoder import SentenceEncoder
     from contrastive_text.inference.vector_files import (
         EmbeddingRun,

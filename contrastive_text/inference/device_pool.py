@@ -1,19 +1,19 @@
-"""One piece of work on several devices: a process for each, results in order, nothing read far ahead."""
+"""One function on several devices: a process for each, results in order, nothing read far ahead."""
 
 from __future__ import annotations
 
 import io
 import multiprocessing
+import os
 import pickle
 import signal
 import threading
-import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from multiprocessing.connection import Connection
-from queue import SimpleQueue
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
 import torch
@@ -24,28 +24,33 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _AHEAD = 2
-"""Items read for each device before results are taken: one that it works on, one that it goes on with."""
+"""Items read for each device before results are taken: the current item and the next."""
+
+_saved: tuple[bytes, str] = (b"", "")
+"""In a worker: the pickled function, and the worker's device."""
+_work: Callable[[Any], Any] | None = None  # Any: items and results of the parent process
+"""In a worker: the function, loaded with the first item, so that an error is raised like any other."""
 
 
 def map_on_devices(
     work: Callable[[Item], Result], items: Iterable[Item], devices: Sequence[str]
 ) -> Generator[Result, None, None]:
-    """Returns the results of items in their order, each from whichever device was free.
+    """Returns the results of items in their order, each computed by the next free device.
 
-    Every device has a process of its own, which gets the work once, with its tensors on that device. At most two
+    Every device has its own process, which gets the function once, with its tensors on that device. At most two
     items for each device are read before their results are taken, so items may be endless. Processes end with the
-    iteration: at its end, by an error, when the iterator is closed, or with this process. They are started anew
-    (``spawn``), so a script must iterate under ``if __name__ == "__main__":``.
+    iteration: at its end, by an error, when the iterator is closed, or with this process. They are started by
+    ``spawn``, so a script must iterate under ``if __name__ == "__main__":``.
 
     Args:
-        work: From an item to its result; can be pickled, as items and results can.
-        items: Read as they are needed.
-        devices: Names such as ``cuda:0``. One may stand twice; processes on the CPU share this one's threads.
+        work: From an item to its result; it can be pickled, as items and results can.
+        items: Read on demand.
+        devices: Names such as ``cuda:0``, also repeated; processes on the CPU share this one's threads.
 
     Raises:
         ValueError: No device.
-        RuntimeError: A process that died, for want of memory for example.
-        Exception: What the work raised in its process; its cause has the traceback from there.
+        RuntimeError: A process that died, for lack of memory for example.
+        Exception: An error of the function in its process; its cause has the traceback from there.
 
     Example:
         >>> from math import sqrt
@@ -61,48 +66,47 @@ def _map(
 ) -> Generator[Result, None, None]:
     saved = io.BytesIO()
     torch.save(work, saved)  # unlike pickle, for tensors of any device
+    context = multiprocessing.get_context("spawn")
+    names = context.SimpleQueue()
+    for device in devices:
+        names.put(device)
     cpus = sum(torch.device(device).type == "cpu" for device in devices)
-    workers: list[_Worker] = []
-    free: SimpleQueue[_Worker] = SimpleQueue()
-
-    def ask(item: Item) -> Result:
-        worker = free.get()
-        try:
-            result: Result = worker.ask(item)
-            return result
-        finally:
-            free.put(worker)
-
-    def load(worker: _Worker) -> None:
-        worker.load(saved.getvalue())
-        free.put(worker)
-
-    # A thread waits for each process's answers, which goes on while the consumer is busy.
-    with ThreadPoolExecutor(len(devices)) as threads:
-        try:
-            for device in devices:
-                workers.append(_Worker(device, threads=max(torch.get_num_threads() // max(cpus, 1), 1)))
-            for _ in threads.map(load, workers):
-                pass  # what has gone wrong in one is raised here
-            saved.close()
-            results: deque[Future[Result]] = deque()
-            for item in items:
-                results.append(threads.submit(ask, item))
-                if len(results) == _AHEAD * len(devices):
-                    yield results.popleft().result()
-            while results:
+    threads = max(torch.get_num_threads() // max(cpus, 1), 1)
+    options = (names, saved.getvalue(), threads)
+    pool = ProcessPoolExecutor(len(devices), mp_context=context, initializer=_start, initargs=options)
+    processes = pool._processes
+    results: deque[Future[Result]] = deque()
+    try:
+        for item in items:
+            with _ignoring_interrupts():  # the pool starts a process with an item
+                results.append(pool.submit(_run, item))
+            if len(results) == _AHEAD * len(devices):
                 yield results.popleft().result()
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)
-            for worker in workers:
-                worker.stop()  # its thread, if it waits for an answer, sees that there will be none
+        while results:
+            yield results.popleft().result()
+    except BrokenProcessPool as lost:
+        for process in processes.values():
+            process.join()
+        ended = {process.exitcode for process in processes.values()}
+        codes = ended - {-signal.SIGTERM}  # by which the pool ends the others
+        raise RuntimeError(
+            f"device {', '.join(devices)}: expected a result, but its process ended with exit code "
+            f"{', '.join(map(str, codes))}; it may have run out of memory, or a script has to call this under "
+            "if __name__ == '__main__':"
+        ) from lost
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes.values():
+            process.terminate()
+        for process in processes.values():
+            process.join()
 
 
 def check_devices(devices: Sequence[str]) -> None:
-    """Checks that a list of devices names at least one, and devices alone.
+    """Checks that a list of devices has at least one name, and names of devices alone.
 
     Raises:
-        ValueError: Such a list.
+        ValueError: An empty list, or another name.
 
     Example:
         >>> check_devices(["cpu", "cuda:1"])
@@ -118,50 +122,9 @@ def check_devices(devices: Sequence[str]) -> None:
             raise InvalidValueError(f"device: expected names such as cpu or cuda:0, got {name!r}") from error
 
 
-class _Worker:
-    """A process on a device, which is asked one thing at a time."""
-
-    def __init__(self, device: str, threads: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.device = device
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, device, threads), daemon=True)
-        with _deaf_to_interrupts():
-            self._process.start()
-        theirs.close()  # so that the connection ends with the process
-
-    def load(self, work: bytes) -> None:
-        """Sends the work that all items go through."""
-        self._exchange(work)
-
-    def ask(self, item: object) -> Any:  # Any: the work's result
-        """Returns the result of an item."""
-        return self._exchange(pickle.dumps(item))
-
-    def stop(self) -> None:
-        """Ends the process, whatever it is doing."""
-        self._process.terminate()
-        self._process.join()
-
-    def _exchange(self, message: bytes) -> Any:  # Any: the work's result
-        try:
-            self._connection.send_bytes(message)
-            result, error, place = self._connection.recv()
-        except (EOFError, OSError) as lost:
-            self._process.join()
-            raise RuntimeError(
-                f"device {self.device}: expected a result, but its process ended with exit code "
-                f"{self._process.exitcode}; it may have run out of memory, or a script has to call this under "
-                "if __name__ == '__main__':"
-            ) from lost
-        if error is not None:
-            raise error from RuntimeError(f"in the process of {self.device}:\n{place}")
-        return result
-
-
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
-    """Has processes that are started within ignore Ctrl-C, which this one hears and ends them all."""
+def _ignoring_interrupts() -> Iterator[None]:
+    """Makes processes that are started within ignore Ctrl-C. This process gets it too, and ends them all."""
     if threading.current_thread() is not threading.main_thread():  # only there signals can be set
         yield
         return
@@ -172,35 +135,34 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _serve(connection: Connection, device: str, threads: int) -> None:
-    """Answers until the asking process is gone: (result, error, traceback)."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the asking process hears it too, and ends this one
+def _start(names: Any, saved: bytes, threads: int) -> None:  # Any: a queue of texts
+    """Prepares a worker, and ends it with its parent process."""
+    global _saved
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    work: Callable[[Any], Any] | None = None  # Any: items and results of the asking process
-    with suppress(EOFError, OSError):
-        while True:
-            message = connection.recv_bytes()
-            try:
-                if work is None:
-                    work = _loaded(message, device)
-                    connection.send((None, None, ""))
-                else:
-                    connection.send((work(pickle.loads(message)), None, ""))
-            except Exception as error:
-                connection.send((None, _portable(error), traceback.format_exc()))
+    _saved = saved, names.get()
 
 
-def _loaded(work: bytes, device: str) -> Callable[[Any], Any]:  # Any: as in _serve
-    if torch.device(device).type == "cuda":
-        torch.cuda.set_device(device)
-    loaded: Callable[[Any], Any] = torch.load(io.BytesIO(work), map_location=device, weights_only=False)
-    return loaded
-
-
-def _portable(error: Exception) -> Exception:
-    """Returns an error that can be sent: itself, or one with its words."""
+def _run(item: Any) -> Any:  # Any: items and results of the parent process
+    global _work
     try:
-        pickle.loads(pickle.dumps(error))
-        return error
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
+        if _work is None:
+            saved, device = _saved
+            if torch.device(device).type == "cuda":
+                torch.cuda.set_device(device)
+            _work = torch.load(io.BytesIO(saved), map_location=device, weights_only=False)
+        return _work(item)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # an error that can't be sent would break the pool
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        raise

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from contrastive_text.core.checks import at_least, share
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import full_precision
-from contrastive_text.inference.search import BLOCK, check_at_least_one, check_vectors, unit_blocks
+from contrastive_text.inference.search import BLOCK, check_vectors, unit_blocks
 
 MOST_PAIRS = 10_000_000
 """Near-duplicates above which the threshold is refused: some 250 MB of ids and cosines."""
@@ -41,7 +42,7 @@ def near_duplicates(
         (tensor([[0, 2]]), tensor([1.]))
     """
     check_vectors("vectors", vectors)
-    check_at_least_one(block=block)
+    at_least("block", block, 1)
     check_threshold(threshold)
     place = device or vectors.device
     ids = [torch.empty(0, 2, dtype=torch.long, device=place)]
@@ -68,8 +69,7 @@ def near_duplicates(
 
 def check_threshold(threshold: float) -> None:
     """Checks that a cosine can be a threshold, before anything is encoded."""
-    if not 0 < threshold <= 1:
-        raise InvalidValueError(f"threshold: expected a cosine above 0 and at most 1, got {threshold}; try 0.95")
+    share("threshold", threshold, "try 0.95", with_zero=False)
 
 
 def connected_groups(pairs: Tensor, count: int) -> Tensor:

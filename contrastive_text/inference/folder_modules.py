@@ -1,14 +1,15 @@
-"""Transformer and pooling of a model folder: written and read.
+"""Network and pooler of a model folder: written and read with their settings.
 
-Written are the names of sentence-transformers' older versions, read are these and version 6's own.
+Written are the names of sentence-transformers' older versions. Read are these and the names of version 6.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -21,20 +22,12 @@ from contrastive_text.core.storage.manifests import MODULES, TODO
 from contrastive_text.core.storage.records import Record
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.token_rows import collate_texts
-from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.encoders import Embedder, TransformerEncoder
 from contrastive_text.encoders.adapters import write_adapters
-from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.loading import build_model
 from contrastive_text.encoders.networks import longest_row
 from contrastive_text.encoders.shared_use import evaluating
-from contrastive_text.inference.folder_files import ELSEWHERE, read_record, write_json
-from contrastive_text.inference.model_parts import ModelParts
-from contrastive_text.inference.pooling import make_pooler
-from contrastive_text.inference.transformer_settings import (
-    TRANSFORMER_SETTINGS,
-    TransformerSettings,
-    read_transformer_settings,
-)
+from contrastive_text.inference.model_parts import ModelParts, make_pooler
 from contrastive_text.poolers import (
     CLSPooler,
     ConcatPooler,
@@ -47,6 +40,27 @@ from contrastive_text.poolers import (
     WeightedMeanPooler,
 )
 
+ELSEWHERE = "load this model with sentence-transformers"
+"""Advice for a setting that has no equal here."""
+TRANSFORMER_SETTINGS = "sentence_bert_config.json"
+_OLDER = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+_NAMES = (TRANSFORMER_SETTINGS, *(f"sentence_{kind}_config.json" for kind in _OLDER))
+_TASK = "feature-extraction"
+_TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
+_FROM_THE_CALL = {"trust_remote_code", "token", "cache_dir", "revision", "subfolder", "local_files_only"}
+"""Arguments of ``from_pretrained`` that sentence-transformers takes from its caller alone."""
+_ARGUMENTS = {
+    "model_kwargs": {"attn_implementation", "dtype", "torch_dtype", "device_map", "low_cpu_mem_usage"},
+    "processor_kwargs": {"model_max_length", "use_fast"},
+    "config_kwargs": {"use_cache", "output_hidden_states", "output_attentions"},
+}
+"""Arguments of the network, the tokenizer and the configuration that change no vector, or are used here."""
+_OLDER_ARGUMENTS = {
+    "model_kwargs": "model_args", "processor_kwargs": "tokenizer_args", "config_kwargs": "config_args",
+}  # fmt: skip
+_PROCESSING = {"padding", "pad_to_multiple_of", "logits_to_keep", "verbose", "max_length", "truncation"}
+"""Arguments of a tokenizer's call that change no vector, or are used here."""
+_USED = ("max_seq_length", "query_length", "document_length")
 _POOLERS: dict[str, type[Pooler]] = {
     "cls": CLSPooler,
     "max": MaxPooler,
@@ -55,10 +69,10 @@ _POOLERS: dict[str, type[Pooler]] = {
     "weightedmean": WeightedMeanPooler,
     "lasttoken": LastTokenPooler,
 }
-"""Name of a pooling mode -> its pooler here, in the order in which older versions put several side by side."""
+"""Name of a pooling mode -> its pooler here, in the order in which older versions concatenate several."""
 _MODE = "pooling_mode"
 _FEATURES = ("embedding_dimension", "word_embedding_dimension")
-"""The keys of a vector's number of features, of today and of older versions."""
+"""Keys of a vector's number of features, in newer and older versions."""
 _FLAG = (
     {mode: f"{_MODE}_{mode}" for mode in _POOLERS}
     | {mode: f"{_MODE}_{mode}_tokens" for mode in ("max", "mean", "weightedmean")}
@@ -66,44 +80,140 @@ _FLAG = (
 )
 """Name of a pooling mode -> its flag in older versions."""
 _CONSERT_S = "pooling_mode_mean_last_2_tokens"
-"""The flag that ConSERT's copy of sentence-transformers has beside them: the mean over the last two layers."""
+"""A further flag of ConSERT's copy of sentence-transformers: the mean over the last two layers."""
 _INCLUDE_PROMPT = "include_prompt"
 
 
-class Kind(NamedTuple):
-    """A module of a folder that every model has once.
+def read_record(path: Path) -> Record:
+    """Reads a JSON file of a model folder, which must exist."""
+    if not path.exists():
+        raise InvalidValueError(f"{path}: expected a file, got none; the folder is damaged, save it again")
+    return Record.read(path, TODO)
+
+
+def write_json(path: Path, content: object) -> None:
+    """Writes a JSON file of a model folder."""
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class TransformerSettings:
+    """Settings of a folder's network: ``sentence_bert_config.json`` and its older names.
+
+    Each key that sentence-transformers reads and that changes vectors is used, or refused by its name. All others
+    are saved again.
 
     Args:
-        name: Its class in sentence-transformers, and the end of its folder's name.
-        write: Writes a model's module into its folder; returns its class path if the name doesn't tell it.
-        read: From a module's folder and class path to its content.
+        max_length: Longest text in tokens; None for the tokenizer's limit.
+        query_length: Longest query; None for ``max_length``.
+        document_length: Longest document; None for ``max_length``.
+        others: The keys that are saved again unchanged.
     """
 
-    name: str
-    write: Callable[[Path, ModelParts], str | None]
-    read: Callable[[Path, str], Any]  # Any: of each kind its own
+    max_length: int | None = None
+    query_length: int | None = None
+    document_length: int | None = None
+    others: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def longest(self) -> int:
+        """The largest of its lengths; 0 for none."""
+        return max(length or 0 for length in (self.max_length, self.query_length, self.document_length))
 
 
-class Network(NamedTuple):
-    """The network of a folder.
+def read_transformer_settings(folder: Path) -> TransformerSettings:
+    """Reads the settings of a folder, from the first file that isn't empty.
 
-    Args:
-        encoder: The network with its tokenizer.
-        max_length: Longest text in tokens; None for no limit.
-        settings: All that the folder says of it.
+    Raises:
+        ValueError: A key with which sentence-transformers would give other vectors than this library.
     """
+    for path in map(folder.joinpath, _NAMES):
+        if path.exists() and (record := Record.read(path, TODO)).values:
+            return _settings(record)
+    return TransformerSettings()
 
-    encoder: TransformerEncoder
-    max_length: int | None
-    settings: TransformerSettings
+
+def _settings(record: Record) -> TransformerSettings:
+    _check_defaults(record)
+    _check_modalities(record)
+    others = {key: value for key, value in record.values.items() if key not in _USED}
+    length = record.integer("max_seq_length", None, least=1)
+    for key, arguments in _arguments(record).items():
+        inner = dict(arguments.values)
+        if key in ("processor_kwargs", "tokenizer_args") and "model_max_length" in arguments:
+            length = arguments.integer("model_max_length", least=1)
+        inner.pop("model_max_length", None)
+        others[key] = inner
+    query, document = (record.integer(key, None, least=1) for key in ("query_length", "document_length"))
+    processing = record.record("processing_kwargs", {})
+    if (cut := _cut(processing)) is not None:  # also for queries and documents
+        length, query, document = cut, None, None
+        text = {key: value for key, value in processing.record("text").values.items() if key != "max_length"}
+        others["processing_kwargs"] = dict(processing.values) | {"text": text}
+    record.flag("do_lower_case", False)  # used by the tokenizer's loader
+    return TransformerSettings(length, query, document, others)
+
+
+def _check_defaults(record: Record) -> None:
+    if (task := record.text("transformer_task", _TASK)) != _TASK:
+        raise record.refusal(repr(_TASK), task, "transformer_task", ELSEWHERE)
+    for key in ("query_expansion", "tokenizer_name_or_path"):
+        if key in record:
+            raise record.refusal("null", record.values[key], key, ELSEWHERE)
+
+
+def _check_modalities(record: Record) -> None:
+    """Checks that texts enter the network unchanged, and that its output is the last layer's vectors."""
+    if "modality_config" not in record:
+        return
+    config = record.record("modality_config")
+    if "message" in config:  # a chat template around texts
+        raise config.refusal("texts without a chat template", "message", todo=ELSEWHERE)
+    text = config.record("text")
+    for key, expected in _TEXT.items():
+        value = text.values.get(key)
+        if value not in (expected, [expected]):
+            raise text.refusal(repr(expected), value, key, ELSEWHERE)
+    if (name := record.text("module_output_name")) != "token_embeddings":
+        raise record.refusal("'token_embeddings'", name, "module_output_name", ELSEWHERE)
+
+
+def _arguments(record: Record) -> dict[str, Record]:
+    """Returns the arguments of the network, the tokenizer and the configuration by their key."""
+    found = {}
+    for newer, known in _ARGUMENTS.items():
+        for key in (_OLDER_ARGUMENTS[newer], newer):
+            if key not in record:
+                continue
+            found[key] = arguments = record.record(key)
+            for name in arguments:
+                if name not in known | _FROM_THE_CALL:
+                    raise arguments.refusal("no such argument", arguments.values[name], name, ELSEWHERE)
+    return found
+
+
+def _cut(processing: Record) -> int | None:
+    """Checks the arguments of the tokenizer's call. Returns the length at which it cuts, or None."""
+    common = processing.record("common", {})
+    for name in common:
+        if (name, common.values[name]) != ("return_tensors", "pt"):
+            raise common.refusal("no such argument", common.values[name], name, ELSEWHERE)
+    text = processing.record("text", {})
+    for name in text:
+        if name not in _PROCESSING:
+            raise text.refusal("no such argument", text.values[name], name, ELSEWHERE)
+    truncation = text.values.get("truncation", True)
+    if truncation not in (True, "longest_first", "only_first"):
+        raise text.refusal("true", truncation, "truncation", ELSEWHERE)
+    return text.integer("max_length", None, least=1)
 
 
 def check_loadable(encoder: TransformerEncoder, where: str) -> None:
-    """Checks that an encoder's own architecture could load its weights again, as with layers put in it could not.
+    """Checks that the architecture of an encoder can load its weights again, which inserted layers prevent.
 
     Args:
-        encoder: The encoder that is to be saved.
-        where: What errors begin with.
+        encoder: The encoder to be saved.
+        where: Beginning of errors.
 
     Raises:
         ValueError: Weights of other names or shapes than those of a fresh model of its configuration.
@@ -121,7 +231,8 @@ def check_loadable(encoder: TransformerEncoder, where: str) -> None:
         )
 
 
-def _write_network(folder: Path, parts: ModelParts) -> None:
+def write_network(folder: Path, parts: ModelParts) -> None:
+    """Writes the network of a model with its tokenizer, and its adapters if it has any."""
     if parts.encoder.tokenizer is None:
         raise InvalidValueError("save_pretrained: expected an encoder with a tokenizer, got none; train it first")
     check_loadable(parts.encoder, where="save_pretrained")
@@ -138,7 +249,7 @@ def _write_network(folder: Path, parts: ModelParts) -> None:
 
 
 def _write_padding(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Names what sentence-transformers pads with, and the right side, where tokens have their places of here."""
+    """Names the padding token for sentence-transformers, and the right side, for the positions of our rows."""
     names = (tokenizer.pad_token, tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token)
     token = next((name for name in names if name is not None), None)
     padding = {"padding_side": "right"} | ({} if token is None else {"pad_token": token})
@@ -146,47 +257,40 @@ def _write_padding(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
         write_json(path, dict(read_record(path).values) | padding)
 
 
-def _read_network(folder: Path, class_path: str) -> Network:  # noqa: ARG001
+def read_network(folder: Path) -> tuple[TransformerEncoder, int | None, TransformerSettings]:
+    """Returns the network of a folder with its tokenizer, its longest text in tokens, and its settings."""
     settings = read_transformer_settings(folder)
     encoder = TransformerEncoder(str(folder))
-    _check_vocabulary(encoder, folder)
-    _check_side(encoder, folder)
-    limit = encoder.limit
-    if limit is not None and settings.longest > limit and encoder.tokenizer is not None:
-        # As in sentence-transformers, the Transformer's settings hold in place of the tokenizer's.
-        encoder.tokenizer.model_max_length = settings.longest
-        encoder.limit = longest_row(encoder.model, encoder.tokenizer)
-    _check_runs(encoder, folder)
-    wanted = settings.max_length or limit
-    return Network(encoder, min(filter(None, (wanted, encoder.limit)), default=None), settings)
-
-
-def _check_side(encoder: TransformerEncoder, folder: Path) -> None:
-    """Checks that long texts are cut at their end."""
-    if encoder.tokenizer is not None and encoder.tokenizer.truncation_side != "right":
-        raise InvalidValueError(
-            f"{folder / 'tokenizer_config.json'}: truncation_side: expected 'right', got "
-            f"{encoder.tokenizer.truncation_side!r}; {ELSEWHERE}"
-        )
-
-
-def _check_vocabulary(encoder: TransformerEncoder, folder: Path) -> None:
-    """Checks for the tokenizer that Transformers makes up where a folder has none: no words in it."""
     tokenizer = encoder.tokenizer
-    if tokenizer is not None and set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+    assert tokenizer is not None, "an encoder of a folder has its tokenizer"
+    if set(tokenizer.get_vocab()) <= set(
+        tokenizer.all_special_tokens
+    ):  # Transformers invents it if it is missing
         raise InvalidValueError(
             f"{folder}: expected a tokenizer (tokenizer.json, or the files of its vocabulary), got none; save it "
             "beside the weights with tokenizer.save_pretrained"
         )
+    if tokenizer.truncation_side != "right":
+        raise InvalidValueError(
+            f"{folder / 'tokenizer_config.json'}: truncation_side: expected 'right', got "
+            f"{tokenizer.truncation_side!r}; {ELSEWHERE}"
+        )
+    limit = encoder.limit
+    if limit is not None and settings.longest > limit:
+        # As in sentence-transformers, the settings override the tokenizer's limit.
+        tokenizer.model_max_length = settings.longest
+        encoder.limit = longest_row(encoder.model, tokenizer)
+    _check_runs(encoder, folder)
+    wanted = settings.max_length or limit
+    return encoder, min(filter(None, (wanted, encoder.limit)), default=None), settings
 
 
 def _check_runs(encoder: TransformerEncoder, folder: Path) -> None:
-    """Checks that an encoder takes a text: some settings of its files only show with the first one."""
-    if encoder.tokenizer is None:
-        return
+    """Checks that an encoder takes a text: some damaged settings only show with the first text."""
+    assert encoder.tokenizer is not None
     try:
         tokenizer = TextTokenizer(encoder.tokenizer, encoder.limit)
-        # Such as a vector that isn't finite: told when it is asked for.
+        # A vector that isn't finite, for example, is reported by the call that needs it.
         with suppress(ContrastiveTextError), torch.no_grad(), evaluating(encoder):
             texts = tokenizer.framed(["a", "a bird and a dog"])
             Embedder(encoder, MeanPooler()).pool(collate_texts(tokenizer, texts))
@@ -200,20 +304,20 @@ def _check_runs(encoder: TransformerEncoder, folder: Path) -> None:
 
 
 def is_plain(parts: ModelParts) -> bool:
-    """Whether sentence-transformers has words for a model's pooler and prompts, and so loads its folder."""
+    """Returns whether sentence-transformers can express a model's pooler and prompts, and so loads its folder."""
     return parts.pooler is not None and bool(_modes(parts.pooler)) and parts.prompts.is_plain
 
 
 def _modes(pooler: Pooler) -> list[str]:
-    """Returns sentence-transformers' names of a pooler's modes; none for a pooler that it doesn't have."""
+    """Returns sentence-transformers' names of a pooler's modes; empty for a pooler that it doesn't have."""
     members = pooler.poolers if type(pooler) is ConcatPooler else [pooler]
     names = [next((name for name, cls in _POOLERS.items() if type(each) is cls), None) for each in members]
     known = [name for name in names if name is not None]
     return known if len(known) == len(names) else []
 
 
-def _write_pooler(folder: Path, parts: ModelParts) -> str | None:
-    """Writes a pooler's settings; what sentence-transformers can't express under its class path."""
+def write_pooler(folder: Path, parts: ModelParts) -> str | None:
+    """Writes a pooler's settings. Returns its class path if sentence-transformers can't express it."""
     assert parts.pooler is not None
     left_out = {} if parts.prompts.pooled else {_INCLUDE_PROMPT: False}
     if not is_plain(parts):
@@ -229,15 +333,22 @@ def _write_pooler(folder: Path, parts: ModelParts) -> str | None:
     return None
 
 
-def _read_pooler(folder: Path, class_path: str) -> tuple[Pooler, bool]:
-    """Returns the pooler, and whether it reads the tokens of a prompt."""
-    path = folder / "config.json"
+def read_pooler(folder: Path, class_path: str) -> tuple[Pooler, bool]:
+    """Returns the pooler, and whether it reads the tokens of a prompt.
+
+    A class outside of sentence-transformers is one of ours, or of a module that is imported or trusted. A folder
+    can name no other code.
+    """
+    config = read_record(folder / "config.json")
+    pooled = config.flag(_INCLUDE_PROMPT, True)
     if class_path.startswith("sentence_transformers."):
-        return _pooling(read_record(path))
-    return _own_pooler(class_path, path)
+        return _pooler_of_modes(config), pooled
+    arguments = {name: value for name, value in config.values.items() if name != _INCLUDE_PROMPT}
+    cls = resolve(class_path, Pooler, str(folder.parent / MODULES))
+    return make_pooler(cls, arguments, config.where, TODO), pooled
 
 
-def _pooling(config: Record) -> tuple[Pooler, bool]:
+def _pooler_of_modes(config: Record) -> Pooler:
     if not any(key in config for key in _FEATURES):  # sentence-transformers needs it too
         raise config.refusal("the number of features", None, _FEATURES[0])
     named = config.values.get(_MODE)
@@ -245,31 +356,15 @@ def _pooling(config: Record) -> tuple[Pooler, bool]:
     if modes is None:
         flags = [key for key in config if key.startswith(f"{_MODE}_") and config.flag(key, False)]
         if flags == [_CONSERT_S]:
-            return LastTwoPooler(), config.flag(_INCLUDE_PROMPT, True)
+            return LastTwoPooler()
         known = [mode for mode in _POOLERS if _FLAG[mode] in flags]
         modes = known + [flag for flag in flags if flag not in _FLAG.values()]
-        modes = modes or ["mean"]  # theirs without a mode, or with none that is true
-    if not modes or not all(mode in _POOLERS for mode in modes):
-        expected, others = (
-            f"pooling modes of {', '.join(_POOLERS)}",
-            [mode for mode in modes if mode not in _POOLERS],
-        )
+        modes = modes or ["mean"]  # their default, also if no flag is true
+    others = [mode for mode in modes if mode not in _POOLERS]
+    if others or not modes:
         raise InvalidValueError(
-            f"{config.where}: {_MODE}: expected {expected}, got {', '.join(others) or 'none'}; {ELSEWHERE}"
+            f"{config.where}: {_MODE}: expected pooling modes of {', '.join(_POOLERS)}, got "
+            f"{', '.join(others) or 'none'}; {ELSEWHERE}"
         )
     poolers = [_POOLERS[mode]() for mode in modes]
-    pooler = poolers[0] if len(poolers) == 1 else ConcatPooler(poolers)
-    return pooler, config.flag(_INCLUDE_PROMPT, True)
-
-
-def _own_pooler(class_path: str, path: Path) -> tuple[Pooler, bool]:
-    """Makes a pooler of ours, or of a module that is imported or trusted; a folder can name no other code."""
-    where = path.parent.parent / MODULES
-    config = read_record(path)
-    pooled = config.flag(_INCLUDE_PROMPT, True)
-    arguments = {name: value for name, value in config.values.items() if name != _INCLUDE_PROMPT}
-    return make_pooler(resolve(class_path, Pooler, str(where)), arguments, str(path), TODO), pooled
-
-
-NETWORK = Kind("Transformer", write=_write_network, read=_read_network)
-POOLER = Kind("Pooling", write=_write_pooler, read=_read_pooler)
+    return poolers[0] if len(poolers) == 1 else ConcatPooler(poolers)

@@ -1,4 +1,4 @@
-"""Layers between the pooler and the vector: read from and written to the modules of a model folder.
+"""Layers after the pooler, read from and written to the modules of a model folder.
 
 Dense, LayerNorm, Dropout and Normalize of sentence-transformers follow a pooler in any order. Here they are the
 layers of one ``nn.Sequential``.
@@ -6,9 +6,8 @@ layers of one ``nn.Sequential``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -20,49 +19,38 @@ from contrastive_text.core.storage.manifests import TODO
 from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.weights import check_dense
 from contrastive_text.heads import UnitLength
-from contrastive_text.inference.folder_files import ELSEWHERE, read_record, write_json
+from contrastive_text.inference.folder_modules import ELSEWHERE, read_record, write_json
 
 _WIDEST = 1 << 20
-"""Most features of a layer: a larger number is a damaged file."""
+"""Most features of a layer; a larger number is damage."""
 _INPUT = "sentence_embedding"
-"""The only vector of sentence-transformers' modules that these layers read and write."""
+"""Vector of sentence-transformers' modules that these layers read and write."""
 _TANH = "torch.nn.modules.activation.Tanh"
-"""Activation of a Dense layer that names none."""
+"""Default activation of a Dense layer."""
 _ACTIVATIONS = "torch.nn.modules.activation"
 
 
-class HeadModule(NamedTuple):
-    """A module of a folder and its layers.
-
-    Args:
-        kind: Name of its class in sentence-transformers.
-        layers: Its layers, in order.
-    """
-
-    kind: str
-    layers: list[nn.Module]
-
-
-def group_layers(layers: Iterable[nn.Module]) -> list[HeadModule]:
-    """Groups layers into modules of sentence-transformers.
+def group_layers(layers: Iterable[nn.Module]) -> list[tuple[str, list[nn.Module]]]:
+    """Groups layers into modules of sentence-transformers. Returns the class and the layers of each module.
 
     Raises:
         ValueError: A layer that no module can hold.
     """
-    modules: list[HeadModule] = []
+    modules: list[tuple[str, list[nn.Module]]] = []
     for layer in layers:
         # Dropout does nothing in use, so an activation after it belongs to the Dense layer before it.
-        before = next((module for module in reversed(modules) if module.kind != "Dropout"), None)
+        before, held = next((each for each in reversed(modules) if each[0] != "Dropout"), ("", []))
+        is_open = before == "Dense" and (len(held) == 1 or isinstance(held[1], nn.Identity))
         if isinstance(layer, nn.Linear):
-            modules.append(HeadModule("Dense", [layer]))
+            modules.append(("Dense", [layer]))
         elif type(layer) is UnitLength:
-            modules.append(HeadModule("Normalize", [layer]))
+            modules.append(("Normalize", [layer]))
         elif type(layer) is nn.Dropout:
-            modules.append(HeadModule("Dropout", [layer]))
+            modules.append(("Dropout", [layer]))
         elif type(layer) is nn.LayerNorm and _is_default_norm(layer):
-            modules.append(HeadModule("LayerNorm", [layer]))
-        elif _is_default_activation(layer) and before is not None and before.kind == "Dense" and _is_open(before):
-            before.layers[1:] = [layer]
+            modules.append(("LayerNorm", [layer]))
+        elif is_open and _is_default_activation(layer):
+            held[1:] = [layer]
         else:
             raise InvalidValueError(
                 "save_pretrained: expected a head of Linear layers, each followed by at most one activation of "
@@ -70,10 +58,6 @@ def group_layers(layers: Iterable[nn.Module]) -> list[HeadModule]:
                 "sentence-transformers has no module for it"
             )
     return modules
-
-
-def _is_open(dense: HeadModule) -> bool:
-    return len(dense.layers) == 1 or isinstance(dense.layers[1], nn.Identity)
 
 
 def _is_default_norm(layer: nn.LayerNorm) -> bool:
@@ -87,7 +71,7 @@ def _is_default_activation(layer: nn.Module) -> bool:
 
 
 def _activation_class(path: str) -> type[nn.Module] | None:
-    """Returns the activation of torch.nn that a path names, if it is made without arguments; else None."""
+    """Returns the activation of torch.nn at a path, or None if it isn't built without arguments."""
     package, _, name = path.rpartition(".")
     cls = vars(nn).get(name)
     is_theirs = package in ("torch.nn", _ACTIVATIONS, "torch.nn.modules.linear")
@@ -102,18 +86,28 @@ def _activation_class(path: str) -> type[nn.Module] | None:
     return cls
 
 
-def _write_dense(folder: Path, layers: list[nn.Module]) -> None:
-    linear, activation = layers[0], layers[1] if len(layers) > 1 else nn.Identity()
-    assert isinstance(linear, nn.Linear)
-    cls = type(activation)
-    config = {
-        "in_features": linear.in_features,
-        "out_features": linear.out_features,
-        "bias": linear.bias is not None,
-        "activation_function": f"{cls.__module__}.{cls.__qualname__}",
-    }
+def write_layers(folder: Path, kind: str, layers: Sequence[nn.Module]) -> None:
+    """Writes the settings and weights of a module of ``group_layers`` into its folder."""
+    first = layers[0]
+    if isinstance(first, nn.Linear):
+        activation = layers[1] if len(layers) > 1 else nn.Identity()
+        config: dict[str, object] = {
+            "in_features": first.in_features,
+            "out_features": first.out_features,
+            "bias": first.bias is not None,
+            "activation_function": f"{type(activation).__module__}.{type(activation).__qualname__}",
+        }
+        weights = nn.ModuleDict({"linear": first, "activation_function": activation})
+    elif isinstance(first, nn.LayerNorm):
+        config, weights = {"dimension": first.normalized_shape[0]}, nn.ModuleDict({"norm": first})
+    elif isinstance(first, nn.Dropout):
+        config, weights = {"dropout": first.p}, nn.ModuleDict()
+    else:
+        assert kind == "Normalize"  # it has neither settings nor weights
+        return
     write_json(folder / "config.json", config)
-    _write_weights(folder, nn.ModuleDict({"linear": linear, "activation_function": activation}))
+    if state := {name: weight.contiguous() for name, weight in weights.state_dict().items()}:
+        save_file(state, folder / "model.safetensors")
 
 
 def _read_dense(folder: Path) -> list[nn.Module]:
@@ -126,7 +120,7 @@ def _read_dense(folder: Path) -> list[nn.Module]:
     if cls is None:
         expected = "an activation of torch.nn that is made without arguments"
         raise config.refusal(expected, path, "activation_function", ELSEWHERE)
-    with torch.device("meta"):  # takes no memory before the weights are known to fit
+    with torch.device("meta"):  # takes no memory before the weights fit
         linear = nn.Linear(
             config.integer("in_features", least=1, most=_WIDEST),
             config.integer("out_features", least=1, most=_WIDEST),
@@ -136,24 +130,11 @@ def _read_dense(folder: Path) -> list[nn.Module]:
     return _read_weights(folder, layers)
 
 
-def _write_norm(folder: Path, layers: list[nn.Module]) -> None:
-    (norm,) = layers
-    assert isinstance(norm, nn.LayerNorm)
-    write_json(folder / "config.json", {"dimension": norm.normalized_shape[0]})
-    _write_weights(folder, nn.ModuleDict({"norm": norm}))
-
-
 def _read_norm(folder: Path) -> list[nn.Module]:
     config = read_record(folder / "config.json")
     with torch.device("meta"):
         norm = nn.LayerNorm(config.integer("dimension", least=1, most=_WIDEST))
     return _read_weights(folder, {"norm": norm})
-
-
-def _write_dropout(folder: Path, layers: list[nn.Module]) -> None:
-    (dropout,) = layers
-    assert isinstance(dropout, nn.Dropout)
-    write_json(folder / "config.json", {"dropout": dropout.p})
 
 
 def _read_dropout(folder: Path) -> list[nn.Module]:
@@ -173,16 +154,11 @@ def _read_normalize(folder: Path) -> list[nn.Module]:
 
 
 def _check_names(config: Record) -> None:
-    """Checks that a module reads and writes the sentence's vector, not another one of sentence-transformers'."""
+    """Checks that a module reads and writes the sentence's vector, not another vector."""
     for key in ("module_input_name", "module_output_name"):
         name = config.text(key, _INPUT)
         if name != _INPUT:
             raise config.refusal(repr(_INPUT), name, key, ELSEWHERE)
-
-
-def _write_weights(folder: Path, layers: nn.ModuleDict) -> None:
-    weights = {name: weight.contiguous() for name, weight in layers.state_dict().items()}
-    save_file(weights, folder / "model.safetensors")
 
 
 def _read_weights(folder: Path, layers: dict[str, nn.Module]) -> list[nn.Module]:
@@ -224,10 +200,4 @@ READERS: dict[str, Callable[[Path], list[nn.Module]]] = {
     "Dropout": _read_dropout,
     "Normalize": _read_normalize,
 }
-"""Name of a class of sentence-transformers -> from the module's folder to its layers."""
-WRITERS: dict[str, Callable[[Path, list[nn.Module]], None]] = {
-    "Dense": _write_dense,
-    "LayerNorm": _write_norm,
-    "Dropout": _write_dropout,
-    "Normalize": lambda folder, layers: None,  # noqa: ARG005  # has neither settings nor weights
-}
+"""Class of sentence-transformers -> function from the module's folder to its layers."""

@@ -17,8 +17,7 @@ from contrastive_text.core.specs import part_spec
 from contrastive_text.inference.folder_modules import is_plain
 from contrastive_text.inference.model_card import ModelCard
 from contrastive_text.inference.model_folder import local_folder, read_folder
-from contrastive_text.inference.model_parts import ModelParts
-from contrastive_text.inference.pooling import read_with
+from contrastive_text.inference.model_parts import ModelParts, read_with
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.recipes.citations import entry_of
 

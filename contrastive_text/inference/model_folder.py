@@ -1,16 +1,17 @@
-"""The folder a model is saved in: sentence-transformers' layout, written and read without it."""
+"""Model folder in sentence-transformers' layout, written and read without that library."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from huggingface_hub import snapshot_download
 from torch import nn
 
+from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.misspelt import nearest_folder
 from contrastive_text.core.storage.manifests import MODULES, TODO, UNREAD, check_whole, whole_folder
@@ -18,37 +19,45 @@ from contrastive_text.core.storage.records import Record, inside, read_json, rec
 from contrastive_text.core.types import MASK, SLOT
 from contrastive_text.data.prompts import DOCUMENT, NO_PROMPTS, QUERY, Prompts
 from contrastive_text.heads import UnitLength
-from contrastive_text.inference.folder_files import ELSEWHERE, read_record, write_json
-from contrastive_text.inference.folder_modules import NETWORK, POOLER, Network
-from contrastive_text.inference.head_layers import READERS, WRITERS, group_layers
+from contrastive_text.inference.folder_modules import (
+    ELSEWHERE,
+    TRANSFORMER_SETTINGS,
+    read_network,
+    read_pooler,
+    read_record,
+    read_transformer_settings,
+    write_json,
+    write_network,
+    write_pooler,
+)
+from contrastive_text.inference.head_layers import READERS, group_layers, write_layers
 from contrastive_text.inference.model_card import put_card, read_card
 from contrastive_text.inference.model_parts import ModelParts
-from contrastive_text.inference.similarities import SimilarityName, check_similarity
-from contrastive_text.inference.transformer_settings import TRANSFORMER_SETTINGS, read_transformer_settings
+from contrastive_text.inference.search import SimilarityName
 from contrastive_text.poolers import Pooler
 
 _SETTINGS = "config_sentence_transformers.json"
 _TEMPLATES = "contrastive_text_prompts"
 """Key of prompts in the settings that sentence-transformers can't express."""
 _OPTIONS = {"apart": False, "counted": True}
-"""Those of ``Prompts`` that stand with them, and what they are where none is said."""
+"""Options of ``Prompts`` under that key, and their defaults."""
 _MODEL_TYPE = "SentenceTransformer"
 _READ = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", _TEMPLATES)
 """Keys of a model's settings that are read here."""
 _LISTED = ("idx", "name", "path", "type")
-"""Keys of a module in the list of modules that are read here, or don't matter."""
+"""Keys in the list of modules that are read here, or have no effect."""
 _THEIRS = re.compile(
     r"sentence_transformers\.(?:models|base\.modules|sentence_transformer\.modules)\.(?:\w+\.)?(\w+)"
 )
 """Class path of a module of sentence-transformers, in its older and newer versions."""
-KINDS = (NETWORK.name, POOLER.name)
-"""The first modules of a model, in order."""
+_KINDS = ("Transformer", "Pooling")
+"""The first modules of a model, in order: classes of sentence-transformers."""
 _MOST_MODULES = 100
-"""Of a model: each names a place, which is looked up on the disk."""
+"""Modules of a model: each names a folder, which is looked up on the disk."""
 
 
 def local_folder(model_name_or_path: str) -> Path:
-    """Returns the folder of a model: itself, or where the hub's copy of a name lies.
+    """Returns the folder of a model: the folder itself, or the hub's copy of a name.
 
     Raises:
         ValueError: Neither a folder nor a name the hub has, or the hub is out of reach.
@@ -76,12 +85,12 @@ def local_folder(model_name_or_path: str) -> Path:
 
 
 def names_pooler(model_name_or_path: str) -> bool:
-    """Returns whether a model's folder names its pooler, as those do that were trained for embeddings."""
+    """Returns whether a model's folder names its pooler, as folders of embedding models do."""
     return len(_read_modules(local_folder(model_name_or_path))) > 1
 
 
 def folder_prompts(model_name_or_path: str) -> Prompts:
-    """Returns the prompts that the folder of a model names; none of a name on the hub, which isn't asked for it.
+    """Returns the prompts in the folder of a model; none for a name on the hub, which isn't fetched.
 
     Raises:
         ValueError: Its configuration isn't one.
@@ -96,16 +105,16 @@ def folder_prompts(model_name_or_path: str) -> Prompts:
 def write_folder(folder: Path, parts: ModelParts, adapters_beside: bool = False) -> None:
     """Writes a folder that ``sentence_transformers.SentenceTransformer(folder)`` loads with equal vectors.
 
-    An older model there is there until the newer one is written whole; see ``whole_folder``. A pooler
-    that sentence-transformers can't express, or any with prompts that are more than strings before texts, is
-    written under its class path: there loading fails instead of giving other vectors, here it loads. A
+    An older model in the folder stays until the new one is written whole; see ``whole_folder``. A pooler that
+    sentence-transformers can't express, or any pooler with prompts that are more than strings before texts, is
+    written under its class path. There loading fails instead of giving other vectors; here it loads. A
     ``README.md`` that a user wrote stays.
 
     Args:
-        folder: Its place.
+        folder: The folder.
         parts: The model.
-        adapters_beside: Whether LoRA is written beside the weights as they were, in peft's format, and whoever
-            loads the folder needs peft; otherwise adapters become part of the weights.
+        adapters_beside: Whether LoRA is written next to unchanged weights, in peft's format, so that loading
+            needs peft; otherwise adapters are merged into the weights.
 
     Raises:
         ValueError: An encoder without a tokenizer or with other weights than its architecture's, or a head of
@@ -114,25 +123,26 @@ def write_folder(folder: Path, parts: ModelParts, adapters_beside: bool = False)
     """
     if not adapters_beside:
         parts = replace(parts, encoder=parts.encoder.without_adapters(merge=True))
-    modules = _modules_of(parts)
+    head = [*(parts.head or ()), *([UnitLength()] if parts.normalize else [])]
+    grouped = group_layers(head)  # refuses a layer before anything is written
+    kinds = [*_KINDS, *(kind for kind, _ in grouped)]
     with whole_folder(folder) as made:
+        places = [made / (f"{number}_{kind}" if number else "") for number, kind in enumerate(kinds)]
+        for place in places:
+            place.mkdir(exist_ok=True)
+        write_network(places[0], parts)
+        own_pooler = write_pooler(places[1], parts)
+        for place, (kind, layers) in zip(places[2:], grouped, strict=True):
+            write_layers(place, kind, layers)
         listed = []
-        for number, (name, write, content) in enumerate(modules):
-            path = f"{number}_{name}" if number else ""
-            (made / path).mkdir(exist_ok=True)
-            class_path = write(made / path, content) or f"sentence_transformers.models.{name}"
+        for number, (kind, place) in enumerate(zip(kinds, places, strict=True)):
+            class_path = own_pooler if number == 1 and own_pooler else f"sentence_transformers.models.{kind}"
+            path = place.name if number else ""
             record = {"idx": number, "name": str(number), "path": path, "type": class_path}
-            listed.append(record | dict(parts.settings.get(name, {})))
+            listed.append(record | dict(parts.settings.get(kind, {})))
         write_json(made / _SETTINGS, _model_settings(parts))
         write_json(made / MODULES, listed)
-    put_card(folder, parts.card)  # no part of what is whole or not
-
-
-def _modules_of(parts: ModelParts) -> list[tuple[str, Callable[[Path, Any], str | None], Any]]:
-    """Returns the modules of a model, in order: name, function that writes it, and what that takes."""
-    head = [*(parts.head or ()), *([UnitLength()] if parts.normalize else [])]
-    whole = [(kind.name, kind.write, parts) for kind in (NETWORK, POOLER)]
-    return [*whole, *((kind, WRITERS[kind], layers) for kind, layers in group_layers(head))]
+    put_card(folder, parts.card)  # not part of the manifest
 
 
 def _model_settings(parts: ModelParts) -> dict[str, object]:
@@ -140,7 +150,7 @@ def _model_settings(parts: ModelParts) -> dict[str, object]:
         "prompts": dict(parts.prompts.named),
         "default_prompt_name": parts.prompts.default,
     }
-    if not parts.prompts.is_plain:  # a reader of a plain prompt would put these before texts
+    if not parts.prompts.is_plain:  # a reader of plain prompts would put them before texts
         named = {_TEMPLATES: named | {name: getattr(parts.prompts, name) for name in _OPTIONS}}
     prompts = named if parts.prompts.named else {}
     truncated = {"truncate_dim": parts.truncate_dim} if parts.truncate_dim else {}
@@ -177,7 +187,7 @@ def read_start(folder: Path) -> ModelStart | None:
     modules = _read_modules(folder)
     if len(modules) < 2:
         return None
-    pooler, pooled = POOLER.read(modules[1].place, modules[1].class_path)
+    pooler, pooled = read_pooler(modules[1].place, modules[1].class_path)
     layers = [layer for each in modules[2:] for layer in READERS[each.kind](each.place)]
     normalize = bool(layers) and isinstance(layers[-1], UnitLength)
     settings, network = _read_settings(folder / _SETTINGS), read_transformer_settings(modules[0].place)
@@ -212,19 +222,18 @@ def read_folder(folder: Path) -> ModelParts:
             its name.
     """
     check_whole(folder)
-    modules = _read_modules(folder) or [_Module(NETWORK.name, "", folder, {})]
+    modules = _read_modules(folder) or [_Module(_KINDS[0], "", folder, {})]
     settings, start = _read_settings(folder / _SETTINGS), read_start(folder)
-    network: Network = NETWORK.read(modules[0].place, "")  # last, because it takes longest
-    of_network = network.settings
+    encoder, max_length, of_network = read_network(modules[0].place)  # last, because it takes longest
     if start is not None:
-        _check_widths(start, network.encoder.features, folder)
+        _check_widths(start, encoder.features, folder)
     kept = {TRANSFORMER_SETTINGS: of_network.others, _SETTINGS: settings.others}
     return ModelParts(
-        encoder=network.encoder,
+        encoder=encoder,
         pooler=None if start is None else start.pooler,
         head=start.layers if start is not None and len(start.layers) else None,
         normalize=start is not None and start.normalize,
-        max_length=network.max_length,
+        max_length=max_length,
         prompts=settings.prompts if start is None else start.prompts,
         truncate_dim=settings.truncate_dim,
         similarity_fn_name=settings.similarity_fn_name,
@@ -261,7 +270,7 @@ def _check_widths(start: ModelStart, features: int, folder: Path) -> None:
 
 
 class _Module(NamedTuple):
-    """A module that a folder lists: its kind, its class path, its folder, and the keys that are saved again."""
+    """A module in a folder's list: its kind, its class path, its folder, and the keys that are saved again."""
 
     kind: str
     class_path: str
@@ -273,8 +282,8 @@ def _read_modules(folder: Path) -> list[_Module]:
     """Returns the modules of a folder; none for a model of Transformers alone.
 
     Raises:
-        ValueError: A class that is neither one of sentence-transformers with an equal here nor a pooler, a name
-            that two modules have, or another order than can be followed.
+        ValueError: A class that is neither a pooler nor a class of sentence-transformers with an equal here, a
+            repeated name, or another order of modules.
     """
     path = folder / MODULES
     if not path.exists():
@@ -288,15 +297,15 @@ def _read_modules(folder: Path) -> list[_Module]:
     modules, names = [], set()
     for number, module in enumerate(listed):
         class_path, name = module.text("type"), module.text("name", str(number))
-        if name in names:  # sentence-transformers would use the later one in place of the earlier one
+        if name in names:  # sentence-transformers would replace the earlier module
             raise module.refusal("a name that no other module has", name, "name")
         names.add(name)
         others = {key: value for key, value in module.values.items() if key not in _LISTED}
         place = inside(folder, module.text("path"), str(path))
         modules.append(_Module(_kind(module, class_path, first=number == 0), class_path, place, others))
     kinds = [module.kind for module in modules]
-    after = [*KINDS[: len(kinds)], *kinds[len(KINDS) :]]
-    if kinds != after or not kinds or not all(kind in READERS for kind in kinds[len(KINDS) :]):
+    after = [*_KINDS[: len(kinds)], *kinds[len(_KINDS) :]]
+    if kinds != after or not kinds or not all(kind in READERS for kind in kinds[len(_KINDS) :]):
         raise InvalidValueError(
             f"{path}: expected a Transformer, then a Pooling or a pooler of yours, and then {', '.join(READERS)} "
             f"in any order, got {', '.join(kinds[:6]) or 'none'}{', ...' * (len(kinds) > 6)}; {ELSEWHERE}"
@@ -310,12 +319,12 @@ def _kind(module: Record, class_path: str, first: bool) -> str:
     A class outside sentence-transformers is a pooler: one of this library, or of a module that the user trusts.
     """
     theirs = _THEIRS.fullmatch(class_path)
-    if theirs is not None and theirs[1] in (*KINDS, *READERS):
+    if theirs is not None and theirs[1] in (*_KINDS, *READERS):
         return theirs[1]
     if first or class_path.startswith("sentence_transformers."):
-        expected = f"a class of sentence-transformers of {', '.join((*KINDS, *READERS))}"
+        expected = f"a class of sentence-transformers of {', '.join((*_KINDS, *READERS))}"
         raise InvalidValueError(f"{module.where}: type: expected {expected}, got {class_path}; {ELSEWHERE}")
-    return POOLER.name
+    return _KINDS[1]
 
 
 @dataclass(frozen=True)
@@ -337,7 +346,7 @@ def _read_settings(path: Path) -> _Settings:
     return _Settings(
         _read_prompts(settings),
         settings.integer("truncate_dim", None, least=1),
-        check_similarity(settings.text("similarity_fn_name", "cosine"), f"{path}: similarity_fn_name"),
+        one_of(f"{path}: similarity_fn_name", settings.text("similarity_fn_name", "cosine"), SimilarityName),  # type: ignore[arg-type]  # checked
         {key: value for key, value in settings.values.items() if key not in _READ},
     )
 

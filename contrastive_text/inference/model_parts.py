@@ -1,44 +1,93 @@
-"""What a model in use is made of, and the digest by which its vectors are known."""
+"""Parts of a model in use: settings, the digest of its vectors, and the choice of its pooler."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
-from collections.abc import Mapping
+import re
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import PreTrainedTokenizerBase
 
-from contrastive_text.core.class_paths import is_own
-from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.core.specs import part_spec
+from contrastive_text.core.class_paths import is_own, loaded, resolve, subclasses, trusting
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.misspelt import no_class
+from contrastive_text.core.notation import typed_part
+from contrastive_text.core.specs import describe, part_spec
+from contrastive_text.core.storage.manifests import TODO
+from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.weights import add_weights
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
-from contrastive_text.encoders import Encoder, TransformerEncoder
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.encoders.embedder import check_template_bias
+from contrastive_text.encoders.loading import load_pooler
 from contrastive_text.inference.runtimes import BACKENDS, RuntimeEncoder
-from contrastive_text.inference.similarities import SimilarityName
-from contrastive_text.poolers import Pooler
+from contrastive_text.inference.search import SimilarityName
+from contrastive_text.poolers import CLSPooler, LastTwoPooler, MeanPooler, Pooler
+
+_ASKED = "pooler"
+
+
+class _Pooling(NamedTuple):
+    """The pooling of authors' checkpoints that name no pooler.
+
+    Args:
+        pooler: From token vectors to one vector.
+        keeps_head: Whether the checkpoint's own layer over [CLS], a linear layer and tanh, follows.
+        source: Where the authors say so.
+    """
+
+    pooler: type[Pooler]
+    keeps_head: bool
+    source: str
+
+    def head(self, folder: str) -> nn.Sequential | None:
+        """Returns the checkpoint's layers that follow the pooler, or None (ValueError if they are missing)."""
+        if not self.keeps_head:
+            return None
+        if (layer := load_pooler(folder)) is None:
+            raise InvalidValueError(
+                f"{folder}: expected a checkpoint with the layer over [CLS] (pooler.dense), got none; "
+                "name a pooler"
+            )
+        return nn.Sequential(layer, nn.Tanh())
+
+
+_SIMCSE = "https://github.com/princeton-nlp/SimCSE, Evaluation, --pooler"
+_DECLUTR = "https://github.com/JohnGiorgi/DeCLUTR, Embedding"
+_CONSERT = "https://github.com/yym6472/ConSERT, Pre-trained Models & Results, note 3"
+_PUBLISHED: Mapping[str, _Pooling] = {
+    "unsup-simcse-": _Pooling(CLSPooler, keeps_head=False, source=f"{_SIMCSE} cls_before_pooler"),
+    "sup-simcse-": _Pooling(CLSPooler, keeps_head=True, source=f"{_SIMCSE} cls"),
+    "declutr-": _Pooling(MeanPooler, keeps_head=False, source=_DECLUTR),
+    "unsup-consert-": _Pooling(LastTwoPooler, keeps_head=False, source=_CONSERT),
+    "sup-consert-": _Pooling(LastTwoPooler, keeps_head=False, source=_CONSERT),
+}
+"""Beginning of a model's name, without its owner -> the pooling of its authors."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelParts:
-    """What a model folder holds.
+    """Parts of a model folder.
 
     Args:
         encoder: The network with its tokenizer.
-        pooler: None where the folder names none.
+        pooler: The pooler; None if the folder names none.
         head: Dense layers after the pooler, or None.
         normalize: Whether vectors get unit length, before features are dropped.
-        max_length: Longest text in tokens with special ones; None for the network's limit.
-        prompts: What stands before texts, by what they are.
-        truncate_dim: Features that are kept unless another number is asked for; None for all.
-        pooling: Which pooler it is read with and why, in words; empty until that is settled.
-        runtime: What runs the network in place of torch; None for torch.
-        card: The text of the folder's ``README.md``; empty for none, or where it no longer holds.
-        similarity_fn_name: How vectors are compared.
+        max_length: Longest text in tokens with special tokens; None for the network's limit.
+        prompts: Prompts of texts, by name.
+        truncate_dim: Features that are kept by default; None for all.
+        pooling: Pooler that reads the model, and the reason, as text; empty until it is chosen.
+        runtime: Runs the network in place of torch; None for torch.
+        card: Text of the folder's ``README.md``; empty for none, or if the model was changed.
+        similarity_fn_name: Similarity of vectors.
         query_length: Longest query in tokens; None for ``max_length``.
         document_length: Longest document in tokens; None for ``max_length``.
         settings: Keys of the folder's files that are saved again unread, by file or kind of module.
@@ -61,12 +110,12 @@ class ModelParts:
 
     @property
     def arguments(self) -> dict[str, Any]:  # Any: of each its own
-        """What ``SentenceEncoder`` takes, by its names: all but what is said of the model."""
+        """Arguments of ``SentenceEncoder`` by name."""
         said = ("pooling", "card", "settings")
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in said}
 
     def asked(self, max_length: int | None, truncate_dim: int | None, prompts: Prompts | None) -> ModelParts:
-        """Returns the parts with what ``SentenceEncoder.from_pretrained`` is asked for in place of their own.
+        """Returns the parts with the options of ``SentenceEncoder.from_pretrained`` in place of their own.
 
         Raises:
             ValueError: A length beyond the model's limit.
@@ -90,12 +139,12 @@ class ModelParts:
         """Returns the parts with the network in a runtime; see ``RuntimeEncoder``.
 
         Args:
-            backend: ``onnx`` or ``openvino``; or ``torch``, for the parts as they are.
-            dtype: What the runtime computes in.
+            backend: ``onnx`` or ``openvino``; or ``torch``, for unchanged parts.
+            dtype: Type in which the runtime computes.
 
         Raises:
-            ImportError: Without the runtime.
-            ValueError: Another name, or a type that the runtime, or torch, doesn't compute in.
+            ImportError: The runtime isn't installed.
+            ValueError: Another name, or a type in which the runtime, or torch, doesn't compute.
         """
         if backend != "torch":
             runtime = RuntimeEncoder(self.encoder, backend, dtype)
@@ -110,11 +159,11 @@ class ModelParts:
         return self
 
     def place(self, device: str | None, dtype: torch.dtype) -> tuple[str, torch.dtype]:
-        """Returns where the weights are to be, and in which type: of a runtime's model on the CPU in float32.
+        """Returns the device and the type of the weights; for a runtime's model the CPU and float32.
 
         Args:
-            device: None for the GPU if there is one, else the CPU.
-            dtype: What the network computes in.
+            device: None for the GPU if there is one, otherwise the CPU.
+            dtype: Type in which the network computes.
         """
         if self.runtime is not None:
             return device or "cpu", torch.float32
@@ -130,41 +179,165 @@ class ModelParts:
             pooler["class_path"] = type(self.pooler).__name__
         limits: list[object] = [self.max_length, self.normalize, self.prompts.spec, self.truncate_dim, pooler]
         if self.runtime is not None and self.runtime.dtype != torch.float32:
-            limits.append([self.runtime.backend, str(self.runtime.dtype)])  # float32 but rounds otherwise
+            limits.append([self.runtime.backend, str(self.runtime.dtype)])  # float32 differs by rounding alone
         if self.query_length or self.document_length:
             limits.append({"query_length": self.query_length, "document_length": self.document_length})
         layers = [layer for layer in self.head or () if not isinstance(layer, nn.Identity | nn.Dropout)]
         vocabulary = self.encoder.tokenizer.backend_tokenizer.to_str()
         settings = self.encoder.model.config.to_diff_dict()
-        settings.pop("architectures", None)  # which class saved it: with or without a head that predicts tokens
+        settings.pop("architectures", None)  # the class that saved it
         network = json.dumps(settings, sort_keys=True, default=str)
         digest.update(json.dumps([limits, list(map(str, layers)), vocabulary, network]).encode())
         parts = {"encoder": self.encoder, "pooler": self.pooler, "head": nn.Sequential(*layers)}
         weights = nn.ModuleDict(parts).state_dict()
-        unread = "encoder.token_head."  # no vector goes through it
+        unread = "encoder.token_head."  # no vector passes it
         add_weights(digest, {name: weights[name] for name in weights if not name.startswith(unread)})
         return digest.hexdigest()
 
 
-def check_type(dtype: object) -> None:
-    """Checks that a type is torch's own.
+def pooler_of(given: Pooler | str) -> Pooler:
+    """Returns a pooler, which is built if only its name is given.
+
+    Args:
+        given: A pooler, or its text: ``CLSPooler``, ``FirstLastPooler(first=block_1)``, ``module.Class`` for your
+            own.
 
     Raises:
-        TypeError: Another, such as a name.
+        ValueError: A name that no pooler has, or other arguments than it takes.
+
+    Example:
+        >>> pooler_of("FirstLastPooler(first=block_1)").layers
+        (-1, 1)
     """
-    if not isinstance(dtype, torch.dtype):
-        raise InvalidTypeError(f"dtype: expected a type of torch, such as torch.bfloat16, got {dtype!r}")
+    if isinstance(given, Pooler):
+        return given
+    spec = typed_part(given, _ASKED)
+    path = str(spec["class_path"])
+    module = path.rpartition(".")[0]
+    if not module and loaded(path, (Pooler,)) is None:
+        raise no_class(path, (Pooler,), [cls.__name__ for cls in subclasses([Pooler])], _ASKED)
+    with trusting([module] if module else None):  # the user typed the name
+        cls = resolve(path, Pooler, _ASKED)
+    return make_pooler(cls, spec.get("init_args", {}), _ASKED, "give the arguments that it takes")
 
 
-def usable_encoder(encoder: Encoder) -> tuple[TransformerEncoder, PreTrainedTokenizerBase]:
-    """Returns an encoder that a model in use can have, and its tokenizer.
+def make_pooler(cls: type[Pooler], arguments: Mapping[str, object], where: str, todo: str) -> Pooler:
+    """Builds a pooler from a class and the arguments of its constructor.
+
+    Args:
+        cls: The class.
+        arguments: By name.
+        where: Beginning of errors.
+        todo: Advice for wrong arguments.
 
     Raises:
-        TypeError: Another encoder than a ``TransformerEncoder``.
-        ValueError: One without a tokenizer.
+        ValueError: The base class, or other arguments than it takes.
     """
-    if not isinstance(encoder, TransformerEncoder):
-        raise InvalidTypeError(f"SentenceEncoder: expected a TransformerEncoder, got {type(encoder).__name__}")
-    if encoder.tokenizer is None:
-        raise InvalidValueError("SentenceEncoder: expected an encoder with a tokenizer, got none; train it first")
-    return encoder, encoder.tokenizer
+    if inspect.isabstract(cls):
+        raise InvalidValueError(f"{where}: expected a pooler, got the base class {cls.__name__}; {todo}")
+    try:
+        inspect.signature(cls).bind(**arguments)
+    except TypeError as error:
+        raise InvalidValueError(
+            f"{where}: expected the arguments of {cls.__name__}, got {error}; {todo}"
+        ) from error
+    return cls(**arguments)
+
+
+def pooler_name(pooler: Pooler) -> str:
+    """Returns the text of a pooler.
+
+    Example:
+        >>> pooler_name(MeanPooler()), pooler_name(pooler_of("FirstLastPooler(first=embeddings)"))
+        ('MeanPooler', "FirstLastPooler(first='embeddings')")
+    """
+    return describe(pooler).removesuffix("()")
+
+
+def read_with(parts: ModelParts, pooler: Pooler | str | None, name: str) -> ModelParts:
+    """Returns a model's parts with the pooler that reads it. ``pooling`` names the pooler and the reason.
+
+    A head belongs to the pooler on which it was trained or fitted. With another pooler the head is removed, and
+    so is the number of features that were kept of it.
+
+    Args:
+        parts: Parts of a model.
+        pooler: The pooler or its name; None for the model's own.
+        name: Name of the model, for messages.
+
+    Raises:
+        ValueError: A name that no pooler has, or a pooler of layers or of a template's bias that the network
+            doesn't have.
+
+    Warns:
+        UserWarning: No pooler is given for a model that names none; or a head is removed.
+    """
+    own = parts.pooler
+    if pooler is None and own is None:
+        return _unnamed(parts, name)
+    asked = own if pooler is None else pooler_of(pooler)
+    assert asked is not None
+    said = pooler_name(asked)
+    if own is not None and part_spec(own, _ASKED) == part_spec(asked, _ASKED):
+        return replace(parts, pooling=said)
+    _check_layers(asked, parts)
+    check_template_bias(asked, parts.encoder)
+    if own is None:
+        return replace(parts, pooler=asked, pooling=f"{said}, asked for")
+    said += f", asked for in place of its own {pooler_name(own)}"
+    if parts.head is None:
+        return replace(parts, pooler=asked, pooling=said, card="")
+    left_out = f"its head belongs to {pooler_name(own)} and is left out"
+    warnings.warn(f"{name} is read with {pooler_name(asked)}: {left_out}", stacklevel=3)
+    return replace(parts, pooler=asked, head=None, truncate_dim=None, pooling=f"{said}; {left_out}", card="")
+
+
+def _unnamed(parts: ModelParts, name: str) -> ModelParts:
+    """Returns the parts of a model that names no pooler, with its authors' pooler, or the mean."""
+    folder = str(parts.encoder.model_name_or_path)
+    authors = _authors_pooling(name, folder)
+    chosen = MeanPooler() if authors is None else authors.pooler()
+    said, why = pooler_name(chosen), "for it names none"
+    if authors is not None:
+        said += " and the checkpoint's layer over [CLS]" if authors.keeps_head else ""
+        why = f"the pooling of its authors ({authors.source})"
+    taken = "the mean over tokens" if authors is None else f"{said}, {why}"
+    todo = "give pooler=... to choose (--pooler in evaluate, compare and diagnose)"
+    warnings.warn(f"{name} names no pooler: taking {taken}; {todo}", stacklevel=4)
+    head = parts.head if authors is None else authors.head(folder)
+    return replace(parts, pooler=chosen, head=head, pooling=f"{said}, {why}")
+
+
+def _check_layers(pooler: Pooler, parts: ModelParts) -> None:
+    blocks = parts.encoder.model.config.to_dict().get("num_hidden_layers")  # named otherwise by a few
+    if isinstance(blocks, int) and (lacking := [n for n in pooler.layers if not -blocks - 1 <= n <= blocks]):
+        raise InvalidValueError(
+            f"{_ASKED}: expected layers 0 (the embeddings) to {blocks}, got {', '.join(map(str, lacking))} of "
+            f"{pooler_name(pooler)}; take another pooler"
+        )
+
+
+def _authors_pooling(name: str, folder: str) -> _Pooling | None:
+    """Returns the pooling of a published checkpoint's authors; None for another checkpoint.
+
+    Args:
+        name: The requested folder or hub name.
+        folder: Its folder, which may have the model's name, be the hub's copy, or name the original in its
+            ``config.json`` (``_name_or_path``).
+    """
+    found = (
+        pooling
+        for each in _names(name, folder)
+        for begins, pooling in _PUBLISHED.items()
+        if each.lower().startswith(begins)
+    )
+    return next(found, None)
+
+
+def _names(name: str, folder: str) -> Iterator[str]:
+    """Yields the names of a model without their owners."""
+    yield Path(name).name
+    yield from (copy[1] for part in Path(folder).parts if (copy := re.fullmatch("models--.*--(.+)", part)))
+    config = Path(folder, "config.json")
+    if config.is_file():
+        yield Path(Record.read(config, TODO).text("_name_or_path", "")).name

@@ -1,4 +1,4 @@
-"""A model as an ONNX graph, from token ids to sentence vectors, held against the model before it is kept."""
+"""Export of a model as an ONNX graph, from token ids to sentence vectors, compared with the model."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from contrastive_text.core.libraries import quiet, require
 from contrastive_text.core.storage.manifests import GRAPH, MODULES, whole_folder
 from contrastive_text.core.types import Hidden
 from contrastive_text.encoders.packing import ATTENTION
-from contrastive_text.inference.graphs import OPSET, example_inputs, no_opset, write_graph
+from contrastive_text.inference.runtimes import OPSET, onnx_session, write_graph
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import MaskTokenPooler
 
 OUTPUT = "sentence_embedding"
 
 TOLERANCE = 1e-5
-"""Largest difference of a feature, as part of the largest feature: rounding of float32 is some 1e-6 of it."""
+"""Largest difference of a feature, relative to the largest one; rounding of float32 is some 1e-6."""
 
 _SENTENCE = (
     "The old bird sings, while 3 people walk (slowly!) along the cold river; naïve Zürich, 東京 and 🙂 too."
 )
 _MOST_TOKENS = 512
-"""Of the longest text that is compared: attention over 8,192 tokens would take gigabytes."""
+"""Tokens of the longest text that is compared: attention over 8,192 tokens would take gigabytes."""
 
 
 class Exported(NamedTuple):
-    """What was written.
+    """Description of an exported graph.
 
     Args:
         inputs: Names of the graph's inputs, (n, L) int64 each.
@@ -50,19 +50,19 @@ class Exported(NamedTuple):
 
 
 def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) -> Exported:
-    """Writes ``model.onnx``, and the tokenizer that cuts and pads for it, after comparing their vectors to ours.
+    """Writes ``model.onnx`` and a tokenizer that cuts and pads for it, and compares their vectors with ours.
 
-    The graph has all that stands between token ids and vectors: network, pooler, head, unit length where the
-    model has it, and the model's ``truncate_dim``. Rows and length are free. Weights are float32. The model's
-    prompts are not part of it, for they are text. ``tokenizer.json`` has length limit and padding inside, so that
-    the library ``tokenizers`` needs no setting; Transformers loads it too.
+    The graph has all steps from token ids to vectors: network, pooler, head, unit length if the model has it, and
+    the model's ``truncate_dim``. It takes any number of rows of any length. Weights are float32. The model's
+    prompts are not part of it, because they are text. ``tokenizer.json`` has length limit and padding inside, so
+    that the library ``tokenizers`` needs no setting; Transformers loads it too.
 
-    Texts of one token to more than the limit, alone and padded together, go through the written files; if a
-    vector is off by more than rounding, nothing is kept.
+    Texts from one token to more than the limit are encoded by the written files, alone and padded together. If a
+    vector differs by more than rounding, nothing is kept.
 
     Args:
-        model: Stays as it is.
-        folder: Is made, or an older export in it replaced; a manifest of its files is written too.
+        model: Stays unchanged.
+        folder: A new folder, or one with an older export, which is replaced. It gets a manifest of its files.
         opset: Version of ONNX's operators.
 
     Raises:
@@ -95,8 +95,6 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
         )
     for library in ("onnx", "onnxscript", "onnxruntime"):
         require(library, "export_onnx")
-    if not 1 <= opset <= require("onnx", "export_onnx").defs.onnx_opset_version():
-        raise no_opset(opset)
     alike = copy.deepcopy(model).to("cpu", torch.float32).eval()
     texts = _texts(alike)
     expected = np.asarray(alike.encode(texts, prompt=""))
@@ -106,10 +104,10 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
             network.set_attn_implementation("sdpa")
     with whole_folder(folder, last=GRAPH) as written:
         graph = _Graph(alike)
-        _write_graph(graph, written / GRAPH, opset)
+        write_graph(graph, graph.inputs, [OUTPUT], written / GRAPH, model.encoder.vocabulary_size, opset)
         _write_tokenizer(alike, written)
         difference = _difference(written, texts, expected)
-        if not difference <= TOLERANCE:  # nor is NaN
+        if not difference <= TOLERANCE:  # NaN isn't either
             raise InvalidValueError(
                 f"export_onnx: expected the model's own vectors to {TOLERANCE:.0e} of the largest feature, got a "
                 f"difference of {difference:.1e}; this network or pooler can't be exported, and nothing was kept"
@@ -139,11 +137,6 @@ class _Graph(nn.Module):
         return self.model.from_pooled(pooled)[:, : self.model.truncate_dim]
 
 
-def _write_graph(graph: _Graph, path: Path, opset: int) -> None:
-    examples = example_inputs(graph.model.encoder.vocabulary_size)
-    write_graph(graph, {name: examples[name] for name in graph.inputs}, [OUTPUT], path, opset)
-
-
 def _write_tokenizer(model: SentenceEncoder, folder: Path) -> None:
     tokenizer = model.encoder.tokenizer
     assert tokenizer is not None
@@ -159,13 +152,8 @@ def _write_tokenizer(model: SentenceEncoder, folder: Path) -> None:
 
 
 def _difference(written: Path, texts: list[str], expected: npt.NDArray[np.float32]) -> float:
-    """Returns how far the vectors of what was written are from those expected, for texts together and alone."""
-    runtime = require("onnxruntime", "export_onnx")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    session = runtime.InferenceSession(
-        str(written / GRAPH), sess_options=options, providers=["CPUExecutionProvider"]
-    )
+    """Returns the largest difference of the written files' vectors, for texts together and alone."""
+    session = onnx_session(written / GRAPH, "export_onnx")
     tokenizer = Tokenizer.from_file(str(written / "tokenizer.json"))
     together = _run(session, tokenizer, texts)
     alone = np.concatenate([_run(session, tokenizer, [text]) for text in texts])
@@ -174,7 +162,7 @@ def _difference(written: Path, texts: list[str], expected: npt.NDArray[np.float3
 
 
 def _texts(model: SentenceEncoder) -> list[str]:
-    """Returns texts of no word, of one, of a sentence, and of more than the model takes."""
+    """Returns texts of no word, of one word, of a sentence, and longer than the model's limit."""
     repeats = min(model.max_length or _MOST_TOKENS, _MOST_TOKENS) // len(_SENTENCE.split()) + 1
     texts = ["a", "A bird.", "An old bird sings", _SENTENCE, " ".join([_SENTENCE] * repeats)]
     return [*texts, ""] if model.tokenizer.specials else texts

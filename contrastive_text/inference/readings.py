@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import Hidden
-from contrastive_text.inference.model_parts import ModelParts
-from contrastive_text.inference.pooling import pooler_name, read_with
+from contrastive_text.inference.model_parts import ModelParts, pooler_name, read_with
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import Pooler
 

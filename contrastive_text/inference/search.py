@@ -1,31 +1,45 @@
-"""Exact search by cosine: the nearest of many vectors, block by block."""
+"""Exact search: the nearest of many vectors, block by block, by cosine or by another similarity."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.onednn import products
-from contrastive_text.core.similarity import EPSILON, at_least_float32, full_precision, unit_vectors
+from contrastive_text.core.similarity import (
+    EPSILON,
+    at_least_float32,
+    full_precision,
+    similarity_matrix,
+    unit_vectors,
+)
+from contrastive_text.data.retrieval import RetrievalSet
+from contrastive_text.metrics import FIGURES, ranking_scores
+
+SimilarityName = Literal["cosine", "dot", "euclidean", "manhattan"]
+"""Similarities of a model's vectors, with the names and values of sentence-transformers."""
 
 BLOCK = 4096
-"""Side of the largest tile of cosines, which is what memory holds at once: 64 MiB in float32."""
+"""Side of the largest tile of cosines in memory: 64 MiB in float32."""
 
 _PARTS = 4
-"""Of a full tile, so many are made one after the other, to be read while caches hold them. Of fewer queries each
-has more columns: a hundred small ones take a third longer."""
+"""Number of parts of a full tile, each computed and read while caches hold it. For fewer queries each part has
+more columns: a hundred small parts take a third longer."""
 
 _WIDEST = 8
-"""Blocks of a corpus at once where they have to be copied."""
+"""Blocks of a corpus at once if they have to be copied."""
 
 _CELL = 256
-"""Cosines of which the highest is looked at first."""
+"""Cosines whose maximum is compared first."""
+
+_POWER = {"euclidean": 2.0, "manhattan": 1.0}
 
 
 class Hit(NamedTuple):
@@ -33,7 +47,7 @@ class Hit(NamedTuple):
 
     Args:
         corpus_id: Its place in the corpus.
-        score: Its cosine similarity to the query.
+        score: Its similarity to the query.
 
     Example:
         >>> Hit(corpus_id=3, score=0.91).corpus_id
@@ -46,15 +60,15 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitVectors:
-    """Checked vectors of a corpus at length 1, made once for many searches: a query takes a third of the time.
+    """Checked vectors of a corpus at length 1, prepared once for many searches in a third of the time each.
 
     Args:
-        values: (C, D), in float32, or float64. ``of`` lays each feature of all vectors together in memory, from
-            which a single query's cosines are made fastest.
+        values: (C, D), in float32, or float64. ``of`` stores each feature of all vectors contiguously, which is
+            the fastest order for a single query.
 
     Example:
         >>> corpus = UnitVectors.of(torch.tensor([[0.0, 1.0], [2.0, 0.0]]))
-        >>> hits(torch.tensor([[1.0, 0.0]]), corpus, k=1)
+        >>> nearest("cosine", torch.tensor([[1.0, 0.0]]), corpus, k=1)
         [[Hit(corpus_id=1, score=1.0)]]
     """
 
@@ -66,8 +80,8 @@ class UnitVectors:
         """Returns a copy of vectors at unit length.
 
         Args:
-            vectors: (C, D), or several that have its rows one after the other.
-            device: Where to search; None for where they are.
+            vectors: (C, D), or several matrices with its rows in order.
+            device: Device of the search; None for the vectors' own.
 
         Raises:
             ValueError: Not matrices of floating-point numbers, of as many features each, or a value that is not
@@ -84,36 +98,12 @@ class UnitVectors:
         place = device or parts[0].device
         dtype = reduce(torch.promote_types, (part.dtype for part in parts), torch.float32)
         by_feature = torch.empty(parts[0].shape[1], sum(map(len, parts)), dtype=dtype, device=place)
-        for start, units in _unit_blocks_of(parts, BLOCK, place):
-            by_feature[:, start : start + len(units)] = units.T
+        before = 0
+        for part in parts:
+            for start, units in unit_blocks("corpus", part, BLOCK, place, before):
+                by_feature[:, start : start + len(units)] = units.T
+            before += len(part)
         return cls(by_feature.T)
-
-
-def hits(queries: Tensor, corpus: Tensor | Sequence[Tensor] | UnitVectors, k: int) -> list[list[Hit]]:
-    """Returns the k nearest vectors of each query's, best first; arguments and errors are those of ``top_k``.
-
-    Example:
-        >>> hits(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [2.0, 0.0]]), k=1)
-        [[Hit(corpus_id=1, score=1.0)]]
-    """
-    scores, ids = top_k(queries, corpus, k)
-    return [list(map(Hit, *found)) for found in zip(ids.tolist(), scores.tolist(), strict=True)]
-
-
-def check_searched(queries: Tensor, parts: Sequence[Tensor]) -> None:
-    """Checks that queries and the parts of a corpus are vectors of one width.
-
-    Raises:
-        ValueError: Another shape or width, or integers.
-    """
-    check_vectors("queries", queries)
-    for part in parts:
-        check_vectors("corpus", part)
-        if queries.shape[1] != part.shape[1]:
-            raise InvalidValueError(
-                f"corpus: expected {queries.shape[1]} features, as the queries have, got {part.shape[1]}; "
-                "encode both with one model"
-            )
 
 
 @torch.no_grad()
@@ -122,15 +112,15 @@ def top_k(
 ) -> tuple[Tensor, Tensor]:
     """Returns the k vectors of a corpus that are nearest to each query by cosine, exactly.
 
-    Cosines are taken in float32 (float64 where both sides are) for half-precision vectors too, a tile of at most
-    block x block, of fewer queries and more columns, at a time on the queries' device: the corpus may be a
-    memory-mapped file larger than memory. Of equal cosines the lower id comes first. A zero vector has cosine 0
-    with everything. Another block size rounds cosines differently, by some 1e-7.
+    Cosines are computed in float32 (float64 if both sides are), for half-precision vectors too, on the queries'
+    device. A tile of at most block x block, with fewer queries and more columns, is in memory at a time. The
+    corpus may be a memory-mapped file larger than memory. Of equal cosines the lower id comes first. A zero
+    vector has cosine 0 with everything. Another block size rounds cosines differently, by some 1e-7.
 
     Args:
         queries: (Q, D).
-        corpus: (C, D), or several that have its rows one after the other, or one made ready for many searches.
-        k: Vectors for each query; all of the corpus where it has fewer.
+        corpus: (C, D), or several matrices with its rows in order, or one prepared for many searches.
+        k: Vectors for each query; all of the corpus if it has fewer.
         block: Queries, and vectors of the corpus, at once.
 
     Returns:
@@ -148,8 +138,8 @@ def top_k(
     is_ready = isinstance(corpus, UnitVectors)
     whole = corpus.values if isinstance(corpus, UnitVectors) else corpus
     parts = [whole] if isinstance(whole, Tensor) else whole
-    check_at_least_one(k=k, block=block)
-    check_searched(queries, parts)
+    at_least("block", block, 1)
+    _check_searched(queries, parts, k)
     exact = all(each.dtype == torch.float64 for each in (queries, *parts))
     dtype = torch.float64 if exact else torch.float32
     width = min(k, sum(map(len, parts)))
@@ -167,9 +157,9 @@ def top_k(
 def _columns(
     parts: Sequence[Tensor], block: int, device: torch.device, dtype: torch.dtype, is_ready: bool
 ) -> Iterator[tuple[int, Tensor, Tensor | None]]:
-    """Yields blocks of a corpus with the start of each, and what its cosines are multiplied by; None for 1.
+    """Yields blocks of a corpus with the start of each, and the factor of its cosines; None for 1.
 
-    That is the inverse of lengths, which takes no copy of the vectors.
+    The factor is the inverse of the vectors' lengths, so that the vectors aren't copied.
     """
     before = 0
     for part in parts:
@@ -198,18 +188,22 @@ def _nearest(
             cosines *= inverse
         new_scores, places = _best(cosines, k) if scores.shape[1] < k else _above(cosines, scores[:, -1:], k)
         del cosines  # the next tile takes its place, where caches have it
-        # What was found before has lower ids and stands to the left, where a stable sort leaves it.
-        scores, order = torch.cat([scores, new_scores], dim=1).sort(dim=1, descending=True, stable=True)
-        ids = torch.cat([ids, places + start], dim=1).gather(1, order)[:, :k]
-        scores = scores[:, :k]
+        scores, ids = _merged(scores, ids, new_scores, places + start, k)
     return scores, ids
 
 
-def _above(scores: Tensor, least: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Returns the scores of each row above its least one, (Q, 1), by place, filled up with -inf; their places.
+def _merged(scores: Tensor, ids: Tensor, new_scores: Tensor, new_ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Returns the k best of the earlier and the new hits of each row."""
+    # Earlier hits have lower ids and come first, and a stable sort leaves them before equal hits.
+    scores, order = torch.cat([scores, new_scores], dim=1).sort(dim=1, descending=True, stable=True)
+    return scores[:, :k], torch.cat([ids, new_ids], dim=1).gather(1, order)[:, :k]
 
-    After the first tiles few are: the highest of some is compared first. Where a row has more than k, the best k
-    of each row are returned, of which some may not be above it.
+
+def _above(scores: Tensor, least: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Returns the scores of each row above its least score, (Q, 1), by place, padded with -inf, and their places.
+
+    After the first tiles few scores are above it, so the maximum of each cell is compared first. If a row has
+    more than k such scores, the best k of each row are returned, and some may not be above it.
     """
     size = _CELL if scores.shape[1] % _CELL == 0 else 1
     cells = scores.view(len(scores), -1, size)
@@ -232,7 +226,7 @@ def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Returns the k highest of each row and their places, the lower place first among equals."""
     best = scores.topk(min(k + 1, scores.shape[1]), dim=1)
     places = best.indices[:, :k].sort(dim=1).values
-    # Where the next one equals the k-th, torch's topk has taken any of those.
+    # If the next score equals the k-th, torch's topk has taken any of the equal ones.
     least = best.values[:, k - 1 : k]
     crowded = (least == best.values[:, k:]).any(dim=1)
     if crowded.any():
@@ -244,10 +238,167 @@ def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values, places.gather(1, order)
 
 
+@torch.no_grad()
+def nearest(
+    name: SimilarityName, queries: Tensor, corpus: Tensor | Sequence[Tensor] | UnitVectors, k: int
+) -> list[list[Hit]]:
+    """Returns the k most similar vectors for each query, best first, the earlier vector before an equal one.
+
+    Args:
+        name: The similarity.
+        queries: (Q, D).
+        corpus: (C, D), or several matrices with its rows in order; for the cosine also ``UnitVectors``.
+        k: Hits per query; all vectors if there are fewer.
+
+    Raises:
+        ValueError: Vectors of another width, integers, a value that is not finite, or ``k`` below 1.
+
+    Example:
+        >>> nearest("dot", torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 5.0], [2.0, 0.0]]), k=1)
+        [[Hit(corpus_id=1, score=2.0)]]
+    """
+    if name == "cosine" or isinstance(corpus, UnitVectors):
+        found = [top_k(queries, corpus, k)]
+    else:
+        parts = [corpus] if isinstance(corpus, Tensor) else corpus
+        _check_searched(queries, parts, k)
+        found = [_nearest_by(name, block, parts, k) for block in _blocks(queries)]
+    return [
+        list(map(Hit, *row)) for scores, ids in found for row in zip(ids.tolist(), scores.tolist(), strict=True)
+    ]
+
+
+def _nearest_by(name: SimilarityName, queries: Tensor, parts: Sequence[Tensor], k: int) -> tuple[Tensor, Tensor]:
+    """Returns the best of the whole corpus by a similarity other than the cosine."""
+    scores, ids, start = queries.new_empty(len(queries), 0), _ids(queries, len(queries), 0), 0
+    for columns in (block for part in parts for block in _blocks(part)):
+        block = similarities(name, queries, columns.to(queries.device))
+        if not bool(block.isfinite().all()):
+            raise InvalidValueError(
+                "search: expected finite similarities, got NaN or infinity; check the vectors of queries and "
+                "corpus"
+            )
+        new_scores, places = _best(block, k)
+        scores, ids = _merged(scores, ids, new_scores, places + start, k)
+        start += len(columns)
+    return scores, ids
+
+
+def _blocks(vectors: Tensor) -> Iterator[Tensor]:
+    return (vectors[start : start + BLOCK] for start in range(0, len(vectors), BLOCK))
+
+
+def _check_searched(queries: Tensor, parts: Sequence[Tensor], k: int) -> None:
+    """Checks that queries and the parts of a corpus are vectors of one width, and that hits are requested."""
+    at_least("k", k, 1)
+    check_vectors("queries", queries)
+    for part in parts:
+        check_vectors("corpus", part)
+        if queries.shape[1] != part.shape[1]:
+            raise InvalidValueError(
+                f"corpus: expected {queries.shape[1]} features, as the queries have, got {part.shape[1]}; "
+                "encode both with one model"
+            )
+
+
+def similarities(name: SimilarityName, rows: Tensor, columns: Tensor) -> Tensor:
+    """Returns the similarity of each row with each column, (R, D) and (C, D) -> (R, C).
+
+    Args:
+        name: ``cosine``, ``dot``, or the negative distance ``euclidean`` or ``manhattan``.
+        rows: (R, D).
+        columns: (C, D).
+
+    Example:
+        >>> similarities("euclidean", torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]))
+        tensor([[-5.]])
+    """
+    if name == "cosine" or name == "dot":
+        return similarity_matrix(rows, columns, 1.0, similarity=name)
+    with full_precision(rows.device):
+        # By differences: the faster way by products has errors of 1e-3 between near vectors.
+        way = "donot_use_mm_for_euclid_dist"
+        wide = at_least_float32(rows), at_least_float32(columns)
+        distances: Tensor = torch.cdist(*wide, p=_POWER[name], compute_mode=way)
+        return distances.neg()
+
+
+def pair_similarities(name: SimilarityName, first: Tensor, second: Tensor) -> Tensor:
+    """Returns the similarity of each row with the row of the same number, (N, D) and (N, D) -> (N,).
+
+    Example:
+        >>> pair_similarities("manhattan", torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]))
+        tensor([-7.])
+    """
+    if name == "cosine":
+        return (unit_vectors(first) * unit_vectors(second)).sum(dim=-1)
+    first, second = at_least_float32(first), at_least_float32(second)
+    if name == "dot":
+        return (first * second).sum(dim=-1)
+    distances: Tensor = torch.linalg.vector_norm(first - second, ord=_POWER[name], dim=-1)
+    return distances.neg()
+
+
+def retrieved(queries: Tensor, documents: Tensor, k: int, own: Sequence[int] | None = None) -> Tensor:
+    """Returns the k documents nearest to each query by cosine, exactly, best first.
+
+    Of equal cosines the lower number comes first. Errors are those of ``top_k``.
+
+    Args:
+        queries: (Q, D), on the device of the search.
+        documents: (C, D).
+        k: Places of a ranking.
+        own: For each query a document to exclude; -1 for none.
+
+    Returns:
+        Numbers of documents, (Q, k), int64; -1 if there are no more.
+
+    Example:
+        >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+        >>> retrieved(vectors[:2], vectors, k=3, own=[0, -1])
+        tensor([[ 2,  1, -1],
+                [ 1,  2,  0]])
+    """
+    left_out = torch.full((len(queries),), -1) if own is None else torch.tensor(own, dtype=torch.long)
+    left_out = left_out.to(queries.device)[:, None]
+    found = top_k(queries, documents, k + 1)[1]
+    found = torch.cat([found, found.new_full((len(found), 1), -1)], dim=1)
+    last = (found == left_out).int().sort(dim=1, stable=True).indices
+    found = torch.where(found == left_out, -1, found).gather(1, last)[:, :k]
+    return torch.nn.functional.pad(found, (0, k - found.shape[1]), value=-1)
+
+
+def retrieval_scores(
+    data: RetrievalSet, queries: Tensor, documents: Tensor, figures: Sequence[str] = FIGURES
+) -> dict[str, Tensor]:
+    """Returns the retrieval scores of each query; see ``metrics.ranking_scores``.
+
+    Args:
+        data: Queries, corpus, and relevance.
+        queries: Vectors of its queries, (Q, D).
+        documents: Vectors of its documents, (C, D).
+        figures: Names such as ``ndcg@10``.
+
+    Returns:
+        Name -> its value for each query, (Q,), float64, on the CPU, in [0, 1].
+
+    Raises:
+        ValueError: Vectors of other shapes or with NaN, or another name of a figure.
+
+    Example:
+        >>> data = RetrievalSet(("a?", "b?"), ("b", "a"), ({1: 1.0}, {0: 1.0}), own=(-1, -1))
+        >>> scores = retrieval_scores(data, torch.eye(2), torch.eye(2), figures=["mrr@10"])
+        >>> scores["mrr@10"].tolist()
+        [0.5, 0.5]
+    """
+    longest = max((int(name.rpartition("@")[2]) for name in figures), default=1)
+    return ranking_scores(retrieved(queries, documents, longest, data.own), data.relevance, figures)
+
+
 def unit_blocks(
     name: str, vectors: Tensor, block: int, device: torch.device | None = None, before: int = 0
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yields blocks of unit vectors, each with its start, counted from a number of rows before all.
+    """Yields blocks of unit vectors with the start of each, counted from ``before``.
 
     Raises:
         ValueError: A value that is not finite.
@@ -264,14 +415,6 @@ def unit_blocks(
                 f"{name}: expected finite numbers, got others in row {row}; encode that text again"
             )
         yield before + start, units
-
-
-def _unit_blocks_of(parts: Sequence[Tensor], block: int, device: torch.device) -> Iterator[tuple[int, Tensor]]:
-    """Yields blocks of unit vectors of a corpus in parts, each with its start in the whole."""
-    before = 0
-    for part in parts:
-        yield from unit_blocks("corpus", part, block, device, before)
-        before += len(part)
 
 
 def check_vectors(name: str, vectors: Tensor) -> None:
@@ -293,22 +436,6 @@ def check_vectors(name: str, vectors: Tensor) -> None:
         raise InvalidValueError(
             f"{name}: expected floating-point vectors, got {vectors.dtype}; turn quantized ones back into numbers"
         )
-
-
-def check_at_least_one(**numbers: int) -> None:
-    """Checks that numbers are at least 1, by their names.
-
-    Raises:
-        ValueError: One is.
-
-    Example:
-        >>> check_at_least_one(k=3, block=0)
-        Traceback (most recent call last):
-        contrastive_text.core.errors.InvalidValueError: block: expected 1 or more, got 0
-    """
-    for name, number in numbers.items():
-        if number < 1:
-            raise InvalidValueError(f"{name}: expected 1 or more, got {number}")
 
 
 def _ids(like: Tensor, rows: int, columns: int) -> Tensor:

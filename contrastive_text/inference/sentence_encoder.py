@@ -15,28 +15,28 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch
+from contrastive_text.core.checks import one_of
 from contrastive_text.core.class_paths import trusting
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.prompts import DOCUMENT, NO_PROMPTS, QUERY, Prompts
-from contrastive_text.encoders import Encoder
-from contrastive_text.encoders.embedder import Embedder
-from contrastive_text.inference.blocks import BlockEncoder, TextBlock, VectorBlock, encode_each, join_blocks
-from contrastive_text.inference.encoding import Device, Encoding, Vectors
+from contrastive_text.encoders import Embedder, Encoder, TransformerEncoder
+from contrastive_text.inference.encoding import (
+    BlockEncoder,
+    Device,
+    Encoding,
+    TextBlock,
+    VectorBlock,
+    Vectors,
+    encode_each,
+    join_blocks,
+)
 from contrastive_text.inference.model_folder import local_folder, read_folder, write_folder
-from contrastive_text.inference.model_parts import ModelParts, check_type, usable_encoder
-from contrastive_text.inference.pooling import read_with
+from contrastive_text.inference.model_parts import ModelParts, read_with
 from contrastive_text.inference.quantization import Precision, quantize
 from contrastive_text.inference.runtimes import RuntimeEncoder
-from contrastive_text.inference.search import Hit
-from contrastive_text.inference.similarities import (
-    SimilarityName,
-    check_similarity,
-    nearest,
-    pair_similarities,
-    similarities,
-)
+from contrastive_text.inference.search import Hit, SimilarityName, nearest, pair_similarities, similarities
 from contrastive_text.poolers import Pooler
 
 _AT_ONCE = 8192
@@ -97,12 +97,23 @@ class SentenceEncoder(nn.Module):
         document_length: int | None = None,
     ) -> None:
         super().__init__()
-        self.encoder, tokenizer = usable_encoder(encoder)
+        if not isinstance(encoder, TransformerEncoder):
+            raise InvalidTypeError(
+                f"SentenceEncoder: expected a TransformerEncoder, got {type(encoder).__name__}; saved folders "
+                "have no other"
+            )
+        if encoder.tokenizer is None:
+            raise InvalidValueError(
+                "SentenceEncoder: expected an encoder with a tokenizer, got none; train it first"
+            )
+        self.encoder = encoder
         self.pooler, self.head, self.normalize = pooler, head, normalize
         self.max_length = max_length or self.encoder.limit
         limit, length = self.encoder.limit, self.max_length
-        self.tokenizer = TextTokenizer(tokenizer, length, limit and length and limit - length)
-        self.similarity_fn_name = check_similarity(similarity_fn_name, "SentenceEncoder.similarity_fn_name")
+        self.tokenizer = TextTokenizer(encoder.tokenizer, length, limit and length and limit - length)
+        self.similarity_fn_name: SimilarityName = one_of(
+            "SentenceEncoder.similarity_fn_name", similarity_fn_name, SimilarityName
+        )
         self.query_length, self.document_length = query_length, document_length
         self.settings: Mapping[str, Mapping[str, object]] = {}
         self.prompts, self.truncate_dim, self.runtime = prompts, truncate_dim, runtime
@@ -147,7 +158,8 @@ class SentenceEncoder(nn.Module):
                 such pooler or backend, a length beyond the model's limit, or more features than there are.
             TypeError: A ``dtype`` that is no type of torch, such as its name.
         """
-        check_type(dtype)
+        if not isinstance(dtype, torch.dtype):
+            raise InvalidTypeError(f"dtype: expected a type of torch, such as torch.bfloat16, got {dtype!r}")
         with trusting(trust):
             parts = read_folder(local_folder(str(model_name_or_path)))
         parts = read_with(parts, pooler, name=str(model_name_or_path))

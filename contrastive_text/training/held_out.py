@@ -26,7 +26,7 @@ from contrastive_text.data.collator import StepCollator
 from contrastive_text.data.evaluation_loaders import HeldOutCollator, Ranked, RankedCollator
 from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.encoders.embedder import Embedder
-from contrastive_text.inference.retrieval import retrieval_scores
+from contrastive_text.inference.search import retrieval_scores
 from contrastive_text.losses import reduce_terms
 from contrastive_text.metrics import FIGURES, PearsonSimilarity, SpearmanSimilarity, further_metrics
 from contrastive_text.objectives import Objective

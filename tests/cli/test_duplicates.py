@@ -139,7 +139,7 @@ def test_too_many_pairs_leave_the_vectors_for_a_higher_threshold(
         (["a.txt", "d.tsv", "--keep", "k.tsv"], "k.tsv: expected a name that ends in .txt or .jsonl, got '.tsv'"),
         (["a.txt", "./a.txt"], "a.txt: expected another file than a.txt, got the same; it would be lost"),
         (["a.txt", "d.tsv", "--keep", "a.txt"], "a.txt: expected another file than a.txt, got the same"),
-        (["a.txt", "d.tsv", "--threshold", "1.5"], "expected a cosine above 0 and at most 1, got 1.5; try 0.95"),
+        (["a.txt", "d.tsv", "--threshold", "1.5"], "share above 0 to 1, got 1.5; try 0.95"),
         (["a.txt", "d.tsv"], "a.txt: expected at least one row with text, got an empty file"),
         (["b.txt", "d.tsv"], "b.txt: expected a file, got nothing there; did you mean a.txt?"),
     ],

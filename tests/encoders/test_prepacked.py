@@ -16,7 +16,6 @@ from contrastive_text import SentenceEncoder
 from contrastive_text.core import onednn
 from contrastive_text.encoders import prepacked as room
 from contrastive_text.encoders.prepacked import prepacked
-from contrastive_text.inference import blocks
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +113,7 @@ def test_encode_packs_for_many_tokens_and_gives_the_same_vectors(
     texts = list(tiny.TEXTS)
     plain = model.encode(texts, convert_to_tensor=True, normalize_embeddings=True)
     assert not products
-    monkeypatch.setattr(blocks, "_PREPACKED_FROM", 1)
+    monkeypatch.setattr("contrastive_text.inference.encoding._PREPACKED_FROM", 1)
     found = model.encode(texts, convert_to_tensor=True, normalize_embeddings=True)
     assert products or dtype == torch.bfloat16  # which not every processor packs
     cosines = torch.linalg.vecdot(torch.as_tensor(found), torch.as_tensor(plain))

@@ -15,7 +15,7 @@ from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder, with_templates
-from contrastive_text.inference.pooling import read_with
+from contrastive_text.inference.model_parts import read_with
 from contrastive_text.inference.readings import vectors_by_pooler
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import MaskTokenPooler

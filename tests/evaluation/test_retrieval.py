@@ -14,7 +14,7 @@ from contrastive_text.data import RetrievalSet
 from contrastive_text.data.prompts import NO_PROMPTS
 from contrastive_text.data.retrieval import NANO_SETS
 from contrastive_text.evaluation import find_retrieval, query_scores, score_retrieval
-from contrastive_text.inference.retrieval import retrieved
+from contrastive_text.inference.search import retrieved
 
 
 def stub(vectors: dict[str, list[float]]) -> object:

@@ -15,8 +15,14 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.core.types import NO_FRAME, Frame
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.tokenizing import Framed
-from contrastive_text.inference.blocks import BlockEncoder, encode_ahead, encode_each, encode_in_turn, text_blocks
-from contrastive_text.inference.encoding import Encoding
+from contrastive_text.inference.encoding import (
+    BlockEncoder,
+    Encoding,
+    encode_ahead,
+    encode_each,
+    encode_in_turn,
+    text_blocks,
+)
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import MeanPooler
 
@@ -116,5 +122,5 @@ def test_an_error_comes_in_its_turn_and_leaves_nothing_running(work: BlockEncode
 
 
 def test_on_a_cpu_no_thread_takes_from_the_network(work: BlockEncoder) -> None:
-    with mock.patch("contrastive_text.inference.blocks.ThreadPoolExecutor", side_effect=AssertionError):
+    with mock.patch("contrastive_text.inference.encoding.ThreadPoolExecutor", side_effect=AssertionError):
         assert len(list(encode_each(work, tiny.TEXTS, show_progress_bar=False))) == 5

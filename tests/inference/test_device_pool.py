@@ -36,9 +36,12 @@ def test_results_come_in_order_however_long_each_takes() -> None:
 
 def test_two_processes_work_at_once_and_share_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
-    seen = list(map_on_devices(device_work.threads, range(40), TWO))
-    assert {count for _, count in seen} == {2}
-    assert len({process for process, _ in seen}) == 2
+    processes: set[int] = set()
+    for process, count in map_on_devices(device_work.threads, itertools.count(), TWO):  # until both have started
+        assert count == 2
+        processes.add(process)
+        if len(processes) == 2:
+            break
 
 
 def test_the_work_s_tensors_are_on_the_device_and_the_caller_s_stay() -> None:
@@ -69,7 +72,6 @@ def test_what_the_work_raises_is_raised_with_its_own_traceback() -> None:
     with pytest.raises(KeyError, match="expected 3 at most") as caught:
         next(results)
     assert "device_work.py" in str(caught.value.__cause__)
-    assert "in the process of cpu" in str(caught.value.__cause__)
 
 
 @pytest.mark.slow

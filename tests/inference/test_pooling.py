@@ -12,7 +12,7 @@ import tiny
 from torch import nn
 
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.inference.pooling import read_with
+from contrastive_text.inference.model_parts import read_with
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MeanPooler, Pooler
 

@@ -21,7 +21,7 @@ from contrastive_text.core.signal_stack import signal_stack
 from contrastive_text.core.types import Hidden
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.inference import graphs
+from contrastive_text.inference import runtimes
 from contrastive_text.inference.readings import readings
 from contrastive_text.inference.runtimes import BACKENDS, OpenVINORuntime, Runtime, RuntimeEncoder, check_backend
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
@@ -130,7 +130,7 @@ def test_other_weights_or_a_changed_graph_are_noticed(bert: str, tmp_path: Path,
     changed = SentenceEncoder.from_pretrained(folder, pooler="MeanPooler", backend=backend)
     assert np.abs(changed.encode(TEXTS) - before).max() > 0.1
     equal(changed, SentenceEncoder.from_pretrained(folder, pooler="MeanPooler"))
-    graphs.network_graph(changed.encoder, (-1,), check=lambda *_: None).write_bytes(b"damaged")
+    runtimes.network_graph(changed.encoder, (-1,), BACKENDS[backend]).write_bytes(b"damaged")
     with pytest.warns(UserWarning, match="damaged graph"):
         equal(changed, SentenceEncoder.from_pretrained(folder, pooler="MeanPooler", backend=backend))
 
@@ -154,7 +154,7 @@ def test_a_missing_runtime_is_named_with_its_command_before_anything_is_made(
     bert: str, monkeypatch: pytest.MonkeyPatch, backend: str, library: str
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    monkeypatch.setattr(graphs, "network_graph", None)
+    monkeypatch.setattr(runtimes, "network_graph", None)
     with pytest.raises(
         ImportError, match=rf"{library}, found none .*pip install 'contrastive-text\[{backend}\]'"
     ):
@@ -163,8 +163,8 @@ def test_a_missing_runtime_is_named_with_its_command_before_anything_is_made(
 
 def test_what_a_runtime_does_not_compute_in_is_refused(bert: str) -> None:
     for backend, dtype, expected in (
-        ("tvm", torch.float32, "backend: expected torch, onnx or openvino, got 'tvm'"),
-        ("onnx", torch.bfloat16, r"dtype: expected torch.float32, torch.int8 with backend='onnx', got torch.bfl"),
+        ("tvm", torch.float32, "backend: expected .*'tvm'"),
+        ("onnx", torch.bfloat16, r"dtype: expected .*torch.bfloat16; .*backend='onnx'"),
     ):
         with pytest.raises(ValueError, match=expected):
             check_backend(backend, dtype)
@@ -184,11 +184,11 @@ def test_a_runtime_has_no_weights_of_its_own(bert: str, monkeypatch: pytest.Monk
 def test_networks_of_openvino_leave_the_thread_its_signal_stack(tmp_path: Path) -> None:
     onnx, _ = (pytest.importorskip(name, exc_type=ImportError) for name in ("onnx", "openvino"))
     shape, kind = ["n", "L"], onnx.TensorProto
-    names = [onnx.helper.make_tensor_value_info(name, kind.INT64, shape) for name in graphs.INPUTS]
+    names = [onnx.helper.make_tensor_value_info(name, kind.INT64, shape) for name in runtimes.INPUTS]
     out = onnx.helper.make_tensor_value_info("out", kind.INT64, shape)
-    add = onnx.helper.make_node("Add", graphs.INPUTS, ["out"])
+    add = onnx.helper.make_node("Add", runtimes.INPUTS, ["out"])
     graph = onnx.helper.make_graph([add], "sum", names, [out])
-    opset = onnx.helper.make_opsetid("", graphs.OPSET)
+    opset = onnx.helper.make_opsetid("", runtimes.OPSET)
     onnx.save(onnx.helper.make_model(graph, opset_imports=[opset]), tmp_path / "sum.onnx")
     before = signal_stack()
     ready = [OpenVINORuntime(tmp_path / "sum.onnx", torch.float32) for _ in range(2)]

@@ -29,7 +29,6 @@ from contrastive_text.core.types import Hidden
 from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.encoders import TransformerEncoder, prepacked
 from contrastive_text.encoders.shared_use import shared_network
-from contrastive_text.inference import blocks
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.runtimes import BACKENDS
 from contrastive_text.inference.vector_files.index import VectorIndex
@@ -57,7 +56,7 @@ def packing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(
         prepacked, "has_fast_layers", mkldnn.is_available if request.param == "packed" else lambda: False
     )
-    monkeypatch.setattr(blocks, "_PREPACKED_FROM", 200)
+    monkeypatch.setattr("contrastive_text.inference.encoding._PREPACKED_FROM", 200)
 
 
 def check_threads(model: SentenceEncoder, calls: Sequence[Sequence[str]] = CALLS, repeats: int = 2) -> None:

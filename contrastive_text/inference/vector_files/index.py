@@ -15,9 +15,8 @@ from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.data.prompts import DOCUMENT
 from contrastive_text.inference.encoding import Encoding
-from contrastive_text.inference.search import Hit
+from contrastive_text.inference.search import Hit, nearest
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.similarities import nearest
 from contrastive_text.inference.vector_files.embedding import EmbeddingRun
 from contrastive_text.inference.vector_files.formats import Array, check_suffix
 from contrastive_text.inference.vector_files.shards import check_written, is_begun, records_of

@@ -24,7 +24,7 @@ from contrastive_text.data.training_set import sibling_rows
 from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.heads import FineTuningHead, Head, StackHead, stack_of
 from contrastive_text.inference.model_folder import ModelStart, folder_prompts, read_start
-from contrastive_text.inference.pooling import pooler_name
+from contrastive_text.inference.model_parts import pooler_name
 from contrastive_text.objectives import Contrastive, Matryoshka, Objective
 from contrastive_text.recipes.layers import PLAIN, layer_file, merge, read_layers
 from contrastive_text.training.callbacks.best_checkpoint import data_of, monitored
