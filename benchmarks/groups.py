@@ -121,7 +121,7 @@ class Groups:
 
         def make() -> dict[str, Any]:
             words = ["--recipe", "simcse", "--config", str(ROOT / "examples" / "minilm.yaml")]
-            words += ["--model.encoder.model_name_or_path", self.options.encoder, "--data.pairing", "Given"]
+            words += ["--model.encoder.model_name_or_path", self.options.encoder, "--data.task.pairing", "Given"]
             words += ["--data.train", str(data()), "--trainer.max_steps", str(self.options.steps)]
             words += ["--data.batch_size", str(self.options.batch_size), "--trainer.max_epochs", "-1"]
             words += ["--model.objectives.contrastive.siblings", siblings, *self.options.words]

@@ -169,7 +169,7 @@ class Benchmark:
             words += ["--init_from", str(self.place(setup.after, seed) / "version_0")]
         words += ["--model.encoder.model_name_or_path", str(options.encoder)]
         words += ["--data.train", str(files[setup.texts])]
-        words += ["--data.pairing", setup.pairing] if setup.pairing else []
+        words += ["--data.task.pairing", setup.pairing] if setup.pairing else []
         words += ["--data.validation", str(options.sts / "stsb.dev.tsv")]
         words += ["--trainer.max_steps", str(options.steps)]
         return [*words, "--trainer.val_check_interval", str(max(1, options.steps // 2)), *options.more]

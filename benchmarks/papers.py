@@ -110,9 +110,10 @@ def studies(options: argparse.Namespace) -> dict[str, Study]:
     declutr += ["--data.train", json.dumps([str(path) for path in options.documents])]
     declutr += short(75, "5e-5")
     spans = words(
-        "--data.pairing.min_length 16 --data.pairing.max_length 64 --data.pairing.min_document_tokens 256"
+        "--data.task.pairing.min_length 16 --data.task.pairing.max_length 64 "
+        "--data.task.pairing.min_document_tokens 256"
     )
-    strategies = ["--vary", "data.pairing.strategy=any,subsuming,adjacent"]
+    strategies = ["--vary", "data.task.pairing.strategy=any,subsuming,adjacent"]
     return {
         "simcse-table-1": Study(
             "SimCSE, Table 1: augmentation in place of dropout alone",
@@ -128,7 +129,7 @@ def studies(options: argparse.Namespace) -> dict[str, Study]:
             [
                 *consert,
                 *steps,
-                *words("--vary data.limit=1,100,none --data.repeat 75"),
+                *words("--vary data.task.limit=1,100,none --data.task.repeat 75"),
                 *words("--model.objectives.contrastive.mask_duplicates false"),
             ],
         ),
@@ -156,7 +157,8 @@ def studies(options: argparse.Namespace) -> dict[str, Study]:
             [
                 *consert,
                 *words(
-                    "--model.optimizer.lr 1e-4 --data.limit 7200 --trainer.max_epochs 1 --trainer.callbacks []"
+                    "--model.optimizer.lr 1e-4 --data.task.limit 7200 --trainer.max_epochs 1 "
+                    "--trainer.callbacks []"
                 ),
                 *words("--trainer.val_check_interval 0.3333 --data.num_workers 0"),
                 *words("--vary data.batch_size=16,48,96,192,288"),

@@ -185,10 +185,17 @@ def differences(place: Path) -> dict[str, float]:
 def trained(name: str, seed: int, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Trains one run, scores its model with and without prompts, and reads it elsewhere."""
     data = options.out / "data"
-    words = ["--recipe", "simcse", "--config", str(ROOT / "examples" / "minilm.yaml"), "--data.pairing", "Given"]
+    words = [
+        "--recipe",
+        "simcse",
+        "--config",
+        str(ROOT / "examples" / "minilm.yaml"),
+        "--data.task.pairing",
+        "Given",
+    ]
     words += ["--model.encoder.model_name_or_path", options.encoder, "--data.train", str(data / "train.tsv")]
-    words += ["--data.retrieval", str(data / "dev.tsv"), "--data.retrieval_corpus", str(data / "dev.txt")]
-    words += ["--data.retrieval_documents", "1500"]
+    words += ["--data.retrieval.files", str(data / "dev.tsv"), "--data.retrieval.corpus", str(data / "dev.txt")]
+    words += ["--data.retrieval.documents", "1500"]
     words += ["--trainer.max_steps", str(options.steps), *TRAINED[name]]
     do(in_folder("fit", [*words, *options.further], folder, seed))
     place = next(folder.rglob("modules.json")).parent.parent

@@ -56,6 +56,7 @@ def train(options: argparse.Namespace) -> None:
     import torch
 
     from contrastive_text import ContrastiveModule, TextDataModule
+    from contrastive_text.data import TextTask
     from contrastive_text.pairings import Given
 
     torch.set_num_threads(1)
@@ -78,7 +79,7 @@ def train(options: argparse.Namespace) -> None:
             Path(f"{options.report}.{trainer.global_rank}").write_text(json.dumps(found), encoding="utf-8")
 
     module = ContrastiveModule.from_recipe("simcse_sup", encoder(Path(options.cache)))
-    data = TextDataModule(options.file, pairing=Given(), batch_size=64, cache_dir=options.cache)
+    data = TextDataModule(options.file, task=TextTask(pairing=Given()), batch_size=64, cache_dir=options.cache)
     trainer = pl.Trainer(
         max_steps=1, accelerator="cpu", devices=options.train, logger=False, enable_checkpointing=False,
         strategy="ddp" if options.train > 1 else "auto", enable_progress_bar=False, enable_model_summary=False,
@@ -149,6 +150,7 @@ def forms(options: argparse.Namespace, folder: Path) -> None:
     import polars
 
     from contrastive_text import ContrastiveModule, TextDataModule
+    from contrastive_text.data import TextTask
     from contrastive_text.pairings import Given
 
     rows = [{"anchor": one, "positive": other} for one, other in pairs(options.pairs, options.forms)]
@@ -164,7 +166,7 @@ def forms(options: argparse.Namespace, folder: Path) -> None:
     of_file = None
     for name, data in given.items():
         start = time.perf_counter()
-        loaded = TextDataModule(data, pairing=Given(), batch_size=500)
+        loaded = TextDataModule(data, task=TextTask(pairing=Given()), batch_size=500)
         loaded.attach(module)
         loaded.setup("fit")
         digests = [

@@ -26,7 +26,7 @@ from runs import publish
 from contrastive_text import ContrastiveModule
 from contrastive_text.core.random import RowRandom, generator
 from contrastive_text.core.specs import describe
-from contrastive_text.data import Collator, KeyedRow, read_rows
+from contrastive_text.data import Collator, KeyedRow, TextTask, read_rows
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.pairings import Spans
 from contrastive_text.recipes import recipe_names
@@ -184,7 +184,7 @@ def collator_table(options: argparse.Namespace) -> list[dict[str, Any]]:
         pairing = Spans(positives=0 if "mlm_only" in recipe else 2, too_long="cut") if documents else None
         data = TextDataModule(
             train=options.documents if documents else options.texts,
-            pairing=pairing,
+            task=TextTask(pairing=pairing),
             batch_size=4 if documents else 64,
         )
         data.attach(module)

@@ -29,6 +29,7 @@ from contrastive_text import (
     TextDataModule,
     TransformerEncoder,
 )
+from contrastive_text.data import TextTask
 from contrastive_text.metrics import alignment, paired_retrieval, uniformity
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.training import AdamW
@@ -72,7 +73,7 @@ def train(pairs: Path, folder: Path, steps: int, seed: int) -> None:
         objectives={"contrastive": Contrastive(loss=NTXent(temperature=0.05))},
         optimizer=AdamW(lr=5e-5),
     )
-    data = TextDataModule(train=str(pairs), pairing=Given(), batch_size=64, seed=seed)
+    data = TextDataModule(train=str(pairs), task=TextTask(pairing=Given()), batch_size=64, seed=seed)
     trainer = pl.Trainer(
         accelerator="cpu",
         max_steps=steps,
@@ -143,7 +144,7 @@ def main() -> None:
     fit = "  .venv/bin/contrastive-text fit --recipe simcse --config examples/minilm.yaml "
     fit += f"--model.encoder.model_name_or_path {options.out} --data.train"
     console.print("\nNow with your own text. Pairs, in a file with the columns anchor and positive:")
-    console.print(f"{fit} YOUR_PAIRS.tsv --data.pairing Given", highlight=False)
+    console.print(f"{fit} YOUR_PAIRS.tsv --data.task.pairing Given", highlight=False)
     console.print("Single texts, one a line (most useful from an encoder that was never trained on pairs):")
     console.print(f"{fit} YOUR_TEXTS.txt", highlight=False)
 

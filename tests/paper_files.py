@@ -81,10 +81,10 @@ def small(words: Sequence[str], folder: Path) -> list[str]:
         kept += ["--data.batch_size", "8", "--data.num_workers", "0"]
         if any(re.fullmatch(r"clear\w*", word) for word in words):  # from scratch
             kept += ["--model.encoder.config", "null"]
-        kept += ["--data.join", "16"] if "--data.join" in words else []
+        kept += ["--data.task.join", "16"] if "--data.task.join" in words else []
         if any(re.fullmatch(r"(recipe=)?declutr[\w,]*", word) for word in kept):
-            kept += ["--data.pairing.min_length", "4", "--data.pairing.max_length", "16"]
-            kept += ["--data.pairing.min_document_tokens", "64", "--data.batch_size", "4"]
+            kept += ["--data.task.pairing.min_length", "4", "--data.task.pairing.max_length", "16"]
+            kept += ["--data.task.pairing.min_document_tokens", "64", "--data.batch_size", "4"]
             kept += ["--data.cache_dir", str(folder / "cache")]
     if kept[0] in ("fit", "sweep"):
         kept += ["--trainer.max_steps", "2", "--trainer.accelerator", "cpu"]

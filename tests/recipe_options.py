@@ -52,9 +52,16 @@ def task_files(folder: Path) -> dict[str, str]:
 def own_options(name: str, folder: Path) -> list[str]:
     """What a recipe needs to run on tiny data."""
     if name.startswith("declutr"):
-        short = ["--data.pairing.min_length", "4", "--data.pairing.max_length", "16", "--data.batch_size", "4"]
+        short = [
+            "--data.task.pairing.min_length",
+            "4",
+            "--data.task.pairing.max_length",
+            "16",
+            "--data.batch_size",
+            "4",
+        ]
         if name == "declutr_one_anchor":
-            short += ["--data.pairing.min_document_tokens", "64"]
+            short += ["--data.task.pairing.min_document_tokens", "64"]
         return ["--data.train", documents(folder), "--data.cache_dir", str(folder / "cache"), *short]
     if name.startswith("simcse_sup") or name in ("cs224n_pretrain_nli", "prompteol"):
         return ["--data.train", tiny.write_triples(folder / "triples.jsonl")]

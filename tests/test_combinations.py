@@ -160,7 +160,7 @@ def config(combination: Combination) -> dict[str, Any]:
         model |= {"prompts": {"default": "it says {text} means {mask}."}, "prompt_apart": True}
     if "PCGrad" in combination.objectives:
         model["combine"] = part("PCGrad")
-    return {"model": model, "data": PAIRINGS[combination.pairing]}
+    return {"model": model, "data": {"task": PAIRINGS[combination.pairing]}}
 
 
 AFTER_TOKENS = (
@@ -209,7 +209,7 @@ def check(combination: Combination, place: Path, folder: Path, capsys: pytest.Ca
     words += ["--trainer.max_steps", "2", "--trainer.accelerator", "cpu", "--trainer.logger", "false"]
     words += ["--trainer.default_root_dir", str(folder), "--trainer.enable_progress_bar", "false"]
     words += [] if combination.pairing == "spans" else ["--data.batch_size", "8"]
-    words += ["--data.pair_labels", "all"] if combination.pairing == "given" else []
+    words += ["--data.task.pair_labels", "all"] if combination.pairing == "given" else []
     if "replaced" in combination.objectives:
         words += ["--model.objectives.replaced.generator", str(place / "generator")]
     if "guide" in combination.objectives:

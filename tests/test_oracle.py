@@ -32,6 +32,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertFo
 
 from contrastive_text import ContrastiveModule, TextDataModule
 from contrastive_text.core.random import RowRandom
+from contrastive_text.data import TextTask
 from contrastive_text.pairings import Given, Pairing, SameText, Spans
 from contrastive_text.training import ConstantSchedule
 from contrastive_text.views import FeatureCutoff
@@ -371,7 +372,9 @@ def test_three_steps_of_a_recipe_are_those_of_plain_transformers_and_torch(
         module.schedule = ConstantSchedule()
     start = {named(n): w.detach().clone() for n, w in module.named_parameters()}
     recorder = Recorder()
-    data = TextDataModule(train=train, pairing=recipe.pairing(), batch_size=EXAMPLES, num_workers=0)
+    data = TextDataModule(
+        train=train, task=TextTask(pairing=recipe.pairing()), batch_size=EXAMPLES, num_workers=0
+    )
     pl.Trainer(
         accelerator="cpu", devices=1, max_steps=STEPS, precision="64-true", gradient_clip_val=1.0,
         default_root_dir=tmp_path, logger=False, enable_checkpointing=False, enable_progress_bar=False,

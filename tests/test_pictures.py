@@ -147,11 +147,11 @@ def test_the_yaml_of_a_page_builds_the_part(
     parser.add_argument("--model.views", type=dict[str, list[View]])
     parser.add_argument("--model.objectives", type=dict[str, Objective])
     parser.add_argument("--model.weights", type=dict[str, float])
-    parser.add_argument("--data.pairing", type=Pairing)
+    parser.add_argument("--data.task.pairing", type=Pairing)
     built = parser.instantiate(parser.parse_object(yaml.safe_load(block[1])))
     plan = ViewPlan(built.model.views)
     objectives = built.model.objectives or {}
-    parts = [*(view for _, view in plan.views_with_places()), *objectives.values(), built.data.pairing]
+    parts = [*(view for _, view in plan.views_with_places()), *objectives.values(), built.data.task.pairing]
     assert name in [type(part).__name__ for part in parts]
     assert (built.model.weights or {}).keys() <= objectives.keys()
     for part in parts:

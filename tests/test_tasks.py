@@ -286,7 +286,7 @@ def test_a_task_without_files_and_a_training_file_beside_tasks_are_refused(
     (tmp_path / "empty.tsv").write_text("label\tsentence1\tsentence2\n")
     with pytest.raises(ValueError, match=r"empty\.tsv: expected at least one row"):
         steps(module, tasks | {"sts": TextTask(train=str(tmp_path / "empty.tsv"), pairing=Given())})
-    with pytest.raises(ValueError, match=r"data\.train: expected none beside tasks"):
+    with pytest.raises(ValueError, match=r"data\.train: expected no files next to data"):
         several.data(tasks, train="texts.txt")
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytorch_lightning as pl
 import torch
 from torch import nn
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
 from contrastive_text.core.storage.manifests import MANIFEST
-from contrastive_text.data import learn_vocabulary
+from contrastive_text.data import TextTask, learn_vocabulary, sampler
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.training import Optimizer
@@ -32,6 +35,9 @@ _WHAT = (
 )
 TEXTS = tuple(f"{who} {what}" for who in _WHO for what in _WHAT)
 """Forty different sentences of 6 to 10 tokens."""
+
+TASK_OPTIONS = {*vars(TextTask())} - {*inspect.signature(TextDataModule).parameters}
+"""Arguments of ``TextTask`` that ``TextDataModule`` has not itself."""
 
 CONFIG: dict[str, Any] = {
     "model_type": "bert",
@@ -109,9 +115,20 @@ def module(folder: str, dropout: float | None = None, **parts: Any) -> Contrasti
     return ContrastiveModule(TransformerEncoder(folder, dropout=dropout), **parts)
 
 
-def data(train: str, **options: Any) -> TextDataModule:
-    """Returns training data without worker processes, eight rows a step."""
-    return TextDataModule(**{"train": train, "batch_size": 8, "num_workers": 0, **options})
+def data(train: Any, **options: Any) -> TextDataModule:  # Any: rows too
+    """Returns training data without worker processes, eight rows a step; options of a task go to the task."""
+    own = {name: options.pop(name) for name in [*options] if name in TASK_OPTIONS}
+    return TextDataModule(
+        **{"train": train, "task": TextTask(**own), "batch_size": 8, "num_workers": 0, **options}
+    )
+
+
+@contextmanager
+def computed_above(rows: int | None) -> Iterator[None]:
+    """Lowers the number of rows above which an order of an epoch is computed; None leaves it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampler, "PERMUTATION_ROWS", sampler.PERMUTATION_ROWS if rows is None else rows)
+        yield
 
 
 def trainer(folder: Path, **options: Any) -> pl.Trainer:

@@ -72,7 +72,10 @@ class WrittenFolder:
 
 Role: TypeAlias = ReadPath | WrittenFile | WrittenFolder
 """What a command does with the path that is an option's value."""
-_RUN_PATHS = ("train", "held_out", "validation", "test", "predict", "retrieval", "retrieval_corpus", "tasks")
+_RUN_PATHS = (
+    *("train", "validation", "test", "predict", "tasks"),
+    *("task.held_out", "retrieval.files", "retrieval.corpus"),
+)
 RUN_READS: dict[str, Role] = {
     **dict.fromkeys((*(f"data.{part}" for part in _RUN_PATHS), "config", "init_from", "ckpt_path"), ReadPath()),
     **dict.fromkeys(("model.encoder", "model.guides"), ReadPath(model=True)),

@@ -75,7 +75,7 @@ def option_names() -> dict[str, str]:
     """Returns every option with the places that have it."""
     import pytorch_lightning as pl
 
-    from contrastive_text.data import Clean, TextTask
+    from contrastive_text.data import Clean, Retrieval, TextTask
     from contrastive_text.data.datamodule import TextDataModule
     from contrastive_text.training.callbacks import BestCheckpoint, ExportModel
     from contrastive_text.training.module import ContrastiveModule
@@ -84,7 +84,9 @@ def option_names() -> dict[str, str]:
         "model": ContrastiveModule,
         "data": TextDataModule,
         "data.tasks.NAME": TextTask,
-        "data.clean": Clean,
+        "data.task": TextTask,
+        "data.retrieval": Retrieval,
+        "data.task.clean": Clean,
         "trainer": pl.Trainer,
         "checkpoint": BestCheckpoint,
         "export": ExportModel,

@@ -134,7 +134,8 @@ def _check_config(cell: Cell, stages: Sequence[Config]) -> None:
         option = "--data.validation" if len(stages) == 1 else f"--stage{len(stages)}.data.validation"
         raise InvalidValueError(
             f"data.validation: expected a file to score the runs on, got none for {cell.name}; give "
-            f"{option} PAIRS.tsv, data.retrieval a folder, or data.held_out a file like the one to train on"
+            f"{option} PAIRS.tsv, data.retrieval.files a folder, or data.task.held_out a file like the one to "
+            "train on"
         )
     for config in stages:
         if config["trainer"]["logger"] is False or "CSVLogger" in str(config["trainer"]["logger"]):
@@ -188,8 +189,8 @@ def validated(config: Config) -> str:
         return "tasks"
     if data["validation"]:
         return "pairs"
-    held_out = data["held_out"] or any(task["held_out"] for task in tasks)
-    return "retrieval" if data["retrieval"] else "held_out" if held_out else ""
+    held_out = data["task"]["held_out"] or any(task["held_out"] for task in tasks)
+    return "retrieval" if data["retrieval"]["files"] else "held_out" if held_out else ""
 
 
 @contextlib.contextmanager

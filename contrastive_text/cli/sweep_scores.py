@@ -207,8 +207,8 @@ def _pairs(config: Config, where: str) -> Table:
         raise InvalidValueError(
             f"{where}: expected one file of scored pairs in data.validation, got {len(files)}; name one"
         )
-    form = plain_form(columns="--data.eval_columns")
-    return read_pairs(files[0], columns=data["eval_columns"], bounds=Bounds.of(data["bounds"]), form=form)
+    form = plain_form(columns="--data.task.eval_columns")
+    return read_pairs(files[0], columns=data["task"]["eval_columns"], bounds=Bounds.of(data["bounds"]), form=form)
 
 
 def _check_known(name: str, figure: str, known: Sequence[str]) -> None:

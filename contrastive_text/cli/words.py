@@ -12,7 +12,7 @@ from contrastive_text.recipes import recipe_file
 SHORT = {
     "encoder": "model.encoder.model_name_or_path",
     "train": "data.train",
-    "columns": "data.columns",
+    "columns": "data.task.columns",
     "validation": "data.validation",
     "batch_size": "data.batch_size",
     "lr": "model.optimizer.lr",
@@ -98,7 +98,7 @@ def spelled_out(words: Sequence[str]) -> list[str]:
         >>> spelled_out(["--vary", "lr=1e-5,3e-5", "--seeds", "3"])
         ['--vary', 'model.optimizer.lr=1e-5,3e-5', '--seeds', '3']
         >>> spelled_out(["--columns", "anchor=searched", "positive=clicked", "--lr", "3e-5"])
-        ['--data.columns', '{"anchor": "searched", "positive": "clicked"}', '--model.optimizer.lr', '3e-5']
+        ['--data.task.columns', '{"anchor": "searched", "positive": "clicked"}', '--model.optimizer.lr', '3e-5']
         >>> spelled_out(["--lr", "1e-5", "--model.optimizer.lr=3e-5"])
         Traceback (most recent call last):
         contrastive_text.core.errors.InvalidValueError: --lr: expected one spelling of ...

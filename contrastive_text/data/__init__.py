@@ -21,7 +21,7 @@ from contrastive_text.data.mixture import (
     consecutive_steps,
 )
 from contrastive_text.data.prompts import Prompts
-from contrastive_text.data.retrieval import RetrievalSet, read_beir, read_pair_corpus
+from contrastive_text.data.retrieval import Retrieval, RetrievalSet, read_beir, read_pair_corpus
 from contrastive_text.data.tasks import Clean, TextTask
 from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary
 
@@ -39,6 +39,7 @@ __all__ = [
     "KeyedRow",
     "Mixture",
     "Prompts",
+    "Retrieval",
     "RetrievalSet",
     "Rounds",
     "Step",

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import pytorch_lightning as pl
 from torch.utils.data import DataLoader
 
+from contrastive_text.core.checks import at_least
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.notebook import facts_table
 from contrastive_text.core.specs import part_spec, to_plain
 from contrastive_text.core.storage.checkpoints import load_options
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
 from contrastive_text.data.evaluation_loaders import HeldOutRows, PlainLoaders
-from contrastive_text.data.files.formats import PairRows
-from contrastive_text.data.files.given import PLACES, Source, check_given, given_source, given_sources, handed
+from contrastive_text.data.files.given import Source, check_given, given_sources, handed, source
 from contrastive_text.data.files.readers import Table
 from contrastive_text.data.loader import ResumableLoader, check_own_batches, epoch_loader
 from contrastive_text.data.mixture import AllTasks, Mixture, describe_steps
 from contrastive_text.data.preparation import prepare_each
-from contrastive_text.data.retrieval import MOST_DOCUMENTS
+from contrastive_text.data.retrieval import NO_RETRIEVAL, Retrieval
 from contrastive_text.data.run_tables import PARTS, RunTables
-from contrastive_text.data.sampler import PERMUTATION_ROWS, describe_orders
+from contrastive_text.data.sampler import describe_orders
 from contrastive_text.data.tasks import (
-    ALONE,
     ONLY,
+    PLAIN_TASK,
     BatchConsumer,
-    Clean,
     DataNeeds,
     TextTask,
     as_consumer,
-    check_numbers,
     check_tasks,
 )
 from contrastive_text.data.tokenizing import single_threaded_tokenizers
 from contrastive_text.data.training_set import TrainingSet, check_examples, check_turns, learned_tokenizer
-from contrastive_text.pairings import Pairing
 from contrastive_text.recipes.building import build_part
 from contrastive_text.recipes.layers import merge, read_recipe
 
@@ -57,54 +57,34 @@ class TextDataModule(pl.LightningDataModule):
             ``.parquet``, ``.arrow``, a folder of ``.txt`` documents, or ``hub:NAME:SPLIT``. From Python also
             rows: a list of texts, dicts or tuples, a DataFrame of pandas or polars, or a ``datasets.Dataset``.
         validation: Files of scored pairs, or rows; each gives a correlation.
-        test: The same.
+        test: The same, for the test at the end.
         predict: File or files of texts to embed, or rows.
-        held_out: Files or rows that are read as ``train`` is, but without views, and give ``val/OBJECTIVE/loss``.
-        retrieval: Queries and corpora to rank in validation: folders in BEIR's layout, by ``qrels/dev.tsv`` or
-            their only judgements, and files of pairs; each gives ``val/NAME/ndcg@10`` and other figures.
-        retrieval_corpus: File or files of further texts to rank beside the positives of a file of pairs.
-        retrieval_columns: As ``columns``, for those files of pairs.
-        retrieval_documents: Most documents of a corpus that are ranked: all judged ones, and others, the same in
-            every run; None for all.
-        columns: Library column -> column of the training file, where its name isn't a usual one.
-        labels: Label of the training file -> class of the objective, where they differ.
-        header: Names of the columns of a training file whose first line is a row: a list, or one text with
-            commas, such as ``anchor,positive,score``.
-        separator: Character between the fields of the training file, where its suffix and its header leave it
-            open; ``tab`` is a tab.
-        pair_labels: What to do with labelled pairs if no objective reads the label: train on those that belong
-            together (``positives``), take the others as hard negatives (``hard``), or train on all pairs as if
-            they belonged together (``all``). None refuses pairs that do not belong together.
-        eval_columns: As ``columns``, for the files of scored pairs.
-        pairing: Which texts of a row belong together; None for ``SameText``.
-        limit: How many rows are trained on, or what share (``10%``), drawn by the seed alone; None for all.
-        repeat: Steps of an epoch, for which the rows come again as often as needed, each time altered anew and in
-            another order; None for one pass over them.
-        clean: What becomes of white space and case of the texts that are trained on; None for nothing.
-        join: Tokens of a row, special ones included, up to which consecutive texts of a document are joined; a
-            blank line ends one. None for a row each.
-        tasks: Name -> data set, where there are several, in place of ``train`` and of the options from
-            ``columns`` to here.
-        mixture: In which order the batches of several tasks arrive; None for ``AllTasks``.
-        batch_size: Rows of a step, over all ranks together; of each task where there are several.
+        retrieval: Queries and corpora to rank in validation.
+        task: Reading and pairing of the rows of ``train``: columns, labels, pairing, limit and more.
+        tasks: Name -> data set, if there are several, in place of ``train`` and ``task``.
+        mixture: Order of the batches of several tasks; None for ``AllTasks``.
+        batch_size: Rows of a step, over all ranks together; of each task if there are several.
         eval_batch_size: Rows of a batch outside training, per rank.
-        num_workers: Worker processes that tokenise and alter.
+        num_workers: Worker processes that tokenize and alter texts.
         seed: Seed of the order and of every view.
         drop_last: Whether an epoch leaves out its last, smaller batch.
-        permutation_rows: Most rows of a data set whose order is a permutation, in memory; of more it is a keyed
-            bijection, computed step by step.
-        originals: Copies of the anchor in the role ``original``, where that has views or is read; two
-            masked ones of each text are CLEAR's "double MLM".
-        cache_dir: Where the tokens of long documents are kept, for pairings that read tokens; None for
-            ``contrastive_text/tokens`` in the user's cache folder.
-        bounds: How large what is in a file may be, by the names of ``Bounds``: ``line``, ``depth``, ``ratio``.
+        cache_dir: Folder of cached tokens and mapped rows; None for ``contrastive_text`` in the user's cache
+            folder.
+        bounds: Largest sizes of values in files, by the names of ``Bounds``: ``line``, ``depth``, ``ratio``.
 
     Raises:
-        TypeError: An iterator in place of rows, or what holds none.
+        TypeError: An iterator in place of rows, or an object without rows.
         ValueError: Both tasks and a training file, a number out of range, or no row. On setup: a file that can't
             be read as asked, a batch larger than the data, texts that are all too short for the pairing, or views
-            or objectives for a role or a task that there isn't.
-        FileNotFoundError: On setup: a file that isn't there.
+            or objectives for a role or a task that doesn't exist.
+        FileNotFoundError: On setup: a missing file.
+
+    Example:
+        >>> from contrastive_text.pairings import Given
+        >>> pairs = [("a cat?", "a pet"), ("a car?", "a vehicle")]
+        >>> data = TextDataModule(pairs, task=TextTask(pairing=Given(), limit=1), batch_size=1)
+        >>> data.task.limit, str(data.train)[:13]
+        (1, 'given:list:2:')
     """
 
     def __init__(
@@ -113,22 +93,8 @@ class TextDataModule(pl.LightningDataModule):
         validation: Source | None = None,
         test: Source | None = None,
         predict: Source | None = None,
-        retrieval: Source | None = None,
-        retrieval_corpus: Source | None = None,
-        retrieval_columns: dict[str, str] | None = None,
-        retrieval_documents: int | None = MOST_DOCUMENTS,
-        held_out: Source | None = None,
-        columns: dict[str, Any] | None = None,  # Any: a name or a list of names; jsonargparse wants one type
-        labels: dict[str, str] | None = None,
-        header: str | list[str] | None = None,
-        separator: str | None = None,
-        pair_labels: PairRows | None = None,
-        eval_columns: dict[str, str] | None = None,
-        pairing: Pairing | None = None,
-        limit: int | str | None = None,
-        repeat: int | None = None,
-        clean: Clean | None = None,
-        join: int | None = None,
+        retrieval: Retrieval = NO_RETRIEVAL,
+        task: TextTask = PLAIN_TASK,
         tasks: dict[str, TextTask] | None = None,
         mixture: Mixture | None = None,
         batch_size: int = 64,
@@ -136,51 +102,38 @@ class TextDataModule(pl.LightningDataModule):
         num_workers: int = 0,
         seed: int = 42,
         drop_last: bool = True,
-        permutation_rows: int = PERMUTATION_ROWS,
-        originals: int = 1,
         cache_dir: str | None = None,
         bounds: dict[str, int] | None = None,
     ) -> None:
         super().__init__()
         # Under the arguments' own names: Lightning compares these with the hyper-parameters, as no frame can be.
-        given = (train, held_out, validation, test, predict, retrieval, retrieval_corpus)
-        train, held_out, validation, test, predict, retrieval, retrieval_corpus = map(given_source, PLACES, given)
+        train, validation = source("data.train", train), source("data.validation", validation)
+        test, predict = source("data.test", test), source("data.predict", predict)
         self.train = train
         self.validation = validation
         self.test = test
         self.predict = predict
-        self.held_out = held_out
         self.retrieval = retrieval
-        self.retrieval_corpus = retrieval_corpus
-        self.retrieval_columns = retrieval_columns
-        self.retrieval_documents = retrieval_documents
-        self.columns = columns
-        self.labels = labels
-        self.header = header
-        self.separator = separator
-        self.pair_labels = pair_labels
-        self.eval_columns = eval_columns
-        self.pairing = pairing
-        self.limit = limit
-        self.repeat = repeat
-        self.clean = clean
-        self.join = join
+        self.task = task
         self.tasks = tasks
         self.mixture = mixture
-        self.batch_size = batch_size
-        self.eval_batch_size = eval_batch_size
-        self.num_workers = num_workers
+        self.batch_size = at_least("data.batch_size", batch_size, 1)
+        self.eval_batch_size = at_least("data.eval_batch_size", eval_batch_size, 1)
+        self.num_workers = at_least("data.num_workers", num_workers, 0)
         self.seed = seed
         self.drop_last = drop_last
-        self.permutation_rows = permutation_rows
-        self.originals = originals
         self.cache_dir = cache_dir
         self.bounds = bounds
-        check_numbers(vars(self))
-        check_tasks(tasks or {}, self._alone)
+        if tasks and train is not None:
+            raise InvalidValueError(
+                f"data.train: expected no files next to data.tasks, got {train}; give each task its own files"
+            )
+        check_tasks(tasks or {}, task)
         # Plain data and the one instantiator that Lightning allows: the module is made again from a checkpoint.
-        named = {"_instantiator": "pytorch_lightning.cli.instantiate_module"}
-        self.save_hyperparameters({**part_spec(self, "data")["init_args"], **named})
+        arguments = part_spec(self, "data")["init_args"]
+        for name in ("task", "retrieval"):
+            arguments[name] = arguments[name]["init_args"]  # as configurations have them
+        self.save_hyperparameters({**arguments, "_instantiator": "pytorch_lightning.cli.instantiate_module"})
         self._training: TrainingSet | None = None
         self.held_out_rows: Sequence[HeldOutRows] = ()
         self._module: object = None
@@ -196,18 +149,21 @@ class TextDataModule(pl.LightningDataModule):
 
         Args:
             recipe: Name of a shipped recipe, or path of a YAML file.
-            options: Arguments of the class, which come before the recipe's.
+            options: Arguments of the class and of ``TextTask``, which override the recipe's.
 
         Raises:
             ValueError: No such recipe, or arguments that the class doesn't take.
 
         Example:
-            >>> TextDataModule.from_recipe("declutr", train="docs.jsonl").pairing.max_length
+            >>> TextDataModule.from_recipe("declutr", train="docs.jsonl").task.pairing.max_length
             512
         """  # Any: of the constructor
         options = given_sources(options)
         with handed(options):
-            above = {"data": {key: to_plain(value, key) for key, value in options.items()}}
+            plain = {key: to_plain(value, key) for key, value in options.items()}
+            flat = {*vars(PLAIN_TASK)} - {*inspect.signature(cls).parameters}
+            own = {key: plain.pop(key) for key in [*plain] if key in flat}
+            above = {"data": {**plain, "task": own}}
             return build_part(cls, "data", merge([read_recipe(recipe), above]), recipe)
 
     @classmethod
@@ -226,13 +182,9 @@ class TextDataModule(pl.LightningDataModule):
         return loaded
 
     @property
-    def _alone(self) -> TextTask:
-        return TextTask(**{name: vars(self)[name] for name in ALONE})
-
-    @property
     def each_task(self) -> dict[str, TextTask]:
         """The tasks by name; ``train`` where there is one."""
-        return self.tasks or {ONLY: self._alone}
+        return self.tasks or {ONLY: replace(self.task, train=self.train)}
 
     def setup(self, stage: str) -> None:
         """Reads what the stage needs, once, and checks it against the module's objectives and views.
@@ -250,7 +202,7 @@ class TextDataModule(pl.LightningDataModule):
         if stage == "fit":
             if needs.tokenizer is None:
                 needs = self._with_learned_tokenizer(needs)
-            training = prepare_each(self.tables, "train", needs, self.seed, self.cache_dir, self.permutation_rows)
+            training = prepare_each(self.tables, "train", needs, self.seed, self.cache_dir)
             mixture, named = self.mixture or AllTasks(), bool(self.tasks)
             self._training = TrainingSet.arranged(training, mixture, self.batch_size, self.drop_last, named)
             check_turns(self._training, needs)
@@ -306,7 +258,6 @@ class TextDataModule(pl.LightningDataModule):
             seed=self.seed,
             same_order=self.trainer is not None and vars(self.trainer)["overfit_batches"] > 0,
             num_workers=self.num_workers,
-            permutation_rows=self.permutation_rows,
         )
         if self._place is not None:
             self._loader.load_state_dict(self._place)
@@ -358,7 +309,7 @@ class TextDataModule(pl.LightningDataModule):
         its, tokenizer = needs.tasks[data.name], needs.known_tokenizer(training=True)
         plan = its.plan
         plan.build(tokenizer.vocabulary(plan.new_tokens))
-        originals, prompts, reads = self.originals, needs.prompts, its.roles
+        originals, prompts, reads = data.task.originals, needs.prompts, its.roles
         return Collator(tokenizer, data.pairing, plan, self.seed, data.name, originals, prompts, its.texts, reads)
 
     def facts(self) -> dict[str, str]:
@@ -366,7 +317,7 @@ class TextDataModule(pl.LightningDataModule):
         facts = self.training.facts(self._needs(), self.seed, tasks=self.each_task)
         if self.tasks or self.mixture:
             facts["mixture"] = describe_steps(self.training.steps, self.training.sizes)
-        facts["order"] = describe_orders(self.training.sizes, self.permutation_rows)
+        facts["order"] = describe_orders(self.training.sizes)
         validation = "\n".join([*self.tables.understood("validation"), *map(str, self.held_out_rows)])
         return facts | {"validation data": validation or "none: the last weights are kept, not the best"}
 

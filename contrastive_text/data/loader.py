@@ -20,7 +20,7 @@ from contrastive_text.core.distributed import rank, world_size
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.collator import KeyedRow
 from contrastive_text.data.mixture import Step, Steps
-from contrastive_text.data.sampler import PERMUTATION_ROWS, EpochBatchSampler, KeyedRows, Rows, RowsInOrder
+from contrastive_text.data.sampler import EpochBatchSampler, KeyedRows, Rows, RowsInOrder
 
 
 class ResumableLoader(DataLoader[KeyedRow]):
@@ -92,7 +92,6 @@ def epoch_loader(
     shuffle: bool = True,
     same_order: bool = False,
     num_workers: int = 0,
-    permutation_rows: int = PERMUTATION_ROWS,
 ) -> ResumableLoader:
     """Returns the batches of an epoch that this rank takes; see ``EpochBatchSampler`` for the arguments."""
     order = EpochBatchSampler(
@@ -103,7 +102,6 @@ def epoch_loader(
         rank=rank(),
         world_size=world_size(),
         same_order=same_order,
-        permutation_rows=permutation_rows,
     )
     return ResumableLoader(KeyedRows(rows), order, collate, num_workers=num_workers)
 

@@ -27,7 +27,7 @@ from contrastive_text.data.files.readers import Table
 from contrastive_text.data.files.rows import FileRows
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.run_tables import RunTables
-from contrastive_text.data.sampler import PERMUTATION_ROWS, Rows, keyed_order
+from contrastive_text.data.sampler import Rows, keyed_order
 from contrastive_text.data.tasks import SPLITS, DataNeeds, TextTask, option_place
 from contrastive_text.data.token_cache import TokenTable, tokenize_documents
 from contrastive_text.data.tokenizing import TextTokenizer
@@ -115,7 +115,6 @@ def prepare_each(
     needs: DataNeeds,
     seed: int,
     cache_dir: str | None,
-    permutation_rows: int = PERMUTATION_ROWS,
 ) -> dict[str, TrainingData]:
     """Returns the data sets of a part of a run by name; the bound on rows is that of training.
 
@@ -125,15 +124,13 @@ def prepare_each(
         needs: As for ``prepare``, as are the others.
         seed: As there.
         cache_dir: As there.
-        permutation_rows: As there.
 
     Raises:
         ValueError: As ``prepare`` raises it.
     """
     tasks = {name: task if part == "train" else replace(task, limit=None) for name, task in tables.tasks.items()}
     return {
-        name: prepare(table, tasks[name], name, needs, seed, cache_dir, permutation_rows)
-        for name, table in tables.of(part).items()
+        name: prepare(table, tasks[name], name, needs, seed, cache_dir) for name, table in tables.of(part).items()
     }
 
 
@@ -144,7 +141,6 @@ def prepare(
     needs: DataNeeds,
     seed: int,
     cache_dir: str | None,
-    permutation_rows: int = PERMUTATION_ROWS,
 ) -> TrainingData:
     """Chooses the rows of a task, and settles the slots of their examples.
 
@@ -155,7 +151,6 @@ def prepare(
         needs: What the module needs.
         seed: Of the first row's examples, and of the rows that are drawn.
         cache_dir: Where the tokens of documents are kept, for pairings that read tokens and for texts to join.
-        permutation_rows: Most rows of which some are drawn by a permutation; of more by a ``Bijection``.
 
     Raises:
         ValueError: Rows that the pairing can't serve or that can't be joined, fewer than the limit, or roles that
@@ -181,7 +176,7 @@ def prepare(
     if pairing.joins and needs.tokenizer is not None:
         chosen.append(f"two texts in a sequence: {needs.tokenizer.pairs.describe()}")
     if task.limit is not None:
-        numbers, said = drawn(numbers, task.limit, seed, name, permutation_rows)
+        numbers, said = drawn(numbers, task.limit, seed, name)
         chosen.append(said)
     if len(numbers) < len(texts):
         subset: Any = partial(Subset, indices=numbers)  # Any: torch wants data sets, and reads what has places
@@ -303,9 +298,7 @@ def served(table: TokenTable, pairing: Pairing) -> tuple[array[int], str]:
     return array("q", kept.astype(np.int64).tobytes()), f"{said}; {table.source}"
 
 
-def drawn(
-    numbers: Sequence[int], limit: int | str, seed: int, task: str, permutation_rows: int = PERMUTATION_ROWS
-) -> tuple[array[int], str]:
+def drawn(numbers: Sequence[int], limit: int | str, seed: int, task: str) -> tuple[array[int], str]:
     """Draws some of the rows, whatever the batches and the processes, and says how many.
 
     With the same seed a smaller limit draws some of those that a larger one draws.
@@ -315,7 +308,6 @@ def drawn(
         limit: How many, or what share of them: ``10%``.
         seed: The run's.
         task: Name of the data set, which is part of the key.
-        permutation_rows: Most rows for a permutation; of more a ``Bijection`` draws, in the memory of the limit.
 
     Returns:
         The numbers of the rows that were drawn, in the order of the file, and a line for the run's summary.
@@ -334,7 +326,7 @@ def drawn(
             f"{option_place(task)}.limit: expected at most the {len(numbers):,} rows that there are, got "
             f"{limit:,}; give more text, or leave it out for all"
         )
-    order = keyed_order(len(numbers), fold(seed, text_id(task), _LIMIT), permutation_rows)
+    order = keyed_order(len(numbers), fold(seed, text_id(task), _LIMIT))
     chosen = array("q", (numbers[i] for i in np.sort(order[:limit])))
     return chosen, f"{limit:,} of {len(numbers):,} rows, drawn by seed {seed}"
 

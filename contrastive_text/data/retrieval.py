@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.core.random import text_id
 from contrastive_text.core.storage.text_files import USUAL, Bounds, is_blank
@@ -24,7 +25,7 @@ from contrastive_text.data.files.formats import (
     short,
 )
 from contrastive_text.data.files.frames import PREFIX, hub_content
-from contrastive_text.data.files.given import GIVEN, Source
+from contrastive_text.data.files.given import GIVEN, Source, source
 from contrastive_text.data.files.parsing import parse
 from contrastive_text.data.files.readers import read_rows
 from contrastive_text.data.tasks import file_name, files_of
@@ -74,8 +75,7 @@ class RetrievalSet:
             >>> whole.bounded(2, seed=0).documents
             ('a', 'd')
         """
-        if most < 1:
-            raise InvalidValueError(f"documents: expected 1 or more, got {most}; leave it out for all")
+        at_least("documents", most, 1, "leave it out for all")
         if len(self.documents) <= most:
             return self
         judged = {number for grades in self.relevance for number in grades}
@@ -404,28 +404,37 @@ MOST_DOCUMENTS = 10_000
 """Documents that a validation ranks where nothing else is said: some seconds of encoding on a GPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetrievalFiles:
-    """Places of retrieval sets.
+@dataclass(frozen=True)
+class Retrieval:
+    """Queries and corpora that a run ranks in validation.
+
+    Each file or folder gives ``val/NAME/ndcg@10`` and other figures.
 
     Args:
-        sources: Folders in BEIR's layout, and files or rows of pairs.
-        corpus: Files of further texts, beside the positives of each file of pairs.
+        files: Folders in BEIR's layout, with ``qrels/dev.tsv`` or one other file of judgements; and files of
+            pairs, or rows.
+        corpus: Files of further texts, which are ranked together with the positives of a file of pairs.
         columns: Library column -> column of each file of pairs; None for their usual names.
-        documents: Most documents of a set; None for all.
+        documents: Most documents of a corpus that are ranked: all judged documents, and others, the same in every
+            run. None for all.
 
     Raises:
-        ValueError: No documents asked for.
+        ValueError: Fewer than one document.
+
+    Example:
+        >>> Retrieval("scifact", documents=1000).files
+        'scifact'
     """
 
-    sources: Source | None = None
+    files: Source | None = None
     corpus: Source | None = None
-    columns: Mapping[str, str] | None = None
+    columns: dict[str, str] | None = None
     documents: int | None = MOST_DOCUMENTS
 
     def __post_init__(self) -> None:
-        if self.documents is not None and self.documents < 1:
-            raise InvalidValueError(f"data.retrieval_documents: expected 1 or more, got {self.documents}")
+        for name in ("files", "corpus"):
+            object.__setattr__(self, name, source(f"data.retrieval.{name}", vars(self)[name]))
+        at_least("data.retrieval.documents", self.documents, 1)
 
     def read(self, taken: Collection[str] = (), bounds: Bounds = USUAL) -> dict[str, RetrievalSet]:
         """Returns the sets by the names of their folders and files, bounded; the same for every seed of a run.
@@ -439,18 +448,18 @@ class RetrievalFiles:
             ValueError: What ``read_beir`` and ``read_pair_corpus`` refuse, two sets of one name, or further texts
                 without a file of pairs.
         """
-        sources = files_of(self.sources)
+        sources = files_of(self.files)
         names = [file_name(Path(each).resolve().name if _is_dir(each) else each) for each in sources]
         if twice := [name for i, name in enumerate(names) if name in {*names[:i], *taken}]:
             raise InvalidValueError(
-                f"data.retrieval: expected folders and files of different names, got {twice[0]} twice; no name "
-                "of a task or a validation file either: rename one"
+                f"data.retrieval.files: expected folders and files of different names, got {twice[0]} twice "
+                "or as the name of a task or a validation file; rename one"
             )
         for option, given in (("corpus", self.corpus), ("columns", self.columns)):
             if given and all(map(_is_dir, sources)):
                 raise InvalidValueError(
-                    f"data.retrieval_{option}: expected a file of pairs in data.retrieval, got none; leave it "
-                    "out, for a folder has its own corpus"
+                    f"data.retrieval.{option}: expected a file of pairs in data.retrieval.files, got "
+                    f"{', '.join(sources) or None}; leave it out, because a folder has its own corpus"
                 )
         return {name: self._read(source, bounds) for name, source in zip(names, sources, strict=True)}
 
@@ -458,7 +467,7 @@ class RetrievalFiles:
         if _is_dir(source):
             data = read_beir(Path(source), chosen_split(Path(source), "dev"), bounds)
         else:
-            options = {"columns": "--data.retrieval_columns"}
+            options = {"columns": "--data.retrieval.columns"}
             corpus = files_of(self.corpus) or None
             data = read_pair_corpus(source, corpus, self.columns, bounds=bounds, options=options)
         return data if self.documents is None else data.bounded(self.documents)
@@ -466,3 +475,7 @@ class RetrievalFiles:
 
 def _is_dir(source: str) -> bool:
     return not source.startswith(GIVEN) and Path(source).is_dir()
+
+
+NO_RETRIEVAL = Retrieval()
+"""Default of a run, which ranks nothing."""

@@ -15,8 +15,8 @@ from contrastive_text.core.types import Row
 from contrastive_text.data.files.formats import FileForm
 from contrastive_text.data.files.given import GIVEN, Source
 from contrastive_text.data.files.readers import Table, read_pairs, read_rows
-from contrastive_text.data.retrieval import RetrievalFiles, RetrievalSet
-from contrastive_text.data.tasks import ALONE, SPLITS, TaskNeeds, TextTask, file_name, files_of, read_task
+from contrastive_text.data.retrieval import NO_RETRIEVAL, Retrieval, RetrievalSet
+from contrastive_text.data.tasks import SPLITS, TaskNeeds, TextTask, file_name, files_of, read_task
 
 PARTS = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",), "predict": ("predict",)}
 """Stage of a trainer -> what is read for it."""
@@ -31,7 +31,7 @@ class RunTables:
         files: Part -> files beside the tasks': scored pairs, each a table of its own, and texts to embed.
         eval_columns: Library column -> column of the files of scored pairs.
         bounds: How large what is in a file may be.
-        retrieval: What is ranked in validation; None for nothing.
+        retrieval: Retrieval sets that are ranked in validation.
         cache_dir: Where mapped rows are kept, as for ``read_rows``.
 
     Attributes:
@@ -45,7 +45,7 @@ class RunTables:
         files: Mapping[str, Source | None],
         eval_columns: Mapping[str, str] | None,
         bounds: Bounds = USUAL,
-        retrieval: RetrievalFiles | None = None,
+        retrieval: Retrieval = NO_RETRIEVAL,
         cache_dir: str | None = None,
     ) -> None:
         self.tasks = tasks
@@ -53,7 +53,7 @@ class RunTables:
         self.files = {part: files_of(paths) for part, paths in files.items()}
         self.eval_columns = eval_columns
         self.bounds = bounds
-        self.retrieval = retrieval or RetrievalFiles()
+        self.retrieval = retrieval
         self.cache_dir = None if cache_dir is None else Path(cache_dir)
         self.ranked: dict[str, RetrievalSet] = {}
         self._tables: dict[tuple[str, str], Table] = {}
@@ -62,16 +62,9 @@ class RunTables:
     @classmethod
     def of_arguments(cls, given: Mapping[str, Any], tasks: Mapping[str, TextTask]) -> Self:  # Any: of the data
         """Takes what it needs of the arguments of ``TextDataModule``."""
-        files = {part: given[part] for part in SPLITS if part not in ALONE}
-        ranked = RetrievalFiles(
-            given["retrieval"],
-            given["retrieval_corpus"],
-            given["retrieval_columns"],
-            given["retrieval_documents"],
-        )
-        bounds = Bounds.of(given["bounds"])
-        named = bool(given["tasks"])
-        return cls(tasks, named, files, given["eval_columns"], bounds, ranked, given["cache_dir"])
+        files = {part: given[part] for part in ("validation", "test", "predict")}
+        columns, bounds = given["task"].eval_columns, Bounds.of(given["bounds"])
+        return cls(tasks, bool(given["tasks"]), files, columns, bounds, given["retrieval"], given["cache_dir"])
 
     def of(self, part: str) -> dict[str, Table]:
         """Returns the tables of a part by name, as far as they have been read."""
@@ -213,7 +206,7 @@ class RunTables:
                     columns=self.eval_columns,
                     split=SPLITS[part],
                     bounds=self.bounds,
-                    form=FileForm(options={"columns": "--data.eval_columns"}),
+                    form=FileForm(options={"columns": "--data.task.eval_columns"}),
                 )
 
 

@@ -75,19 +75,18 @@ Order: TypeAlias = "npt.NDArray[np.integer] | Bijection"
 """Numbers from 0 in an order, of which slices are read."""
 
 
-def keyed_order(size: int, key: int, permutation_rows: int = PERMUTATION_ROWS) -> Order:
-    """Returns the numbers below a size in the order of a key.
+def keyed_order(size: int, key: int) -> Order:
+    """Returns the numbers below a size in the order of a key: a permutation, or above a bound a ``Bijection``.
 
     Args:
         size: How many.
         key: What the order depends on.
-        permutation_rows: Most of them for a permutation; of more it is a ``Bijection``.
 
     Example:
-        >>> [keyed_order(5, key=1, permutation_rows=most)[:].tolist() for most in (5, 4)]
-        [[0, 1, 2, 4, 3], [4, 2, 0, 3, 1]]
+        >>> keyed_order(5, key=1)[:].tolist()
+        [0, 1, 2, 4, 3]
     """
-    if size > permutation_rows:
+    if size > PERMUTATION_ROWS:
         return Bijection(size, key)
     # The draws don't depend on the type; the smallest that holds all is an eighth to a half of int64.
     numbers = np.arange(size, dtype=np.min_scalar_type(size))
@@ -103,17 +102,15 @@ class EpochOrder:
     Args:
         size: Rows of the task.
         key: What the order of the first pass depends on; the others have their number beside it.
-        permutation_rows: Most rows whose order is a permutation.
 
     Example:
         >>> EpochOrder(3, key=(7,))(0, 6).tolist()
         [1, 2, 0, 3, 5, 4]
     """
 
-    def __init__(self, size: int, key: tuple[int, ...], permutation_rows: int = PERMUTATION_ROWS) -> None:
+    def __init__(self, size: int, key: tuple[int, ...]) -> None:
         self.size = size
         self.key = key
-        self.permutation_rows = permutation_rows
         self._number = -1
         self._order: Order | None = None
 
@@ -130,22 +127,22 @@ class EpochOrder:
             self._order = None  # before the next is drawn, which is as large
             # Without a number for the first pass: the keys of runs in which nothing comes again.
             key = fold(*self.key, *[number][:number])
-            self._number, self._order = number, keyed_order(self.size, key, self.permutation_rows)
+            self._number, self._order = number, keyed_order(self.size, key)
         return self._order
 
 
-def describe_orders(sizes: Mapping[str, TaskSize], permutation_rows: int = PERMUTATION_ROWS) -> str:
+def describe_orders(sizes: Mapping[str, TaskSize]) -> str:
     """Says how the rows of each task are put in order, for the run's summary.
 
     Example:
         >>> describe_orders({"train": TaskSize(20_000_000, batch_size=64)})
         'a bijection of 20,000,000 rows by seed and epoch, computed step by step'
-        >>> describe_orders({"a": TaskSize(9, 2), "b": TaskSize(20, 2)}, permutation_rows=10)
-        'a: a permutation by seed and epoch; b: a bijection of 20 rows by seed and epoch, computed step by step'
+        >>> describe_orders({"a": TaskSize(9, 2), "b": TaskSize(20_000_000, 2)})[:56]
+        'a: a permutation by seed and epoch; b: a bijection of 20'
     """
     said = {
         task: f"a bijection of {size.rows:,} rows by seed and epoch, computed step by step"
-        if size.rows > permutation_rows
+        if size.rows > PERMUTATION_ROWS
         else "a permutation by seed and epoch"
         for task, size in sizes.items()
     }
@@ -227,7 +224,6 @@ class EpochBatchSampler:
         rank: This process.
         world_size: Number of processes.
         same_order: Whether every epoch has the order of the first, for ``trainer.overfit_batches``.
-        permutation_rows: Most rows of a task whose order is a permutation; of more it is a ``Bijection``.
 
     Attributes:
         skip: Steps that the next iteration leaves out, because a resumed run has taken them.
@@ -251,7 +247,6 @@ class EpochBatchSampler:
         rank: int = 0,
         world_size: int = 1,
         same_order: bool = False,
-        permutation_rows: int = PERMUTATION_ROWS,
     ) -> None:
         self.steps = Steps.of(steps)
         for step in self.steps.kinds if shuffle else ():
@@ -267,7 +262,6 @@ class EpochBatchSampler:
         self.rank = rank
         self.world_size = world_size
         self.same_order = same_order
-        self.permutation_rows = permutation_rows
         self._own = self.steps.where(self._has_rows)
         self.epoch = 0
         self.skip = 0
@@ -280,7 +274,7 @@ class EpochBatchSampler:
     @cached_property
     def identity(self) -> int:
         """A number that is the same for the same order of the same rows, whatever the rank."""
-        computed = [task for task, size in self.sizes.items() if self.shuffle and size > self.permutation_rows]
+        computed = [task for task, size in self.sizes.items() if self.shuffle and size > PERMUTATION_ROWS]
         return text_id(repr((self.sizes, self.steps, self.seed, self.shuffle, self.same_order, computed)))
 
     def set_epoch(self, epoch: int) -> None:
@@ -318,4 +312,4 @@ class EpochBatchSampler:
         """Returns what gives the numbers of a task's rows between two places of an epoch's order."""
         if not self.shuffle:
             return range
-        return EpochOrder(self.sizes[task], (self.seed, text_id(task), epoch), self.permutation_rows)
+        return EpochOrder(self.sizes[task], (self.seed, text_id(task), epoch))

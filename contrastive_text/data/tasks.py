@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast, overload, runtime_checkable
 
+from contrastive_text.core.checks import at_least, share
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.storage.text_files import USUAL, Bounds
 from contrastive_text.core.targets import Classes, Target
@@ -209,22 +210,6 @@ def as_consumer(module: object) -> BatchConsumer:
 
 ONLY = "train"
 """Name of the data set of a run that has one."""
-ALONE = (
-    *(
-        "train",
-        "held_out",
-        "columns",
-        "labels",
-        "header",
-        "separator",
-        "pair_labels",
-        "pairing",
-        "limit",
-        "repeat",
-    ),
-    *("clean", "join"),
-)
-"""What a run of one data set is told of it, beside what it is told in any case."""
 _TAKEN = (ONLY, "overall", "spearman", "pearson", *ROLES)
 """Names that mean something else among scores, tables and views."""
 SPLITS = {"train": "train", "held_out": "dev", "validation": "dev", "test": "test", "predict": "all"}
@@ -233,31 +218,48 @@ SPLITS = {"train": "train", "held_out": "dev", "validation": "dev", "test": "tes
 
 @dataclass(frozen=True)
 class TextTask:
-    """One of several data sets: what ``TextDataModule`` is told of it.
+    """One data set of a run: its files, the reading of its rows, and their pairing.
+
+    A run of one data set has its options in ``TextDataModule(train, task=TextTask(...))``, a run of several data
+    sets a task for each in ``tasks``.
 
     Args:
-        train: File or files to train on, or rows, as for ``TextDataModule``; none in a list, ``[]``, of a task
-            that is scored and not trained.
-        validation: File or files with labels or scores; they give the task's score on held-out data.
-        test: The same, for the end.
-        predict: File or files without labels, to be predicted.
-        held_out: File or files that are read as those to train on, and give the loss of each objective in
-            validation (``val/OBJECTIVE/loss``).
-        columns: Library column -> column of the files, where its name isn't a usual one.
-        labels: Label of the files -> class of the objective, where they differ.
-        header: Names of the columns of files whose first line is a row: a list, or one text with commas.
-        separator: Character between fields, where the suffix and the header leave it open; ``tab`` is a tab.
+        train: Files to train on, or rows, as for ``TextDataModule``. An empty list, ``[]``, is for a task that is
+            scored and not trained. A run of one data set names these files in ``TextDataModule(train)``.
+        validation: Files with labels or scores. They give the score of a named task on held-out data.
+        test: The same, for the test at the end.
+        predict: Files without labels, to be predicted.
+        held_out: Files that are read as those to train on, but without views. They give the loss of each
+            objective in validation (``val/OBJECTIVE/loss``).
+        columns: Library column -> column of the files, if the name of a column isn't a usual one.
+        eval_columns: The same for the files of ``validation`` and ``test``; None for ``columns`` in a named task,
+            and for the usual names in a run of one data set.
+        labels: Label of the files -> class of the objective, if they differ.
+        header: Names of the columns of files whose first line is a row: a list, or one text with commas, such as
+            ``anchor,positive,score``.
+        separator: Character between fields, if the suffix and the header leave it open; ``tab`` is a tab.
         pair_labels: What to do with labelled pairs if no objective reads the label: train on those that belong
             together (``positives``), take the others as hard negatives (``hard``), or train on all pairs as if
             they belonged together (``all``). None refuses pairs that do not belong together.
         pairing: Which texts of a row belong together; None for ``SameText``.
         batch_size: Rows of a step, over all ranks together; None for the run's.
-        limit: How many rows are trained on, or what share of them, such as ``10%``, drawn by the seed; None for
+        limit: Number of rows to train on, or a share of them such as ``10%``, drawn by the seed alone; None for
             all.
-        repeat: Steps of an epoch, for which the rows come again as often as needed; None for one pass over them.
+        repeat: Steps of an epoch, for which the rows come again as often as needed, each time altered again and
+            in another order; None for one pass over them.
         fraction: Share of the rows that an epoch takes, others each time; None for all.
-        clean: What becomes of white space and case of the texts that are trained on; None for nothing.
-        join: Tokens of a row, special ones included, up to which consecutive texts are joined; None for no join.
+        clean: Changes of white space and case of the texts to train on; None for no change.
+        join: Tokens of a row, special tokens included, up to which consecutive texts of a document are joined; a
+            blank line ends a document. None for a row for each text.
+        originals: Copies of the anchor in the role ``original``, if that role has views or is read. Two masked
+            copies of each text are CLEAR's "double MLM".
+
+    Raises:
+        ValueError: A number or a share out of range, or both ``fraction`` and ``repeat``.
+
+    Example:
+        >>> TextTask("reviews.tsv", columns={"text": "body"}, limit="10%").files("train")
+        ['reviews.tsv']
     """
 
     train: Source | None = None
@@ -266,6 +268,7 @@ class TextTask:
     predict: Source | None = None
     held_out: Source | None = None
     columns: dict[str, Any] | None = None  # Any: a name or a list of names; jsonargparse wants one type
+    eval_columns: dict[str, Any] | None = None  # Any: likewise
     labels: dict[str, str] | None = None
     header: str | list[str] | None = None
     separator: str | None = None
@@ -277,6 +280,7 @@ class TextTask:
     fraction: float | None = None
     clean: Clean | None = None
     join: int | None = None
+    originals: int = 1
 
     def __post_init__(self) -> None:
         for part in SPLITS:
@@ -298,14 +302,16 @@ class TextTask:
         return rows if self.fraction is None else max(1, round(self.fraction * rows))
 
 
-def option_place(task: str) -> str:
-    """Returns where the options of a data set stand, for messages.
+def option_place(task: str, part: str = "") -> str:
+    """Returns the place of the options of a data set, or of one of its parts, for messages.
 
     Example:
-        >>> option_place("train"), option_place("reviews")
-        ('data', 'data.tasks.reviews')
+        >>> option_place("train"), option_place("train", "train"), option_place("reviews", "train")
+        ('data.task', 'data.train', 'data.tasks.reviews.train')
     """
-    return "data" if task == ONLY else f"data.tasks.{task}"
+    if task == ONLY and part == "train":
+        return "data.train"
+    return ".".join(filter(None, ("data.task" if task == ONLY else f"data.tasks.{task}", part)))
 
 
 def files_of(paths: Source | None) -> list[str]:
@@ -330,15 +336,16 @@ def file_name(path: str) -> str:
     return re.sub(r"\.(txt|tsv|csv|jsonl|json|parquet|arrow)(\.gz)?$", "", Path(path).name).replace(":", "-")
 
 
-def check_tasks(tasks: Mapping[str, TextTask], alone: TextTask) -> None:
-    """Checks the names and numbers of tasks, and that nothing is given that belongs to a run of one.
+def check_tasks(tasks: Mapping[str, TextTask], only: TextTask) -> None:
+    """Checks the names and numbers of data sets.
 
     Args:
-        tasks: By name.
-        alone: What a run of one task is told of it.
+        tasks: Data sets by name.
+        only: Options of a run of one data set.
 
     Raises:
-        ValueError: The first of these.
+        ValueError: A name with another meaning, a number out of range, files in the wrong place, or options of
+            one data set in a run of several.
     """
     for name, task in tasks.items():
         if name in _TAKEN or not re.fullmatch(r"[\w-]+", name):
@@ -346,53 +353,44 @@ def check_tasks(tasks: Mapping[str, TextTask], alone: TextTask) -> None:
                 f"data.tasks.{name}: expected a name of letters, digits and dashes, other than "
                 f"{', '.join(_TAKEN)}, got {name!r}; call it something else"
             )
-        _check_rows(f"tasks.{name}.", task)
-    for name, given in vars(alone).items():
-        if tasks and given is not None:
+        _check_rows(option_place(name), task)
+    _check_rows(option_place(ONLY), only)
+    for name, value in vars(only).items():
+        if name in SPLITS and name != "held_out" and value is not None:
             raise InvalidValueError(
-                f"data.{name}: expected none beside tasks, got one; give each task its own under data.tasks"
+                f"data.task.{name}: expected no files here, got {value}; name them under data.{name}, or name "
+                "the data set under data.tasks"
             )
-    _check_rows("", alone)
-
-
-def _check_rows(where: str, task: TextTask) -> None:
-    """Checks how many rows are asked for: in all, of a step and of an epoch."""
-    for name in ("batch_size", "limit", "repeat", "join"):
-        if isinstance(number := vars(task)[name], int):
-            _check_least(f"{where}{name}", number, least=1)
-    if isinstance(task.limit, str):
-        share = re.fullmatch(r"(\d+(?:\.\d+)?)%", task.limit)
-        if share is None or not 0 < float(share[1]) <= 100:
+        if tasks and name != "eval_columns" and value != vars(PLAIN_TASK)[name]:
             raise InvalidValueError(
-                f"data.{where}limit: expected a number of rows, or a share above 0% and at most 100%, got "
+                f"data.task.{name}: expected no option of one data set next to data.tasks, got {value!r}; set it "
+                "for each task under data.tasks"
+            )
+
+
+PLAIN_TASK = TextTask()
+"""Default of a run of one data set."""
+
+
+def _check_rows(place: str, task: TextTask) -> None:
+    """Checks the numbers of rows of a data set: in all, of a step and of an epoch."""
+    for name in ("batch_size", "repeat", "join", "originals"):
+        at_least(f"{place}.{name}", vars(task)[name], 1)
+    if isinstance(task.limit, str):
+        percent = re.fullmatch(r"(\d+(?:\.\d+)?)%", task.limit)
+        if percent is None or not 0 < float(percent[1]) <= 100:
+            raise InvalidValueError(
+                f"{place}.limit: expected a number of rows, or a share above 0% and at most 100%, got "
                 f"{task.limit!r}; such as 1000 or 10%"
             )
-    if task.fraction is not None and not 0 < task.fraction <= 1:
-        raise InvalidValueError(
-            f"data.{where}fraction: expected a share of the rows, above 0 and at most 1, got {task.fraction}; "
-            "such as 0.06"
-        )
+    else:
+        at_least(f"{place}.limit", task.limit, 1)
+    share(f"{place}.fraction", task.fraction, "such as 0.06", with_zero=False)
     if task.fraction is not None and task.repeat is not None:
         raise InvalidValueError(
-            f"data.{where}repeat: expected none beside fraction, got {task.repeat}; an epoch takes a part of the "
-            "rows, or takes them again"
+            f"{place}.repeat: expected no repeat next to fraction, got {task.repeat}; an epoch takes a part of "
+            "the rows, or takes them again"
         )
-
-
-def check_numbers(options: Mapping[str, Any]) -> None:  # Any: of all kinds
-    """Checks that the numbers among a run's options, which are for all of its tasks, are large enough.
-
-    Raises:
-        ValueError: The first that isn't.
-    """
-    leasts = {"batch_size": 1, "originals": 1, "eval_batch_size": 1, "num_workers": 0, "permutation_rows": 0}
-    for name, least in leasts.items():
-        _check_least(name, options[name], least)
-
-
-def _check_least(name: str, number: int, least: int) -> None:
-    if number < least:
-        raise InvalidValueError(f"data.{name}: expected {least} or more, got {number}")
 
 
 def read_task(
@@ -417,7 +415,7 @@ def read_task(
         ValueError: A file that can't be read as asked, labels that nothing reads, or held-out rows of a task
             that nothing predicts.
     """
-    where = f"{option_place(name)}.{part}"
+    where = option_place(name, part)
     pairing = task.pairing or SameText()
     target = pairing.target or needs.target
     texts = tuple(column for column in pairing.reads if column != "target")
@@ -449,7 +447,7 @@ def read_task(
     table = read_rows(
         task.files(part),
         reads=(*texts, *(("target",) if target is not None else ())),
-        columns=task.columns,
+        columns=(task.eval_columns if scored else None) or task.columns,
         target=target,
         labels=task.labels,
         split=SPLITS[part],

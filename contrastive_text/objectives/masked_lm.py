@@ -27,9 +27,9 @@ class MaskedLM(Objective):
     flat: ``block`` rows of the vocabulary's width.
 
     The mean runs over all masked copies of a text together: where a paper adds up a loss for each of two
-    (``data.originals: 2``; CLEAR's double MLM), ``model.weights`` gives it weight 2.
+    (``data.task.originals: 2``; CLEAR's double MLM), ``model.weights`` gives it weight 2.
 
-    Differs: SimCSE's code masks every view of a text in a second pass; here ``data.originals: 2`` does that
+    Differs: SimCSE's code masks every view of a text in a second pass; here ``data.task.originals: 2`` does that
     for its two views. Its head copies BERT's weights and leaves them untied; here the decoder stays tied.
 
     Args:

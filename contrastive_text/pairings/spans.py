@@ -230,7 +230,8 @@ class Spans(Pairing):
             raise InvalidValueError(
                 f"Spans.max_length: expected spans that the encoder's max_length holds, {room:,} tokens beside "
                 f"the special ones, got up to {self.max_length:,}; raise model.encoder.max_length by "
-                f"{self.max_length - room:,}, lower data.pairing.max_length, or set data.pairing.too_long: cut"
+                f"{self.max_length - room:,}, lower data.task.pairing.max_length, or set "
+                "data.task.pairing.too_long: cut"
             )
 
     def shrinks(self, tokens: int) -> bool:

@@ -27,7 +27,6 @@ _NAMED_ALONE = frozenset(
         "weights",
         "columns",
         "eval_columns",
-        "retrieval_columns",
         "labels",
     }
 )

@@ -19,7 +19,7 @@ from contrastive_text.data.collator import example_slots
 from contrastive_text.data.loader import check_own_batches
 from contrastive_text.data.preparation import TrainingData, line_of
 from contrastive_text.data.prompts import Prompts
-from contrastive_text.data.tasks import ONLY
+from contrastive_text.data.tasks import ONLY, option_place
 from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder, check_template_bias
 from contrastive_text.heads import Head
@@ -324,13 +324,13 @@ def check_pairings(trainer: pl.Trainer, recipe: str | None) -> None:
     if recipe is None or not isinstance(data, TextDataModule):
         return
     below = read_recipe(recipe).get("data") or {}
-    named = below.get("tasks") or {ONLY: below}
+    named = below.get("tasks") or {ONLY: below.get("task") or {}}
     for name, task in data.each_task.items():
         spec = (named.get(name) or {}).get("pairing") or SameText.__name__
         path = spec["class_path"] if isinstance(spec, Mapping) else spec
         expected, given = path.rpartition(".")[2], type(task.pairing or SameText()).__name__
         if given != expected:
-            place = "data" if name == ONLY else f"data.tasks.{name}"
+            place = option_place(name)
             raise InvalidValueError(
                 f"{place}.pairing: expected {expected}, which the recipe {recipe} of the module has, got {given}"
                 f"; make the data with TextDataModule.from_recipe({recipe!r}, ...), or module and data, with any "

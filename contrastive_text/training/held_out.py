@@ -141,7 +141,7 @@ class RankedScores:
             raise InvalidValueError(
                 f"trainer.limit_val_batches: expected all {len(data.queries):,} queries and "
                 f"{len(data.documents):,} documents of {name}, got {every:,} and {len(numbers):,}; leave the "
-                "limit out, and bound the corpus with data.retrieval_documents"
+                "limit out, and bound the corpus with data.retrieval.documents"
             )
         documents = torch.empty_like(vectors).index_copy_(0, numbers, vectors)
         places = asked.tolist()

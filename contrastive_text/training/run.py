@@ -27,6 +27,7 @@ from contrastive_text.core.storage.manifests import model_place
 from contrastive_text.core.terminal import escaping_output, say
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.files.given import given_sources, handed
+from contrastive_text.data.tasks import TextTask
 from contrastive_text.encoders import Encoder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.recipes.citations import shipped
@@ -135,9 +136,9 @@ class Run:
             recipe: Name of a shipped recipe, or path of a YAML file.
             encoder: Folder or hub name in place of the recipe's; or an encoder.
             config: Dotted name -> value, as the shell's options have them: ``{"model.optimizer.lr": 3e-5}``.
-            options: Arguments of ``TextDataModule``, ``ContrastiveModule`` and ``pl.Trainer`` by their names, and
-                ``seed``, ``folder``, ``chunk``, ``init_from``, ``keep_heads`` and ``ckpt_path``. Values may be
-                parts, which are written into the configuration.
+            options: Arguments of ``TextDataModule``, ``TextTask``, ``ContrastiveModule`` and ``pl.Trainer`` by
+                their names, and ``seed``, ``folder``, ``chunk``, ``init_from``, ``keep_heads`` and
+                ``ckpt_path``. Values may be parts, which are written into the configuration.
 
         Raises:
             ValueError: No such recipe, an unknown name, or a value that its place doesn't take.
@@ -324,7 +325,8 @@ def _place_of(name: str) -> str:
     """Returns the dotted name of an argument that stands alone."""
     if name in PLACES or name in VALUES:
         return name
-    signatures = {place: inspect.signature(PLACES[place]) for place in ("trainer", "model", "data")}
+    classes = {"data.task": TextTask, **{place: PLACES[place] for place in ("trainer", "model", "data")}}
+    signatures = {place: inspect.signature(cls) for place, cls in classes.items()}
     owner = {argument: place for place, signature in signatures.items() for argument in signature.parameters}
     if name not in owner:
         raise InvalidValueError(

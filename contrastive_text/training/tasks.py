@@ -13,7 +13,7 @@ from contrastive_text.core.targets import Target
 from contrastive_text.core.types import Frame
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
-from contrastive_text.data.tasks import ONLY, DataNeeds, TaskNeeds
+from contrastive_text.data.tasks import ONLY, DataNeeds, TaskNeeds, option_place
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head, build_head, share_layers
 from contrastive_text.objectives import Contrastive, Matryoshka, NegativesAsHard, Objective
@@ -170,7 +170,7 @@ class TaskParts:
             ValueError: A task without such an objective, or one whose own options exclude it.
         """
         for task in tasks:
-            place = "data" if task is None else f"data.tasks.{task}"
+            place = option_place(task or ONLY)
             parts = self.objectives(task).values()
             contrastive = [each for part in parts for each in part.modules() if isinstance(each, Contrastive)]
             if not contrastive:

@@ -155,7 +155,7 @@ class OwnLoss(NTXent):
             "trainer.callbacks[0]: expected a Callback, got mine.Callbak",
         ),
         ("../trainer.callbacks", '[{"class_path": "EarlyStoping"}]', "did you mean EarlyStopping?"),
-        ("../data.pairing", "mine.Pair", "data.pairing: expected a Pairing, got mine.Pair"),
+        ("../data.task.pairing", "mine.Pair", "data.task.pairing: expected a Pairing, got mine.Pair"),
     ],
     ids=lambda value: value[:60],
 )

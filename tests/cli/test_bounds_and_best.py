@@ -130,8 +130,8 @@ def test_a_last_checkpoint_without_a_score_is_gone_on_with(words: list[str], fil
 
 LABELS = {
     "val/spearman": "data: {validation: pairs.tsv}",
-    "val/contrastive/loss": "data: {held_out: held.txt}",
-    "val/ndcg@10": "data: {retrieval: [search.tsv]}",
+    "val/contrastive/loss": "data: {task: {held_out: held.txt}}",
+    "val/ndcg@10": "data: {retrieval: {files: [search.tsv]}}",
     "val/overall": """
 model: {objectives: {alike: {class_path: PairRegression, init_args: {task: scored}}}}
 data: {tasks: {scored: {train: pairs.tsv, validation: pairs.tsv, pairing: Given}}}
@@ -202,9 +202,9 @@ def test_a_run_whose_losses_are_constant_is_warned_of_once(
     header, rows, said = DEGENERATE[name]
     (here / "rows.tsv").write_text("\n".join([header, *rows]) + "\n")
     order = "{order: {class_path: PairRegression, init_args: {loss: CoSENT, low: 0, high: 5}}}"
-    parts = {"equal texts": "{}", "one anchor": "{data: {pairing: Given}}"}
+    parts = {"equal texts": "{}", "one anchor": "{data: {task: {pairing: Given}}}"}
     (here / "rows.yaml").write_text(
-        parts.get(name, f"model: {{objectives: {order}}}\ndata: {{pairing: Given}}\n")
+        parts.get(name, f"model: {{objectives: {order}}}\ndata: {{task: {{pairing: Given}}}}\n")
     )
     rest = ["--config", "rows.yaml", "--data.train", "rows.tsv", "--trainer.max_steps", str(steps)]
     with pytest.warns(UserWarning, match=f"{said} in each of the first {min(steps, 10)} batches") as warned:

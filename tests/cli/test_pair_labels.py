@@ -34,7 +34,16 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def trains(*words: str) -> list[str]:
-    options = ["--encoder", "model", "--data.pairing", "Given", "--batch_size", "4", "--data.num_workers", "0"]
+    options = [
+        "--encoder",
+        "model",
+        "--data.task.pairing",
+        "Given",
+        "--batch_size",
+        "4",
+        "--data.num_workers",
+        "0",
+    ]
     quick = ["--trainer.max_steps", "1", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]
     return ["fit", "--recipe", "simcse", *options, *quick, *words]
 
@@ -47,7 +56,7 @@ def test_labels_that_no_objective_reads_are_refused_with_the_remedies(
     said = capsys.readouterr().err
     assert f"{name}: expected pairs that all belong together, or an objective that reads " in said
     for remedy in ("positives", "hard", "all"):
-        assert f"--data.pair_labels {remedy}" in said
+        assert f"--data.task.pair_labels {remedy}" in said
     assert run(["mine", name, "out.tsv", "--model", "model", "--device", "cpu"]) == 2
     assert "(--pair_labels hard)" in capsys.readouterr().err
     assert not (files / "out.tsv").exists()
@@ -69,7 +78,7 @@ def test_labels_that_no_objective_reads_are_refused_with_the_remedies(
 def test_a_run_takes_the_rows_that_the_option_says(
     files: Path, name: str, choice: str, rows: int, said: str
 ) -> None:
-    config, train = {"data.pairing": "Given", "data.batch_size": 4}, str(files / name)
+    config, train = {"data.task.pairing": "Given", "data.batch_size": 4}, str(files / name)
     built = Run.from_recipe("simcse", "model", config, train=train, pair_labels=choice, accelerator="cpu")
     built.data.attach(built.module)
     built.data.setup("fit")
@@ -86,7 +95,7 @@ def test_a_run_takes_the_rows_that_the_option_says(
 def test_a_run_with_pairs_labelled_0_as_hard_negatives_says_so(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(trains("--train", str(files / "snli.tsv"), "--data.pair_labels", "hard")) == 0
+    assert run(trains("--train", str(files / "snli.tsv"), "--data.task.pair_labels", "hard")) == 0
     assert "hard negatives" in capsys.readouterr().out
 
 
@@ -113,15 +122,15 @@ SPREAD = {"class_path": "WholeBatch", "init_args": {"loss": {"class_path": "Alig
 @pytest.mark.parametrize(
     ("choice", "objective", "said"),
     [
-        ("positives", CLASSES, "--data.pair_labels: expected labels that no objective reads, got positives"),
-        ("hard", SPREAD, "data.pair_labels: expected a Contrastive objective for hard, got WholeBatch"),
+        ("positives", CLASSES, "--data.task.pair_labels: expected labels that no objective reads, got positives"),
+        ("hard", SPREAD, "data.task.pair_labels: expected a Contrastive objective for hard, got WholeBatch"),
     ],
 )
 @pytest.mark.slow
 def test_a_choice_that_clashes_with_the_objective_is_refused(
     files: Path, choice: str, objective: dict[str, object], said: str
 ) -> None:
-    config = {"data.pairing": "Given", "model.objectives": {"other": objective}}
+    config = {"data.task.pairing": "Given", "model.objectives": {"other": objective}}
     train = str(files / "quora.tsv")
     built = Run.from_recipe("simcse", "model", config, train=train, pair_labels=choice, accelerator="cpu")
     built.data.attach(built.module)
@@ -152,7 +161,7 @@ def test_rows_with_fewer_hard_negatives_train_and_the_summary_counts_them(
     said = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "at most 11 per anchor: 3 other positives, 8 hard negatives" in said
     assert "rows have 0 to 2 hard negatives, 0.938 on average" in said
-    words = trains("--train", str(path), "--data.pairing.init_args.negatives", "1")
+    words = trains("--train", str(path), "--data.task.pairing.init_args.negatives", "1")
     assert run([*words, "--dry_run"]) == 0
     said = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "at most 7 per anchor: 3 other positives, 4 hard negatives" in said

@@ -211,7 +211,7 @@ def test_options_name_tasks_labels_and_objectives_that_no_file_has(
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        (["--data.tasks.sst.trian", "x"], "'train' (of data, data.tasks.NAME)"),
+        (["--data.tasks.sst.trian", "x"], "'train' (of data"),
         (["--model.objectives.sst.classes", "2"], "model.objectives: expected the class of a part (Objective)"),
         (["--data.mixture", "AllTaks"], "did you mean AllTasks?"),
         (["--init_frm", "x"], "did you mean 'init_from'"),

@@ -302,7 +302,7 @@ def test_a_ranking_chooses_and_stops_the_runs_of_a_sweep(
 ) -> None:
     asked = [f"question {text}\t{text}\n" for text in tiny.TEXTS[:6]]
     (here / "mine.tsv").write_text("".join(["query\tpositive\n", *asked]))
-    command = [*words[: words.index("--data.validation")], "--data.retrieval", "mine.tsv", "--seeds", "1"]
+    command = [*words[: words.index("--data.validation")], "--data.retrieval.files", "mine.tsv", "--seeds", "1"]
     # No score rises by 100: the second validation ends a run (with an interval of 1 Lightning waits for the
     # end of the epoch).
     command += ["--trainer.max_steps", "8", "--trainer.max_epochs", "-1", "--trainer.val_check_interval", "2"]

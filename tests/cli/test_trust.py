@@ -35,10 +35,10 @@ MODEL, DATA = "hyper_parameters", "datamodule_hyper_parameters"
 NLPAUG = {"class_path": "NlpaugView", "init_args": {"augmenter": "evil.Evil"}}
 
 HOLES: dict[str, tuple[str, object]] = {
-    "a shell command among the columns": (f"{DATA}.columns", POPEN),
-    "a shell command in a column": (f"{DATA}.columns", {"anchor": POPEN}),
-    "a part in a column, as text": (f"{DATA}.columns", {"anchor": json.dumps(EVIL)}),
-    "a part among the columns, as text": (f"{DATA}.columns", json.dumps(EVIL)),
+    "a shell command among the columns": (f"{DATA}.task.columns", POPEN),
+    "a shell command in a column": (f"{DATA}.task.columns", {"anchor": POPEN}),
+    "a part in a column, as text": (f"{DATA}.task.columns", {"anchor": json.dumps(EVIL)}),
+    "a part among the columns, as text": (f"{DATA}.task.columns", json.dumps(EVIL)),
     "a shell command in the encoder's configuration": (f"{MODEL}.encoder.init_args.config", POPEN),
     "a shell command in an augmenter's arguments": (
         f"{MODEL}.views",
@@ -53,7 +53,7 @@ HOLES: dict[str, tuple[str, object]] = {
     "a class inside a part": (f"{MODEL}.objectives.contrastive.init_args.loss", EVIL),
     "a chain of views": (f"{MODEL}.views", {"anchor": "evil.Evil"}),
     "a view of a task": (f"{MODEL}.views", {"a": {"anchor": [EVIL]}}),
-    "a pairing": (f"{DATA}.pairing", EVIL),
+    "a pairing": (f"{DATA}.task.pairing", EVIL),
     "the pairing of a task": (f"{DATA}.tasks", {"a": {"train": "a.txt", "pairing": EVIL}}),
     "a task": (f"{DATA}.tasks", {"a": EVIL}),
     "another module": (f"{MODEL}._class_path", "evil.Evil"),
@@ -126,7 +126,7 @@ def test_no_spelling_of_a_name_has_anything_imported(finished: dict[str, str]) -
     for place, cls in ((MODEL, ContrastiveModule), (DATA, TextDataModule)):
         arguments = {name: value for name, value in saved[place].items() if name != "_instantiator"}
         if cls is TextDataModule:
-            arguments |= {"train": None, "tasks": {"a": {"train": "a.txt"}}, "columns": {"anchor": "a"}}
+            arguments |= {"train": None, "tasks": {"a": {"train": "a.txt"}}, "task": {"columns": {"anchor": "a"}}}
         assert settled(arguments, cls, "a.ckpt")
         for way in _mappings(arguments):
             changed = copy.deepcopy(arguments)
@@ -142,7 +142,7 @@ def test_no_spelling_of_a_name_has_anything_imported(finished: dict[str, str]) -
                     except ContrastiveTextError:
                         taken = {}
                     # What gets through is text among names and values of the user's own.
-                    assert not taken or way == ("columns",), (way, key, value)
+                    assert not taken or way == ("task", "columns"), (way, key, value)
                     at.clear()
                     at.update(before)
     assert not {name for name in IMPORTED if name.startswith("evil")}
@@ -155,7 +155,7 @@ def test_no_spelling_of_a_name_has_anything_imported(finished: dict[str, str]) -
         (f"{MODEL}|pooler+", "evil.Evil"),
         (f"{MODEL}|objectives|contrastive|init_args|loss.class_path", "evil.Evil"),
         (f"{DATA}|tasks", {"a": {"train": "a.txt", "pairing.class_path": "evil.Evil"}}),
-        (f"{DATA}|columns", {"pairing.class_path": "evil.Evil"}),
+        (f"{DATA}|task|columns", {"pairing.class_path": "evil.Evil"}),
     ],
 )
 def test_a_dotted_name_in_a_checkpoint_has_nothing_imported(

@@ -19,9 +19,9 @@ from contrastive_text.recipes.layers import read_config
 
 NAMED = {
     "the data, from a file of its own": "data: %s",
-    "columns": "data: {columns: %s}",
-    "a column": "data: {columns: {anchor: %s}}",
-    "labels": "data: {labels: {a: %s}}",
+    "columns": "data: {task: {columns: %s}}",
+    "a column": "data: {task: {columns: {anchor: %s}}}",
+    "labels": "data: {task: {labels: {a: %s}}}",
     "the encoder's config": "model: {encoder: {init_args: {config: %s}}}",
     "a key of it": "model: {encoder: {init_args: {config: {model_type: bert, a: %s}}}}",
     "an augmenter's arguments": "model: {views: {anchor: [{class_path: NlpaugView, init_args: {arguments: "
@@ -64,8 +64,8 @@ def test_an_option_names_no_class_where_a_plain_value_stands(
 ) -> None:
     (foreign / "other.yaml").write_text(f"encoder: {{init_args: {{config: {json.dumps(EVIL)}}}}}")
     for option in (
-        f"--data.columns={json.dumps(EVIL)}",
-        f"--data.columns.anchor={json.dumps(EVIL)}",
+        f"--data.task.columns={json.dumps(EVIL)}",
+        f"--data.task.columns.anchor={json.dumps(EVIL)}",
         f"--model.encoder.config={json.dumps(POPEN)}",
         f"--model.encoder.init_args.config={json.dumps(EVIL)}",
         "--model.encoder.config.class_path=evil.Evil",

@@ -55,7 +55,14 @@ def test_spans_of_documents_are_shown(
     documents = [" ".join(tiny.TEXTS)] * 3
     Path("documents.txt").write_text("".join(f"{text}\n" for text in documents), encoding="utf-8")
     words = ["views", "--recipe", "declutr", "--encoder", files["bert"], "--data.train", "documents.txt"]
-    words += ["--data.pairing.min_length", "4", "--data.pairing.max_length", "16", "--data.pairing.anchors", "1"]
+    words += [
+        "--data.task.pairing.min_length",
+        "4",
+        "--data.task.pairing.max_length",
+        "16",
+        "--data.task.pairing.anchors",
+        "1",
+    ]
     assert run([*words, "--model.encoder.max_length", "32", "--n", "2"]) == 0
     assert "views.anchor[0]" in capsys.readouterr().out
 

@@ -55,14 +55,14 @@ def test_columns_are_named_in_words(
     monkeypatch.chdir(tmp_path)
     short = printed(["--columns", "anchor=searched for", "positive=clicked=1", "--lr", "1e-3"], capsys)
     assert isinstance(short, dict)
-    assert short["data"]["columns"] == {"anchor": "searched for", "positive": "clicked=1"}
+    assert short["data"]["task"]["columns"] == {"anchor": "searched for", "positive": "clicked=1"}
     assert short["model"]["optimizer"]["init_args"]["lr"] == 1e-3
     several = ["--columns", "text=title", "text=body", "text=notes"]
-    assert spelled_out(several) == ["--data.columns", '{"text": ["title", "body", "notes"]}']
-    for option in ("--data.eval_columns", "--data.tasks.nli.columns", "--stage2.columns"):
+    assert spelled_out(several) == ["--data.task.columns", '{"text": ["title", "body", "notes"]}']
+    for option in ("--data.task.eval_columns", "--data.tasks.nli.columns", "--stage2.columns"):
         words = spelled_out([option, "target=gold", "--seed_everything=1"])
         assert words[1:] == ['{"target": "gold"}', "--seed_everything=1"]
-    others = ["--data.columns", "{text: a}", "a=b", "--vary", "columns=1,2", "x=y"]
+    others = ["--data.task.columns", "{text: a}", "a=b", "--vary", "columns=1,2", "x=y"]
     assert spelled_out(others)[:3] == others[:3]
 
 
@@ -116,7 +116,7 @@ def test_the_help_of_fit_is_one_screen_and_names_what_is_there(capsys: pytest.Ca
         (["--batch_size", "many"], "data.batch_size: expected a whole number, got many"),
         (["--data.drop_last", "often"], "data.drop_last: expected true or false, got often"),
         (
-            ["--data.columns", "3"],
+            ["--data.task.columns", "3"],
             "columns: expected names and values, as in '{name: value}' or null, got 3",
         ),
         (

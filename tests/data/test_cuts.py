@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import tiny
 
+from contrastive_text.data import TextTask
 from contrastive_text.data import training_set as cuts
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.encoders import TransformerEncoder
@@ -28,7 +29,9 @@ def documents(tmp_path: Path) -> str:
 def spans(bert: str, documents: str, cache: Path, room: int, **options: str) -> TextDataModule:
     """Spans of 4 to 8 tokens, in an encoder with room for so many."""
     pairing = Spans(anchors=1, positives=2, min_length=4, max_length=8, **options)  # type: ignore[arg-type]  # words
-    made = TextDataModule(documents, pairing=pairing, batch_size=8, drop_last=False, cache_dir=str(cache))
+    made = TextDataModule(
+        documents, task=TextTask(pairing=pairing), batch_size=8, drop_last=False, cache_dir=str(cache)
+    )
     made.attach(ContrastiveModule(TransformerEncoder(bert, max_length=room + 2)))
     made.setup("fit")
     return made

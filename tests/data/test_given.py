@@ -46,7 +46,7 @@ def batches(bert: str, data: TextDataModule) -> list[dict[str, Any]]:
 
 def test_every_form_gives_the_batches_of_a_file(bert: str, tmp_path: Path) -> None:
     found = {
-        name: batches(bert, TextDataModule(train=given, pairing=Given(), batch_size=4))
+        name: batches(bert, TextDataModule(train=given, task=TextTask(pairing=Given()), batch_size=4))
         for name, given in forms(tmp_path).items()
     }
     assert all(each == found["file"] for each in found.values()), found.keys()
@@ -58,7 +58,7 @@ def test_a_checkpoint_keeps_the_record_and_asks_for_the_rows_again(bert: str, tm
     options: dict[str, Any] = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
     options |= {"enable_progress_bar": False, "enable_model_summary": False}
     path = tmp_path / "a.ckpt"
-    data = TextDataModule(train=ROWS, pairing=Given(), batch_size=4)
+    data = TextDataModule(train=ROWS, task=TextTask(pairing=Given()), batch_size=4)
     trainer = pl.Trainer(max_steps=1, **options)
     trainer.fit(tiny.module(bert), datamodule=data)
     trainer.save_checkpoint(path)
@@ -71,7 +71,7 @@ def test_a_checkpoint_keeps_the_record_and_asks_for_the_rows_again(bert: str, tm
         TextDataModule.load_from_checkpoint(path)
     again = TextDataModule.load_from_checkpoint(path, train=ROWS)
     assert str(again.train) == record
-    others = TextDataModule(train=ROWS[:11] + ROWS[:1], pairing=Given(), batch_size=4)
+    others = TextDataModule(train=ROWS[:11] + ROWS[:1], task=TextTask(pairing=Given()), batch_size=4)
     for given in (again, others):
         resumed = pl.Trainer(max_steps=2, **options)
         if given is again:

@@ -57,7 +57,7 @@ some_texts = st.lists(st.sampled_from([*tiny.TEXTS[:12], "  spaced  ", "a"]), mi
 def test_rows_are_as_long_as_they_can_be_and_no_longer(
     tokenizer: TextTokenizer, cache: Path, documents: list[list[str]], limit: int
 ) -> None:
-    table = joined(table_of(*documents), limit, tokenizer, cache, "data.join")
+    table = joined(table_of(*documents), limit, tokenizer, cache, "data.task.join")
     room = limit - tokenizer.specials
 
     def tokens(text: str) -> int:
@@ -83,7 +83,7 @@ def test_a_blank_line_and_the_end_of_a_file_end_a_document_and_it_is_said(tmp_pa
         (three / f"{name}.txt").write_text(f"{name}\n")
     table = read_rows([one, two, three], reads=("text",))
     assert table.sizes == (2, 1, 2, 1, 1, 1)
-    whole = joined(table, 64, TOKENIZERS[0], cache, "data.join")
+    whole = joined(table, 64, TOKENIZERS[0], cache, "data.task.join")
     assert [row["text"] for row in whole] == ["a b c d", "e f", "g h i", "j", "k\n".strip(), "l"]
     assert whole.understood.splitlines()[-1] == (
         "joined: 6 rows of up to 64 tokens, from 8 texts in 6 documents, 0 of them longer and alone"
@@ -111,12 +111,16 @@ def test_what_cannot_be_joined_is_refused(tmp_path: Path) -> None:
     module = tiny.module(tiny.save_bert(tmp_path / "bert"))
     texts, pairs = tiny.write_texts(tmp_path / "texts.txt"), tiny.write_pairs(tmp_path / "pairs.tsv")
     for train, options, message in (
-        (texts, {"join": 2}, r"data\.join: expected more than the 2 special tokens and at most .* 32, got 2"),
-        (texts, {"join": 33}, r"data\.join: .* at most the max_length of the encoder, 32, got 33"),
+        (
+            texts,
+            {"join": 2},
+            r"data\.task\.join: expected more than the 2 special tokens and at most .* 32, got 2",
+        ),
+        (texts, {"join": 33}, r"data\.task\.join: .* at most the max_length of the encoder, 32, got 33"),
         (
             pairs,
             {"join": 32, "pairing": Given()},
-            r"data\.join: expected single texts .* rows of anchor, positive",
+            r"data\.task\.join: expected single texts .* rows of anchor, positive",
         ),
     ):
         data = tiny.data(train, **options)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contrastive_text.core.random import fold, generator
@@ -70,37 +70,37 @@ def test_too_few_rounds_don_t(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 255, 256, 65_535, 65_536, 70_000])
-def test_a_permutation_is_numpy_s_bit_for_bit_in_less_memory(size: int) -> None:
+def test_a_permutation_is_numpy_s_bit_for_bit_in_less_memory(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, order = generator(5).permutation(size), keyed_order(size, key=5)
     assert isinstance(order, np.ndarray)
     assert np.array_equal(order, drawn)
     assert order.itemsize < drawn.itemsize
-    assert isinstance(keyed_order(size, key=5, permutation_rows=size - 1), Bijection)
+    monkeypatch.setattr(orders, "PERMUTATION_ROWS", size - 1)
+    assert isinstance(keyed_order(size, key=5), Bijection)
 
 
-@given(
-    size=st.integers(1, 30),
-    start=st.integers(0, 90),
-    count=st.integers(1, 90),
-    permutation_rows=st.sampled_from([0, 1 << 24]),
-)
+@pytest.mark.parametrize("bound", [0, 1 << 24])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the bound is the same for all
+@given(size=st.integers(1, 30), start=st.integers(0, 90), count=st.integers(1, 90))
 def test_passes_follow_each_other_each_in_an_order_of_its_own(
-    size: int, start: int, count: int, permutation_rows: int
+    monkeypatch: pytest.MonkeyPatch, bound: int, size: int, start: int, count: int
 ) -> None:
+    monkeypatch.setattr(orders, "PERMUTATION_ROWS", bound)
     keys = [fold(7, 8), *(fold(7, 8, number) for number in range(1, 200))]  # the first as in runs of one pass
     passes = range(-(-(start + count) // size))
-    whole = [
-        number * size + keyed_order(size, keys[number], permutation_rows)[:].astype(int) for number in passes
-    ]
-    order = EpochOrder(size, (7, 8), permutation_rows)
+    whole = [number * size + keyed_order(size, keys[number])[:].astype(int) for number in passes]
+    order = EpochOrder(size, (7, 8))
     for _ in range(2):  # the last pass is kept, the others are computed again
         assert order(start, start + count).tolist() == np.concatenate(whole)[start : start + count].tolist()
 
 
-@pytest.mark.parametrize("permutation_rows", [0, 1 << 24])
-def test_every_epoch_seed_task_and_pass_has_an_order_of_its_own(permutation_rows: int) -> None:
+@pytest.mark.parametrize("bound", [0, 1 << 24])
+def test_every_epoch_seed_task_and_pass_has_an_order_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, bound: int
+) -> None:
+    monkeypatch.setattr(orders, "PERMUTATION_ROWS", bound)
     keys = [(1, 2, 3), (1, 2, 4), (1, 3, 3), (2, 2, 3)]
-    orders_ = [EpochOrder(40, key, permutation_rows) for key in keys]
+    orders_ = [EpochOrder(40, key) for key in keys]
     seen = [tuple(order(0, 40)) for order in orders_] + [tuple(orders_[0](40, 80) - 40)]
     assert len(set(seen)) == 5
-    assert seen[0] == tuple(EpochOrder(40, keys[0], permutation_rows)(0, 40))
+    assert seen[0] == tuple(EpochOrder(40, keys[0])(0, 40))

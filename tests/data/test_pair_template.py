@@ -12,6 +12,7 @@ from transformers import BertModel, PreTrainedTokenizerBase, PreTrainedTokenizer
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.types import TextPair
+from contrastive_text.data import TextTask
 from contrastive_text.data.collator import Collator, KeyedRow
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.tokenizing import PairTemplate, TextTokenizer, learn_vocabulary
@@ -118,7 +119,7 @@ def run_on(folder: Path, views: dict[str, list[View]]) -> tuple[ContrastiveModul
     (folder / "pairs.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     encoder = TransformerEncoder(tiny.save_bert(folder / "bert"), max_length=16)
     module = ContrastiveModule(encoder, objectives={"pairs": TextClassification(2)}, views=views)
-    data = TextDataModule(train=str(folder / "pairs.tsv"), pairing=OneSequence(), batch_size=4)
+    data = TextDataModule(train=str(folder / "pairs.tsv"), task=TextTask(pairing=OneSequence()), batch_size=4)
     data.attach(module)
     data.setup("fit")
     return module, data

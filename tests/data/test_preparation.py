@@ -11,7 +11,7 @@ import several
 import tiny
 import torch
 
-from contrastive_text.data import EpochRoundRobin, TextTask
+from contrastive_text.data import EpochRoundRobin, TextTask, sampler
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.preparation import drawn
 from contrastive_text.losses import InfoNCE
@@ -40,18 +40,18 @@ def test_a_limit_draws_the_same_rows_whatever_the_batches_and_smaller_ones_among
     assert rows(limit=10, batch_size=3) == ten
     assert set(ten) < set(rows(limit=20))
     assert set(ten) != set(rows(limit=10, seed=7))
-    few = rows(limit=10, permutation_rows=39)
-    assert len(set(few)) == 10
-    assert set(few) != set(ten)
-    assert set(few) < set(rows(limit=20, permutation_rows=39))
     assert rows(limit=40) == list(tiny.TEXTS)  # all of them, in the order of the file
     assert (rows(limit="25%"), rows(limit="100%")) == (ten, list(tiny.TEXTS))
     for share in ("0%", "101%", "a%", "0.1"):
-        with pytest.raises(ValueError, match=rf"data\.limit: expected .* got '{share}'; such as 1000 or 10%"):
+        with pytest.raises(
+            ValueError, match=rf"data\.task\.limit: expected .* got '{share}'; such as 1000 or 10%"
+        ):
             rows(limit=share)
     neighbours = rows(limit=10, pairing=Neighbours())
     assert set(neighbours) < set(tiny.TEXTS[:-1])
-    with pytest.raises(ValueError, match=r"data\.limit: expected at most the 40 rows that there are, got 41"):
+    with pytest.raises(
+        ValueError, match=r"data\.task\.limit: expected at most the 40 rows that there are, got 41"
+    ):
         rows(limit=41)
 
 
@@ -104,14 +104,16 @@ def test_a_fraction_is_drawn_anew_each_epoch(tmp_path: Path, bert: str) -> None:
     ]
 
 
-def test_a_few_of_many_rows_are_drawn_in_the_memory_of_a_few() -> None:
+def test_a_few_of_many_rows_are_drawn_in_the_memory_of_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "PERMUTATION_ROWS", 10**6)
     tracemalloc.start()
     try:
-        chosen, _ = drawn(range(10**7), 1000, seed=1, task="train", permutation_rows=10**6)
+        chosen, _ = drawn(range(10**7), 1000, seed=1, task="train")
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert sorted(set(chosen)) == list(chosen)
+    assert {*chosen} < {*drawn(range(10**7), 2000, seed=1, task="train")[0]}
     assert 0 <= chosen[0] < chosen[-1] < 10**7
     assert peak < 200_000
 
@@ -119,18 +121,17 @@ def test_a_few_of_many_rows_are_drawn_in_the_memory_of_a_few() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"permutation_rows": -1}, r"data\.permutation_rows: expected 0 or more, got -1"),
-        ({"limit": 0}, r"data\.limit: expected 1 or more, got 0"),
-        ({"repeat": 0}, r"data\.repeat: expected 1 or more, got 0"),
+        ({"limit": 0}, r"data\.task\.limit: expected 1 or more, got 0"),
+        ({"repeat": 0}, r"data\.task\.repeat: expected 1 or more, got 0"),
         ({"tasks": {"a": TextTask(limit=0)}, "train": None}, r"data\.tasks\.a\.limit: expected 1 or more"),
-        ({"tasks": {"a": TextTask()}, "train": None, "repeat": 3}, r"data\.repeat: expected none beside tasks"),
+        ({"tasks": {"a": TextTask()}, "train": None, "repeat": 3}, r"data\.task\.repeat: expected no option"),
         ({"tasks": {"a": TextTask(fraction=6)}, "train": None}, r"data\.tasks\.a\.fraction: expected a share"),
         (
             {"tasks": {"a": TextTask(fraction=0.5, repeat=2)}, "train": None},
-            r"data\.tasks\.a\.repeat: expected none beside fraction, got 2",
+            r"data\.tasks\.a\.repeat: expected no repeat next to fraction, got 2",
         ),
     ],
 )
 def test_numbers_of_rows_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        TextDataModule(**{"train": "texts.txt", **options})
+        tiny.data(**{"train": "texts.txt", **options})

@@ -222,8 +222,8 @@ def test_two_originals_are_two_slots_each_with_tokens_hidden_of_its_own(
 
 
 def test_fewer_than_one_original_is_refused_at_construction(documents: str) -> None:
-    with pytest.raises(ValueError, match=r"data\.originals: expected 1 or more, got 0"):
-        TextDataModule(train=documents, originals=0)
+    with pytest.raises(ValueError, match=r"data\.task\.originals: expected 1 or more, got 0"):
+        tiny.data(documents, originals=0)
 
 
 # Spans

@@ -164,7 +164,7 @@ def test_supervised_simcse_has_the_settings_of_its_readme(
 ) -> None:
     config = read_recipe(name)
     assert config["model"]["encoder"]["init_args"] == {"model_name_or_path": encoder, "max_length": 32}
-    assert config["data"] == {"batch_size": 512, "pairing": "Given"}
+    assert config["data"] == {"task": {"pairing": "Given"}, "batch_size": 512}
     assert config["trainer"]["max_epochs"] == 3
     module = built(name, bert)
     assert (module.optimizer.lr, module.optimizer.weight_decay) == (rate, 0.0)
@@ -247,12 +247,12 @@ def test_consert_s_second_stages_alter_one_of_two_views_of_single_texts(
     assert set(module.encoder.dropout_in_effect.values()) == {0.1}
     assert config["trainer"]["max_epochs"] == epochs
     assert config["trainer"]["callbacks"][0]["init_args"]["patience"] == 10
-    assert "pairing" not in config["data"]
+    assert "task" not in config["data"]
 
 
 def test_two_masked_copies_weigh_as_the_sum_of_two_losses(bert: str) -> None:
     module, logits = built("clear_mlm_double_mask", bert), nn.Linear(4, 9)
-    assert read_recipe("clear_mlm_double_mask")["data"]["originals"] == 2
+    assert read_recipe("clear_mlm_double_mask")["data"]["task"]["originals"] == 2
     hidden, labels = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.arange(6)
 
     def loss(copies: slice) -> float:

@@ -54,5 +54,5 @@ def test_bytes_of_another_encoding_and_folders_are_answers(tmp_path: Path, conte
 
 
 def test_an_option_that_is_no_yaml_is_named() -> None:
-    with pytest.raises(InvalidValueError, match=r"--data\.labels: \{a: .*line 1, column"):
-        option_over({}, "data.labels", "{a: [")
+    with pytest.raises(InvalidValueError, match=r"--data\.task\.labels: \{a: .*line 1, column"):
+        option_over({}, "data.task.labels", "{a: [")

@@ -42,6 +42,7 @@ def run(
     dropout: float = 0.2,
     callbacks: tuple[Callback, ...] = (),
     data: dict[str, Any] | None = None,
+    computed_above: int | None = None,
     schedule: Schedule | None = None,
     **options: Any,
 ) -> dict[str, Tensor]:
@@ -68,7 +69,8 @@ def run(
         **{"max_steps": steps, **options},
     )
     loaded = several.data(tasks, mixture, num_workers=workers, **(data or {}))
-    trainer.fit(module, loaded, ckpt_path=resume, weights_only=True)
+    with tiny.computed_above(computed_above):
+        trainer.fit(module, loaded, ckpt_path=resume, weights_only=True)
     assert trainer.global_step == steps
     return dict(flat(module.state_dict()))
 

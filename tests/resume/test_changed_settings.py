@@ -112,7 +112,7 @@ APPLIED: list[tuple[str, Any, str]] = [
     ("model.encoder.dropout", 0.4, "model.encoder.dropout 0.4 instead of None"),
     ("model.encoder.max_length", 6, "model.encoder.max_length 6 instead of 32"),
     ("data.batch_size", 10, "data.batch_size 10 instead of 8"),
-    ("data.limit", 32, "data.limit 32 instead of None"),
+    ("data.task.limit", 32, "data.task.limit 32 instead of None"),
     ("data.train", "others", "data.train "),
     ("seed_everything", 7, "data.seed 7 instead of 42"),
     ("trainer.accumulate_grad_batches", 2, "trainer.accumulate_grad_batches 2 instead of 1"),
@@ -243,8 +243,8 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("inside", "data.batch_size", 4, r"ckpt_path: expected the 5 batches an epoch"),
     ("inside", "data.train", "others", r"ckpt_path: expected the rows of train"),
     ("inside", "seed_everything", 7, r"ckpt_path: expected the 5 batches an epoch"),
-    ("inside", "data.limit", 32, r"ckpt_path: expected the 5 batches an epoch"),
-    ("inside", "data.repeat", 9, r"ckpt_path: expected the 5 batches an epoch"),
+    ("inside", "data.task.limit", 32, r"ckpt_path: expected the 5 batches an epoch"),
+    ("inside", "data.task.repeat", 9, r"ckpt_path: expected the 5 batches an epoch"),
 ]
 
 

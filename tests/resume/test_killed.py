@@ -48,7 +48,7 @@ def long_run(folder: Path, bert: str, data: Path, mixture: str | None, **options
     tasks = several.write_tasks(data)
     if mixture is not None:
         # Two of the tasks have more rows, and one fewer.
-        options["data"] = {"permutation_rows": 20} if "computed" in mixture else {}
+        options["computed_above"] = 20 if "computed" in mixture else None
         return run(folder, bert, tasks, STEPS, mixture=MIXTURE_PARTS[mixture](), **options)
     torch.manual_seed(0)
     module = tiny.module(bert, dropout=0.2, views={"positive": [SwapWords(0.3)], "anchor": [FeatureCutoff(0.2)]})

@@ -77,7 +77,7 @@ def test_what_combines_gradients_resumes_too(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
-    [{"limit_train_batches": 2, "data": {"permutation_rows": 4}}, {}],
+    [{"limit_train_batches": 2, "computed_above": 4}, {}],
     ids=["limited epochs, computed orders", "whole epochs"],
 )
 def test_runs_by_epochs_are_taken_up_at_every_step(

@@ -164,9 +164,9 @@ def test_a_text_without_a_vector_is_found_before_the_run_says_what_it_is_with_it
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    ({"pairing": Spans(anchors=1, positives=1, min_length=2, max_length=3)}, "data.pairing: .* got Spans"),
-    ({"join": 12}, "data.join: .* got texts that are joined; take GuideModel"),
-    ({"pairing": OneSequence()}, "data.pairing: expected single texts for GuideFile.* set pairing: Given"),
+    ({"pairing": Spans(anchors=1, positives=1, min_length=2, max_length=3)}, "data.task.pairing: .* got Spans"),
+    ({"join": 12}, "data.task.join: .* got texts that are joined; take GuideModel"),
+    ({"pairing": OneSequence()}, "data.task.pairing: expected single texts for GuideFile.* set pairing: Given"),
 ])  # fmt: skip
 def test_rows_that_are_no_texts_of_a_file_are_refused(
     made: dict[str, str], options: dict[str, Any], said: str

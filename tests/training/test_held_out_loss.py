@@ -118,11 +118,11 @@ def test_what_a_pairing_draws_and_a_small_file_are_the_same_each_time(bert: str,
 
 def test_what_gives_no_loss_is_refused_before_training(bert: str, tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"data.held_out: expected an objective that reads unaltered texts, got mlm"
+        ValueError, match=r"data.task.held_out: expected an objective that reads unaltered texts, got mlm"
     ):
         losses_over(module_of(bert, objectives={"mlm": MaskedLM()}), data_of(tmp_path))
-    with pytest.raises(ValueError, match=r"data.held_out: expected none beside tasks"):
-        TextDataModule(held_out="a.tsv", tasks={"a": TextTask("b.tsv")})
+    with pytest.raises(ValueError, match=r"data.task.held_out: expected no option of one data set"):
+        TextDataModule(task=TextTask(held_out="a.tsv"), tasks={"a": TextTask("b.tsv")})
     texts = tiny.write_texts(tmp_path / "texts.txt")
     with pytest.raises(ValueError, match="anchor"):
         losses_over(module_of(bert), data_of(tmp_path, held_out=texts))

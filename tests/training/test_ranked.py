@@ -16,7 +16,7 @@ from retrieval_files import write_beir
 from contrastive_text.data import RetrievalSet, read_beir
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.evaluation_loaders import PlainLoaders
-from contrastive_text.data.retrieval import RetrievalFiles
+from contrastive_text.data.retrieval import Retrieval
 from contrastive_text.data.run_tables import RunTables
 from contrastive_text.evaluation import CachedEncoder, score_retrieval
 from contrastive_text.metrics import FIGURES
@@ -71,9 +71,10 @@ def test_a_run_is_validated_by_ranking_and_keeps_the_best(bert: str, tmp_path: P
     pairs.write_text("".join(f"{query}\t{answer}\n" for query, answer in rows))
     module, best, summary = module_of(bert), BestCheckpoint(dirpath=str(tmp_path / "best")), RunSummary()
     data = data_of(
-        tmp_path, retrieval=[str(tmp_path / "small"), str(pairs)], retrieval_documents=20,
-        retrieval_columns={"anchor": "searched"},
-        retrieval_corpus=tiny.write_texts(tmp_path / "more.txt", tiny.TEXTS[20:]),
+        tmp_path, retrieval=Retrieval(
+            [str(tmp_path / "small"), str(pairs)], documents=20, columns={"anchor": "searched"},
+            corpus=tiny.write_texts(tmp_path / "more.txt", tiny.TEXTS[20:]),
+        ),
     )  # fmt: skip
     trainer = trainer_of(tmp_path, [best, summary])
     trainer.fit(module, data)
@@ -92,22 +93,22 @@ def test_names_and_bounds_are_checked(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_set(tmp_path / name / "small")
     with pytest.raises(ValueError, match="folders and files of different names, got small twice"):
-        RetrievalFiles([str(tmp_path / "a/small"), str(tmp_path / "b/small")]).read()
+        Retrieval([str(tmp_path / "a/small"), str(tmp_path / "b/small")]).read()
     with pytest.raises(ValueError, match="got small twice"):
-        RetrievalFiles(str(tmp_path / "a/small")).read(taken=["small"])
-    with pytest.raises(ValueError, match="retrieval_corpus: expected a file of pairs"):
-        RetrievalFiles(str(tmp_path / "a/small"), corpus="more.txt").read()
-    with pytest.raises(ValueError, match="retrieval_columns: expected a file of pairs"):
-        RetrievalFiles(str(tmp_path / "a/small"), columns={"anchor": "searched"}).read()
-    with pytest.raises(ValueError, match="retrieval_documents: expected 1 or more, got 0"):
-        TextDataModule(retrieval_documents=0)
+        Retrieval(str(tmp_path / "a/small")).read(taken=["small"])
+    with pytest.raises(ValueError, match=r"retrieval\.corpus: expected a file of pairs"):
+        Retrieval(str(tmp_path / "a/small"), corpus="more.txt").read()
+    with pytest.raises(ValueError, match=r"retrieval\.columns: expected a file of pairs"):
+        Retrieval(str(tmp_path / "a/small"), columns={"anchor": "searched"}).read()
+    with pytest.raises(ValueError, match=r"retrieval\.documents: expected 1 or more, got 0"):
+        Retrieval(documents=0)
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        RetrievalFiles(str(tmp_path / "nowhere.tsv")).read()
+        Retrieval(str(tmp_path / "nowhere.tsv")).read()
 
 
 def scores_over(module: ContrastiveModule, folder: str, most: int | None = None) -> HeldOutScores:
     """Returns the scores of a set after so many batches of each loader."""
-    tables = RunTables({}, False, {}, None, retrieval=RetrievalFiles(folder))
+    tables = RunTables({}, False, {}, None, retrieval=Retrieval(folder))
     tables.read("validation", {})
     tokenizer = module.text_tokenizer(training=False)
     assert tokenizer is not None

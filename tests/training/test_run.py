@@ -64,8 +64,8 @@ def options_of(recipe: str, files: dict[str, str]) -> dict[str, Any]:
         return options | {
             "data.cache_dir": "tokens",
             "data.train": files["documents"],
-            "data.pairing.min_length": 8,
-            "data.pairing.max_length": 32,
+            "data.task.pairing.min_length": 8,
+            "data.task.pairing.max_length": 32,
         }
     return options | {"data.train": files["texts"]}
 
@@ -161,7 +161,7 @@ def test_names_find_their_places_and_values_may_be_parts(files: dict[str, str]) 
         ({"max_steps": -4}, "trainer: .*max_steps"),
         ({"seed": -4}, "seed_everything: expected 0 to"),
         ({"ckpt_path": "none.ckpt"}, "expected a file, found none at none.ckpt"),
-        ({"train": "a.txt", "tasks": {"one": {}}}, r"data\.train: expected none beside tasks"),
+        ({"train": "a.txt", "tasks": {"one": {}}}, r"data\.train: expected no files next to data"),
     ],
 )
 def test_what_no_run_can_be_made_of_is_answered(

@@ -9,6 +9,7 @@ import tiny
 
 from contrastive_text import ContrastiveModule, TextDataModule
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.data import TextTask
 from contrastive_text.pairings import Given, Spans
 from contrastive_text.training import WeightedSum
 from contrastive_text.training.checks import check_pairings, check_strategy
@@ -34,10 +35,10 @@ def test_pairings_are_compared_by_class_and_by_task(tmp_path: Path) -> None:
     for name in ("simcse", "simcse_sup", "declutr", "consert_joint_base", "cs224n"):  # a pairing each
         trainer.datamodule = TextDataModule.from_recipe(name, num_workers=0)
         check_pairings(trainer, name)
-    trainer.datamodule = TextDataModule(pairing=Spans(anchors=1))
+    trainer.datamodule = TextDataModule(task=TextTask(pairing=Spans(anchors=1)))
     check_pairings(trainer, "declutr")
     check_pairings(trainer, None)
-    with pytest.raises(InvalidValueError, match=r"data\.pairing: expected SameText, .* got Spans"):
+    with pytest.raises(InvalidValueError, match=r"data\.task\.pairing: expected SameText, .* got Spans"):
         check_pairings(trainer, "simcse")
     tasks = {"sentiment": {}, "paraphrase": {"pairing": "Given"}, "similarity": {"pairing": "SameText"}}
     trainer.datamodule = TextDataModule.from_recipe("cs224n", tasks=tasks)
@@ -47,8 +48,8 @@ def test_pairings_are_compared_by_class_and_by_task(tmp_path: Path) -> None:
 
 def test_data_of_a_recipe_take_options_over_it() -> None:
     data = TextDataModule.from_recipe("declutr", train="docs.jsonl", batch_size=8)
-    assert isinstance(data.pairing, Spans) and (data.train, data.batch_size) == ("docs.jsonl", 8)
-    assert isinstance(TextDataModule.from_recipe("simcse", pairing=Given()).pairing, Given)
+    assert isinstance(data.task.pairing, Spans) and (data.train, data.batch_size) == ("docs.jsonl", 8)
+    assert isinstance(TextDataModule.from_recipe("simcse", pairing=Given()).task.pairing, Given)
     with pytest.raises(InvalidValueError, match="got 'trian'; did you mean 'train'"):
         TextDataModule.from_recipe("simcse", trian="a.txt")
 

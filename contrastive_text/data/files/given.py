@@ -28,8 +28,8 @@ else:
     Source = str | list[str]
 GIVEN = "given:"
 """What the record of rows begins with that were given from Python."""
-PLACES = ("train", "held_out", "validation", "test", "predict", "retrieval", "retrieval_corpus")
-"""Arguments of the data that name files, in whose place rows may be given."""
+PLACES = ("train", "validation", "test", "predict", "held_out", "files", "corpus")
+"""Arguments of ``TextDataModule``, ``TextTask`` and ``Retrieval`` that name files or hold rows."""
 _LOOKED_AT = 1000
 """Of a list of strings, to tell names of files from texts."""
 _TODO = "give a list of texts, dicts or tuples, a DataFrame, or a datasets.Dataset"
@@ -200,13 +200,8 @@ def source(where: str, given: Any) -> Any:  # Any: names of files stay as they a
 
 
 def given_sources(options: Mapping[str, Any]) -> dict[str, Any]:  # Any: arguments of the data
-    """Returns arguments of ``TextDataModule`` with rows as ``GivenRows``, wherever files may stand."""
-    return {name: given_source(name, value) if name in PLACES else value for name, value in options.items()}
-
-
-def given_source(name: str, given: Any) -> Any:  # Any: as for ``source``
-    """Returns what stands for an argument of the data, one of ``PLACES``; see ``source``."""
-    return source(f"data.{name}", given)
+    """Returns arguments of ``TextDataModule`` with rows as ``GivenRows``, wherever files may be named."""
+    return {name: source(f"data.{name}", value) if name in PLACES else value for name, value in options.items()}
 
 
 def check_given(arguments: Mapping[str, Any], where: str = "data") -> None:  # Any: arguments of the data
@@ -222,6 +217,9 @@ def check_given(arguments: Mapping[str, Any], where: str = "data") -> None:  # A
                 raise missing_rows(f"{where}.{name}", each)
     for name, task in (arguments.get("tasks") or {}).items():
         check_given(vars(task), f"{where}.tasks.{name}")
+    for name in ("task", "retrieval"):
+        if name in arguments:
+            check_given(vars(arguments[name]), f"{where}.{name}")
 
 
 def _looks_like_a_file(text: str) -> bool:

@@ -206,7 +206,7 @@ def meaning_of(column: str, labels: Iterable[str], names: Mapping[str, str]) -> 
     Args:
         column: Name of the column.
         labels: As ``label_of`` gives them.
-        names: Label -> the word that it stands for, as ``data.labels`` has them.
+        names: Label -> the word that it stands for, as ``data.task.labels`` has them.
 
     Example:
         >>> meaning_of("label", ["0", "1"], {}), meaning_of("score", ["0", "1", "4.5"], {})

@@ -21,7 +21,7 @@ from contrastive_text.data.files.formats import FileForm
 LABELLED = ("text", "target")
 YES_NO = Classes.of(2, "classes")
 TARGETS: Mapping[str, Any] = {"target": Classes(NLI)}
-RUN: Mapping[str, Any] = {"form": FileForm.of_run("data")}
+RUN: Mapping[str, Any] = {"form": FileForm.of_run("data.task")}
 ALL_NLI = "split\tsentence1\tsentence2\tlabel\ntrain\ta\tb\t0\ntrain\tc\td\t1\ndev\te\tf\t2\n"
 OTHERWISE = "expected lines that end in newlines"
 SCORES = "score\tsentence1\tsentence2\n"
@@ -66,8 +66,8 @@ COLUMNS = [
             {"columns": {"text": "zzz"}}),
     Refusal("a.csv", "genre\n1\n", (*PAIR, "subset"), ["expected a column for anchor"]),
     Refusal("a.csv", "1,What is a cat?,It is an animal.\n", PAIR,
-            ["a column for anchor", "first line is a row: give --data.header anchor,positive,field3"], RUN),
-    Refusal("a.csv", "frage;antwort\na;b\n", PAIR, ["separated by semicolons, give --data.separator ';'"], RUN),
+            ["a column for anchor", "first line is a row: give --data.task.header anchor,positive,field3"], RUN),
+    Refusal("a.csv", "frage;antwort\na;b\n", PAIR, ["by semicolons, give --data.task.separator ';'"], RUN),
     Refusal("a.tsv", "text\ttext\n1\t2\n", TEXT, ["a.tsv:1: expected every name once, got text twice"]),
     Refusal("a.txt", "one\n", PAIR, ["a.txt: expected anchor, positive, got a .txt file", "one text a", ".tsv"]),
     Refusal("a.tsv", ALL_NLI, SCORED, ["rows of one split, got train (2), dev (1); give split train"], TARGETS),
