@@ -34,10 +34,10 @@ from contrastive_text.data import RetrievalSet, read_pairs
 from contrastive_text.data.prompts import NO_PROMPTS
 from contrastive_text.data.retrieval import read_pair_corpus
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.mteb_model import MTEBModel
+from contrastive_text.evaluation.mteb import MTEBModel
 from contrastive_text.evaluation.retrieval import retrieval_figures
-from contrastive_text.evaluation.sts.cosine import score_tasks
-from contrastive_text.evaluation.sts.data import STSPairs
+from contrastive_text.evaluation.sts import score_tasks
+from contrastive_text.evaluation.sts_data import STSPairs
 from contrastive_text.metrics.bootstrap import paired_bootstrap_mean
 from contrastive_text.training.held_out import RankedScores
 from contrastive_text.training.run import Run

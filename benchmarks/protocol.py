@@ -35,8 +35,8 @@ from contrastive_text import Run, SentenceEncoder
 from contrastive_text.cli.configuration import configured
 from contrastive_text.cli.words import expand_recipes
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.sts.cosine import aggregate, pair_cosines
-from contrastive_text.evaluation.sts.data import STSPairs, find_sts
+from contrastive_text.evaluation.sts import aggregate, pair_cosines
+from contrastive_text.evaluation.sts_data import STSPairs, find_sts
 from contrastive_text.metrics.bootstrap import PairedBootstrap, paired_bootstrap_spearman
 
 TASKS = ("STS12", "STS14", "STS15", "STS-B", "SICK-R")

@@ -30,8 +30,8 @@ from timing import parser, ratio_and_range, take_turns
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.sts.cosine import score_tasks
-from contrastive_text.evaluation.sts.data import STSPairs, find_sts
+from contrastive_text.evaluation.sts import score_tasks
+from contrastive_text.evaluation.sts_data import STSPairs, find_sts
 
 TOLERANCE = 1e-4
 """By how much correlations of the same pairs may differ: float32 orders a few nearly equal pairs anew."""

@@ -2,7 +2,7 @@
 
     python benchmarks/transfer.py --data FOLDER
 
-The folder has data sets as ``evaluation.senteval.transfer_data`` finds them; those that it lacks are left out.
+The folder has data sets as ``evaluation.senteval_data`` finds them; those that it lacks are left out.
 The vectors are encoded first, into a folder that a second run starts from: what it takes is the reading of files
 and of vectors, and the classifiers, whose time is that of the processor.
 
@@ -25,11 +25,10 @@ from timing import parser
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.classifiers import CLASSIFIERS, PROTOCOLS
 from contrastive_text.evaluation.results import ScoreTable
-from contrastive_text.evaluation.senteval.classifiers import CLASSIFIERS, PROTOCOLS
-from contrastive_text.evaluation.senteval.labelled_texts import LabelledTexts
-from contrastive_text.evaluation.senteval.transfer import SIMCSE_TASKS, transfer_scores
-from contrastive_text.evaluation.senteval.transfer_data import TRANSFER_TASKS, transfer_data
+from contrastive_text.evaluation.senteval import SIMCSE_TASKS, transfer_scores
+from contrastive_text.evaluation.senteval_data import TRANSFER_TASKS, LabelledTexts, transfer_data
 
 Row = dict[str, Any]  # Any: names and figures
 

@@ -20,15 +20,13 @@ from contrastive_text.core.terminal import say
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.compare.measure import check_pairs, check_some
-from contrastive_text.evaluation.compare.measure import compare as measure
-from contrastive_text.evaluation.compare.result import ModelComparison
+from contrastive_text.evaluation.classifiers import PROTOCOLS
+from contrastive_text.evaluation.compare import ModelComparison, check_pairs, check_some
+from contrastive_text.evaluation.compare import compare as measure
 from contrastive_text.evaluation.retrieval import find_retrieval
-from contrastive_text.evaluation.senteval.classifiers import PROTOCOLS
-from contrastive_text.evaluation.senteval.labelled_texts import LabelledTexts
-from contrastive_text.evaluation.senteval.transfer import SIMCSE_TASKS, check_folds, find_tasks, outcomes
-from contrastive_text.evaluation.senteval.transfer_data import TRANSFER_TASKS
-from contrastive_text.evaluation.sts.data import STSPairs, find_sts
+from contrastive_text.evaluation.senteval import SIMCSE_TASKS, check_folds, find_tasks, outcomes
+from contrastive_text.evaluation.senteval_data import TRANSFER_TASKS, LabelledTexts
+from contrastive_text.evaluation.sts_data import STSPairs, find_sts
 from contrastive_text.inference.model_folder import names_pooler
 from contrastive_text.metrics.bootstrap import check_resamples
 

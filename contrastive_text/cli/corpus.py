@@ -32,7 +32,7 @@ def corpus(options: Corpus) -> None:
 
     from contrastive_text.core.console import console
     from contrastive_text.core.storage.disk import replacing
-    from contrastive_text.evaluation.sts.corpus import PUBLISHED, consert_corpus
+    from contrastive_text.evaluation.sts_data import PUBLISHED, consert_corpus
 
     if options.output.suffix != ".txt":
         raise InvalidValueError(

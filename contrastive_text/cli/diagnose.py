@@ -22,9 +22,8 @@ from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.core.terminal import say
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.diagnosis import Diagnosis
+from contrastive_text.evaluation.diagnosis import Diagnosis, takes_mean
 from contrastive_text.evaluation.diagnosis import diagnose as measure
-from contrastive_text.evaluation.frequency import takes_mean
 from contrastive_text.inference.vector_files import TextVectors
 
 

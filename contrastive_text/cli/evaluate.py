@@ -24,10 +24,10 @@ from contrastive_text.core.terminal import say
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.frequency import frequency_table
+from contrastive_text.evaluation.diagnosis import frequency_table
 from contrastive_text.evaluation.results import ScoreTable, TaskScore, figure_cell, written_together
-from contrastive_text.evaluation.sts.cosine import PairScore, check_labels, score_table, warnings_named
-from contrastive_text.evaluation.sts.data import STSPairs
+from contrastive_text.evaluation.sts import PairScore, check_labels, score_table, warnings_named
+from contrastive_text.evaluation.sts_data import STSPairs
 from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suites, trained_splits
 
 _CLASSIFIED = ("transfer", "probing", "declutr")
@@ -244,8 +244,7 @@ def _evaluate_glue(options: Evaluate) -> None:
 
 def _evaluate_mteb(options: Evaluate) -> None:
     """Prints the table of main scores, and all else to standard error; mteb's own JSON goes to the folder."""
-    from contrastive_text.evaluation.mteb_model import MTEBModel
-    from contrastive_text.evaluation.mteb_tasks import find_mteb, organised_name, score_mteb
+    from contrastive_text.evaluation.mteb import MTEBModel, find_mteb, organised_name, score_mteb
 
     with redirect_stdout(sys.stderr), warnings_as_notes():
         tasks = find_mteb(options.tasks)

@@ -20,8 +20,7 @@ from contrastive_text.data import Collator
 from contrastive_text.data.preparation import TrainingData
 from contrastive_text.data.prompts import NO_PROMPTS
 from contrastive_text.data.training_set import words_without_blanks
-from contrastive_text.evaluation.guide_order import Ordered, guide_order
-from contrastive_text.evaluation.view_edits import Piece, altered_rows
+from contrastive_text.evaluation.view_edits import Ordered, Piece, altered_rows, guide_order
 from contrastive_text.objectives import Contrastive, Matryoshka
 from contrastive_text.training.guides import guide_vectors
 from contrastive_text.training.module import ContrastiveModule

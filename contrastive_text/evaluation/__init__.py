@@ -3,8 +3,7 @@
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import ScoreTable, TaskScore
 from contrastive_text.evaluation.retrieval import find_retrieval, query_scores, score_retrieval
-from contrastive_text.evaluation.sts.cosine import PairScore, evaluate_pairs, sts_scores
-from contrastive_text.evaluation.sts.trained import trained_sts_scores
+from contrastive_text.evaluation.sts import PairScore, evaluate_pairs, sts_scores, trained_sts_scores
 
 __all__ = [
     "CachedEncoder",

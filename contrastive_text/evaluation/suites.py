@@ -8,31 +8,26 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.compare.measure import check_some
+from contrastive_text.evaluation.classifiers import CLASSIFIERS, PROTOCOLS
+from contrastive_text.evaluation.compare import check_some
 from contrastive_text.evaluation.results import ScoreTable, TaskScore
 from contrastive_text.evaluation.retrieval import find_retrieval, score_retrieval
-from contrastive_text.evaluation.senteval.classifiers import CLASSIFIERS, PROTOCOLS
-from contrastive_text.evaluation.senteval.declutr import (
+from contrastive_text.evaluation.senteval import (
     DOWNSTREAM_TASKS,
     NO_IMAGES,
+    SIMCSE_TASKS,
     SuiteData,
     aggregate,
     check_declutr,
-    score_declutr,
-)
-from contrastive_text.evaluation.senteval.labelled_texts import LabelledTexts
-from contrastive_text.evaluation.senteval.probing import PROBING_TASKS
-from contrastive_text.evaluation.senteval.transfer import (
-    SIMCSE_TASKS,
     check_folds,
     find_tasks,
     outcomes,
+    score_declutr,
     scores,
 )
-from contrastive_text.evaluation.senteval.transfer_data import TRANSFER_TASKS
-from contrastive_text.evaluation.sts.cosine import check_setting, score_tasks
-from contrastive_text.evaluation.sts.data import STSPairs, find_sts
-from contrastive_text.evaluation.sts.trained import find_trained, score_trained
+from contrastive_text.evaluation.senteval_data import PROBING_TASKS, TRANSFER_TASKS, LabelledTexts
+from contrastive_text.evaluation.sts import check_setting, find_trained, score_tasks, score_trained
+from contrastive_text.evaluation.sts_data import STSPairs, find_sts
 from contrastive_text.metrics import FIGURES, pearson
 
 
@@ -41,7 +36,7 @@ class SuiteProtocol:
     """How the suites measure.
 
     Args:
-        setting: How the sub-sets of a year of STS are joined: see ``aggregate`` of ``sts.cosine``.
+        setting: How the sub-sets of a year of STS are joined: see ``sts.aggregate``.
         protocol: Name of the classifiers' protocol, in ``PROTOCOLS``.
         classifier: Name of what trains them, in ``CLASSIFIERS``.
         corpus: A file of further texts that retrieval ranks beside the positives of a file of pairs.

@@ -1,8 +1,8 @@
-"""What views really do to real texts: the changed places marked, and a measured edit rate for each view."""
+"""Effects of views and guides on real texts: changed places, edit rates, and the order of a guide."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import combinations
 from typing import Literal, NamedTuple, TypeAlias
@@ -14,12 +14,15 @@ from transformers import PreTrainedTokenizerBase
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.specs import describe
-from contrastive_text.core.types import Alter
+from contrastive_text.core.types import Alter, Encoded
 from contrastive_text.data import Collator, KeyedRow
 from contrastive_text.data.sampler import Rows
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.shared_use import evaluating
-from contrastive_text.losses.relations import count_alike
+from contrastive_text.losses.relations import TooNear, count_alike
+from contrastive_text.objectives import FalseNegatives
+from contrastive_text.objectives.between import BetweenTexts, read_vectors
+from contrastive_text.objectives.candidates import Candidates
 from contrastive_text.views import EmbeddingView, TextView, TokenView, View, ViewPlan
 
 _MEASURED = 200
@@ -282,3 +285,70 @@ def _entry_rate(encoder: Encoder, batch: Batch, plan: ViewPlan, chain: Sequence[
             part = batch.split(block)
             encoder(part, alter=watch(part))
     return changed / max(entries, 1)
+
+
+class Ordered(NamedTuple):
+    """A text among those that a row is held against.
+
+    Args:
+        cosine: The guide's, with the row's anchor.
+        role: ``positive``, or ``negative`` with its number.
+        row: Whose text it is.
+        left_out: Names of the objectives that leave it out.
+    """
+
+    cosine: float
+    role: str
+    row: int
+    left_out: tuple[str, ...]
+
+
+def guide_order(known: Encoded, false_negatives: Mapping[str, FalseNegatives]) -> list[list[Ordered]] | None:
+    """Returns for each row of a batch its candidates in a guide's order, nearest first.
+
+    Candidates are all rows' positives and hard negatives, but for texts equal to the row's own anchor; its own
+    positive always is one.
+
+    Args:
+        known: A batch with the guide's vectors for its embeddings.
+        false_negatives: What leaves some of them out, by the names of objectives.
+
+    Returns:
+        None where rows have no positive.
+
+    Example:
+        >>> import torch
+        >>> from contrastive_text.core.types import Slot
+        >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6], [0.96, 0.28]])
+        >>> known = Encoded(vectors, (Slot("anchor", 0), Slot("positive", 0)), text_ids=torch.arange(4))
+        >>> first, second = guide_order(known, {"gist": FalseNegatives("teacher")})
+        >>> [(each.role, each.row, each.left_out) for each in first]
+        [('positive', 1, ('gist',)), ('positive', 0, ())]
+    """
+    read = read_vectors(known, ("anchor", "positive", "negative"), head=None)
+    if not {"anchor", "positive"} <= {*read}:
+        return None
+    every = slice(None)
+    (found,) = Candidates.of_batch([(known, read)], over_ranks=False)
+    cosines, hidden = found.cosines(every), found.hidden(every)
+    rows, (texts,) = len(cosines), BetweenTexts().triples(known, read).values()
+    near = {
+        name: TooNear(found.rows, found.columns, each.of(texts).bound).tile(every, every)
+        for name, each in false_negatives.items()
+    }
+    negatives = read["negative"].shape[1] if "negative" in read else 0
+    names = [("positive", row) for row in range(rows)]
+    names += [(f"negative {number}", row) for row in range(rows) for number in range(negatives)]
+    return [
+        [
+            Ordered(
+                cosine=float(cosines[row, place]),
+                role=names[place][0],
+                row=names[place][1],
+                left_out=tuple(name for name, mask in near.items() if place != row and mask[row, place]),
+            )
+            for place in cosines[row].argsort(descending=True, stable=True).tolist()
+            if place == row or not hidden[row, place]
+        ]
+        for row in range(rows)
+    ]

@@ -20,13 +20,12 @@ from scipy.stats import pearsonr
 
 from contrastive_text.cli import run
 from contrastive_text.data import read_rows
-from contrastive_text.evaluation import CachedEncoder, sts_scores, trained_sts_scores
-from contrastive_text.evaluation.senteval.classifiers import FAST, SklearnClassifier, TorchClassifier
-from contrastive_text.evaluation.senteval.transfer import transfer_scores
-from contrastive_text.evaluation.sts import data as sts_data
-from contrastive_text.evaluation.sts import trained as trained_sts
-from contrastive_text.evaluation.sts.cosine import pair_cosines
-from contrastive_text.evaluation.sts.data import STSPairs, find_sts
+from contrastive_text.evaluation import CachedEncoder, sts_data, sts_scores, trained_sts_scores
+from contrastive_text.evaluation import sts as trained_sts
+from contrastive_text.evaluation.classifiers import FAST, SklearnClassifier, TorchClassifier
+from contrastive_text.evaluation.senteval import transfer_scores
+from contrastive_text.evaluation.sts import pair_cosines
+from contrastive_text.evaluation.sts_data import STSPairs, find_sts
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.metrics import FIGURES
 from contrastive_text.poolers import CLSPooler

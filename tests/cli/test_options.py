@@ -20,10 +20,10 @@ from contrastive_text.cli.models import DTYPES
 from contrastive_text.cli.options import OTHERS, _unfolded, check_read, read_options
 from contrastive_text.cli.search import _FORMATS as SEARCHED
 from contrastive_text.cli.sweep import _FORMATS as SWEPT
+from contrastive_text.evaluation.classifiers import CLASSIFIERS, PROTOCOLS
 from contrastive_text.evaluation.diagnosis import LIMIT
 from contrastive_text.evaluation.results import FORMATS
-from contrastive_text.evaluation.senteval.classifiers import CLASSIFIERS, PROTOCOLS
-from contrastive_text.evaluation.sts.cosine import SETTINGS
+from contrastive_text.evaluation.sts import SETTINGS
 from contrastive_text.evaluation.suites import SUITES
 from contrastive_text.inference.encoding import BLOCK_SIZE
 from contrastive_text.inference.mining import Form, Mining

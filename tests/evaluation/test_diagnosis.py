@@ -17,8 +17,7 @@ from contrastive_text.data import Table, read_pairs
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.diagnosis import Diagnosis, diagnose
-from contrastive_text.evaluation.frequency import REMOVED, frequency_bias
+from contrastive_text.evaluation.diagnosis import REMOVED, Diagnosis, diagnose, frequency_bias
 from contrastive_text.poolers import CLSPooler, MeanPooler
 
 
@@ -217,7 +216,7 @@ def test_a_damaged_model_is_named(bert: str) -> None:
 
 
 def test_a_limit_below_two_is_refused(cls: SentenceEncoder) -> None:
-    with pytest.raises(ValueError, match=r"diagnose\.limit: expected 2 texts or more, got 1"):
+    with pytest.raises(ValueError, match=r"diagnose\.limit: expected 2 or more, got 1"):
         diagnose(CachedEncoder(cls), tiny.TEXTS, limit=1)
 
 

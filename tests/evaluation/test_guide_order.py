@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from contrastive_text.core.types import Encoded, Slot
-from contrastive_text.evaluation.guide_order import guide_order
+from contrastive_text.evaluation.view_edits import guide_order
 from contrastive_text.losses import InfoNCE
 from contrastive_text.objectives import Contrastive, FalseNegatives
 

@@ -21,8 +21,7 @@ from contrastive_text.data import RetrievalSet
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.evaluation import score_retrieval
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.mteb_model import MTEBModel
-from contrastive_text.evaluation.mteb_tasks import find_mteb, organised_name, score_mteb
+from contrastive_text.evaluation.mteb import MTEBModel, find_mteb, organised_name, score_mteb
 from contrastive_text.metrics import pair_similarity, spearman
 from contrastive_text.poolers import MeanPooler
 

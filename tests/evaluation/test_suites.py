@@ -7,12 +7,10 @@ from typing import Never
 
 import pytest
 
-from contrastive_text.evaluation.senteval.declutr import SuiteData
-from contrastive_text.evaluation.senteval.probing import PROBING_TASKS
-from contrastive_text.evaluation.senteval.transfer import find_tasks
-from contrastive_text.evaluation.senteval.transfer_data import TRANSFER_TASKS
-from contrastive_text.evaluation.sts.data import find_sts
-from contrastive_text.evaluation.sts.trained import find_trained
+from contrastive_text.evaluation.senteval import SuiteData, find_tasks
+from contrastive_text.evaluation.senteval_data import PROBING_TASKS, TRANSFER_TASKS
+from contrastive_text.evaluation.sts import find_trained
+from contrastive_text.evaluation.sts_data import find_sts
 from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suites
 
 

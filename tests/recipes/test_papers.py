@@ -13,7 +13,7 @@ import pytest
 
 from contrastive_text.cli import run
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.evaluation.senteval.classifiers import PROTOCOLS
+from contrastive_text.evaluation.classifiers import PROTOCOLS
 from contrastive_text.recipes.papers import Item, broken, paper_names, read_paper
 from contrastive_text.runs.sweeps import parse_vary
 

@@ -12,7 +12,7 @@ import torch
 from contrastive_text import ContrastiveModule, SentenceEncoder
 from contrastive_text.data import read_pairs
 from contrastive_text.data.prompts import Prompts
-from contrastive_text.evaluation.sts.cosine import evaluate_pairs
+from contrastive_text.evaluation.sts import evaluate_pairs
 from contrastive_text.pairings import Given
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.training.callbacks.run_summary import model_facts

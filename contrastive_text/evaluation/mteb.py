@@ -1,15 +1,21 @@
-"""A model as the Massive Text Embedding Benchmark calls it (``mteb`` 2, an optional library)."""
+"""Models and tasks of the Massive Text Embedding Benchmark (``mteb`` 2, an optional library)."""
 
 from __future__ import annotations
 
+import importlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.class_paths import resolve
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
 from contrastive_text.core.libraries import require
+from contrastive_text.evaluation.results import TaskScore
 from contrastive_text.inference.encoding import Vectors
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
@@ -122,3 +128,104 @@ class MTEBModel:
             use_instructions=bool(self.model.prompts),
             training_datasets=None,
         )
+
+
+def find_mteb(names: Sequence[str], where: str = "--tasks") -> list[Any]:  # Any: mteb's AbsTask
+    """Returns tasks by mteb's names, or by ``module.Class`` of one's own, a subclass of ``mteb.AbsTask``.
+
+    Args:
+        names: Such as ``STSBenchmark``; each once.
+        where: The option that names them, for errors.
+
+    Raises:
+        ImportError: mteb isn't installed.
+        ValueError: No name, no such task, one that isn't of text alone, or a module that isn't trusted.
+    """
+    mteb = require("mteb", where=where)
+    known = {task.metadata.name: task for task in importlib.import_module("mteb.get_tasks").TASK_LIST}
+    if not names:
+        raise InvalidValueError(
+            f"{where}: expected names of mteb's tasks, such as STSBenchmark, got none; name some"
+        )
+    return [_text_task(_task(mteb, name, known, where), where) for name in dict.fromkeys(names)]
+
+
+def score_mteb(
+    model: MTEBModel, tasks: Sequence[Any], folder: str | Path | None = None, batch_size: int = 64
+) -> list[TaskScore]:
+    """Returns the main score of each task as mteb takes it, times 100, over the splits and languages of the task.
+
+    The parts of a task that has several are the main scores of each.
+
+    Args:
+        model: The model under its name.
+        tasks: As ``find_mteb`` gives them.
+        folder: Where mteb leaves its own JSON, ``results/MODEL/REVISION/TASK.json``; what it finds there of the
+            same model, weights and prompts it doesn't run again. None for nowhere.
+        batch_size: Texts at once.
+
+    Example:
+        >>> model = MTEBModel(SentenceEncoder.from_pretrained("model"), "mine/simcse")  # doctest: +SKIP
+        >>> score_mteb(model, find_mteb(["STSBenchmark"]), "results")[0].score  # doctest: +SKIP
+        76.4
+    """
+    mteb = require("mteb", where="score_mteb")
+    failures = (OSError, ValueError, importlib.import_module("datasets").exceptions.DatasetsError)
+    cache = None if folder is None else mteb.ResultCache(folder)
+    scores = []
+    for task in tasks:
+        name, metric = task.metadata.name, task.metadata.main_score
+        try:
+            found = mteb.evaluate(model, task, cache=cache, encode_kwargs={"batch_size": batch_size})
+        except ContrastiveTextError:
+            raise
+        except failures as error:  # most of all of data that aren't there
+            got = f"{type(error).__name__} ({' '.join(str(error).split())})"
+            scores.append(TaskScore.absent(name, metric, f"expected data that mteb can load, got {got}"))
+            continue
+        scores += [_score(each, metric) for each in found.task_results]
+        scores += [TaskScore.absent(name, metric, error.exception) for error in found.exceptions or ()]
+    return scores
+
+
+def organised_name(path: str) -> str:
+    """Returns a model's folder or hub name as ``organisation/name``, under which mteb files results.
+
+    Example:
+        >>> organised_name("BAAI/bge-m3"), organised_name("/runs/version_0/model")
+        ('BAAI/bge-m3', 'version_0/model')
+    """
+    *above, name = (part.strip("/") for part in Path(path).resolve().parts)
+    return f"{above[-1] if above and above[-1] else 'local'}/{name}"
+
+
+def _task(mteb: Any, name: str, known: dict[str, Any], where: str) -> Any:
+    if "." in name and name not in known and not re.search(r"\.[vV]\d+$", name):  # as in STS17.v2
+        return resolve(name, mteb.AbsTask, where)()
+    try:
+        return mteb.get_task(name)  # by an earlier name of a task too
+    except KeyError:
+        lowered = {each.lower(): each for each in known}
+        near = [lowered[each] for each in get_close_matches(name.lower(), lowered, n=3)]
+        todo = f"did you mean {' or '.join(near)}?" if near else "or module.Class of your own"
+        raise InvalidValueError(f"{where}: expected a task of mteb, got {name!r}; {todo}") from None
+
+
+def _text_task(task: Any, where: str) -> Any:
+    if list(task.metadata.modalities) != ["text"]:
+        raise InvalidValueError(
+            f"{where}: expected tasks of text, got {task.metadata.name}, of {', '.join(task.metadata.modalities)}"
+            "; leave it out"
+        )
+    return task
+
+
+def _score(result: Any, metric: str) -> TaskScore:
+    parts = {
+        f"{split}, {each['hf_subset']}": 100 * each["main_score"]
+        for split, scores in result.scores.items()
+        for each in scores
+    }
+    return TaskScore(
+        result.task_name, metric, 100 * float(result.get_score()), parts=parts if len(parts) > 1 else {}
+    )

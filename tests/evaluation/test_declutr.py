@@ -11,9 +11,9 @@ import tiny
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.classifiers import FAST
 from contrastive_text.evaluation.results import TaskScore
-from contrastive_text.evaluation.senteval.classifiers import FAST
-from contrastive_text.evaluation.senteval.declutr import (
+from contrastive_text.evaluation.senteval import (
     DOWNSTREAM_TASKS,
     MEANS,
     WITHOUT_SNLI,
@@ -22,7 +22,7 @@ from contrastive_text.evaluation.senteval.declutr import (
     declutr_scores,
     image_retrieval,
 )
-from contrastive_text.evaluation.senteval.probing import PROBING_TASKS
+from contrastive_text.evaluation.senteval_data import PROBING_TASKS
 from contrastive_text.poolers import MeanPooler
 
 THEIRS = {

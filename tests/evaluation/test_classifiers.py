@@ -14,24 +14,22 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
-from contrastive_text.evaluation.senteval.classifiers import (
+from contrastive_text.evaluation.classifiers import (
     CLASSIFIERS,
     FAST,
     STANDARD,
     Classifier,
+    Outcome,
     Protocol,
     Rows,
     SklearnClassifier,
     Split,
     TorchClassifier,
     _gradient,
-    predict,
-)
-from contrastive_text.evaluation.senteval.penalties import (
-    Outcome,
     choose_by_dev,
     choose_by_folds,
     cross_validate,
+    predict,
     stratified_folds,
 )
 

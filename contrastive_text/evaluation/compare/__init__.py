@@ -1,1 +1,0 @@
-"""Two models or more over the same tasks, with intervals."""

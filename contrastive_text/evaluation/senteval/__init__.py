@@ -1,1 +1,0 @@
-"""SentEval: transfer tasks, probing tasks, and the classifiers over frozen vectors."""
