@@ -268,16 +268,6 @@ def test_the_same_seed_predicts_the_same_on_any_number_of_threads(classifier: Cl
     assert torch.equal(predicted[0], predicted[1]) and torch.equal(predicted[0], predicted[2])
 
 
-@pytest.mark.slow
-@ENGINES
-def test_labels_that_say_nothing_are_met_by_chance(classifier: Classifier) -> None:
-    found = rows(count=600, classes=2, apart=10.0)
-    shuffled = torch.randint(0, 2, (600,), generator=torch.Generator().manual_seed(1))
-    for outcome in outcomes(Rows(found.features, shuffled), classifier, SMALL):
-        n = len(outcome.gold)
-        assert abs(accuracy(outcome) - 50) <= 3 * 100 * (0.25 / n) ** 0.5  # three binomial standard errors
-
-
 def test_a_class_that_no_fitted_row_has_is_never_predicted_by_sklearn() -> None:
     found = rows(classes=3)
     train = torch.nonzero(found.labels != 1)[:, 0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,11 @@ import tiny
 import torch
 
 from contrastive_text import SentenceEncoder
-from contrastive_text.data.prompts import Prompts
 from contrastive_text.evaluation import compare as module
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.compare import ModelComparison, compare
 from contrastive_text.evaluation.sts import aggregate, pair_cosines
 from contrastive_text.evaluation.sts_data import STSPairs
-from contrastive_text.metrics import pair_similarity, spearman
 from contrastive_text.metrics.agreement import linear_cka, neighbour_overlap
 from contrastive_text.metrics.bootstrap import holm
 from contrastive_text.poolers import MeanPooler
@@ -255,20 +252,3 @@ def test_a_collapsed_model_is_said_once_and_compared(models: dict[str, CachedEnc
     assert len(said) == 1
     assert found.tables[0].rows["collapsed"][0].score == 0
     assert math.isnan(found.agreements[0].cka) and "n/a" in found.text()
-
-
-def test_pairs_of_a_file_have_the_prompts_of_their_columns(models: dict[str, CachedEncoder]) -> None:
-    prompts = Prompts({"query": "an old bird ", "document": "the river "}, default="query")
-    prompted = {
-        name: CachedEncoder(SentenceEncoder(embed.model.encoder, embed.model.pooler, prompts=prompts))
-        for name, embed in models.items()
-    }
-    pairs = replace(TASKS["STS14"], by_column=True)
-    (table,) = compare(prompted, {"mine": pairs}, resamples=20).tables
-    for name, (score,) in table.rows.items():
-        model = prompted[name].model
-        u, v = (
-            torch.as_tensor(each)
-            for each in (model.encode_query(pairs.first), model.encode_document(pairs.second))
-        )
-        assert score.score == pytest.approx(100 * float(spearman(pair_similarity(u, v), pairs.gold)), abs=1e-4)

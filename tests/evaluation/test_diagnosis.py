@@ -115,51 +115,57 @@ def test_of_too_many_texts_some_are_drawn_by_the_seed_and_it_is_said(cls: Senten
 # What is said
 
 
-def test_of_an_even_space_nothing_is_said(said: Callable[..., list[str]]) -> None:
-    x = normal(300, 16)
-    paraphrases = x + 0.5 * normal(300, 16, seed=1)
-    scored = [(i, 300 + i, 5.0) for i in range(20)] + [(i, 330 + i, 1.0) for i in range(20)]
-    assert said(torch.cat([x, paraphrases]), *scored) == []
+Scored = tuple[int, int, float]
+EVEN, COPIES = normal(300, 16), normal(100, 16, seed=1)
+CENTRE = torch.ones(2, 128) + 0.05 * normal(2, 128, seed=2)
+OWN: list[Scored] = [(i, i, 5.0) for i in range(20)]
+OTHER: list[Scored] = [(i, i + 30, 5.0) for i in range(20)]
 
 
-def test_a_collapsed_space_is_named_and_nothing_that_follows_from_it(said: Callable[..., list[str]]) -> None:
-    x = torch.ones(50, 16) + 1e-3 * normal(50, 16)
-    (verdict,) = said(x, (0, 1, 5.0), (2, 3, 0.0))
-    assert verdict.startswith("the space has collapsed: two texts have cosine 1.000 on average")
-
-
-def test_vectors_that_are_equal_to_the_bit_have_collapsed_without_a_warning_of_ranks(
-    said: Callable[..., list[str]],
+@pytest.mark.parametrize(
+    ("vectors", "scored", "verdicts"),
+    [
+        (
+            torch.cat([EVEN, EVEN + 0.5 * normal(300, 16, seed=1)]),
+            [(i, 300 + i, 5.0) for i in range(20)] + [(i, 330 + i, 1.0) for i in range(20)],
+            [],
+        ),
+        (
+            torch.ones(50, 16) + 1e-3 * normal(50, 16),
+            [(0, 1, 5.0), (2, 3, 0.0)],
+            ["the space has collapsed: two texts have cosine 1.000 on average"],
+        ),
+        (torch.ones(12, 16), [(0, 1, 5.0), (2, 3, 0.0)], ["the space has collapsed"]),  # no warning of ranks
+        (
+            torch.eye(64)[:2].repeat_interleave(50, dim=0),
+            [],
+            ["the vectors fill 2.0 of 64 directions: a partial collapse"],
+        ),
+        (normal(200, 16) + 1.2, [], ["the space is anisotropic: two texts have cosine 0."]),
+        (torch.cat([torch.eye(128), -torch.eye(128), CENTRE]), [], ["hubs: the skewness of neighbourhoods is "]),
+        (
+            normal(100, 16),
+            OWN + [(i, i + 30, 1.0) for i in range(20)],
+            ["positives are trivial: alignment 0.0000"],
+        ),
+        (
+            torch.cat([normal(100, 16), normal(100, 16) + 0.01 * COPIES]),
+            [*OTHER, (0, 1, 1.0)],
+            [
+                "positives are hardly nearer than any two texts",
+                "near-duplicates: 100% of the texts have another with cosine 0.98",
+            ],
+        ),
+        (normal(30, 64), [], ["few texts: 30 of them can't fill 64 directions"]),
+    ],
+    ids=["even", "collapse", "equal", "partial", "cone", "hubs", "trivial", "duplicates", "few"],
+)
+def test_a_space_gets_the_verdicts_that_it_deserves(
+    said: Callable[..., list[str]], vectors: Tensor, scored: list[Scored], verdicts: list[str]
 ) -> None:
-    (verdict,) = said(torch.ones(12, 16), (0, 1, 5.0), (2, 3, 0.0))
-    assert "collapsed" in verdict
-
-
-def test_a_partial_collapse_is_named(said: Callable[..., list[str]]) -> None:
-    clusters = torch.eye(64)[:2].repeat_interleave(50, dim=0)
-    (verdict,) = said(clusters)
-    assert verdict.startswith("the vectors fill 2.0 of 64 directions: a partial collapse")
-
-
-def test_a_cone_is_named(said: Callable[..., list[str]]) -> None:
-    (verdict,) = said(normal(200, 16) + 1.2)
-    assert verdict.startswith("the space is anisotropic: two texts have cosine 0.")
-
-
-def test_hubs_are_named(said: Callable[..., list[str]]) -> None:
-    centre = torch.ones(2, 128) + 0.05 * normal(2, 128, seed=2)
-    (verdict,) = said(torch.cat([torch.eye(128), -torch.eye(128), centre]))
-    assert verdict.startswith("hubs: the skewness of neighbourhoods is ")
-
-
-def test_trivial_positives_and_positives_that_are_none_are_named(said: Callable[..., list[str]]) -> None:
-    x = normal(100, 16)
-    copies = x + 0.01 * normal(100, 16, seed=1)
-    (verdict,) = said(x, *((i, i, 5.0) for i in range(20)), *((i, i + 30, 1.0) for i in range(20)))
-    assert verdict.startswith("positives are trivial: alignment 0.0000")
-    verdicts = said(torch.cat([x, copies]), *((i, i + 30, 5.0) for i in range(20)), (0, 1, 1.0))
-    assert verdicts[0].startswith("positives are hardly nearer than any two texts")
-    assert verdicts[1].startswith("near-duplicates: 100% of the texts have another with cosine 0.98")
+    found = said(vectors, *scored)
+    assert len(found) == len(verdicts)
+    assert all(one.startswith(other) for one, other in zip(found, verdicts, strict=True))
 
 
 def test_frequent_tokens_that_pull_the_mean_are_named(
@@ -174,11 +180,6 @@ def test_frequent_tokens_that_pull_the_mean_are_named(
     assert wanted in diagnose(CachedEncoder(model), tiny.TEXTS, pairs).warnings
     told["scores"] = [(0, 50.0), (34, 51.5)]
     assert not any("frequent" in each for each in diagnose(CachedEncoder(model), tiny.TEXTS, pairs).warnings)
-
-
-def test_too_few_texts_for_the_directions_are_named(said: Callable[..., list[str]]) -> None:
-    (verdict,) = said(normal(30, 64))
-    assert verdict.startswith("few texts: 30 of them can't fill 64 directions")
 
 
 # What is refused

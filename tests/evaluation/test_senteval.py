@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import parts
 import pytest
 import tiny
 import torch
@@ -212,42 +213,43 @@ def test_empty_texts_become_a_full_stop_and_are_counted(tmp_path: Path) -> None:
     assert labelled("TREC", tmp_path).sides == [[".", "b", "a"]]
 
 
-def broken(folder: Path, task: str, **files: Sequence[str]) -> str:
-    """Writes a plain table for each part, and gives what its task says."""
-    for part, lines in files.items():
-        write(folder / f"{task}.{part}.tsv" if part != "all" else folder / f"{task}.tsv", lines)
-    bag = Bag()
-    with pytest.raises(ValueError) as said:
-        transfer_scores(bag, folder, FAST, tasks=(task.upper(),))  # type: ignore[arg-type]  # a stand-in
-    assert not bag.seen  # before anything is encoded
-    return str(said.value)
+HEAD, ROW, MRPC = "label\ttext", "0\ta film", ["label\tsentence1\tsentence2", "yes\ta\tb", "no\ta\tb"]
 
 
-def test_what_cannot_be_scored_names_task_and_file(tmp_path: Path) -> None:
-    head, row = "label\ttext", "0\ta film"
-    said = broken(tmp_path / "a", "mr", all=[])
-    assert said.startswith("MR: ") and "mr.tsv: expected the columns label, text" in said
-    said = broken(tmp_path / "b", "mr", all=[head])
-    assert said.startswith("MR: ") and "mr.tsv: expected rows in all, got none in all" in said
-    said = broken(tmp_path / "c", "mr", all=[head, row, row])
-    assert said.startswith("MR: ") and "mr.tsv: expected two classes or more, got 0 alone" in said
-    said = broken(tmp_path / "d", "mr", all=[head, *[row] * 9, *["1\tb"] * 4])
-    assert said.startswith("MR: ")
-    assert "mr.tsv: expected 5 rows or more of each class for 5 folds, got 4 of 1" in said
-    said = broken(tmp_path / "e", "mr", all=[head, row, "\ta film"])
-    assert "mr.tsv:3: expected a label, got none" in said
-    said = broken(tmp_path / "f", "mr", all=["label\tsentence", row])
-    assert "mr.tsv: expected the columns label, text, got label, sentence; name a column text" in said
-    said = broken(tmp_path / "g", "trec", train=[head, row, "1\tb"], test=[head, "2\tc"])
-    assert "trec.test.tsv: expected a label of the training rows, 0, 1, got 2" in said
-    mrpc = ["label\tsentence1\tsentence2", "yes\ta\tb", "no\ta\tb"]
-    said = broken(tmp_path / "h", "mrpc", train=mrpc, test=mrpc)
-    assert said.startswith("MRPC: ") and "expected the labels 0 and 1, got no, yes" in said
-    write(tmp_path / "i" / "copy" / "mr.tsv", [head, row])
-    assert "mr.tsv: expected one copy of the data, got" in broken(tmp_path / "i", "mr", all=[head, row])
-    write(tmp_path / "j" / "MR" / "rt-polarity.neg", ["bad"])
-    write(tmp_path / "j" / "MR" / "rt-polarity.pos", ["good"])
-    assert "expected one copy of the data" in broken(tmp_path / "j", "mr", all=[head, row])
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"mr.tsv": []}, ["mr.tsv: expected the columns label, text"]),
+        ({"mr.tsv": [HEAD]}, ["mr.tsv: expected rows in all, got none in all"]),
+        ({"mr.tsv": [HEAD, ROW, ROW]}, ["mr.tsv: expected two classes or more, got 0 alone"]),
+        (
+            {"mr.tsv": [HEAD, *[ROW] * 9, *["1\tb"] * 4]},
+            ["mr.tsv: expected 5 rows or more of each class", "got 4 of 1"],
+        ),
+        ({"mr.tsv": [HEAD, ROW, "\ta film"]}, ["mr.tsv:3: expected a label, got none"]),
+        ({"mr.tsv": ["label\tsentence", ROW]}, ["the columns label, text, got label, sentence", "a column text"]),
+        (
+            {"trec.train.tsv": [HEAD, ROW, "1\tb"], "trec.test.tsv": [HEAD, "2\tc"]},
+            ["trec.test.tsv: expected a label of the training rows, 0, 1, got 2"],
+        ),
+        ({"mrpc.train.tsv": MRPC, "mrpc.test.tsv": MRPC}, ["expected the labels 0 and 1, got no, yes"]),
+        ({"mr.tsv": [HEAD, ROW], "copy/mr.tsv": [HEAD, ROW]}, ["mr.tsv: expected one copy of the data"]),
+        (
+            {"mr.tsv": [HEAD, ROW], "MR/rt-polarity.neg": ["bad"], "MR/rt-polarity.pos": ["good"]},
+            ["expected one copy of the data"],
+        ),
+    ],
+)
+def test_what_cannot_be_scored_names_task_and_file_before_a_text_is_encoded(
+    files: dict[str, list[str]], words: list[str], tmp_path: Path
+) -> None:
+    for name, lines in files.items():
+        write(tmp_path / name, lines)
+    task, bag = next(iter(files)).partition(".")[0].upper(), Bag()
+    parts.check_refused(
+        lambda: transfer_scores(bag, tmp_path, FAST, tasks=(task,)), ValueError, [f"{task}: ", *words]
+    )  # type: ignore[arg-type]  # a stand-in
+    assert not bag.seen
 
 
 @pytest.mark.parametrize(
@@ -418,17 +420,6 @@ def test_a_property_that_can_be_read_is_found(classifier: SklearnClassifier | No
             assert np.isnan(score.score) and score.missing
 
 
-def test_the_dev_part_and_never_the_test_part_is_learned_from(tmp_path: Path) -> None:
-    write_probing(tmp_path / "past_present.txt", test=20)
-    lines = (tmp_path / "past_present.txt").read_text().splitlines()
-    swapped = {"PAST": "PRES", "PRES": "PAST"}
-    cells = [each.split("\t") for each in lines]
-    turned = ["\t".join((part, swapped[own] if part == "te" else own, text)) for part, own, text in cells]
-    (tmp_path / "past_present.txt").write_text("".join(f"{each}\n" for each in turned))
-    (score,) = transfer_scores(Reader(), tmp_path, FAST, tasks=("Tense",))  # type: ignore[arg-type]  # a stand-in
-    assert (score.score, score.parts["dev"]) == (0.0, 100.0)
-
-
 @pytest.mark.parametrize(
     ("added", "expected"),
     [
@@ -461,13 +452,3 @@ def test_a_missing_part_two_copies_and_unknown_tasks_are_refused(tmp_path: Path)
         probing_data("Tense", tmp_path)
     with pytest.raises(ValueError, match=r"tasks: expected MR, .*, Length, .*, got Mood; name one of these"):
         transfer_scores(Reader(), tmp_path, tasks=("Mood",))  # type: ignore[arg-type]  # a stand-in
-
-
-def test_empty_texts_become_a_full_stop(tmp_path: Path) -> None:
-    write_probing(tmp_path / "past_present.txt")
-    with (tmp_path / "past_present.txt").open("a") as file:
-        file.write("tr\tPAST\t\n")
-    reader = Reader()
-    with pytest.warns(UserWarning, match="a full stop stands for each empty text, as in SentEval: 1 in Tense"):
-        transfer_scores(reader, tmp_path, FAST, tasks=("Tense",))  # type: ignore[arg-type]  # a stand-in
-    assert "." in reader.seen and "" not in reader.seen

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gzip
 import math
 import random
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from scipy.stats import pearsonr, spearmanr
 from torch import Tensor, nn
 
 from contrastive_text.data import read_pairs
-from contrastive_text.evaluation import CachedEncoder, PairScore, evaluate_pairs, sts_scores, trained_sts_scores
+from contrastive_text.evaluation import CachedEncoder, evaluate_pairs, sts_scores, trained_sts_scores
 from contrastive_text.evaluation import sts as trained_sts
 from contrastive_text.evaluation.sts import (
     SETTINGS,
@@ -92,44 +91,6 @@ def test_every_sub_set_and_all_pairs_together_have_their_own_correlation(
 def test_one_sub_set_is_not_said_twice(model: SentenceEncoder, tmp_path: Path, subsets: list[str]) -> None:
     scores = evaluate_pairs(model, read_pairs(write(tmp_path / "pairs.tsv", subsets)))
     assert [score.subset for score in scores] == ["all"]
-
-
-def test_the_scores_are_a_perfect_correlation_for_scores_made_from_the_cosine(
-    model: SentenceEncoder, tmp_path: Path
-) -> None:
-    pairs = [(tiny.TEXTS[i], tiny.TEXTS[i + 13]) for i in range(20)]
-    left, right = (model.encode([pair[side] for pair in pairs], convert_to_tensor=True) for side in (0, 1))
-    cosines = torch.nn.functional.cosine_similarity(left, right)
-    assert float(cosines.sort().values.diff().min()) > 1e-5  # no ties that rounding could turn
-    for sign in (1, -1):
-        lines = [f"{a}\t{b}\t{sign * float(c)}" for (a, b), c in zip(pairs, cosines, strict=True)]
-        (tmp_path / "made.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *lines]) + "\n")
-        assert evaluate_pairs(model, read_pairs(tmp_path / "made.tsv")) == [
-            PairScore("all", 20, *2 * [pytest.approx(100 * sign, abs=1e-4)])  # float32
-        ]
-
-
-def test_packed_files_and_several_files_give_what_one_plain_file_gives(
-    model: SentenceEncoder, tmp_path: Path
-) -> None:
-    whole = write(tmp_path / "pairs.tsv", ["x"] * 20)
-    packed = tmp_path / "packed.tsv.gz"
-    packed.write_bytes(gzip.compress(whole.read_bytes()))
-    lines = whole.read_text().splitlines()
-    halves = [tmp_path / "one.tsv", tmp_path / "two.tsv"]
-    for half, part in zip(halves, (lines[1:11], lines[11:]), strict=True):
-        half.write_text("\n".join([lines[0], *part]) + "\n")
-    expected = evaluate_pairs(model, read_pairs(whole))
-    assert evaluate_pairs(model, read_pairs(packed)) == expected
-    assert evaluate_pairs(model, read_pairs(halves)) == expected
-
-
-def test_a_file_without_scores_is_refused_with_its_columns(tmp_path: Path) -> None:
-    (tmp_path / "pairs.tsv").write_text("sentence1\tsentence2\na\tb\n")
-    with pytest.raises(
-        ValueError, match=r"pairs\.tsv: expected a column for target .*, got sentence1, sentence2"
-    ):
-        read_pairs(tmp_path / "pairs.tsv")
 
 
 def test_a_sub_set_of_one_pair_has_no_correlation_and_costs_nothing_else(
@@ -268,13 +229,6 @@ def test_the_seven_tasks_come_in_the_papers_order_with_the_sub_sets_of_the_years
         assert score.size == 5 * len(score.parts)
         assert score.score == pytest.approx(sum(score.parts.values()) / len(score.parts))  # of equal sizes
     assert [(score.size, score.parts) for score in scores[5:]] == [(20, {}), (20, {})]
-
-
-def test_both_layouts_have_the_same_scores(embed: CachedEncoder, tmp_path: Path) -> None:
-    tables, theirs = sts_files.write_tables(tmp_path / "plain"), sts_files.write_senteval(tmp_path / "downstream")
-    for setting in SETTINGS:
-        scores = sts_scores(embed, tables, setting)
-        assert scores == sts_scores(embed, theirs, setting) == sts_scores(embed, tmp_path, setting)
 
 
 def test_a_text_of_several_tasks_is_encoded_once(model: SentenceEncoder, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from contrastive_text.core.types import Example, Row
-from contrastive_text.pairings import Given, Neighbours, Pairing, SameText
+from contrastive_text.pairings import Given, Neighbours
 
 RNG = np.random.default_rng(0)
 
@@ -27,20 +27,9 @@ def test_given_takes_the_columns_in_their_roles(row: Row, expected: Example) -> 
     assert Given()(row, RNG) == [expected]
 
 
-def test_a_single_text_is_its_own_positive() -> None:
-    row: Row = {"text": "snow", "target": 3}
-    assert SameText()(row, RNG) == [Example("snow", ("snow",))]
-
-
 def test_given_says_how_often_each_text_stands_in_the_batch() -> None:
     row: Row = {"anchor": "a", "positive": "b", "target": 1.0}
     assert Given(views_per_text=2)(row, RNG) == [Example("a", ("b",), views_per_text=2)]
-
-
-@pytest.mark.parametrize("pairing", [SameText(), Given()])
-def test_a_pairing_draws_from_the_rows_of_all_files_where_it_says_nothing_else(pairing: Pairing) -> None:
-    files: list[list[Row]] = [[{"text": "a"}, {"text": "b"}], [], [{"text": "a"}]]
-    assert pairing.arrange(files) == ([{"text": "a"}, {"text": "b"}, {"text": "a"}], "")
 
 
 def test_neighbours_never_follow_each_other_over_the_end_of_a_file() -> None:

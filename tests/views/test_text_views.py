@@ -179,12 +179,6 @@ def test_an_augmenter_gives_a_text_and_repeats_itself_and_leaves_the_global_gene
     assert states() == before
 
 
-@pytest.mark.parametrize(("name", "arguments"), WORDS)
-@pytest.mark.parametrize("text", ["", " ", "\n\t"])
-def test_an_empty_text_passes_an_augmenter_unchanged(name: str, arguments: dict[str, Any], text: str) -> None:
-    assert nlpaug_view(name, **arguments)(text, generator(0)) is text
-
-
 def test_a_text_of_one_sentence_passes_an_augmenter_of_sentences(
     nltk_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
