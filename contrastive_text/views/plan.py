@@ -86,9 +86,15 @@ class ViewPlan:
                 )
             self._check_order(name, chain)
             self.chains[name] = tuple(chain)
+        self.text_chains = self._chains_with(TextView)
+        """Names of the chains with a text view."""
+        self.token_chains = self._chains_with(TokenView)
+        """Names of the chains with a token view."""
+        self.fixed_dropout = self._chains_with(FixedDropout)
+        """Names of the chains whose slots repeat the first anchor's dropout masks."""
         self._check_fixed_dropout()
         self._specials: tuple[int, int] | None = None
-        # Asked for every text of every batch: isinstance with an abstract class is slow.
+        # Read for every text of every batch, and isinstance with an abstract class is slow.
         self._token_views = {
             (name, after_specials): tuple(
                 view for view in chain if isinstance(view, TokenView) and view.after_specials == after_specials
@@ -96,8 +102,9 @@ class ViewPlan:
             for name, chain in self.chains.items()
             for after_specials in (False, True)
         }
-        self.token_chains = frozenset(name for (name, _), found in self._token_views.items() if found)
-        """The names of the chains with a token view."""
+
+    def _chains_with(self, kind: type[View]) -> tuple[str, ...]:
+        return tuple(name for name, chain in self.chains.items() if any(isinstance(v, kind) for v in chain))
 
     def _check_fixed_dropout(self) -> None:
         repeating = self.fixed_dropout
@@ -141,15 +148,15 @@ class ViewPlan:
         return own if own in self.chains else slot.role if slot.role in self.chains else None
 
     def hides_tokens(self, slot: Slot) -> bool:
-        """Whether a view hides tokens of the slot, to be predicted."""
+        """Returns whether a view hides tokens of the slot, to be predicted."""
         return self.hides(self.chain_name(slot) or "")
 
     def hides(self, name: str) -> bool:
-        """Whether a view of the chain of that name hides tokens."""
+        """Returns whether a view of the chain of that name hides tokens."""
         return any(isinstance(view, TokenView) and view.sets_labels for view in self.chains.get(name, ()))
 
     def has_gradient_view(self, slot: Slot) -> bool:
-        """Whether a slot has a gradient view."""
+        """Returns whether a slot has a gradient view."""
         return any(isinstance(view, GradientView) for view in self.chains.get(self.chain_name(slot) or "", ()))
 
     def rows(self, batch: Batch, name: str) -> Tensor:
@@ -174,11 +181,6 @@ class ViewPlan:
         return [view for _, view in self.views_with_places() if isinstance(view, GradientView)]
 
     @property
-    def fixed_dropout(self) -> tuple[str, ...]:
-        """The names of the chains whose slots repeat the first anchor's dropout masks."""
-        return tuple(n for n, chain in self.chains.items() if any(isinstance(v, FixedDropout) for v in chain))
-
-    @property
     def new_tokens(self) -> tuple[str, ...]:
         """The tokens that the views need in the vocabulary."""
         return tuple(dict.fromkeys(token for _, view in self.views_with_places() for token in view.new_tokens))
@@ -188,11 +190,6 @@ class ViewPlan:
         self._specials = vocabulary.prefix, vocabulary.suffix
         for _, view in self.views_with_places():
             view.build(vocabulary)
-
-    @property
-    def text_chains(self) -> tuple[str, ...]:
-        """The names of the chains with a text view."""
-        return tuple(n for n, chain in self.chains.items() if any(isinstance(v, TextView) for v in chain))
 
     def alter_texts(self, name: str, texts: Sequence[str], rngs: Sequence[np.random.Generator]) -> list[str]:
         """Returns the texts after the text views of the chain of that name, each with its own generator.
