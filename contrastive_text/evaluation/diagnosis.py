@@ -22,12 +22,12 @@ from contrastive_text.data.prompts import DOCUMENT, QUERY
 from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.encoders.embedder import Embedder, in_order, pooled_part
 from contrastive_text.encoders.layouts import pad
+from contrastive_text.encoders.shared_use import evaluating
 from contrastive_text.evaluation.cached import CachedEncoder, drawn_texts
 from contrastive_text.evaluation.results import ScoreTable, TaskScore
 from contrastive_text.evaluation.sts import pair_vectors, score_tasks
 from contrastive_text.evaluation.sts_data import STSPairs
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.encoders.shared_use import evaluating
 from contrastive_text.metrics import exact_similarity, spearman
 from contrastive_text.metrics.spread import NEIGHBOURS
 from contrastive_text.metrics.verdicts import collapse
