@@ -80,9 +80,3 @@ def test_cross_attention_of_packed_rows_drops_the_one_vector_as_that_of_padded_r
     )
     shares = (seen[0][0].unflatten(1, (2, 8)) / whole).mean(dim=2)
     assert {round(share, 6) for share in shares.flatten().tolist()} == {0.0, 2.0}
-
-
-@pytest.mark.parametrize("name", rest_slow(["distilbert", "modernbert", "qwen2"]))
-def test_an_architecture_that_cant_be_a_decoder_is_refused_in_words(name: str) -> None:
-    with pytest.raises(ValueError, match=f"decoder with cross-attention .*, got {name}; take such an encoder"):
-        decoder_of(name)

@@ -79,8 +79,3 @@ def test_a_run_trains_adapters_over_packed_weights(llama: str, tmp_path: Path) -
         # Products in bfloat16, of 8 bits, against float32.
         assert float((found[-1] - vectors).norm() / vectors.norm()) < 0.03
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
-
-
-def test_packed_weights_without_adapters_are_refused(llama: str) -> None:
-    with pytest.raises(InvalidValueError, match="expected float32 for weights that are trained"):
-        TransformerEncoder(llama, weights_dtype="nf4")

@@ -119,13 +119,6 @@ def test_architectures_have_the_bits_of_layers_that_are_kept_or_are_refused(name
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
 
 
-def test_what_has_no_layers_to_compute_anew_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"gradient_checkpointing: expected an architecture .*, got albert"):
-        encoder_of("albert", gradient_checkpointing=True)
-    with pytest.raises(ValueError, match=r"gradient_checkpointing: expected false for a compiled network"):
-        encoder_of("bert", gradient_checkpointing=True, compiled=True)
-
-
 def test_no_pass_makes_a_cache_of_keys_and_values() -> None:
     encoder, kept = encoder_of("llama"), []
     encoder.model.register_forward_hook(lambda _module, _inputs, output: kept.append(output.past_key_values))

@@ -214,20 +214,6 @@ def test_a_layout_that_is_asked_for_is_taken(layout: FixedLayout) -> None:
     assert encoder_of("bert", layout=layout).layout_on(CPU) == (layout, "as asked for")
 
 
-def test_an_unknown_layout_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"encoder.layout: expected one of auto, packed, .* got 'dense'"):
-        encoder_of("bert", layout="dense")
-
-
-@pytest.mark.parametrize("name", UNPACKED)
-def test_packed_rows_are_refused_where_the_architecture_has_no_place_for_them(name: str) -> None:
-    with pytest.raises(
-        ValueError,
-        match=rf"encoder.layout: expected bucketed, padded or auto, for {name} takes no other .*, got packed",
-    ):
-        encoder_of(name, layout="packed")
-
-
 @pytest.mark.parametrize("name", UNPACKED)
 def test_an_architecture_that_ignores_the_attention_function_is_found_by_its_values(
     name: str, monkeypatch: pytest.MonkeyPatch

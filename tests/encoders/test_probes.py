@@ -144,11 +144,3 @@ def test_scores_that_are_capped_softly_are_not_packed_even_where_the_cap_changes
     plain.load_state_dict(encoder.model.state_dict())
     expected = [plain(input_ids=torch.tensor([row])).last_hidden_state[0] for row in ROWS]
     torch.testing.assert_close(encoder.token_vectors(ragged(*ROWS)), torch.cat(expected), rtol=0, atol=1e-5)
-
-
-def test_an_attention_that_an_architecture_ignores_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected an architecture that can be causal, got bert"):
-        encoder_of(CONFIGS["bert"], attention="causal")
-    with pytest.raises(ValueError, match=r"encoder.attention: .*'full'"):
-        encoder_of(CONFIGS["bert"], attention="full")
-    assert "is_causal" not in vars(encoder_of(CONFIGS["bert"], attention="bidirectional").model.config)

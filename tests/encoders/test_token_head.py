@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tiny
@@ -23,9 +22,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from contrastive_text.core.batch import Batch
-from contrastive_text.core.types import Hidden
-from contrastive_text.encoders import Encoder, TransformerEncoder
+from contrastive_text.encoders import TransformerEncoder
 
 DECODERS = ("qwen2", "llama")
 MASKED = [name for name in NAMES if name not in DECODERS]
@@ -126,30 +123,6 @@ def test_the_encoder_is_itself_again_after_the_head_even_after_a_failure() -> No
     with pytest.raises(RuntimeError):
         encoder.token_logits(torch.ones(2, 5, dtype=torch.float64))
     assert torch.equal(encoder(batch).layers[-1], before)
-
-
-@pytest.mark.parametrize("name", DECODERS)
-def test_a_decoder_is_refused_by_name(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"MaskedLM: expected an architecture with a .* head, got {name};"):
-        encoder_of(name).build_token_head()
-
-
-def test_an_encoder_of_one_s_own_says_that_it_has_no_head() -> None:
-    class Bare(Encoder):
-        def forward(self, batch: Batch, alter: Any = None, layers: tuple[int, ...] = (-1,)) -> Hidden:
-            raise NotImplementedError
-
-    with pytest.raises(ValueError, match=r"Bare: expected a network with a masked-language-model head, got none"):
-        Bare().build_token_head()
-    assert not Bare().heeds_positions()
-    Bare().add_tokens(())
-    with pytest.raises(ValueError, match=r"Bare: expected views without new tokens, got \[DEL\]"):
-        Bare().add_tokens(("[DEL]",))
-
-
-def test_scores_before_the_head_is_made_are_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"expected build_token_head\(\) before the first call"):
-        encoder_of("bert").token_logits(torch.ones(1, 16))
 
 
 # From a checkpoint

@@ -304,55 +304,9 @@ def test_every_parameter_gets_a_gradient(name: str) -> None:
     assert [key for key, p in encoder.named_parameters() if p.grad is None] == []
 
 
-@pytest.mark.parametrize("length", [2, 41])
-def test_a_length_that_the_model_cannot_take_is_refused(length: int) -> None:
-    for name in ("bert", "roberta"):
-        with pytest.raises(
-            ValueError, match=rf"encoder.max_length: expected 3 to 40 tokens for \w+, got {length}"
-        ):
-            encoder_of(name, max_length=length)
-
-
 def test_a_length_is_kept_beside_the_limit() -> None:
     encoder = encoder_of("bert", max_length=7)
     assert (encoder.max_length, encoder.limit) == (7, 40)
-
-
-def test_neither_or_both_of_name_and_config_are_refused() -> None:
-    message = r"encoder: expected either model_name_or_path \(pretrained\) or config \(random start\), got "
-    with pytest.raises(ValueError, match=message + "neither"):
-        TransformerEncoder()
-    with pytest.raises(ValueError, match=message + "both"):
-        TransformerEncoder("a-model", config=CONFIGS["bert"])
-
-
-@pytest.mark.parametrize("dropout", [-0.1, 1.0])
-def test_a_dropout_that_is_no_probability_is_refused(dropout: float) -> None:
-    with pytest.raises(ValueError, match=rf"encoder.dropout: .* got {dropout}"):
-        encoder_of("bert", dropout=dropout)
-
-
-def test_a_folder_that_is_not_there_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"encoder.model_name_or_path: expected .* got 'no/such'; there is no such"
-    ):
-        TransformerEncoder("no/such")
-
-
-def test_a_folder_without_a_model_is_refused_with_what_is_in_it(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("no model")
-    with pytest.raises(ValueError, match=r"expected a whole model folder, got .* with notes.txt;"):
-        TransformerEncoder(str(tmp_path))
-
-
-def test_a_config_without_a_model_type_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"encoder.config: expected model_type .* got .*vocab_size"):
-        TransformerEncoder(config={"vocab_size": 5})
-
-
-def test_an_unknown_model_type_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match=r"encoder.config.model_type: .*nearest: .*roberta.*, got 'robberta'"):
-        TransformerEncoder(config={"model_type": "robberta"})
 
 
 def test_an_architecture_without_a_known_embedding_module_takes_no_embedding_views() -> None:
@@ -405,10 +359,6 @@ def test_a_folder_gives_its_tokenizer_and_another_folder_another(
     config = {**CONFIGS["bert"], "vocab_size": len(other)}
     encoder = TransformerEncoder(config=config, tokenizer_name_or_path=str(tmp_path))
     assert encoder.limit == 9
-    with pytest.raises(ValueError, match=r"encoder.config.vocab_size: expected the tokenizer's .* got 60"):
-        TransformerEncoder(config=CONFIGS["bert"], tokenizer_name_or_path=str(tmp_path))
-    with pytest.raises(ValueError, match=r"encoder.tokenizer_name_or_path: expected .* got 'no/such'"):
-        TransformerEncoder(config=CONFIGS["bert"], tokenizer_name_or_path="no/such")
 
 
 @torch.no_grad()

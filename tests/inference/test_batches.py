@@ -48,18 +48,3 @@ def test_a_table_of_arrow_gets_lists_of_fixed_size_and_an_empty_one_the_same_col
 def test_no_row_is_left_out_for_its_text(folder: str) -> None:
     batch = {"text": np.array(["a bird", "", " "], dtype=object)}
     assert BatchEncoder(folder)(batch)["embedding"].shape == (3, 16)
-
-
-def test_what_is_no_batch_of_texts_is_refused(folder: str) -> None:
-    with pytest.raises(ValueError, match=r"BatchEncoder\.column: expected one of id, text, got 'body'"):
-        BatchEncoder(folder, column="body")(arrays())
-    with pytest.raises(ValueError, match=r"BatchEncoder\.output: expected the name of a new column, got 'id'"):
-        BatchEncoder(folder, output="id")(arrays())
-    with pytest.raises(TypeError, match="expected texts in column 'id', got int64 in row 0 of a batch; leave"):
-        BatchEncoder(folder, column="id")(arrays())
-    with pytest.raises(TypeError, match="expected texts in column 'text', got NoneType in row 1 of a batch"):
-        BatchEncoder(folder)({"text": np.array(["a", None], dtype=object)})
-    with pytest.raises(TypeError, match="expected a mapping of arrays or a table of Arrow, got list"):
-        BatchEncoder(folder)(list(tiny.TEXTS))
-    with pytest.raises(ValueError, match=r"expected one device, got \['cpu', 'cpu'\]"):
-        BatchEncoder(folder, encoding=Encoding(device=["cpu", "cpu"]))

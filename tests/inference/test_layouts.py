@@ -30,8 +30,11 @@ LONG = " ".join(tiny.TEXTS[:6])
 TEXTS = [*tiny.TEXTS[::5], LONG, "The OLD Bird Sings", "a", ""]
 """Texts of all lengths, one longer than every limit, one in capitals, and one without a word."""
 
-QUICK = ("pooling max and mean without the prompt", "Dense, LayerNorm, Dense, Normalize", "query_length")
-"""Rows of the default suite: a pooling, modules and a setting."""
+QUICK = (
+    "pooling of all modes", "pooling max and mean without the prompt", "flag of weightedmean",
+    "Dense, LayerNorm, Dense, Normalize", "query_length", "do_lower_case",
+)  # fmt: skip
+"""Rows of the default suite: poolings, modules and settings."""
 NO_POOLER = "ignore:.* names no pooler:UserWarning"
 DIMENSION = "ignore:Implicit dimension choice:UserWarning"  # torch's, of Softmax
 TRAINED = [next(iter(group)) for group in GROUPS.values() if not next(iter(group.values())).refused]

@@ -23,7 +23,7 @@ from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference import runtimes
 from contrastive_text.inference.readings import readings
-from contrastive_text.inference.runtimes import BACKENDS, OpenVINORuntime, Runtime, RuntimeEncoder, check_backend
+from contrastive_text.inference.runtimes import BACKENDS, OpenVINORuntime, Runtime, RuntimeEncoder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import LastTwoPooler, MaskTokenPooler, MeanPooler
 
@@ -162,12 +162,6 @@ def test_a_missing_runtime_is_named_with_its_command_before_anything_is_made(
 
 
 def test_what_a_runtime_does_not_compute_in_is_refused(bert: str) -> None:
-    for backend, dtype, expected in (
-        ("tvm", torch.float32, "backend: expected .*'tvm'"),
-        ("onnx", torch.bfloat16, r"dtype: expected .*torch.bfloat16; .*backend='onnx'"),
-    ):
-        with pytest.raises(ValueError, match=expected):
-            check_backend(backend, dtype)
     with pytest.raises(TypeError, match=r"dtype: expected a type of torch, such as torch\.bfloat16, got 'bf"):
         SentenceEncoder.from_pretrained(bert, dtype="bfloat16")  # type: ignore[arg-type]  # what is refused
     with pytest.raises(ValueError, match="dtype: expected a floating-point type with backend='torch'"):
