@@ -51,7 +51,7 @@ Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 
 def _vectors(path: Path) -> Sequence[Path]:
     """Returns a file of vectors, and all that lies beside it."""
-    from contrastive_text.inference.vector_files.formats import files_of  # here: it imports torch
+    from contrastive_text.inference.vector_files.files import files_of  # here: it imports torch
 
     return files_of(path)
 

@@ -24,10 +24,10 @@ from contrastive_text.inference.vector_files import (
     Shard,
     VectorIndex,
     check_suffix,
+    ids_of,
     is_begun,
     of_documents,
 )
-from contrastive_text.inference.vector_files.formats import ids_of
 
 
 def encoder_of(options: EncodingCommand) -> tuple[SentenceEncoder, list[str] | None]:

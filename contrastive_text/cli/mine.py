@@ -43,7 +43,7 @@ def mine(options: Mine) -> None:
         with warnings_as_notes():
             report = run.finish(show_progress_bar=True)
     except KeyboardInterrupt:
-        say("\nstopped: what is done is kept; the same command goes on after it", file=sys.stderr)
+        say("\nstopped: the vectors so far are kept; the same command goes on after them", file=sys.stderr)
         raise SystemExit(130) from None
     for line in _said(report, mining):
         say(line)

@@ -79,4 +79,4 @@ def _in_a_line(name: object) -> str:
 def _words(found: Found) -> str:
     if found.damage is not None:
         return f"damaged: {found.damage}"
-    return "ok" if found.every_byte else "whole by the archive's own checksums, which leave out its directory"
+    return "ok" if found.every_byte else "ok by the checksums of its archive"

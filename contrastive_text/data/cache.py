@@ -75,4 +75,4 @@ def _damage(entry: Path, names: Sequence[str]) -> list[str]:
         return [f"{MANIFEST}: changed"]
     if manifest is None or not set(names) <= set(manifest.files):
         return [f"{MANIFEST}: none of these files"]
-    return manifest.damage(entry)
+    return manifest.damage(entry, whole=False)

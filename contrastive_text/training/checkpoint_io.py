@@ -1,9 +1,8 @@
-"""Checkpoints that are whole or not there: written beside their place, sealed, and moved there in one step."""
+"""Checkpoint files that are written whole or not at all, and checked before they are read."""
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -14,33 +13,32 @@ from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
 from contrastive_text.core.libraries import is_failure
-from contrastive_text.core.storage.checkpoints import END_SIZE, ends_plainly, seal, verify_checkpoint
+from contrastive_text.core.storage.checkpoints import verify_checkpoint
 from contrastive_text.core.storage.disk import remove_abandoned, replacing
 from contrastive_text.core.storage.weights import check_dense
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes checkpoints that a kill leaves whole or not there, and reads whole ones only.
+    """Writes each checkpoint whole or not at all, and compares its checksums before it is read.
 
-    For ``Trainer(plugins=[AtomicCheckpointIO()])``; a ``Run`` takes it by default. A checkpoint is written to a
-    temporary file in its folder, flushed to the disk, and renamed: whenever the process is killed, there is the
-    older file or the newer one. Its checksum stands in the comment of the zip archive that the file is, so that
-    ``torch.load`` and Lightning alone read it too. Paths in a store, such as ``s3://``, are left to Lightning.
+    For ``Trainer(plugins=[AtomicCheckpointIO()])``; a ``Run`` uses it by default. A checkpoint is written to a
+    temporary file in its folder, flushed to the disk, and renamed. Whenever the process is killed, the older file
+    or the newer one is there. Paths in a store, such as ``s3://``, are left to Lightning.
 
     Differs: Lightning's own writes to the system's temporary folder and moves from there, which isn't atomic
     between file systems, leaves the temporary behind when killed, and holds the whole checkpoint in memory twice.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Writes a checkpoint, in place of an older one only when it is whole and on the disk.
+        """Writes a checkpoint. It replaces an older file only when it is whole and on the disk.
 
         Args:
-            checkpoint: What Lightning puts into it.
-            path: Its place.
-            storage_options: As in Lightning's, which takes none.
+            checkpoint: Content from Lightning.
+            path: Path of the file.
+            storage_options: Options of Lightning, which has none for files.
 
         Raises:
-            OSError: The disk is full, or the folder can't be written to; what was there before is untouched.
+            OSError: The disk is full, or the folder can't be written to. The older file is untouched.
         """
         place = local_path(path)
         if place is None or storage_options is not None:
@@ -49,18 +47,17 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         place.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(place.parent)
         with replacing(place) as file:
-            sealed = _SealedFile(file)
+            noting = _NotingFile(file)
             try:
-                torch.save(checkpoint, cast(IO[bytes], sealed))  # torch writes and flushes, no more
+                torch.save(checkpoint, cast(IO[bytes], noting))  # torch only writes and flushes
             except Exception as error:
-                if sealed.failure is None:
+                if noting.failure is None:
                     raise
                 raise DiskError(
-                    sealed.failure.errno or errno.EIO,
-                    f"{place}: expected room for a checkpoint, got {sealed.failure.strerror or sealed.failure}; "
+                    noting.failure.errno or errno.EIO,
+                    f"{place}: expected room for a checkpoint, got {noting.failure.strerror or noting.failure}; "
                     "earlier checkpoints are untouched, so free some space and resume",
                 ) from error
-            sealed.close()
 
     def load_checkpoint(
         self,
@@ -71,13 +68,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Reads a checkpoint after checking that it is whole.
 
         Args:
-            path: Its place.
+            path: Path of the file.
             map_location: As in ``torch.load``.
-            weights_only: Whether to read nothing but weights and plain data; None for True.
+            weights_only: Whether to read only weights and plain data; None for True.
 
         Raises:
             FileNotFoundError: There is no such file.
-            ValueError: The file is damaged, or holds what may not be read.
+            ValueError: The file is damaged, or holds other objects than ``weights_only`` allows.
         """
         place = local_path(path)
         if place is None:
@@ -102,7 +99,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return loaded
 
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Removes a checkpoint, of a link the link alone; one that is gone already is fine."""
+        """Removes a checkpoint; of a link the link alone. A missing file is no error."""
         place = local_path(path)
         if place is None or (place.is_dir() and not place.is_symlink()):
             super().remove_checkpoint(path)  # a store, or a sharded checkpoint
@@ -120,17 +117,15 @@ def _check_finite(place: Path, loaded: object) -> None:
             )
 
 
-class _SealedFile:
-    """Takes what ``torch.save`` writes, adds it up as it comes, and ends it with the seal."""
+class _NotingFile:
+    """A file for ``torch.save`` that keeps the error of a failed write, which torch replaces by its own."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.failure: OSError | None = None
         self._file = file
-        self._digest = hashlib.sha256()
 
     def write(self, data: bytes) -> int:
-        """Writes a part; an error is kept, for torch answers it with one of its own."""
-        self._digest.update(data)
+        """Writes a part."""
         try:
             return self._file.write(data)
         except OSError as error:
@@ -139,15 +134,6 @@ class _SealedFile:
 
     def flush(self) -> None:
         """Does nothing: the file is flushed when it is whole."""
-
-    def close(self) -> None:
-        """Puts the seal after what was written."""
-        self._file.seek(-END_SIZE, os.SEEK_END)
-        if not ends_plainly(self._file.read(END_SIZE)):
-            return  # another format than torch's of today; the archive's own checksums are left
-        comment = seal(self._digest.hexdigest())
-        self._file.seek(-2, os.SEEK_END)
-        self._file.write(len(comment).to_bytes(2, "little") + comment)
 
 
 def local_path(path: str | Path) -> Path | None:
@@ -162,7 +148,7 @@ def local_path(path: str | Path) -> Path | None:
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:
-    """Copies a checkpoint so that the copy is whole or not there.
+    """Copies a checkpoint. The copy is whole or not there.
 
     Raises:
         FileNotFoundError: There is no such file.

@@ -25,7 +25,7 @@ from contrastive_text.core.errors import (
     MissingFileError,
     RunError,
 )
-from contrastive_text.core.storage.checkpoints import Checkpoint, read_checkpoint
+from contrastive_text.core.storage.checkpoints import Checkpoint, checksums, read_checkpoint
 from contrastive_text.core.storage.disk import check_writable, held, remove_abandoned, replacing, temporary_in
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes.layers import read_config
@@ -42,8 +42,6 @@ PATIENCE = 60.0
 """Seconds until a network's file system shows a file of one machine on all machines."""
 _COPIES = 4
 """Sizes of the weights that a run needs: of a checkpoint with two moments of AdamW, and of the exported model."""
-_END = 64
-"""Last bytes of a checkpoint that identify it: they hold its checksum."""
 _MAY_DIFFER = (
     *("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.enable_progress_bar"),
     *("trainer.devices", "trainer.num_nodes", "data.num_workers", "resumable", "oversubscribe"),
@@ -331,11 +329,11 @@ def remove_leftovers(trainer: pl.Trainer) -> None:
 
 
 class _Identity(NamedTuple):
-    """Name, size and last bytes of a checkpoint."""
+    """Name, size and checksums of a checkpoint."""
 
     name: str
     size: int
-    end: bytes
+    checksums: bytes
 
     def __str__(self) -> str:
         return f"{self.name} of {self.size:,} bytes"
@@ -356,10 +354,7 @@ def _check_same_checkpoint(trainer: pl.Trainer, path: str | None) -> None:
 def _identity(path: str | None) -> _Identity | None:
     if path is None or not os.path.isfile(path):
         return None if path is None else _Identity(os.path.basename(path), 0, b"")
-    with open(path, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _END))
-        return _Identity(os.path.basename(path), size, file.read())
+    return _Identity(os.path.basename(path), os.path.getsize(path), checksums(path))
 
 
 def _check_shared(trainer: pl.Trainer, folders: Iterable[Path]) -> None:

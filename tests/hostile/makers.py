@@ -142,7 +142,7 @@ def flipped(content: bytes) -> bytes:
 
 
 def checkpoint(change: Callable[[dict[str, Any]], object], name: str = "checkpoint") -> Make:
-    """Returns what saves a changed checkpoint, as torch saves it, without a seal."""
+    """Returns what saves a changed checkpoint, as torch saves it."""
 
     def make(path: Path, sound: Mapping[str, str]) -> None:
         content = torch.load(sound[name], weights_only=True)

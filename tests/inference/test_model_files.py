@@ -127,7 +127,9 @@ def test_a_folder_is_read_once_and_again_when_it_has_changed(
     model(bert).save_pretrained(tmp_path)
     read: list[Path] = []
     damage = Manifest.damage
-    monkeypatch.setattr(Manifest, "damage", lambda *given: read.append(given[1]) or damage(*given))
+    monkeypatch.setattr(
+        Manifest, "damage", lambda *given, **named: read.append(given[1]) or damage(*given, **named)
+    )
     SentenceEncoder.from_pretrained(tmp_path)  # the encoder inside it has the same folder
     SentenceEncoder.from_pretrained(tmp_path)
     assert len(read) == 1

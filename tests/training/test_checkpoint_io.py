@@ -57,20 +57,7 @@ def test_a_checkpoint_is_read_by_us_by_torch_and_by_lightning_alone(saved: Path)
         assert equal(torch.load(saved, weights_only=True, mmap=mmap))
 
 
-def test_a_checkpoint_of_lightning_alone_is_read_after_a_check(tmp_path: Path) -> None:
-    path = tmp_path / "theirs.ckpt"
-    TorchCheckpointIO().save_checkpoint(CONTENT, str(path))
-    assert equal(AtomicCheckpointIO().load_checkpoint(path))
-    content = bytearray(path.read_bytes())
-    content[content.find(torch.arange(40.0).numpy().tobytes()) + 41] ^= 0x40
-    path.write_bytes(content)
-    with pytest.raises(
-        ValueError, match=r"theirs\.ckpt: expected a whole checkpoint, got damaged bytes in .*data/0"
-    ):
-        AtomicCheckpointIO().load_checkpoint(path)
-
-
-def test_the_shell_writes_sealed_checkpoints_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shell_writes_checkpoints_that_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("COLUMNS", "200")
@@ -89,39 +76,12 @@ def test_the_shell_writes_sealed_checkpoints_by_default(tmp_path: Path, monkeypa
     words += ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]
     assert shell(words) == 0
     (checkpoint,) = (tmp_path / "runs" / "version_1" / "checkpoints").iterdir()
-    assert b"contrastive-text sha256 " in checkpoint.read_bytes()[-90:]
     assert read_checkpoint(checkpoint).step == 1
     assert not left.exists()
     assert [name for name in names(checkpoint.parents[1]) if name.startswith(".")] == []
 
 
-# Damage
-
-
-@pytest.mark.parametrize("bit", [0, 5, 7])
-def test_a_flipped_byte_anywhere_is_refused(saved: Path, bit: int) -> None:
-    content = saved.read_bytes()
-    size = len(content)
-    # Headers and data by samples, the end of the archive's directory and the seal byte by byte.
-    for place in [*range(0, size - 130, 23), *range(size - 130, size)]:
-        changed = bytearray(content)
-        changed[place] ^= 1 << bit
-        saved.write_bytes(changed)
-        with pytest.raises(ValueError, match=r"a\.ckpt: expected a whole checkpoint, .* use another checkpoint$"):
-            AtomicCheckpointIO().load_checkpoint(saved)
-
-
-def test_cuts_at_any_length_and_bytes_too_many_are_refused(saved: Path) -> None:
-    content = saved.read_bytes()
-    size = len(content)
-    for length in [*range(0, size - 130, 41), *range(size - 130, size)]:
-        saved.write_bytes(content[:length])
-        with pytest.raises(ValueError, match=r"a\.ckpt: expected a whole checkpoint"):
-            verify_checkpoint(saved)
-    for more in (b"\0", b"x", content):
-        saved.write_bytes(content + more)
-        with pytest.raises(ValueError, match=r"a\.ckpt: expected a whole checkpoint"):
-            verify_checkpoint(saved)
+# What is read
 
 
 def test_what_is_no_plain_data_is_read_only_when_it_is_trusted(tmp_path: Path) -> None:

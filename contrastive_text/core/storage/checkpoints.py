@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,36 +21,19 @@ from contrastive_text.core.places import settled
 from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.weights import check_dense
 
-END_SIZE = 22
-"""Bytes of the record that ends a zip archive; the last two are the length of the comment after it."""
 BASE = "base"
-"""Where a checkpoint keeps the identity of the weights under adapters, which it doesn't hold."""
-_END = b"PK\x05\x06"
-_MARK = b"contrastive-text sha256 "
-_SEAL_SIZE = len(_MARK) + 2 * hashlib.sha256().digest_size
-_PART = 1 << 20
+"""Key of a checkpoint for the identity of the weights under adapters, which it doesn't hold."""
+_FOLDER_FLAG = 0x10
 _TODO = "name a .ckpt file that fit wrote"
 _ELSEWHERE = {"hparams", "module_arguments", "hparams_name", "datamodule_hparams_name"}
 """Names under which Lightning would look for further arguments, or put them into another place."""
 
 
-def ends_plainly(end: bytes) -> bool:
-    """Whether the last ``END_SIZE`` bytes end a zip archive without a comment, as torch leaves it."""
-    return len(end) == END_SIZE and end.startswith(_END) and end.endswith(b"\0\0")
-
-
-def seal(digest: str) -> bytes:
-    """Returns the comment that seals a checkpoint: the SHA-256 of all of it as torch left it."""
-    return _MARK + digest.encode()
-
-
 def verify_checkpoint(path: str | Path) -> None:
     """Checks that a checkpoint file is there and undamaged.
 
-    ``torch.load`` reads a file with a flipped byte in its tensors without a word. A checkpoint that
-    ``AtomicCheckpointIO`` wrote is sealed by the checksum of the whole file, which every changed or missing byte
-    breaks. One that Lightning alone wrote has the checksums of the zip archive that it is: they cover the
-    tensors, not each byte of the archive's directory.
+    ``torch.load`` reads a flipped byte of a tensor without an error. The file is a zip archive with a checksum of
+    every part. This function compares all of them, and refuses a directory that torch would read differently.
 
     Args:
         path: A ``.ckpt`` file.
@@ -70,50 +52,35 @@ def verify_checkpoint(path: str | Path) -> None:
         )
 
 
-def is_sealed(path: Path) -> bool:
-    """Whether a checkpoint file ends with a seal, which is of every byte of it."""
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _SEAL_SIZE))
-        return file.read().startswith(_MARK)
+def checksums(path: str | Path) -> bytes:
+    """Returns a digest of the checksums in a checkpoint's archive, which tells checkpoints apart.
+
+    It reads the directory of the archive alone. The digest is empty if that is damaged.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            parts = [(part.filename, part.CRC, part.file_size) for part in archive.infolist()]
+    except Exception as error:  # as in ``_damage``
+        if not is_failure(error):
+            raise
+        return b""
+    return hashlib.sha256(repr(parts).encode()).digest()
 
 
 def _damage(path: Path) -> str | None:
     with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 2 - _SEAL_SIZE))
-        end = file.read()
-        file.seek(max(0, size - END_SIZE))
-        if ends_plainly(file.read()):
-            return _damage_by_zip(path)
-        if not end[2:].startswith(_MARK):
-            return "a damaged file (its end is missing or changed)"
-        # The seal is of the file before it was sealed, whose comment had no length.
-        digest = _digest(file, size - len(end))
-    if end != _SEAL_SIZE.to_bytes(2, "little") + seal(digest):
-        return "damaged bytes, by its checksum"
-    return None
-
-
-def _digest(file: BinaryIO, size: int) -> str:
-    """Returns the SHA-256 of a file's first bytes and of two zeros."""
-    file.seek(0)
-    digest = hashlib.sha256()
-    for start in range(0, size, _PART):
-        digest.update(file.read(min(_PART, size - start)))
-    digest.update(b"\0\0")
-    return digest.hexdigest()
-
-
-def _damage_by_zip(path: Path) -> str | None:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            if sum(part.file_size for part in archive.infolist()) > path.stat().st_size:
-                return "an archive of more bytes than its own, as torch writes none"
-            damaged = archive.testzip()
-    except Exception as error:  # a damaged header raises BadZipFile, UnicodeDecodeError, NotImplementedError, ...
-        if not is_failure(error):
-            raise
-        return f"a damaged file ({error})"
+        try:
+            with zipfile.ZipFile(file) as archive:
+                parts = archive.infolist()
+                if sum(part.file_size for part in parts) > path.stat().st_size:
+                    return "an archive of more bytes than its own, as torch writes none"
+                if any(part.external_attr & _FOLDER_FLAG for part in parts):
+                    return "a damaged file (a folder in its archive, which torch reads as zeros)"
+                damaged = archive.testzip()
+        except Exception as error:  # BadZipFile, UnicodeDecodeError, NotImplementedError, ... of damaged headers
+            if not is_failure(error):
+                raise
+            return f"a damaged file ({error})"
     return None if damaged is None else f"damaged bytes in {damaged}"
 
 

@@ -1,225 +1,122 @@
-"""Digests of files, and folders that are written whole with a manifest and compared with it before use."""
+"""SHA-256 digests of files, and folders that are written whole and compared with their manifest before use."""
 
 from __future__ import annotations
 
 import glob
 import hashlib
-import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.disk import replacing, replacing_folder
-from contrastive_text.core.storage.records import MOST_BYTES
+from contrastive_text.core.storage.disk import replacing_folder
+from contrastive_text.core.storage.records import Record, write_json
 
 MANIFEST = "contrastive_text.manifest.json"
 """Name of a folder's manifest."""
-BLOCK = 1 << 24
-"""Bytes that share a digest: 16 MiB."""
 READ_WHOLE = 1 << 30
-"""Bytes up to which all of them are checked when they are loaded: 1 GiB; above it, a sample of blocks."""
+"""Bytes of a file up to which it is compared with its digest when it is loaded: 1 GiB, which takes a second."""
 MODULES = "modules.json"
-"""The file by which a saved model is known; it is written last."""
+"""The file by which a saved model is recognized. It is written last."""
 GRAPH = "model.onnx"
-"""The file by which an exported model is known."""
+"""The file by which an exported model is recognized."""
 TODO = f"save the model again; where you changed the file yourself, delete {MANIFEST}"
-"""What to do about a folder that isn't as it was saved."""
+"""Remedy for a model folder that differs from what was saved."""
+OLD_FORM = "the form of development versions up to commit 13d7e1f, which reads it"
+"""Name of the form with a digest of every 16 MiB, for errors."""
 _READ_INSTEAD = (
     "model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json",
     "pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json", "tf_model.h5",
     "flax_model.msgpack", "adapter_config.json", "adapter_model.*", "added_tokens.json",
     "special_tokens_map.json",
 )  # fmt: skip
-"""What Transformers would read of an older model in place of our files, or beside them."""
+"""Files of an older model that Transformers would read instead of ours, or in addition."""
 _READ_SUFFIXES = {".json", ".safetensors", ".bin", ".txt", ".model", ".jinja", ".onnx", ".data", ".xml"}
 _READ_FOLDERS = re.compile(r"\d+_\w+|additional_chat_templates|openvino|onnx")
 """Files and folders of a model folder that loading reads."""
 UNREAD = ("*.onnx", "openvino/*", "*.h5")
 """Files of a model on the hub that are never fetched."""
+_PART = 1 << 20
 _checked: dict[Path, list[tuple[str, int, int, int]]] = {}
-_SAMPLE = 16
-_SEAL = "sha256"
+
+
+def start_sha256(path: Path, size: int | None = None) -> hashlib._Hash:
+    """Returns the SHA-256 state of the first bytes of a file, to which further bytes can be added.
+
+    Args:
+        path: The file.
+        size: Number of bytes; None for all.
+
+    Raises:
+        OSError: The file can't be read.
+    """
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        if size is None:
+            return hashlib.file_digest(file, lambda: digest)
+        while size > 0 and (part := file.read(min(_PART, size))):
+            digest.update(part)
+            size -= len(part)
+    return digest
 
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """The size of a file and a digest of each of its blocks.
+    """Size and SHA-256 of a file, or of its first bytes.
 
     Args:
         size: Bytes.
-        blocks: SHA-256 of every ``BLOCK`` bytes, the last of what is left, in hexadecimal digits.
+        sha256: 64 hexadecimal digits.
     """
 
     size: int
-    blocks: tuple[str, ...]
+    sha256: str
 
     @classmethod
     def of(cls, path: Path) -> FileDigest:
         """Reads a file."""
         with path.open("rb") as file:
-            blocks = tuple(iter(lambda: _next_digest(file), None))
-            return cls(file.tell(), blocks)
+            digest = hashlib.file_digest(file, "sha256")
+            return cls(file.tell(), digest.hexdigest())
 
     @classmethod
-    def of_json(cls, content: Any) -> FileDigest:  # Any: JSON that others may have changed
-        """Returns the digest that ``to_json`` wrote.
+    def of_record(cls, record: Record) -> FileDigest:
+        """Returns the digest that a manifest or a record of vectors holds.
 
         Raises:
-            ValueError: It is none.
+            ValueError: The record has another form.
         """
-        try:
-            size, blocks = content["size"], tuple(content["blocks"])
-        except (TypeError, KeyError):
-            size, blocks = None, ()
-        known = isinstance(size, int) and all(isinstance(block, str) for block in blocks)
-        if not known or len(blocks) != -(-size // BLOCK):
-            raise InvalidValueError("expected the size of a file and a digest of each of its blocks, got others")
-        return cls(size, blocks)
+        if "blocks" in record:
+            raise InvalidValueError(f"{record.where}: expected a SHA-256, got {OLD_FORM}; {record.todo}")
+        return cls(record.integer("size", least=0), record.text("sha256"))
 
     def to_json(self) -> dict[str, object]:
-        """Returns its fields, for a record."""
-        return {"size": self.size, "blocks": list(self.blocks)}
+        """Returns the fields, for a record."""
+        return asdict(self)
 
-    def damage(self, path: Path, whole: bool | None = True, grows: bool = False) -> str | None:
-        """Says what is wrong with a file; None if it is what was written.
+    def damage(self, path: Path, whole: bool = True, grows: bool = False) -> str | None:
+        """Compares a file with this digest. Returns a description of the difference, or None if they match.
 
         Args:
             path: The file.
-            whole: Whether to read every block, or the first, the last and some between; None for every block of
-                up to ``READ_WHOLE`` bytes.
-            grows: Whether more bytes may follow those that the digest is of.
-
-        Raises:
-            OSError: It can't be read.
+            whole: Whether to read all bytes; otherwise only the size of a file above ``READ_WHOLE`` is compared.
+            grows: Whether the digest covers the first bytes only, and more may follow.
         """
-        if not path.is_file():
-            return "no file"
-        size = path.stat().st_size
-        if size < self.size or (size > self.size and not grows):
-            return f"{size:,} bytes instead of {self.size:,}"
-        last = len(self.blocks) - 1
-        if whole is None:
-            whole = self.size <= READ_WHOLE
-        few = whole or last < _SAMPLE
-        chosen = range(last + 1) if few else sorted({i * last // (_SAMPLE - 1) for i in range(_SAMPLE)})
-        with path.open("rb") as file:
-            for number in chosen:
-                file.seek(number * BLOCK)
-                if _next_digest(file, min(BLOCK, self.size - number * BLOCK)) != self.blocks[number]:
-                    return f"changed bytes after byte {number * BLOCK:,}"
-        return None
-
-
-def _next_digest(file: BinaryIO, size: int | None = None) -> str | None:
-    content = file.read(BLOCK if size is None else size)
-    return hashlib.sha256(content).hexdigest() if content else None
-
-
-class GrowingDigest:
-    """The digest of a file that is written piece by piece; nothing is read again.
-
-    Example:
-        >>> growing = GrowingDigest()
-        >>> growing.update(b"one"), growing.update(b"two")
-        (None, None)
-        >>> growing.digest().size
-        6
-    """
-
-    def __init__(self) -> None:
-        self._size = 0
-        self._blocks: list[str] = []
-        self._last = hashlib.sha256()
-
-    @classmethod
-    def after(cls, digest: FileDigest, path: Path) -> GrowingDigest:
-        """Goes on after the bytes that a digest is of; the last block of them is read."""
-        growing = cls()
-        whole = digest.size // BLOCK
-        growing._blocks = list(digest.blocks[:whole])
-        growing._size = whole * BLOCK
-        with path.open("rb") as file:
-            file.seek(growing._size)
-            growing.update(file.read(digest.size - growing._size))
-        return growing
-
-    def copy(self) -> GrowingDigest:
-        """Returns another that goes its own way from here."""
-        other = GrowingDigest()
-        other._size, other._blocks, other._last = self._size, list(self._blocks), self._last.copy()
-        return other
-
-    def update(self, content: bytes | memoryview) -> None:
-        """Takes the next bytes."""
-        left = memoryview(content).cast("B")
-        while left:
-            part = left[: BLOCK - self._size % BLOCK]
-            self._last.update(part)
-            self._size += len(part)
-            left = left[len(part) :]
-            if self._size % BLOCK == 0:
-                self._blocks.append(self._last.hexdigest())
-                self._last = hashlib.sha256()
-
-    def digest(self) -> FileDigest:
-        """Returns the digest of all bytes so far."""
-        begun = self._size % BLOCK > 0
-        return FileDigest(self._size, (*self._blocks, self._last.hexdigest()) if begun else tuple(self._blocks))
-
-
-def sealed(content: Mapping[str, Any]) -> str:  # Any: JSON
-    """Returns a record as JSON with its own digest at its end; every changed character shows.
-
-    Raises:
-        ValueError: A number that JSON has no word for, such as NaN.
-
-    Example:
-        >>> print(sealed({"rows": 2})[:24])
-        {
-         "rows": 2,
-         "sha256":
-    """
-    text = json.dumps(dict(content), indent=1, allow_nan=False)
-    return json.dumps({**content, _SEAL: hashlib.sha256(text.encode()).hexdigest()}, indent=1) + "\n"
-
-
-def write_sealed(path: Path, content: Mapping[str, Any]) -> None:  # Any: JSON
-    """Writes a record, whole or not at all."""
-    with replacing(path) as file:
-        file.write(sealed(content).encode())
-
-
-def read_sealed(path: Path, todo: str) -> dict[str, Any]:  # Any: JSON
-    """Reads a record that ``write_sealed`` wrote.
-
-    Args:
-        path: Its file.
-        todo: What to do about a damaged one, for the error.
-
-    Raises:
-        OSError: It isn't there, or can't be read.
-        ValueError: It was changed, or is none.
-    """
-    if path.exists() and (not path.is_file() or path.stat().st_size > MOST_BYTES):
-        raise InvalidValueError(f"{path}: expected a file of at most {MOST_BYTES:,} bytes, got another; {todo}")
-    content = path.read_bytes()
-    try:
-        record = json.loads(content)
-        whole = isinstance(record, dict) and isinstance(record.pop(_SEAL, None), str)
-        whole = whole and sealed(record).encode() == content
-    except (ValueError, RecursionError):
-        whole = False
-    if not whole:
-        raise InvalidValueError(
-            f"{path}: expected a record of this library, whole as it was written, got a changed one; {todo}"
-        )
-    return dict(record)
+        try:
+            if not path.is_file():
+                return "no file"
+            size = path.stat().st_size
+            if size < self.size or (size > self.size and not grows):
+                return f"{size:,} bytes instead of {self.size:,}"
+            if not whole and size > READ_WHOLE:
+                return None
+            return None if start_sha256(path, self.size).hexdigest() == self.sha256 else "changed bytes"
+        except OSError as error:
+            return f"can't be read ({error.strerror or error})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,64 +133,40 @@ class Manifest:
         ...     Manifest.of(Path(folder)).write(Path(folder))
         ...     _ = Path(folder, "a").write_text("two")
         ...     Manifest.read(Path(folder)).damage(Path(folder))
-        ['a: changed bytes after byte 0']
+        ['a: changed bytes']
     """
 
     files: Mapping[str, FileDigest]
 
     @classmethod
-    def of(cls, folder: Path, names: Sequence[str] | None = None) -> Manifest:
-        """Reads the files of a folder: those named, or all."""
-        found = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-        chosen = found if names is None else names
-        return cls({name: FileDigest.of(folder / name) for name in chosen if name != MANIFEST})
+    def of(cls, folder: Path) -> Manifest:
+        """Reads all files of a folder."""
+        names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+        return cls({name: FileDigest.of(folder / name) for name in names if name != MANIFEST})
 
     def write(self, folder: Path) -> None:
-        """Writes it into the folder."""
-        files = {name: digest.to_json() for name, digest in self.files.items()}
-        write_sealed(folder / MANIFEST, {"block": BLOCK, "files": files})
+        """Writes the manifest into the folder."""
+        write_json(folder / MANIFEST, {"files": {name: digest.to_json() for name, digest in self.files.items()}})
 
     @classmethod
     def read(cls, folder: Path, todo: str = "save the folder again") -> Manifest | None:
-        """Reads the manifest of a folder; None where there is none.
+        """Reads the manifest of a folder; None if there is none.
 
         Raises:
-            ValueError: It was changed, or names a file outside of the folder.
+            ValueError: The manifest has another form, or names a file outside of the folder.
         """
         path = folder / MANIFEST
         if not path.is_file():
             return None
-        record = read_sealed(path, todo)
-        try:
-            if record["block"] != BLOCK:
-                raise ValueError
-            files = {str(name): FileDigest.of_json(digest) for name, digest in record["files"].items()}
-            if not all(_stays_inside(name) for name in files):
-                raise ValueError
-        except (AttributeError, KeyError, TypeError, ValueError):
-            raise InvalidValueError(
-                f"{path}: expected a manifest of this version's form, got another; {todo}"
-            ) from None
-        return cls(files)
+        files = Record.read(path, todo).record("files")
+        if outside := [name for name in files if not _stays_inside(name)]:
+            raise files.refusal("names of files in this folder", outside[0])
+        return cls({name: FileDigest.of_record(files.record(name)) for name in files})
 
-    def damage(self, folder: Path, whole: bool | None = None) -> list[str]:
-        """Returns a line for every file that isn't what was written; none if all are.
-
-        Args:
-            folder: The folder.
-            whole: Whether to read every byte; None for up to ``READ_WHOLE`` bytes, above it a sample of blocks.
-        """
-        if whole is None:
-            whole = sum(digest.size for digest in self.files.values()) <= READ_WHOLE
-        lines = {name: _damage(folder / name, digest, whole) for name, digest in self.files.items()}
+    def damage(self, folder: Path, whole: bool = True) -> list[str]:
+        """Returns a line for every file that differs from its digest; see ``FileDigest.damage``."""
+        lines = {name: digest.damage(folder / name, whole) for name, digest in self.files.items()}
         return [f"{name}: {line}" for name, line in lines.items() if line is not None]
-
-
-def _damage(path: Path, digest: FileDigest, whole: bool) -> str | None:
-    try:
-        return digest.damage(path, whole)
-    except OSError as error:  # a place of the disk that can't be read, or that may not be
-        return f"can't be read ({error.strerror})"
 
 
 def _stays_inside(name: str) -> bool:
@@ -315,7 +188,7 @@ def model_place(name: str) -> Path | None:
 
 @cache  # of a name on the hub
 def _hub_place(name: str) -> Path | None:
-    from huggingface_hub import hf_hub_download, snapshot_download  # late: of no use for a folder
+    from huggingface_hub import hf_hub_download, snapshot_download  # late: a folder doesn't need it
 
     try:
         hf_hub_download(name, MODULES)
@@ -328,9 +201,9 @@ def _hub_place(name: str) -> Path | None:
 def whole_folder(path: Path, last: str = MODULES) -> Iterator[Path]:
     """Yields a folder to write to, which takes its place with a manifest when all of it is written.
 
-    Whenever the process is killed, there is the older folder, or the newer one, or one that its manifest tells
-    from a whole one. The files that an older manifest names go, and weights that would be read in place of the
-    new ones; a user's own files stay.
+    Whenever the process is killed, the older folder or the newer one is there, or one that differs from its
+    manifest. Files that an older manifest names are removed, and weights that would be read instead of the new
+    ones. A user's own files stay.
 
     Args:
         path: The folder's place.
@@ -340,7 +213,7 @@ def whole_folder(path: Path, last: str = MODULES) -> Iterator[Path]:
         DiskError: The place can't be written to, or the disk is full.
     """
     stale = [glob.escape(name) for name in _named_before(path)]
-    with replacing_folder(path, last=last, first=MANIFEST, stale=stale) as folder:
+    with replacing_folder(path, first=MANIFEST, last=last, stale=stale) as folder:
         yield folder
         manifest = Manifest.of(folder)
         if MODULES in manifest.files:
@@ -350,7 +223,7 @@ def whole_folder(path: Path, last: str = MODULES) -> Iterator[Path]:
 
 
 def _named_before(path: Path) -> list[str]:
-    with suppress(InvalidValueError, OSError):  # a damaged one names nothing that can be trusted
+    with suppress(InvalidValueError, OSError):  # the names of a damaged manifest can't be trusted
         manifest = Manifest.read(path)
         return [] if manifest is None else list(manifest.files)
     return []
@@ -362,7 +235,7 @@ def leads_out(path: Path, folder: Path) -> bool:
     In the hub's cache the files of a snapshot are links to the ``blobs`` of their repository, which are inside.
 
     Args:
-        path: The name, which need not be there.
+        path: The name, which need not exist.
         folder: The model folder, which may be a link itself.
     """
     root = Path(os.path.realpath(folder))
@@ -374,31 +247,31 @@ def leads_out(path: Path, folder: Path) -> bool:
 def check_links(folder: Path) -> None:
     """Checks that no file that loading reads is a link out of its folder.
 
-    What such a link leads to, a secret of the user's, would else be copied into the next saved or uploaded model.
+    Otherwise the target of such a link, a secret of the user's, would be copied into the next saved or uploaded
+    model.
 
     Raises:
         ValueError: The first such link.
     """
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         inner = sorted(path.iterdir()) if _READ_FOLDERS.fullmatch(path.name) and path.is_dir() else []
-        for each in (path, *inner):
-            read = each.suffix in _READ_SUFFIXES or _READ_FOLDERS.fullmatch(each.name)
-            if read and leads_out(each, folder):
+        for name in (path, *inner):
+            is_read = name.suffix in _READ_SUFFIXES or _READ_FOLDERS.fullmatch(name.name)
+            if is_read and leads_out(name, folder):
                 raise InvalidValueError(
-                    f"{each}: expected a file or folder inside {folder}, got a link to {os.path.realpath(each)}; "
+                    f"{name}: expected a file or folder inside {folder}, got a link to {os.path.realpath(name)}; "
                     "copy the model without links (cp -rL) if you trust it"
                 )
 
 
 def check_whole(folder: Path) -> None:
-    """Checks that a folder has no links out of it, and that its files are those of its manifest, if it has one.
+    """Checks that a folder has no links out of it, and that its files match its manifest, if it has one.
 
-    All bytes are read, of more than 1 GiB a sample (see ``Manifest.damage``); files that are as they were when
-    this process last read them, by size and time, are not read again.
+    Files up to 1 GiB are read whole. Of a larger file the size is compared; ``contrastive-text verify`` reads it.
+    Files with the size and time of the last check in this process are not read again.
 
     Raises:
-        ValueError: A link out of the folder, a changed or missing file, by name, or a save that did not come to
-            its end.
+        ValueError: A link out of the folder, a changed or missing file, by name, or an unfinished save.
     """
     check_links(folder)
     manifest = Manifest.read(folder, TODO)
@@ -412,7 +285,7 @@ def check_whole(folder: Path) -> None:
     state = _state(folder, manifest)
     if _checked.get(folder.resolve()) == state:
         return
-    if damage := manifest.damage(folder):
+    if damage := manifest.damage(folder, whole=False):
         more = f" and {len(damage) - 3} more" if len(damage) > 3 else ""
         raise InvalidValueError(
             f"{folder}: expected the files as they were saved, got damaged ones ({'; '.join(damage[:3])}{more}); "
@@ -422,6 +295,7 @@ def check_whole(folder: Path) -> None:
 
 
 def _state(folder: Path, manifest: Manifest) -> list[tuple[str, int, int, int]]:
-    found = [(name, folder / name) for name in (MANIFEST, *manifest.files)]
-    states = [(name, path.stat()) for name, path in found if path.exists()]
+    """Returns name, size, time and inode of the manifest and of each of its files."""
+    places = [(name, folder / name) for name in (MANIFEST, *manifest.files)]
+    states = [(name, path.stat()) for name, path in places if path.exists()]
     return [(name, state.st_size, state.st_mtime_ns, state.st_ino) for name, state in states]

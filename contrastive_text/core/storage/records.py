@@ -1,4 +1,4 @@
-"""Records that others wrote, such as JSON of a model folder: read field by field, each with its type."""
+"""JSON records: written whole, and read field by field, each with its type, from files of any origin."""
 
 from __future__ import annotations
 
@@ -9,31 +9,38 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, TypeVar
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.storage.disk import replacing
 
 MOST_BYTES = 1 << 26
-"""Of a JSON file: 64 MiB, some ten times the longest vocabulary in use."""
+"""Largest size of a JSON file: 64 MiB, some ten times the longest vocabulary in use."""
 MOST_LEVELS = 100
-"""Of lists and mappings inside each other."""
+"""Largest depth of nested lists and mappings."""
 _T = TypeVar("_T")
+_REQUIRED: Any = object()  # Any: stands where a default of any type may
 
 
-class _Required:
-    """Stands for a field that must be there."""
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    """Writes a record as JSON, whole or not at all.
 
-
-_REQUIRED: Any = _Required()  # Any: stands where a default of any type may
+    Raises:
+        DiskError: The place can't be written to, or the disk is full.
+        ValueError: A number that JSON can't hold, such as NaN.
+    """
+    text = json.dumps(content, indent=1, allow_nan=False)
+    with replacing(path) as file:
+        file.write(f"{text}\n".encode())
 
 
 def read_json(path: Path, todo: str) -> object:
-    """Reads a JSON file of bounded size and depth, in which no key stands twice.
+    """Reads a JSON file of bounded size and depth, in which no key occurs twice.
 
     Args:
         path: A regular file.
-        todo: What to do about a damaged one, for the error.
+        todo: Remedy for a damaged file, for the error.
 
     Raises:
         FileNotFoundError: There is no regular file.
-        ValueError: It is no such JSON.
+        ValueError: The file is not such JSON.
     """
     if not path.is_file():
         raise MissingFileError(f"{path}: expected a file, got {_nature(path)}; {todo}")
@@ -79,7 +86,7 @@ def _levels(content: object) -> int:
 
 
 def shown(value: object) -> str:
-    """Says in words what a value is, for the "got" of an error.
+    """Describes a value for the "got" of an error.
 
     Example:
         >>> shown(217), shown(None), shown([1, 2])
@@ -100,18 +107,17 @@ def shown(value: object) -> str:
 
 
 class Record:
-    """A mapping that others wrote; each field is read with its type, and errors name record and field.
+    """A mapping from a file of any origin. Each field is read with its type; errors name the record and the field.
 
-    A field that is null counts as one that isn't there. One that isn't there gives the ``default``, if there is
-    any, else an error.
+    A field that is null counts as missing. A missing field gives the ``default`` if there is one, else an error.
 
     Args:
         values: Name -> value.
-        where: What errors begin with: a file, or a file and a place in it.
-        todo: What to do about a damaged record, for errors.
+        where: First words of errors: a file, or a file and a place in it.
+        todo: Remedy for a damaged record, for errors.
 
     Raises:
-        ValueError: Something else than a mapping with texts as keys.
+        ValueError: The values are not a mapping with texts as keys.
 
     Example:
         >>> record = Record({"path": "1_Pooling", "idx": "one"}, where="modules.json", todo="save it again")
@@ -119,7 +125,8 @@ class Record:
         '1_Pooling'
         >>> record.integer("idx")
         Traceback (most recent call last):
-        contrastive_text.core.errors.InvalidValueError: modules.json: idx: expected an integer, got the text 'one'; save it again
+        contrastive_text.core.errors.InvalidValueError: modules.json: idx: expected an integer, got the text
+        'one'; save it again
     """  # noqa: E501  # the error stands in one line
 
     def __init__(self, values: object, where: str, todo: str) -> None:
@@ -146,7 +153,7 @@ class Record:
     def refusal(
         self, expected: str, got: object, name: str | None = None, todo: str | None = None
     ) -> InvalidValueError:
-        """Returns the error that says what was expected of a field, or of the whole record."""
+        """Returns the error for a field, or for the whole record, that isn't as expected."""
         place = self.where if name is None else f"{self.where}: {name}"
         came = "nothing" if name is not None and name not in self.values else shown(got)
         return InvalidValueError(f"{place}: expected {expected}, got {came}; {todo or self.todo}")
@@ -195,7 +202,7 @@ class Record:
         return value
 
     def record(self, name: str, default: Mapping[str, object] | None = None) -> Record:
-        """Returns a record inside this one; one of the default values where there is none."""
+        """Returns a record inside this one, or one of the default values."""
         expected = "a mapping of names to values"
         value = self._one(name, _REQUIRED if default is None else default, Mapping, expected)
         return Record(value, f"{self.where}: {name}", self.todo)
@@ -222,13 +229,13 @@ def records(values: object, of: str, where: str, todo: str, most: int | None = N
 
     Args:
         values: The list.
-        of: What they are, for the error: "modules".
-        where: What errors begin with.
-        todo: What to do about a damaged one, for errors.
-        most: How many there may be; None for any number.
+        of: Plural noun for the records, for the error: "modules".
+        where: First words of errors.
+        todo: Remedy for a damaged record, for errors.
+        most: Largest number of records; None for any number.
 
     Raises:
-        ValueError: Something else than a list of mappings, or more of them.
+        ValueError: The values are not a list of mappings, or the list is too long.
 
     Example:
         >>> [record.text("path") for record in records([{"path": "a"}], of="modules", where="x", todo="y")]
@@ -242,15 +249,15 @@ def records(values: object, of: str, where: str, todo: str, most: int | None = N
 
 
 def inside(folder: Path, name: str, where: str) -> Path:
-    """Returns the place in a folder that a record of the folder names.
+    """Returns the path of a file that a record in a folder names.
 
     Args:
-        folder: The folder, which may be anyone's.
-        name: What the record says; empty for the folder itself.
+        folder: The folder, of any origin.
+        name: The name in the record; empty for the folder itself.
         where: The record and the place in it, for the error.
 
     Raises:
-        ValueError: A path that leads out of the folder: absolute, with ``..``, or through a link.
+        ValueError: The path leads out of the folder: absolute, with ``..``, or through a link.
 
     Example:
         >>> inside(Path("model"), "1_Pooling", "modules.json").as_posix()

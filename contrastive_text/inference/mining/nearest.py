@@ -1,26 +1,179 @@
-"""Hard negatives: of the texts nearest to a query those that nothing says belong to it."""
+"""Hard negatives of a query: of the texts nearest to it those that nothing marks as belonging to it."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.random import fold, generator, text_id
 from contrastive_text.core.similarity import EPSILON, at_least_float32, full_precision, unit_vectors
-from contrastive_text.inference.mining.options import Mining
-from contrastive_text.inference.mining.texts import PairTexts
+from contrastive_text.core.storage.text_files import lone_surrogate
 from contrastive_text.inference.search import top_k
 
+Ranks: TypeAlias = Literal["before", "after"]
+Take: TypeAlias = Literal["top", "random"]
+Short: TypeAlias = Literal["drop", "keep"]
 REMOVALS = ("siblings", "equal", "near", "absolute_margin", "relative_margin", "max_score", "min_score")
 """Why a text is no negative, in the order in which it is asked."""
 _AT_ONCE = 1 << 22
 """Numbers of candidates' vectors in memory at once: 16 MiB in float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mining:
+    """What becomes a negative of a query.
+
+    Candidates are the ``range_max`` texts of the corpus nearest to the query that are neither equal to it nor one
+    of its positives, those of its other rows (siblings) among them. Of these the margins, the bounds and ``same``
+    remove some, and ``range_min`` skips the nearest. Source: NV-Retriever (Moreira et al. 2024,
+    https://arxiv.org/abs/2407.15831), whose best is ``relative_margin=0.05``; rules and defaults as in
+    sentence-transformers' ``mine_hard_negatives``, where nothing else is said.
+
+    Differs: there ``range_min`` always skips what is left after removal, and near-duplicates of a positive stay.
+
+    Args:
+        negatives: Of each query, at most.
+        range_min: How many of the nearest are skipped; by ``ranks``.
+        range_max: How many candidates are looked at, nearest first; None for ``range_min`` and ten times as many
+            as ``negatives``.
+        ranks: Whether ``range_min`` counts all candidates (``before`` any is removed) or those that are left
+            (``after``).
+        absolute_margin: Removes candidates with a score above that of the query's lowest positive less this.
+        relative_margin: The same, less this share of that score.
+        max_score: Removes candidates with a score above this.
+        min_score: Removes candidates with a score below this.
+        same: Removes near-duplicates of a positive of the query: with a cosine of this or more; None for none.
+        take: The nearest of those that are left (``top``), or ``random`` ones among them.
+        seed: Of these draws; each query has its own, whatever is around it.
+        short: What becomes of a query with fewer negatives than asked for: ``drop`` its rows, or ``keep`` those
+            that there are.
+
+    Raises:
+        ValueError: Numbers out of range, or that leave no candidate.
+
+    Example:
+        >>> Mining(negatives=5, relative_margin=0.05).depth
+        50
+    """
+
+    negatives: int = 3
+    range_min: int = 0
+    range_max: int | None = None
+    ranks: Ranks = "before"
+    absolute_margin: float | None = None
+    relative_margin: float | None = None
+    max_score: float | None = None
+    min_score: float | None = None
+    same: float | None = 0.97
+    take: Take = "top"
+    seed: int = 42
+    short: Short = "drop"
+
+    def __post_init__(self) -> None:
+        for name, number, least in (("negatives", self.negatives, 1), ("range_min", self.range_min, 0)):
+            if number < least:
+                raise InvalidValueError(f"mine.{name}: expected {least} or more, got {number}")
+        if self.depth - self.range_min < self.negatives:
+            raise InvalidValueError(
+                f"mine.range_max: expected room for {self.negatives} negatives after the first {self.range_min}, "
+                f"so {self.range_min + self.negatives} or more, got {self.depth}"
+            )
+        for name in ("absolute_margin", "relative_margin"):
+            margin = getattr(self, name)
+            if margin is not None and not 0 <= margin < math.inf:
+                raise InvalidValueError(f"mine.{name}: expected 0 or more, got {margin}; 0.05 is usual")
+        low = -math.inf if self.min_score is None else self.min_score
+        high = math.inf if self.max_score is None else self.max_score
+        if not low < high:
+            raise InvalidValueError(
+                f"mine.min_score: expected less than max_score ({self.max_score}), got {self.min_score}"
+            )
+        if self.same is not None and not 0 < self.same <= 1:
+            raise InvalidValueError(
+                f"mine.same: expected a cosine above 0 and at most 1, got {self.same}; try 0.97"
+            )
+        for name, words in (("ranks", Ranks), ("take", Take), ("short", Short)):
+            if getattr(self, name) not in get_args(words):
+                raise InvalidValueError(
+                    f"mine.{name}: expected {' or '.join(get_args(words))}, got {getattr(self, name)!r}"
+                )
+
+    @property
+    def depth(self) -> int:
+        """How many candidates of a query are looked at."""
+        return self.range_min + 10 * self.negatives if self.range_max is None else self.range_max
+
+
+class PairTexts:
+    """Distinct queries with their positives, which are places in a corpus of distinct texts.
+
+    All rows of one query are its positives. The corpus has the given texts, then the positives of all queries.
+
+    Args:
+        pairs: Query and positive of each row.
+        corpus: Further texts; none for the positives alone.
+
+    Raises:
+        TypeError: Something that is not text.
+        ValueError: No pair, or a text with the character U+0000 or half a surrogate pair.
+
+    Example:
+        >>> texts = PairTexts([("who?", "me"), ("who?", "you"), ("why?", "so")], corpus=["so", "who?"])
+        >>> texts.queries, texts.corpus, texts.positives, texts.own
+        (['who?', 'why?'], ['so', 'who?', 'me', 'you'], [[2, 3], [0]], [1, -1])
+    """
+
+    def __init__(self, pairs: Iterable[tuple[str, str]], corpus: Iterable[str] = ()) -> None:
+        places: dict[str, int] = {}
+        for number, text in enumerate(corpus):
+            places.setdefault(_text(text, f"text {number} of the corpus"), len(places))
+        found: dict[str, dict[int, None]] = {}
+        for number, (query, positive) in enumerate(pairs):
+            place = places.setdefault(_text(positive, f"pair {number}"), len(places))
+            found.setdefault(_text(query, f"pair {number}"), {})[place] = None
+        if not found:
+            raise InvalidValueError("mine: expected pairs of a query and a positive, got none")
+        self.queries = list(found)
+        self.corpus = list(places)
+        self.positives = [list(each) for each in found.values()]
+        self.own = [places.get(query, -1) for query in found]
+
+    @property
+    def digest(self) -> str:
+        """32 hex digits that are the same for the same queries, positives and corpus in the same order."""
+        return digest_of([*map(digest_of, (self.queries, self.corpus)), repr(self.positives)])
+
+
+def digest_of(texts: Iterable[str]) -> str:
+    """Returns 32 hex digits that are the same for the same texts in the same order."""
+    digest = blake2b(digest_size=16)
+    for text in texts:
+        content = text.encode()
+        digest.update(b"%d " % len(content) + content)  # the length, or "ab", "c" would be "a", "bc"
+    return digest.hexdigest()
+
+
+def _text(text: object, where: str) -> str:
+    if not isinstance(text, str):
+        raise InvalidTypeError(f"mine: expected texts, got {type(text).__name__} in {where}")
+    if "\0" in text:
+        raise InvalidValueError(
+            f"mine: expected texts without the character U+0000, which training refuses, got "
+            f"{text[:60]!r} in {where}; take it out"
+        )
+    if (found := lone_surrogate(text)) is not None:
+        raise InvalidValueError(
+            f"mine: expected texts that UTF-8 can hold, got {found} of a text in {where}; mend or drop the text"
+        )
+    return text
 
 
 class Space(NamedTuple):

@@ -1,12 +1,23 @@
-"""Vectors on disk: written block by block, taken up again after a kill, known by model and texts, searched."""
+"""Vectors on disk: written in blocks, resumed after a kill, identified by model and texts, searched."""
 
-from contrastive_text.inference.vector_files.embedding import CALIBRATION, EmbeddingRun
-from contrastive_text.inference.vector_files.formats import Array, check_suffix, record_of, write_vectors
-from contrastive_text.inference.vector_files.index import VectorIndex, as_tensor, index_path, of_documents
-from contrastive_text.inference.vector_files.records import VectorRecord
-from contrastive_text.inference.vector_files.shards import Shard, is_begun
-from contrastive_text.inference.vector_files.text_ids import TextVectors
-from contrastive_text.inference.vector_files.unfinished import UnfinishedVectors
+from contrastive_text.inference.vector_files.embedding import CALIBRATION, EmbeddingRun, UnfinishedVectors
+from contrastive_text.inference.vector_files.files import (
+    Array,
+    Shard,
+    VectorRecord,
+    check_suffix,
+    ids_of,
+    is_begun,
+    record_of,
+    write_vectors,
+)
+from contrastive_text.inference.vector_files.index import (
+    TextVectors,
+    VectorIndex,
+    as_tensor,
+    index_path,
+    of_documents,
+)
 
 __all__ = [
     "CALIBRATION",
@@ -19,6 +30,7 @@ __all__ = [
     "VectorRecord",
     "as_tensor",
     "check_suffix",
+    "ids_of",
     "index_path",
     "is_begun",
     "of_documents",

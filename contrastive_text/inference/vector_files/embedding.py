@@ -1,56 +1,306 @@
-"""From a file of texts to a file of vectors, however long, with a kill in between or without."""
+"""Embedding of a file of texts into a file of vectors, which resumes after a kill."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import io
+import math
+import os
+import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, replace
-from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.setting import current_setting
+from contrastive_text.core.errors import DiskError, InvalidValueError
+from contrastive_text.core.random import text_id
+from contrastive_text.core.setting import current_setting, other_setting
+from contrastive_text.core.storage.disk import alone_with, remove_abandoned, replacing
+from contrastive_text.core.storage.manifests import FileDigest, start_sha256
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.quantization import check_ranges, value_ranges
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files.formats import Array, check_suffix, ranges_of
-from contrastive_text.inference.vector_files.shards import Shard
-from contrastive_text.inference.vector_files.text_ids import table_of
-from contrastive_text.inference.vector_files.unfinished import UnfinishedVectors
+from contrastive_text.inference.vector_files.files import (
+    Array,
+    Shard,
+    VectorRecord,
+    check_suffix,
+    differences,
+    files_of,
+    ids_of,
+    mapped_blocks,
+    ranges_of,
+    write_blocks,
+)
 
 CALIBRATION = 1_000
-"""Texts whose vectors give the ranges of a byte where none are given."""
+"""Number of texts whose vectors give the ranges of a byte if no ranges are given."""
+_ANEW = "begin anew with --restart (restart=True)"
+
+
+class UnfinishedVectors:
+    """A file of vectors that grows block by block next to its final name, and resumes from its record.
+
+    ``OUT.unfinished`` is a ``.npy`` file of all rows, of which the first are filled. ``OUT.unfinished.json`` is
+    its record, with the origin of the vectors and the SHA-256 of the filled rows. The record is replaced after
+    each block is on the disk, so a killed process loses only its last block. The ranges of bytes are kept as
+    ``OUT.unfinished.ranges.npy``.
+
+    Args:
+        path: The final name, which ``check_suffix`` accepts.
+        made_of: Everything that the vectors depend on, as JSON's types.
+        count: Number of vectors.
+        restart: Whether to discard the vectors of an earlier process.
+        setting: Result of ``current_setting``; None for that of this processor.
+
+    Attributes:
+        done: Number of vectors on the disk. other_setting: Differences between this setting and the settings of
+        the vectors on the disk; empty if equal.
+
+    Raises:
+        ValueError: The vectors on the disk have another origin, or are damaged.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        made_of: Mapping[str, object],
+        count: int,
+        restart: bool = False,
+        setting: Mapping[str, str] | None = None,
+    ) -> None:
+        self.path = path
+        self.setting = dict(setting or current_setting())
+        self.made_of = {**made_of, "count": count}
+        self.count = count
+        *_, self._data, self._record_file, self._ranges, self._converted = files_of(path)
+        self._restart = restart
+        self._forget()
+        if not restart:
+            self._resume()
+
+    @property
+    def truncated(self) -> int:
+        """Number of the texts so far that were cut to the model's limit."""
+        return 0 if self._record is None else self._record.truncated
+
+    def _forget(self) -> None:
+        self.done = 0
+        self.other_setting = ""
+        self._record: VectorRecord | None = None
+        self._settings: list[Mapping[str, str]] = [self.setting]
+        self._digest = hashlib.sha256()
+        self._ranges_digest: FileDigest | None = None
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keeps other processes from writing the file during the block, which writes it.
+
+        Raises:
+            ValueError: Another process is writing the file, or its vectors have another origin or are damaged.
+        """
+        with alone_with(self.path):
+            remove_abandoned(self.path.parent)
+            if self._restart or not self._resume():
+                self.discard()
+            self._restart = False
+            yield
+
+    def _resume(self) -> bool:
+        """Reads the record and the vectors of an earlier process. Returns False if there are none."""
+        if not (self._record_file.exists() and self._data.exists()):
+            self._forget()
+            return False
+        record = VectorRecord.read(self._data, _ANEW)
+        if record == self._record:
+            return True
+        if said := differences(record.made_of, self.made_of):
+            raise InvalidValueError(
+                f"{self._data}: expected vectors of these texts and options, got {said}; give what it was begun "
+                f"with, or {_ANEW}"
+            )
+        self._digest = hashlib.sha256()
+        damage = "a link" if self._data.is_symlink() else None
+        if damage is None:
+            self._digest = start_sha256(self._data, record.vectors.size)
+            damage = None if self._digest.hexdigest() == record.vectors.sha256 else "changed bytes"
+        if damage is None and record.ranges is not None:
+            damage = record.ranges.damage(self._ranges)
+            damage = damage and f"{self._ranges}: {damage}"
+        if damage is not None:
+            raise InvalidValueError(
+                f"{self._data}: expected the vectors as they were written, got changed ones ({damage}); {_ANEW}"
+            )
+        with self._data.open("rb") as file:
+            np.lib.format.read_magic(file)
+            shape, _, kind = np.lib.format.read_array_header_1_0(file)
+            self.done = (record.vectors.size - file.tell()) // (math.prod(shape[1:]) * kind.itemsize)
+        self._record, self._ranges_digest = record, record.ranges
+        others = [each for each in record.settings if each != self.setting]
+        self._settings = [*others, self.setting]
+        self.other_setting = "; ".join(other_setting(each, self.setting) for each in others)
+        return True
+
+    def discard(self) -> None:
+        """Forgets and removes the unfinished vectors."""
+        self._forget()
+        self._remove()
+
+    def _remove(self) -> None:
+        for path in (
+            self._record_file,
+            self._data,
+            self._converted,
+            self._ranges,
+        ):  # without the record none counts
+            path.unlink(missing_ok=True)
+
+    @property
+    def ranges(self) -> Array | None:
+        """Ranges of the vectors on the disk; None if there are none."""
+        return np.load(self._ranges) if self.done and self._ranges_digest is not None else None
+
+    def keep_ranges(self, ranges: Array) -> None:
+        """Saves the ranges of the vectors' bytes, (2, D), for later processes and for the final file."""
+        with replacing(self._ranges) as file:
+            np.save(file, ranges)
+        self._ranges_digest = FileDigest.of(self._ranges)
+
+    def append(self, vectors: Array, truncated: int) -> None:
+        """Writes the next vectors, (n, D), and returns when they would survive a loss of power.
+
+        Args:
+            vectors: Vectors of the same D and type in every call.
+            truncated: Number of all texts so far that were cut.
+
+        Raises:
+            OSError: The disk is full, or fails. The vectors before stay.
+        """
+        rows = np.ascontiguousarray(vectors)
+        assert self.done + len(rows) <= self.count
+        header, width = _header(self.count, rows), rows[:1].nbytes
+        digest = self._digest.copy()
+        try:
+            if self.done == 0:
+                _check_room(self.path.parent, self.count * width)
+                self._begin(header, len(header) + self.count * width)
+                digest = hashlib.sha256(header)
+            with self._data.open("rb+") as file:
+                file.seek(len(header) + self.done * width)
+                file.write(rows.data)
+                file.flush()
+                os.fsync(file.fileno())
+                size = file.tell()
+            digest.update(rows.reshape(-1).view(np.uint8).data)
+            vectors_digest = FileDigest(size, digest.hexdigest())
+            record = VectorRecord(
+                self.made_of, truncated, vectors_digest, self._settings, ranges=self._ranges_digest
+            )
+            record.write(self._data)
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            expected, todo = ("room for", "make room") if full else ("a disk that takes", "put that right")
+            reason = error.__cause__ if isinstance(error.__cause__, OSError) else error
+            raise DiskError(
+                f"{self._data}: expected {expected} {self.count:,} vectors, got {reason.strerror or reason}; "
+                f"{todo} and do the same again: it goes on after the first {self.done:,}"
+            ) from error
+        self.done += len(rows)
+        self._record, self._digest = record, digest
+
+    def _begin(self, header: bytes, size: int) -> None:
+        """Makes the file with its final size. A link of that name is not followed."""
+        self._data.unlink(missing_ok=True)
+        with self._data.open("xb") as file:
+            file.write(header)
+            file.truncate(size)
+
+    def finish(self, ids: Array | None = None) -> tuple[int, ...]:
+        """Gives the vectors their final name and format, with their record as ``OUT.json``.
+
+        The older vectors of that name are removed when all of the new ones are on the disk. Then ranges, ids and
+        record take their places, and the vectors follow in one step: they are never next to a record of others.
+
+        Args:
+            ids: Table of the text ids (``table_of``), stored next to the vectors; None for no table.
+
+        Returns:
+            Shape of the vectors.
+        """
+        assert self._record is not None
+        assert self.done == self.count
+        shape: tuple[int, ...] = np.load(self._data, mmap_mode="r").shape
+        ready, digest = self._data, self._record.vectors
+        if self.path.suffix != ".npy":
+            ready = self._converted
+            with replacing(ready) as file:
+                write_blocks(file, self.path.suffix, mapped_blocks(self._data))
+            digest = FileDigest.of(ready)
+        self.path.unlink(missing_ok=True)
+        if self._ranges_digest is None:
+            ranges_of(self.path).unlink(missing_ok=True)
+        else:
+            with replacing(ranges_of(self.path)) as file:
+                file.write(self._ranges.read_bytes())
+        ids_of(self.path).unlink(missing_ok=True)
+        if ids is not None:
+            with replacing(ids_of(self.path)) as file:
+                np.save(file, ids)
+        ids_digest = None if ids is None else FileDigest.of(ids_of(self.path))
+        replace(self._record, vectors=digest, ids=ids_digest).write(self.path)
+        ready.replace(self.path)
+        self._remove()
+        return shape
+
+
+def _check_room(folder: Path, size: int) -> None:
+    """Checks that the disk has space for all vectors."""
+    free = shutil.disk_usage(folder).free
+    if free < size:
+        raise DiskError(errno.ENOSPC, f"{free / 1e9:.1f} GB free of {size / 1e9:.1f} GB")
+
+
+def _header(count: int, rows: Array) -> bytes:
+    """Returns the first bytes of a ``.npy`` file of ``count`` rows like these."""
+    file = io.BytesIO()
+    kind = np.lib.format.dtype_to_descr(rows.dtype)
+    shape = (count, *rows.shape[1:])
+    np.lib.format.write_array_header_1_0(file, {"descr": kind, "fortran_order": False, "shape": shape})
+    return file.getvalue()
 
 
 class EmbeddingRun:
-    """Writes the vectors of a file's texts, and goes on where an earlier run for the same was broken off.
+    """Writes the vectors of a file's texts, and resumes an interrupted run of the same texts, model and options.
 
-    Blocks of texts are encoded and saved one after the other; memory holds one. On one processor, with one number
-    of threads and one set of versions, the bytes at the end are the same however often the run was broken off. A
-    byte for each feature needs ranges, which without any in ``encoding`` are those of the first texts' vectors;
-    they lie beside the output as ``OUT.ranges.npy``.
+    Blocks of texts are encoded and saved one after the other; memory holds one. On one processor, with one
+    number of threads and one set of versions, the final bytes don't depend on interruptions. A byte for each
+    feature needs ranges. If ``encoding`` has none, they are those of the first texts' vectors. They are stored
+    next to the output as ``OUT.ranges.npy``.
 
     Args:
-        model: The encoder.
-        texts: What to encode; read once more beforehand, unless its ``summary`` is there.
+        model: The model.
+        texts: The texts. They are read once more beforehand, unless their ``summary`` is there.
         path: ``.npy``, ``.tsv`` or ``.parquet``.
         encoding: None for float32 vectors as the model gives them.
-        restart: Whether to throw away what an earlier run has left.
-        with_ids: Whether a table of text ids, by which the vector of a text is found (``TextVectors``), comes to
-            lie beside the output as ``OUT.ids.npy``; of a ``distinct`` stream.
-        shard: The only part of the texts to encode, into a file of its own (``shard.path(path)``); None for all.
-            Whatever reads ``path`` reads all parts as one. A byte for each feature then needs ranges.
+        restart: Whether to discard an unfinished output.
+        with_ids: Whether to store a table of text ids next to the output as ``OUT.ids.npy``, by which
+            ``TextVectors`` finds the vector of a text; for a ``distinct`` stream.
+        shard: The only part of the texts to encode, into its own file (``shard.path(path)``); None for all.
+            Readers of ``path`` read all parts as one file. A byte for each feature then needs ranges.
 
     Raises:
-        FileNotFoundError: No such file of texts, or no such folder to write to.
+        FileNotFoundError: The file of texts, or the folder to write to, doesn't exist.
         ImportError: ``.parquet`` without pyarrow.
-        ValueError: What can't be read or written, ranges that don't fit, an unfinished output of other texts,
-            model or options, or one that another process is writing.
+        ValueError: A file that can't be read or written, ranges that don't fit, or an unfinished output of other
+            texts, model or options.
 
     Example:
         >>> run = EmbeddingRun(model, TextStream("texts.txt"), Path("vectors.npy"))  # doctest: +SKIP
@@ -96,28 +346,29 @@ class EmbeddingRun:
 
     @property
     def done(self) -> int:
-        """Number of vectors that are there."""
+        """Number of vectors on the disk."""
         return self._vectors.done
 
     @property
     def count(self) -> int:
-        """Number of vectors that there will be."""
+        """Number of vectors when the run has finished."""
         return self._vectors.count
 
     @property
     def truncated(self) -> int:
-        """How many of those that are there are of texts that were cut to the model's limit."""
+        """Number of the texts so far that were cut to the model's limit."""
         return self._vectors.truncated
 
     def _devices(self) -> list[str]:
         return list(self.encoding.devices or [str(self.encoding.device or self.model.device)])
 
     def _made_of(self) -> dict[str, object]:
-        """Returns all that the bytes depend on; of devices the kinds, for one GPU computes as the next."""
+        """Returns everything that the bytes depend on; of devices the kinds, because all GPUs compute alike."""
         given = self.encoding.ranges
         ranges = f"of the first {CALIBRATION:,} texts"
         if given is not None:
-            ranges = blake2b(np.ascontiguousarray(given, dtype=np.float32).data, digest_size=16).hexdigest()
+            content = np.ascontiguousarray(given, dtype=np.float32).tobytes()
+            ranges = hashlib.blake2b(content, digest_size=16).hexdigest()
         made_of = {
             "model": self.model.identity,
             "texts": self.summary.digest,
@@ -135,60 +386,50 @@ class EmbeddingRun:
 
     @property
     def ranges_path(self) -> Path:
-        """Where the ranges will be, if there are any."""
+        """Path of the final file of ranges, which exists only for vectors of bytes."""
         return ranges_of(self.path)
 
     def finish(self, show_progress_bar: bool = False) -> tuple[int, ...]:
-        """Encodes what is left and gives the file its name.
+        """Encodes the remaining texts and gives the file its final name.
 
         Returns:
-            The shape of all vectors.
+            Shape of all vectors.
 
         Raises:
-            OSError: No room on the disk.
-            ValueError: A vector that is not finite, texts that were changed meanwhile, or, where an earlier call
-                was broken off, another process that has gone on since.
+            OSError: The disk is full.
+            ValueError: A vector that is not finite, texts that changed during the run, or another process that is
+                writing the file.
         """
-        self._vectors.open()
-        try:
-            return self._finish(show_progress_bar)
-        finally:
-            self._vectors.close()
-
-    def _finish(self, show_progress_bar: bool) -> tuple[int, ...]:
-        if differs := self._vectors.other_setting:
-            warnings.warn(
-                f"{self.path}: what is there was made under another setting, so the last bits of what follows "
-                f"may differ: {differs}",
-                stacklevel=3,
-            )
-        before = self.truncated
-        for vectors in self._blocks(show_progress_bar):
-            self._vectors.append(vectors, before + self.model.truncated)
-        if self.texts.summary is None or self.texts.summary.digest != self.summary.digest:
-            raise self._changed()
-        own = islice(self.texts, self._rows.start, self._rows.stop)
-        return self._vectors.finish(table_of(own) if self.with_ids else None)
-
-    def _changed(self) -> ValueError:
-        """Throws the vectors away, for nobody knows which of them are of the texts that there were."""
-        self._vectors.discard()
-        return InvalidValueError(
-            f"{self.texts.path}: expected the texts that were there at the start, got others: the file was "
-            "changed while it was encoded; do it once more"
-        )
+        with self._vectors.alone():
+            if differs := self._vectors.other_setting:
+                warnings.warn(
+                    f"{self.path}: what is there was made under another setting, so the last bits of what "
+                    f"follows may differ: {differs}",
+                    stacklevel=2,
+                )
+            before = self.truncated
+            for vectors in self._blocks(show_progress_bar):
+                self._vectors.append(vectors, before + self.model.truncated)
+            if self.texts.summary is None or self.texts.summary.digest != self.summary.digest:
+                self._vectors.discard()  # nobody knows which vectors are of the former texts
+                raise InvalidValueError(
+                    f"{self.texts.path}: expected the texts that were there at the start, got others: the file "
+                    "was changed while it was encoded; do it once more"
+                )
+            own = islice(self.texts, self._rows.start, self._rows.stop)
+            return self._vectors.finish(table_of(own) if self.with_ids else None)
 
     def _blocks(self, show_progress_bar: bool) -> Iterator[Array]:
         encoding = self.encoding
         if encoding.is_byte:
-            encoding = replace(encoding, ranges=self._known_ranges())
+            encoding = replace(encoding, ranges=self._saved_ranges())
         rest = _Rest(self.texts, self._rows[self.done :])
         return map(np.asarray, self.model.encode_blocks(rest, encoding, show_progress_bar))
 
-    def _known_ranges(self) -> Array:
-        """Returns the ranges, which from then on lie beside the vectors."""
-        if (kept := self._vectors.ranges) is not None:
-            return kept
+    def _saved_ranges(self) -> Array:
+        """Returns the ranges, and saves new ones next to the vectors."""
+        if (saved := self._vectors.ranges) is not None:
+            return saved
         ranges = self.encoding.ranges
         if ranges is None:
             few = list(islice(self.texts, CALIBRATION))
@@ -202,7 +443,7 @@ class EmbeddingRun:
 
 
 class _Rest:
-    """The texts that are not done; what follows them in the file is read too, for the digest of all."""
+    """Texts without a vector. Iteration also reads the texts after them, for the digest of all."""
 
     def __init__(self, texts: TextStream, rows: range) -> None:
         self._texts = texts
@@ -216,3 +457,12 @@ class _Rest:
         yield from islice(texts, self._rows.start, self._rows.stop)
         for _ in texts:
             pass
+
+
+def table_of(texts: Iterable[str]) -> npt.NDArray[np.int64]:
+    """Returns the ids of texts in rising order, and the place of the vector of each, (2, N).
+
+    Texts with the same id count as one text, as in a batch. They share the vector of the first.
+    """
+    ids = np.fromiter(map(text_id, texts), np.int64)
+    return np.stack(np.unique(ids, return_index=True)).astype(np.int64)

@@ -1,45 +1,57 @@
-"""An index: the vectors of a corpus on disk, and the exact search among them."""
+"""Vectors on disk in use: the index of a corpus with its exact search, and vectors of texts by their ids."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from hashlib import blake2b
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.random import text_id
+from contrastive_text.core.storage.records import shown
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.data.prompts import DOCUMENT
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.search import Hit, nearest
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files.embedding import EmbeddingRun
-from contrastive_text.inference.vector_files.formats import Array, check_suffix
-from contrastive_text.inference.vector_files.shards import check_written, is_begun, records_of
-from contrastive_text.inference.vector_files.unfinished import differences
+from contrastive_text.inference.vector_files.files import (
+    Array,
+    check_suffix,
+    check_written,
+    differences,
+    ids_of,
+    is_begun,
+    records_of,
+)
 
+Ids = npt.NDArray[np.int64]
 _ANEW = "delete it to have it made anew, or name another file"
+_HOW = "contrastive-text embed TEXTS OUT.npy --model MODEL --distinct"
 _PROMPT = "embed takes the model's prompt of documents with --prompt_name document; "
 
 
 class VectorIndex:
-    """The vectors of a corpus with the model that made them; a memory-mapped file, read as it is searched.
+    """Vectors of a corpus with the model that made them. The file is memory-mapped, and read as it is searched.
 
-    Its file is what ``contrastive-text embed`` writes as ``.npy``, with the record beside it that names model and
-    texts; or several such files are its parts, as ``embed --shard`` writes them. A corpus that comes as a list of
-    texts needs no file: ``SentenceEncoder.search``.
+    The file is a ``.npy`` file of ``contrastive-text embed``, with the record of model and texts next to it.
+    Several such files are its parts if ``embed --shard`` wrote them. A corpus that comes as a list of texts needs
+    no file: ``SentenceEncoder.search``.
 
     Args:
-        model: Encodes the queries.
-        parts: (C, D), float32, of the corpus, in its order; as many features as the model's, or fewer. Of several
-            arrays each has some of the rows.
+        model: Model that encodes the queries.
+        parts: Vectors of the corpus in its order, (C, D), float32, with at most as many features as the model.
+            Each of several arrays has some of the rows.
 
     Raises:
-        ValueError: Vectors that no query of the model can be compared with.
+        ValueError: Vectors that can't be compared with the model's queries.
 
     Example:
         >>> index = VectorIndex.build(model, "corpus.txt", "corpus.npy")  # doctest: +SKIP
@@ -64,7 +76,7 @@ class VectorIndex:
 
     @property
     def vectors(self) -> Array:
-        """All of them, (C, D): the mapped file; of several parts a copy in memory."""
+        """All vectors, (C, D): the mapped file, or a copy in memory of several parts."""
         return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
 
     @classmethod
@@ -77,10 +89,10 @@ class VectorIndex:
         show_progress_bar: bool = False,
         restart: bool = False,
     ) -> Self:
-        """Encodes a corpus, with the model's prompt of documents, into a ``.npy`` file, or goes on with it.
+        """Encodes a corpus, with the model's prompt of documents, into a ``.npy`` file, or resumes that.
 
         Raises:
-            ValueError: As ``EmbeddingRun`` says, another suffix, or another precision than float32.
+            ValueError: Another suffix, another precision than float32, or an error of ``EmbeddingRun``.
         """
         place = index_path(path)
         if encoding is not None and encoding.precision != "float32":
@@ -94,16 +106,15 @@ class VectorIndex:
 
     @classmethod
     def load(cls, model: SentenceEncoder, corpus: str | Path | TextStream, path: str | Path) -> Self:
-        """Maps the file of an index into memory, once its bytes are known to be those that were written.
+        """Maps the file of an index into memory after comparing it with its record.
 
-        Up to a gigabyte is read for that, which takes a second; of a larger file the size, the first and the last
-        block and some between. Where there is no such file, but its parts, these are the index.
+        A file up to 1 GiB is read whole, which takes a second. Of a larger file the size is compared;
+        ``contrastive-text verify`` reads it. If the file doesn't exist, its parts are the index.
 
         Raises:
-            FileNotFoundError: No such file, nor a part of it.
-            ValueError: A file without a record, changed since it was written, of another model or another corpus,
-                of another prompt than the model has for documents, or of fewer bits. Parts that lack, or of
-                several divisions.
+            FileNotFoundError: There is neither the file nor a part of it.
+            ValueError: A file without a record, or a changed file. An index of another model, another corpus,
+                another prompt for documents, or fewer bits. Missing parts, or parts of several divisions.
         """
         place = index_path(path)
         if not is_begun(place):
@@ -129,7 +140,7 @@ class VectorIndex:
         return cls(model, *map(_mapped, records))
 
     def search(self, queries: str | Sequence[str], top_k: int = 5, batch_size: int = 64) -> list[list[Hit]]:
-        """Finds the most similar texts of the corpus, exactly; see ``SentenceEncoder.search``.
+        """Finds the most similar texts of the corpus by exact search; see ``SentenceEncoder.search``.
 
         Args:
             queries: One query or many, encoded by ``encode_query``.
@@ -137,7 +148,7 @@ class VectorIndex:
             batch_size: Queries encoded at once.
 
         Returns:
-            For each query its hits, best first; of equal ones the earlier text.
+            Hits of each query, best first; of equal hits the earlier text comes first.
         """
         asked = self.model.encode_query(
             [queries] if isinstance(queries, str) else list(queries),
@@ -164,16 +175,16 @@ def of_documents(model: SentenceEncoder, encoding: Encoding) -> Encoding:
 
 
 def as_tensor(vectors: Array) -> Tensor:
-    """Returns a mapped file as a tensor, which is only read.
+    """Returns a mapped file as a tensor, which must not be written to.
 
-    Torch warns of an array that can't be written to. Filters of warnings belong to all threads, so the array is
-    passed as one that can.
+    Torch warns of a read-only array. Filters of warnings belong to all threads, so the array is passed as a
+    writeable one.
     """
     return torch.from_numpy(vectors if vectors.flags.writeable else np.asarray(_Unlocked(vectors)))
 
 
 class _Unlocked:
-    """An array's memory without its mark that it can't be written to."""
+    """Memory of an array without its read-only flag."""
 
     def __init__(self, array: Array) -> None:
         self._array = array  # the memory lives as long as its owner
@@ -182,11 +193,11 @@ class _Unlocked:
 
 
 def index_path(path: str | Path) -> Path:
-    """Returns the path of an index, or refuses its name, before any text is encoded.
+    """Returns the path of an index, after a check of its name before any text is encoded.
 
     Raises:
-        FileNotFoundError: No such folder.
-        ValueError: Another suffix than ``.npy``.
+        FileNotFoundError: The folder doesn't exist.
+        ValueError: The suffix is not ``.npy``.
     """
     if Path(path).suffix != ".npy":
         raise InvalidValueError(
@@ -194,3 +205,107 @@ def index_path(path: str | Path) -> Path:
         )
     check_suffix(Path(path))
     return Path(path)
+
+
+class _Part(NamedTuple):
+    """Memory-mapped file of vectors with its table of text ids."""
+
+    vectors: Array
+    ids: Ids
+    places: Ids
+
+    @classmethod
+    def mapped(cls, path: Path) -> _Part:
+        vectors: Array = np.load(path, mmap_mode="r")
+        if vectors.dtype.kind != "f":
+            raise InvalidValueError(
+                f"{path}: expected vectors of floating-point numbers, got {vectors.dtype}; embed them with "
+                "--precision float32"
+            )
+        return cls(vectors, *np.load(ids_of(path), mmap_mode="r"))
+
+    def knows(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        found: npt.NDArray[np.bool_] = self.ids[self._nearest(ids)] == ids
+        return found
+
+    def of(self, ids: Ids) -> Array:
+        return np.asarray(self.vectors[self.places[self._nearest(ids)]])
+
+    def _nearest(self, ids: Ids) -> npt.NDArray[np.intp]:
+        return np.searchsorted(self.ids, ids).clip(max=len(self.ids) - 1)
+
+
+class TextVectors:
+    """Vectors of texts by text id, from a file of ``contrastive-text embed --distinct``.
+
+    Vectors and table are memory-mapped: only the vectors that are looked up are read, and processes of a machine
+    share their pages. A look-up is a binary search in each part, of 27 steps among a hundred million texts.
+
+    Args:
+        path: A ``.npy`` file with its record and its table of ids next to it, or the name of the whole of its
+            parts.
+
+    Raises:
+        FileNotFoundError: There is neither the file nor a part of it.
+        ValueError: A file without record or table, a changed file, or vectors of bytes. Missing parts, or parts
+            that don't belong together.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path = Path(path)
+        if path.suffix != ".npy":
+            raise InvalidValueError(f"{path}: expected a name that ends in .npy, got {path.suffix!r}; {_HOW}")
+        if not is_begun(path):
+            raise MissingFileError(f"{path}: expected vectors of texts, got nothing there; {_HOW}")
+        records = records_of(path, _HOW)
+        for file, record in records.items():
+            if record.ids is None or not ids_of(file).exists():
+                raise InvalidValueError(f"{file}: expected {ids_of(file).name} beside it, got none; {_HOW}")
+        check_written(records, "make them anew")
+        self._digests = [digest for record in records.values() for digest in (record.vectors, record.ids)]
+        self._parts = [_Part.mapped(file) for file in records]
+
+    def __len__(self) -> int:
+        """Number of texts."""
+        return sum(len(part.ids) for part in self._parts)
+
+    @property
+    def features(self) -> int:
+        """Features of a vector."""
+        return int(self._parts[0].vectors.shape[1])
+
+    @property
+    def identity(self) -> str:
+        """32 hex digits that are the same for equal vectors of the same texts."""
+        digests = [asdict(digest) for digest in self._digests if digest is not None]
+        return blake2b(repr(digests).encode(), digest_size=16).hexdigest()
+
+    def knows(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Returns True for each id that has a vector, (n,)."""
+        found: npt.NDArray[np.bool_] = np.any([part.knows(ids) for part in self._parts], axis=0)
+        return found
+
+    def of(self, ids: Ids) -> Array:
+        """Returns the vector of each id, (n, D). Every id must have one."""
+        vectors = np.empty((len(ids), self.features), self._parts[0].vectors.dtype)
+        for part in self._parts:
+            known = part.knows(ids)
+            vectors[known] = part.of(ids[known])
+        return vectors
+
+    def of_texts(self, texts: Sequence[str]) -> Array:
+        """Returns the vector of each text, (n, D).
+
+        Raises:
+            ValueError: A text without one.
+        """
+        ids = np.fromiter(map(text_id, texts), np.int64, len(texts))
+        if not (known := self.knows(ids)).all():
+            raise InvalidValueError(
+                f"{self.path}: expected a vector of every text, got none of {shown(texts[int(known.argmin())])}; "
+                f"embed these texts: {_HOW}"
+            )
+        return self.of(ids)
+
+    def __reduce__(self) -> tuple[type[TextVectors], tuple[Path]]:
+        return TextVectors, (self.path,)

@@ -13,8 +13,7 @@ from typing import Any
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.disk import held, remove_abandoned
-from contrastive_text.core.storage.manifests import read_sealed, write_sealed
-from contrastive_text.core.storage.records import Record
+from contrastive_text.core.storage.records import Record, write_json
 from contrastive_text.recipes.layers import Config
 from contrastive_text.runs.sweeps.plan import Cell
 from contrastive_text.runs.sweeps.stages import StageFolder
@@ -97,12 +96,12 @@ class SweepFolder:
                         f"--output {self.path}: expected the configuration that it holds for the cell {name}, "
                         f"got another: {said}; name another folder, or give the options of then"
                     )
-            write_sealed(file, {"axes": [*axes], "cells": {**known, **configs}})
+            write_json(file, {"axes": [*axes], "cells": {**known, **configs}})
 
     def _read_plan(self) -> tuple[list[str], Mapping[str, object]]:
         file = self.path / "plan.json"
         todo = "name another folder, or delete it to have the plan noted as it is given now"
-        kept = Record(read_sealed(file, todo), where=str(file), todo=todo)
+        kept = Record.read(file, todo)
         return kept.texts("axes"), kept.record("cells").values
 
     def read(self, cell: Cell, seed: int) -> SweepRun | None:
@@ -140,7 +139,7 @@ class SweepFolder:
         """
         kept = {**notes, **asdict(run)}
         place.mkdir(parents=True, exist_ok=True)
-        write_sealed(place / "cell.json", as_json(kept))
+        write_json(place / "cell.json", as_json(kept))
 
     def place(self, cell: Cell, seed: int) -> Path:
         """Returns the folder of a run."""
@@ -150,7 +149,7 @@ class SweepFolder:
 
 def _read_run(file: Path) -> SweepRun:
     todo = "delete it to have this run done anew"
-    kept = Record(read_sealed(file, todo), where=str(file), todo=todo)
+    kept = Record.read(file, todo)
     return SweepRun(
         labels=tuple(kept.texts("labels")),
         seed=kept.integer("seed"),

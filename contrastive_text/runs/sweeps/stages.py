@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contrastive_text.core.storage.manifests import read_sealed, write_sealed
-from contrastive_text.core.storage.records import Record
+from contrastive_text.core.storage.records import Record, write_json
 from contrastive_text.runs.sweeps.validations import as_json, read_record
 
 _PREFIX = re.compile(r"(?:stage([1-9]\d{0,3})|all)\.")
@@ -102,7 +101,7 @@ class StageFolder:
     def keep(self, training: Training, command: str) -> None:
         """Notes that the stage is trained, and the command that did it."""
         logged = {"seconds": training.seconds, "validations": as_json(training.validations)}
-        write_sealed(self.path / "stage.json", {**logged, "command": command})
+        write_json(self.path / "stage.json", {**logged, "command": command})
 
     def training(self) -> Training | None:
         """Returns what the stage has logged; None until it is trained.
@@ -114,7 +113,7 @@ class StageFolder:
         if not file.exists():
             return None
         todo = "delete it to have this stage trained anew"
-        kept = Record(read_sealed(file, todo), where=str(file), todo=todo)
+        kept = Record.read(file, todo)
         return Training(kept.number("seconds"), read_record(kept))
 
     @property

@@ -12,10 +12,9 @@ import tiny
 
 from contrastive_text.data import read_rows
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.inference.mining import Mining, MiningReport, MiningRun, PairTexts, run
+from contrastive_text.inference.mining import Mining, MiningReport, MiningRun, PairTexts
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import MeanPooler
-from contrastive_text.runs.verification import verify
 
 A, B, C, D, *_ = tiny.TEXTS
 Pairs = Sequence[tuple[str, str]]
@@ -72,29 +71,6 @@ def test_what_can_not_be_mined_is_refused(
     with pytest.raises(ValueError, match=r"NaN|finite"):
         mined(model, [(A, B), (C, D)], tmp_path / "out.tsv")
     assert not (tmp_path / "out.tsv").exists()
-
-
-def test_verify_knows_the_rows_of_an_unfinished_mining(
-    model: SentenceEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    appended = run.MiningRun._append
-
-    def stopping(self: MiningRun, *block: Any) -> None:
-        appended(self, *block)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(run.MiningRun, "_append", stopping)
-        mined(model, [(A, B), (C, D)], tmp_path / "out.tsv", negatives=1)
-    rows = tmp_path / "out.tsv.unfinished"
-    known = [found for found in verify(tmp_path) if found.known]
-    assert {rows, rows.with_name(f"{rows.name}.json")} <= {found.path for found in known}
-    assert [found for found in known if found.damage] == []
-    with rows.open("a") as file:
-        file.write("half a row")  # after what was saved
-    assert [found for found in verify(rows) if found.damage] == []
-    rows.write_bytes(rows.read_bytes().replace(b"a", b"b", 1))
-    assert [found.path for found in verify(tmp_path) if found.damage] == [rows]
 
 
 @pytest.mark.parametrize(

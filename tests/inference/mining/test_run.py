@@ -12,8 +12,20 @@ import torch
 
 from contrastive_text.data import read_rows
 from contrastive_text.data.prompts import Prompts
-from contrastive_text.inference.mining import Mined, Mining, MiningRun, PairTexts, RowWriter, ScoreCounts, run
+from contrastive_text.inference.encoding import Encoding
+from contrastive_text.inference.mining import (
+    Mined,
+    Mining,
+    MiningReport,
+    MiningRun,
+    PairTexts,
+    RowWriter,
+    ScoreCounts,
+    mine,
+    run,
+)
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.vector_files import UnfinishedVectors
 from contrastive_text.poolers import MeanPooler
 
 PAIRS = [(tiny.TEXTS[i], tiny.TEXTS[i + 20]) for i in range(20)] + [(tiny.TEXTS[0], tiny.TEXTS[39])]
@@ -85,37 +97,39 @@ def test_files_that_could_not_hold_the_rows_are_refused(name: str, form: Any, sh
         RowWriter(PairTexts([("a\nb", "c")]), Mining(), "triples", Path("a.tsv"))
 
 
-def test_a_run_that_was_killed_goes_on_and_leaves_the_same_bytes(
-    model: SentenceEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("stop", ["encoding", "mining"])
+def test_a_run_that_was_killed_keeps_its_vectors_and_ends_with_the_same_bytes(
+    model: SentenceEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str
 ) -> None:
     monkeypatch.setattr(run, "_QUERIES", 6)
     texts, mining = PairTexts(PAIRS), Mining(2, relative_margin=0.01, take="random", same=0.999)
-    whole = MiningRun(model, texts, tmp_path / "whole.tsv", mining).finish()
+
+    def mined(name: str) -> MiningReport:
+        return MiningRun(model, texts, tmp_path / name, mining, encoding=Encoding(block_size=10)).finish()
+
+    whole = mined("whole.tsv")
     assert whole.queries == 20 and 0 < whole.short < 20 and whole.rows > 10
-    asked: list[range] = []
-    real = run.mine
+    appended, blocks = UnfinishedVectors.append, list[int]()
 
-    def killed(texts: PairTexts, space: Any, mining: Mining, places: range, *rest: Any) -> Any:
-        asked.append(places)
-        if places.start == 12:
+    def append(self: UnfinishedVectors, *given: Any) -> None:
+        appended(self, *given)
+        blocks.append(self.done)
+        if stop == "encoding" and len(blocks) == 3:
             raise KeyboardInterrupt
-        return real(texts, space, mining, places, *rest)
 
-    path = tmp_path / "killed.tsv"
-    monkeypatch.setattr(run, "mine", killed)
-    with pytest.raises(KeyboardInterrupt):
-        MiningRun(model, texts, path, mining).finish()
-    assert not path.exists()
-    with path.with_name("killed.tsv.unfinished").open("a") as file:
-        file.write("half a row")  # a block whose record was not written
-    with pytest.raises(ValueError, match=r"negatives 3 instead|negatives 2 instead of 3.*--restart"):
-        MiningRun(model, texts, path, Mining(3)).finish()
-    encoded: list[int] = []
-    monkeypatch.setattr(run, "mine", lambda *given: (encoded.append(given[3].start), real(*given))[1])
-    monkeypatch.setattr(SentenceEncoder, "encode_blocks", lambda *_: pytest.fail("encoded again"))
-    again = MiningRun(model, texts, path, mining).finish()
-    assert encoded == [12, 18] and path.read_bytes() == (tmp_path / "whole.tsv").read_bytes()
-    assert again.to_json() == whole.to_json()
+    def mine_some(*given: Any) -> Any:
+        if given[3].start == 12:
+            raise KeyboardInterrupt
+        return mine(*given)
+
+    monkeypatch.setattr(UnfinishedVectors, "append", append)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(run, "mine", mine_some)
+        mined("killed.tsv")
+    assert not (tmp_path / "killed.tsv").exists()
+    assert mined("killed.tsv") == whole
+    assert blocks == [10, 20, 10, 20]  # no block is encoded twice
+    assert (tmp_path / "killed.tsv").read_bytes() == (tmp_path / "whole.tsv").read_bytes()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["killed.tsv", "whole.tsv"]
 
 
@@ -133,26 +147,6 @@ def test_queries_and_corpus_have_the_prompts_of_the_model(
     expected = (model.encode_query(texts.queries), model.encode_document(texts.corpus))
     for found, wanted in zip((queries, corpus), expected, strict=True):
         torch.testing.assert_close(found, torch.as_tensor(wanted), rtol=0, atol=1e-5)
-
-
-def test_rows_that_were_changed_are_refused_and_thrown_away_on_request(
-    model: SentenceEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run, "_QUERIES", 6)
-    path, texts, appended = tmp_path / "mined.tsv", PairTexts(PAIRS), run.MiningRun._append
-
-    def stopping(self: MiningRun, *block: Any) -> None:
-        appended(self, *block)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(run.MiningRun, "_append", stopping)
-        MiningRun(model, texts, path, Mining(1)).finish()
-    unfinished = path.with_name("mined.tsv.unfinished")
-    unfinished.write_bytes(unfinished.read_bytes().replace(b"a", b"b", 1))
-    with pytest.raises(ValueError, match="expected rows as they were written, got others"):
-        MiningRun(model, texts, path, Mining(1)).finish()
-    assert MiningRun(model, texts, path, Mining(1), restart=True).finish().queries == 20
 
 
 def test_margins_that_leave_nothing_are_counted_and_their_rows_left_out_or_kept(

@@ -1,35 +1,30 @@
-"""A file of texts becomes a file of vectors, of the model and the options that it was begun with."""
+"""A file of texts becomes a file of vectors, which resumes with the same bytes after a kill."""
 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tiny
 import torch
 from covering import rest_slow
-from vectors_on_disk import (
-    MANY,
-    SMALL,
-    attempt,
-    beside,
-    embedded,
-    stopped,
-)
+from vectors_on_disk import MANY, SMALL, Killed, attempt, beside, embedded, killed_at, stopped
 
+from contrastive_text.core.storage.disk import alone_with
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.quantization import quantize, value_ranges
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import (
-    EmbeddingRun,
-    unfinished,
-)
+from contrastive_text.inference.vector_files import EmbeddingRun, Shard, UnfinishedVectors, embedding
+
+BYTES = Encoding(block_size=50, batch_size=16, precision="int8")
 
 
 @pytest.mark.parametrize("encoding", [
@@ -72,18 +67,6 @@ def test_a_byte_has_the_ranges_that_lie_beside_it(
     assert np.array_equal(np.load(tmp_path / "v.npy"), quantize(torch.as_tensor(vectors), "int8", used).numpy())
 
 
-def test_ranges_without_a_byte_are_refused(model: SentenceEncoder, texts: TextStream, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="ranges: expected int8 or uint8 for them, got float32"):
-        EmbeddingRun(model, texts, tmp_path / "v.npy", Encoding(ranges=np.zeros((2, 16))))
-
-
-def test_a_name_too_long_is_told(model: SentenceEncoder, texts: TextStream, tmp_path: Path) -> None:
-    with pytest.raises(
-        OSError, match="expected a name that can be written to, got File name too long; name another"
-    ):
-        EmbeddingRun(model, texts, tmp_path / f"{'v' * 245}.npy", SMALL)
-
-
 def test_ranges_stay_with_their_vectors(model: SentenceEncoder, texts: TextStream, tmp_path: Path) -> None:
     out, byte = tmp_path / "v.npy", Encoding(block_size=50, precision="int8")
     EmbeddingRun(model, texts, out, byte).finish()
@@ -97,13 +80,33 @@ def test_ranges_stay_with_their_vectors(model: SentenceEncoder, texts: TextStrea
     assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt", "v.npy", "v.npy.json"]
 
 
-def test_ranges_are_those_of_the_features_that_are_kept(
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        (
+            {"encoding": Encoding(ranges=np.zeros((2, 16)))},
+            ValueError,
+            "ranges: expected int8 or uint8 .* float32",
+        ),
+        ({"encoding": replace(BYTES, ranges=np.zeros((2, 15)))}, ValueError, r"16 features, \(2, 16\)"),
+        ({"encoding": BYTES, "shard": Shard(1, 2)}, ValueError, "ranges: expected some for int8 with a shard"),
+        ({"shard": Shard(1, 241)}, ValueError, "shard 1/241: expected no more parts than .* got 240"),
+        ({"path": Path("v" * 245 + ".npy")}, OSError, "got File name too long; name another"),
+        ({"path": Path("v.csv")}, ValueError, r"ends in \.npy, \.tsv or \.parquet, got '\.csv'"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(
+    model: SentenceEncoder, texts: TextStream, options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        EmbeddingRun(model, texts, **{"path": Path("v.npy"), **options})
+
+
+def test_a_byte_keeps_fewer_features_and_shares_given_ranges_over_shards(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path
 ) -> None:
-    ranges = np.float32([[-3] * 5, [3] * 5])
-    encoding = Encoding(block_size=240, precision="int8", truncate_dim=5, ranges=ranges)
-    run = EmbeddingRun(model, texts, tmp_path / "v.npy", encoding)
-    assert run.finish() == (240, 5)
+    encoding = replace(BYTES, truncate_dim=5, ranges=np.float32([[-3] * 5, [3] * 5]))
+    assert EmbeddingRun(model, texts, tmp_path / "v.npy", encoding, shard=Shard(1, 2)).finish() == (120, 5)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +172,7 @@ def test_texts_that_change_while_they_are_encoded_give_no_output(
 def test_a_disk_that_would_be_full_is_told_of_before_much_is_encoded(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unfinished.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 1000))
+    monkeypatch.setattr(embedding.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 1000))
     with pytest.raises(OSError, match=r"expected room for 240 vectors, got 0\.0 GB free of 0\.0 GB; make room"):
         embedded(model, texts, tmp_path / "v.npy")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt"]
@@ -220,4 +223,142 @@ def test_cut_texts_are_counted_over_all_runs(
     assert run.truncated == 5
 
 
-# The index
+# After a kill
+
+
+def test_appended_blocks_are_the_bytes_of_one_array(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
+    file = io.BytesIO()
+    np.save(file, vectors)
+    for size in (1, 4, 10):
+        growing = UnfinishedVectors(tmp_path / "v.npy", {}, count=10)
+        for start in range(0, 10, size):
+            growing.append(vectors[start : start + size], truncated=0)
+        assert growing.finish() == (10, 3)
+        assert (tmp_path / "v.npy").read_bytes() == file.getvalue()
+
+
+KILLS = {"fsync": (1, 2, 3, 13, 17), "replace": (1, 2, 6, 7), "unlink": (5, 6, 7)}
+"""Calls at which a run of five blocks dies: of the first blocks, of their records, and of all that ends it."""
+
+
+@pytest.mark.parametrize("suffix", rest_slow([".npy", ".tsv"]))
+def test_whenever_it_is_killed_the_output_is_whole_or_not_there_and_the_next_run_gives_the_same_bytes(
+    model: SentenceEncoder, texts: TextStream, tmp_path: Path, suffix: str
+) -> None:
+    expected = embedded(model, texts, tmp_path / f"expected{suffix}")
+    died, went_on = 0, 0
+    for step, number in [(step, number) for step, numbers in KILLS.items() for number in numbers]:
+        folder = tmp_path / f"{step}{number}"
+        folder.mkdir()
+        out = folder / f"v{suffix}"
+        out.write_bytes(b"older")
+        run = EmbeddingRun(model, texts, out, SMALL)
+        with pytest.MonkeyPatch.context() as patched:
+            killed_at(step, number, patched)
+            try:
+                run.finish()
+            except Killed:
+                died += 1
+        assert not out.exists() or out.read_bytes() in (b"older", expected)
+        again = EmbeddingRun(model, texts, out, SMALL)
+        went_on += again.done > 0
+        again.finish()
+        assert out.read_bytes() == expected
+        assert sorted(path.name for path in folder.iterdir()) == [out.name, f"{out.name}.json"]
+    assert died == 12
+    assert went_on >= 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", rest_slow([".npy", ".tsv"]))
+def test_no_two_kills_make_vectors_of_nothing_or_part_vectors_from_their_record(
+    model: SentenceEncoder, tmp_path: Path, suffix: str
+) -> None:
+    texts = TextStream(tiny.write_texts(tmp_path / "few.txt", MANY[:6]))
+    older_ranges, ranges = (np.float32([[-end] * 16, [end] * 16]) for end in (1, 3))
+    older_run = Encoding(block_size=3, normalize_embeddings=True, precision="int8", ranges=older_ranges)
+    new_run = Encoding(block_size=3, precision="int8", ranges=ranges)
+    EmbeddingRun(model, texts, tmp_path / f"v{suffix}", older_run).finish()
+    older = beside(tmp_path / f"v{suffix}")
+    kept = [path for path in tmp_path.iterdir() if path.name.startswith("v.")]
+    (tmp_path / "new").mkdir()
+    EmbeddingRun(model, texts, tmp_path / "new" / f"v{suffix}", new_run).finish()
+    new = beside(tmp_path / "new" / f"v{suffix}")
+    assert len(older) == len(new) == 3
+    number, died = 0, True
+    while died:
+        number += 1
+        out = tmp_path / str(number) / f"v{suffix}"
+        out.parent.mkdir()
+        for path in kept:
+            shutil.copy(path, out.parent)
+        died = attempt(EmbeddingRun(model, texts, out, new_run), "any", number)
+        assert not out.exists() or beside(out) in (older, new)
+        again = EmbeddingRun(model, texts, out, new_run)
+        assert attempt(again, "fsync", 1 if again.done else 3)  # a first block comes after the ranges
+        assert not out.exists() or beside(out) in (older, new)
+        EmbeddingRun(model, texts, out, new_run).finish()
+        assert beside(out) == new
+        assert len(list(out.parent.iterdir())) == 3
+    assert number == {".npy": 30, ".tsv": 33}[suffix]  # one more than there are calls
+
+
+def test_a_record_without_vectors_counts_for_nothing(
+    model: SentenceEncoder, texts: TextStream, tmp_path: Path
+) -> None:
+    expected = embedded(model, texts, tmp_path / "expected.npy")
+    out, left = tmp_path / "v.npy", tmp_path / "v.npy.unfinished.json"
+    shutil.copy(tmp_path / "expected.npy.json", left)  # as where the vectors were deleted by hand
+    assert attempt(EmbeddingRun(model, texts, out, SMALL), "fsync", 1)
+    assert EmbeddingRun(model, texts, out, SMALL).done == 0
+    assert embedded(model, texts, out) == expected
+
+
+def test_one_run_at_a_time_writes_a_file(model: SentenceEncoder, texts: TextStream, tmp_path: Path) -> None:
+    out = tmp_path / "v.npy"
+    with alone_with(out):
+        for restart in (False, True):
+            with pytest.raises(ValueError, match=r"v\.npy: .* got another process that is writing it; let"):
+                EmbeddingRun(model, texts, out, SMALL, restart=restart).finish()
+    assert embedded(model, texts, out) == embedded(model, texts, tmp_path / "w.npy")
+    assert not list(tmp_path.glob("*.lock"))
+
+
+def test_what_lies_behind_the_last_saved_block_of_an_unfinished_file_does_not_count(
+    model: SentenceEncoder, texts: TextStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped(model, texts, tmp_path / "v.npy", monkeypatch)
+    with (tmp_path / "v.npy.unfinished").open("rb+") as file:
+        file.seek(128 + 100 * 16 * 4)
+        file.write(b"half a block")
+    assert embedded(model, texts, tmp_path / "v.npy") == embedded(model, texts, tmp_path / "w.npy")
+
+
+def test_an_unfinished_file_that_is_a_link_is_not_written_through(
+    model: SentenceEncoder, texts: TextStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped(model, texts, tmp_path / "v.npy", monkeypatch)
+    kept = tmp_path / "v.npy.unfinished"
+    kept.rename(tmp_path / "theirs")
+    kept.symlink_to(tmp_path / "theirs")
+    before = (tmp_path / "theirs").read_bytes()
+    with pytest.raises(ValueError, match=r"unfinished: expected the vectors as they were written, .* \(a link\)"):
+        EmbeddingRun(model, texts, tmp_path / "v.npy", SMALL)
+    EmbeddingRun(model, texts, tmp_path / "v.npy", SMALL, restart=True).finish()
+    assert (tmp_path / "theirs").read_bytes() == before
+
+
+def test_a_part_that_is_killed_is_taken_up_again_with_the_same_bytes(
+    model: SentenceEncoder, texts: TextStream, tmp_path: Path
+) -> None:
+    def part(name: str) -> EmbeddingRun:
+        return EmbeddingRun(model, texts, tmp_path / name, Encoding(block_size=20), shard=Shard(2, 3))
+
+    part("whole.npy").finish()
+    assert attempt(part("v.npy"), "fsync", 4)
+    run = part("v.npy")
+    assert (run.done, run.count) == (20, 80)
+    run.finish()
+    names = [tmp_path / f"{name}-00002-of-00003.npy" for name in ("whole", "v")]
+    assert names[0].read_bytes() == names[1].read_bytes()
