@@ -141,52 +141,6 @@ def test_a_model_that_names_no_pooler_is_read_with_the_one_that_is_asked_for(
     assert cls != mean and other == own
 
 
-def test_wrong_inputs_are_answered(models: list[str], files: dict[str, str], answer: Answer) -> None:
-    data = ["--data", files["pairs"]]
-    assert "models: expected two or more, got old alone" in answer(["compare", "old", *data])
-    assert "--data: expected a folder with --suite transfer" in answer(
-        ["compare", *models, *data, "--suite", "transfer"]
-    )
-    assert "expected an existing folder" in answer(["compare", *models, *data, "--output", "nowhere/found.json"])
-    assert ".: expected a file, got a folder; name a file in it" in answer(
-        ["compare", *models, *data, "--output", "."]
-    )
-    assert "found none" in answer(["compare", *models, "--data", "nowhere"])
-    Path("empty.tsv").write_text("sentence1\tsentence2\tscore\n")
-    assert "empty.tsv" in answer(["compare", *models, "--data", "empty.tsv"])
-    Path("none").mkdir()
-    assert "--protocol: expected something that reads it, got sts" in answer(
-        ["compare", *models, *data, "--protocol", "fast"]
-    )
-    words = ["compare", *models, "--data", "none", "--suite", "transfer", "--setting", "mean"]
-    assert "--setting: expected something that reads it, got transfer" in answer(words)
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--data", "pairs.tsv", "--resamples", "0"], "resamples: expected 1 or more, got 0"),
-        (["--data", "pairs.tsv", "--setting", "mean"], "take all, or files with a column subset"),
-        (["--data", "one.tsv"], "one.tsv: expected two pairs or more, got 1"),
-        (["--data", "none"], "--data: expected the data of one task or more, got none; STS12: expected"),
-        (
-            ["--data", "none", "--suite", "transfer"],
-            "expected the data of one task or more, got none; MR: expected",
-        ),
-        (["--data", "few", "--suite", "transfer"], "expected 10 rows or more of each class for 10 folds, got 1"),
-    ],
-)
-def test_data_and_options_are_checked_before_a_model_is_loaded(
-    here: Path, answer: Answer, words: list[str], expected: str
-) -> None:
-    tiny.write_pairs(here / "pairs.tsv")
-    (here / "one.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t1\n")
-    (here / "none").mkdir()
-    (here / "few").mkdir()
-    (here / "few" / "mr.tsv").write_text("label\ttext\n0\ta\n1\tb\n")
-    assert expected in answer(["compare", "no/such-model", "no/other-model", *words])
-
-
 def test_warnings_are_notes(
     models: list[str], files: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,26 +131,6 @@ def test_too_many_pairs_leave_the_vectors_for_a_higher_threshold(
     assert sorted(path.name for path in here.iterdir()) == ["d.tsv", "t.txt"]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["a.txt", "d.csv"], "d.csv: expected a name that ends in .tsv, got '.csv'"),
-        (["a.txt", "no/d.tsv"], "no/d.tsv: expected an existing folder, found none at no; make it first"),
-        (["a.txt", "d.tsv", "--keep", "k.tsv"], "k.tsv: expected a name that ends in .txt or .jsonl, got '.tsv'"),
-        (["a.txt", "./a.txt"], "a.txt: expected another file than a.txt, got the same; it would be lost"),
-        (["a.txt", "d.tsv", "--keep", "a.txt"], "a.txt: expected another file than a.txt, got the same"),
-        (["a.txt", "d.tsv", "--threshold", "1.5"], "share above 0 to 1, got 1.5; try 0.95"),
-        (["a.txt", "d.tsv"], "a.txt: expected at least one row with text, got an empty file"),
-        (["b.txt", "d.tsv"], "b.txt: expected a file, got nothing there; did you mean a.txt?"),
-    ],
-)
-def test_what_duplicates_misses_is_said_before_a_model_is_loaded(
-    here: Path, answer: Answer, words: list[str], said: str
-) -> None:
-    (here / "a.txt").write_text("")
-    assert said in answer(["duplicates", *words, "--model", "no/such-model"])
-
-
 def test_a_vector_that_is_not_finite_is_refused(
     files: dict[str, str], here: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -291,47 +291,6 @@ def altered(folder: Path, copy: Path, value: float) -> Path:
     return copy
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["m"], "--suite sts sts-pearson trained-sts transfer probing declutr retrieval glue mteb, got neither"),
-        (["m", "pairs.tsv", "--suite", "sts"], "expected files of scored pairs, or --suite sts"),
-        (["m", "--suite", "sts"], "--data: expected the folder of the suites' data sets, got none"),
-        (["m", "--suite", "stss", "--data", "d"], "invalid choice: 'stss'"),
-        (["m", "--suite", "sts", "--data", "d", "--setting", "median"], "invalid choice: 'median'"),
-        (["m", "--suite", "sts", "--data", "d", "--format", "html"], "invalid choice: 'html'"),
-        (["m", "--suite", "mteb", "sts", "--data", "d"], "--suite mteb: expected no other beside it, for"),
-        (["m", "--suite", "mteb", "--tasks", "STS12", "--data", "d"], "--data: expected something that reads it"),
-        (["m", "--suite", "mteb", "--output", "one.tsv"], "one.tsv: expected a folder, got a file"),
-        (["m", "--suite", "sts", "--data", "d", "--protocol", "fast"], "--protocol: expected something"),
-        (["m", "--suite", "transfer", "--data", "d", "--setting", "mean"], "got transfer; leave it out, or"),
-        (["m", "--suite", "sts", "--data", "d", "--columns", "target=x"], "leave it out, or score files"),
-        (["m", "--suite", "sts", "--data", "d", "--output", "no/x.md"], "existing folder, found none at no"),
-        (["m", "--suite", "sts", "--data", "d", "--output", "."], ".: expected a file, got a folder"),
-        (["m", "pairs.tsv", "--output", "no/x.md"], "existing folder, found none at no"),
-        (["m", "--suite", "sts", "--data", "d", "--subsets", "--format", "csv"], "got csv, which holds sub-sets"),
-        (["m", "--suite", "sts", "--data", "d", "--subsets", "--format", "json"], "json, which holds sub-sets"),
-        (["m", "--suite", "sts", "--data", "d", "--without_frequent", "2", "--cache", "c"], "got --cache too"),
-        (["m", "--suite", "sts", "--data", "d", "--frequencies", "t"], "expected --without_frequent"),
-        (["m", "one.tsv", "--without_frequent", "2"], "--without_frequent: expected something that reads it"),
-        (["m", "--suite", "sts", "--data", "nowhere"], "nowhere: expected a folder of data sets, found none"),
-        (["m", "two.tsv", "--threshold", "0"], "two.tsv: expected pairs labelled 0 or 1 for an accuracy, got 2"),
-        (["m", "one.tsv", "--threshold", "1"], "--threshold: expected a cosine from -1 to below 1, got 1.0"),
-        (["m", "empty.tsv"], "empty.tsv: expected at least one row with text, got an empty file"),
-        (["m", "--suite", "sts", "--data", "."], "--data: expected the data of one task or more, got none"),
-        (["no/such-model", "one.tsv"], "expected a local folder or a name"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)  # fmt: skip
-def test_wrong_input_is_answered_in_a_few_lines(
-    answer: Answer, here: Path, words: list[str], expected: str
-) -> None:
-    (here / "empty.tsv").touch()
-    (here / "one.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t1\n")
-    (here / "two.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t1\nc\td\t2.5\n")
-    assert expected in answer(["evaluate", *words])
-
-
 def test_labelled_pairs_have_the_accuracy_of_cosines_above_a_threshold(
     files: dict[str, str], here: Path, said: Callable[[Sequence[str]], tuple[str, str]], embed: CachedEncoder
 ) -> None:
@@ -361,33 +320,6 @@ def test_a_damaged_model_has_no_score(
         assert "Traceback" not in captured.err
         said = captured.err.splitlines()[-1]
         assert said.startswith("error: ") and "expected finite vectors" in said and "weights are damaged" in said
-
-
-def test_a_mean_without_sub_sets_is_refused_before_the_model_is_loaded(answer: Answer, here: Path) -> None:
-    rows = sts_files.some_pairs(6)
-    sts_files.write_rows(here / "sts12.test.tsv", ("score", "sentence1", "sentence2"), rows)
-    said = answer(["evaluate", "no/such-model", "--suite", "sts", "--data", ".", "--setting", "mean"])
-    assert "expected pairs whose sub-sets are named for mean, got sts12.test.tsv" in said
-
-
-@pytest.mark.parametrize("suite", ["trained-sts", "transfer", "probing", "declutr"])
-def test_the_data_of_all_suites_are_read_before_the_model_is_loaded(
-    answer: Answer, data: Path, suite: str
-) -> None:
-    name, content = {
-        "trained-sts": ("sick.train.tsv", "score\tsentence1\tsentence2\n9\ta\tb\n"),
-        "transfer": ("mr.tsv", "label\ttext\n0\ta\n1\tb\n"),  # fewer rows than folds
-        "probing": ("past_present.txt", "xx\tPAST\ta text\n"),
-        "declutr": ("sts12.test.tsv", "score\tsentence1\tsentence2\n1\ta\tb\n2\ta\tc\n"),  # no sub-sets
-    }[suite]
-    (data / name).write_text(content)
-    assert name in answer(["evaluate", "no/such-model", "--suite", "sts", suite, "--data", "data"])
-
-
-def test_a_file_in_place_of_the_cache_is_refused(files: dict[str, str], answer: Answer, here: Path) -> None:
-    (here / "file").touch()
-    said = answer(["evaluate", files["bert"], files["pairs"], "--cache", "file"])
-    assert "file: expected a folder, got a file; name another place than" in said
 
 
 # Retrieval

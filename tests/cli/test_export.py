@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -64,24 +63,3 @@ def test_a_checkpoint_of_weights_and_parts_alone_has_a_model(finished: dict[str,
     torch.save({name: whole[name] for name in named}, here / "weights.ckpt")
     assert run(["export", "weights.ckpt", "out"]) == 0
     assert (here / "out" / "modules.json").is_file()
-
-
-def test_what_has_no_model_and_places_that_are_taken_are_answered(
-    finished: dict[str, str], here: Path, answer: Answer
-) -> None:
-    shutil.copy(finished["checkpoint"], here / "c.ckpt")
-    (here / "file").write_text("mine", encoding="utf-8")
-    torch.save({"state_dict": {}}, here / "bare.ckpt")
-    for words, said in (
-        (["no.ckpt", "out"], "found nothing at no.ckpt"),
-        (["file", "out"], "file: expected a whole checkpoint"),
-        (["bare.ckpt", "out"], "got a file without weights and parts"),
-        ([finished["model"], "out"], "expected a run's folder with checkpoints"),
-        (["c.ckpt", "c.ckpt"], "c.ckpt: expected a folder, got a file"),
-        (["c.ckpt", "file"], "file: expected a folder, got a file"),
-        (["c.ckpt", "."], "expected a folder apart from c.ckpt"),
-        (["c.ckpt"], "output"),
-    ):
-        assert said in answer(["export", *words]), words
-    assert {path.name for path in here.iterdir()} == {"c.ckpt", "file", "bare.ckpt"}
-    assert (here / "file").read_text(encoding="utf-8") == "mine"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,15 +40,3 @@ def test_the_tests_that_are_written_pass(here: Path) -> None:
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=here)
     assert done.returncode == 0 and "14 passed" in done.stdout, done.stdout
-
-
-def test_nothing_is_written_over_and_no_name_hides_another(
-    here: Path, answer: Callable[[Sequence[str]], str]
-) -> None:
-    (here / "test_brand.py").write_text("mine", encoding="utf-8")
-    assert "got test_brand.py, there already" in answer(["new", "view", "Brand"])
-    assert (here / "test_brand.py").read_text(encoding="utf-8") == "mine"
-    assert [path.name for path in here.iterdir()] == ["test_brand.py"]
-    assert "Python has another random; take MyRandom" in answer(["new", "view", "Random"])
-    for name in ("brand_new", "Brand-New", "../Brand", "Brand\n", ""):
-        assert "expected the name of a class" in answer(["new", "view", name])

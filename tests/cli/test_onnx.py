@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -59,7 +58,3 @@ def test_onnx_says_how_near_it_is_and_what_belongs_to_it(
     assert len(said.out.splitlines()) == 4  # and nothing of the exporter's
     assert said.err == ""
     assert {path.name for path in (here / "graph").iterdir()} >= {"model.onnx", "tokenizer.json"}
-
-
-def test_a_model_that_is_not_there_is_an_answer(answer: Callable[[Sequence[str]], str]) -> None:
-    assert "expected a local folder or a name on the Hugging Face hub" in answer(["onnx", "no/model", "graph"])

@@ -52,21 +52,3 @@ def test_components_are_removed(model: str, files: dict[str, str], capsys: pytes
 def test_features_are_chosen(model: str, files: dict[str, str]) -> None:
     assert run(["postprocess", model, files["texts"], "small", "--whiten", "--features", "5"]) == 0
     assert SentenceEncoder.from_pretrained("small", device="cpu").encode("a text").shape == (5,)
-
-
-def test_wrong_inputs_are_answered_before_anything_is_encoded(
-    model: str, files: dict[str, str], answer: Answer
-) -> None:
-    words = ["postprocess", model, files["texts"]]
-    one = "expected --whiten or --remove_components, got"
-    assert f"{one} neither" in answer([*words, "out"])
-    assert f"{one} both" in answer([*words, "out", "--whiten", "--remove_components", "2"])
-    assert "--features: expected it with --whiten" in answer(
-        [*words, "out", "--remove_components", "2", "--features", "3"]
-    )
-    assert "expected another folder than model, got the same" in answer([*words, model, "--whiten"])
-    Path("few.txt").write_text("one\ntwo\nthree\n")
-    assert "expected more than 16 texts for 16 features, got 3" in answer(
-        ["postprocess", model, "few.txt", "out", "--whiten"]
-    )
-    assert not Path("out").exists()

@@ -208,20 +208,6 @@ def test_options_name_tasks_labels_and_objectives_that_no_file_has(
     assert view["class_path"].endswith(".SwapWords")
 
 
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        (["--data.tasks.sst.trian", "x"], "'train' (of data"),
-        (["--model.objectives.sst.classes", "2"], "model.objectives: expected the class of a part (Objective)"),
-        (["--data.mixture", "AllTaks"], "did you mean AllTasks?"),
-        (["--init_frm", "x"], "did you mean 'init_from'"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, list) else "",
-)
-def test_a_wrong_entry_is_answered(answer: Answer, option: list[str], said: str) -> None:
-    assert said in answer(["fit", "--recipe", "simcse", *option])
-
-
 def test_a_file_that_names_tasks_names_all_of_them_and_merges_inside_each() -> None:
     below = {"data": {"tasks": {"a": {"train": "a", "labels": {"0": "x"}}, "b": {"train": "b"}}}}
     above = {"data": {"tasks": {"a": {"test": "t", "labels": {"1": "y"}}}}}

@@ -1,4 +1,3 @@
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,6 @@ def test_report_writes_a_page_into_the_runs_folder(
     assert f"{folder / 'report' / 'report.html'} written" in capsys.readouterr().out
     assert (folder / "report" / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert (folder / "report" / "spectrum.png").is_file()
-
-
-def test_wrong_runs_are_answered(
-    answer: Callable[[Sequence[str]], str], files: dict[str, str], here: Path
-) -> None:
-    assert "expected a run's folder" in answer(["report", "nowhere"])
-    assert "got none of them" in answer(["report", str(here)])
-    assert "no option --pair" in answer(["report", "nowhere", "--pair", files["pairs"]])
 
 
 @pytest.mark.slow

@@ -177,33 +177,3 @@ def test_a_stopped_search_says_what_it_keeps(
     assert left.value.code == 130
     assert f"stopped: {'the vectors of ' if options else ''}{said}" in capsys.readouterr().err
     assert len(list(here.iterdir())) == len(options)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["search", "a.txt", "--model", "m"], "expected a query after the corpus, or --queries FILE"),
-        (["search", "a.txt", "q", "--model", "m", "--top_k", "0"], "--top_k: expected 1 or more, got 0"),
-        (["search", "a.txt", "q", "--model", "m", "--index", "i.bin"], "ends in .npy for an index, got '.bin'"),
-        (["search", "a.txt", "q", "--model", "m", "--index", "no/i.npy"], "an existing folder, found none at no"),
-        (["search", "a.txt", "q", "--model", "m", "--index", "a.txt"], "a.txt: expected another file than a.txt"),
-        (
-            ["search", "a.txt", "q", "--model", "m", "--query_column", "c"],
-            "--query_column: expected --queries FILE",
-        ),
-        (["search", "a.txt", "q", "--model", "m", "--format", "xml"], "invalid choice: 'xml'"),
-        (
-            ["search", "a.txt", "q", "--model", "m"],
-            "a.txt: expected at least one row with text, got an empty file",
-        ),
-        (
-            ["search", "b.txt", "q", "--model", "m"],
-            "b.txt: expected a file, got nothing there; did you mean a.txt?",
-        ),
-    ],
-)
-def test_what_search_misses_is_said_before_a_model_is_loaded(
-    here: Path, answer: Answer, words: list[str], said: str
-) -> None:
-    (here / "a.txt").write_text("")
-    assert said in answer(words)

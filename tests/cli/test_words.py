@@ -66,11 +66,6 @@ def test_columns_are_named_in_words(
     assert spelled_out(others)[:3] == others[:3]
 
 
-def test_both_spellings_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["fit", "--lr", "1e-3", "--model.optimizer.lr=1e-4"]) == 2
-    assert "--lr: expected one spelling of model.optimizer.lr, got both" in capsys.readouterr().err
-
-
 def test_another_command_keeps_an_option_of_its_own_of_that_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["evaluate", "nowhere", "--suite", "sts", "--epochs", "3"]) == 2
     assert "--trainer.max_epochs" not in capsys.readouterr().err
@@ -97,43 +92,6 @@ def test_the_help_of_fit_is_one_screen_and_names_what_is_there(capsys: pytest.Ca
     said = capsys.readouterr().out
     assert len(said.splitlines()) <= 40 and all(len(line) <= 100 for line in said.splitlines())
     assert all(f"  --{name} " in said for name in SHORT)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--learning_rate", "3"], "no option 'learning_rate'; did you mean --lr?"),
-        (["--max_steps", "3"], "no option 'max_steps'; did you mean --trainer.max_steps?"),
-        (["--pooler", "MeanPooler"], "no option 'pooler'; did you mean --model.pooler?"),
-        (
-            ["--max_length", "9"],
-            "an argument of TransformerEncoder, SentenceEncoder, Spans; --print_config",
-        ),
-        (["--temperature", "1"], "it is an argument of DCL, DCLW, DebiasedNTXent and 13 more"),
-        (["--trainer.maxsteps", "3"], "did you mean 'max_steps'"),
-        (["--model.pooler", "Mean"], "MaskTokenPooler, MaxPooler, MeanPooler"),
-        (["--lr", "fast"], "lr: expected a number, got fast"),
-        (["--batch_size", "many"], "data.batch_size: expected a whole number, got many"),
-        (["--data.drop_last", "often"], "data.drop_last: expected true or false, got often"),
-        (
-            ["--data.task.columns", "3"],
-            "columns: expected names and values, as in '{name: value}' or null, got 3",
-        ),
-        (
-            ["--trainer.precision", "8"],
-            "'bf16-mixed', '32-true', '64-true' or",
-        ),
-    ],
-)
-def test_a_wrong_option_is_answered_with_the_right_one(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    try:
-        status = run(["fit", "--recipe", "simcse", *words, "--print_config"])
-    except SystemExit as left:
-        status = left.code
-    assert status == 2
-    assert said in capsys.readouterr().err
 
 
 @pytest.mark.slow
