@@ -12,9 +12,9 @@ from jsonargparse import Namespace
 from pytorch_lightning.cli import LightningArgumentParser
 
 from contrastive_text.cli.paths import RUN_READS, RUN_WRITES, check_paths
-from contrastive_text.cli.suggestions import short_answer
 from contrastive_text.cli.words import option_value, option_values, with_values
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.misspelt import parser_answer
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes import BASE
 from contrastive_text.recipes.layers import (
@@ -30,7 +30,7 @@ from contrastive_text.recipes.layers import (
 )
 from contrastive_text.recipes.yaml_files import parse_yaml
 from contrastive_text.training.folder_start import with_start
-from contrastive_text.training.run_parser import check_places, checkpoint_parts, run_parser
+from contrastive_text.training.run_parser import check_places, checkpoint_parts, importing_parts, run_parser
 from contrastive_text.training.trainer_options import answering
 
 
@@ -38,12 +38,13 @@ class _Parser(LightningArgumentParser):
     """Answers a wrong option in a few lines."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:  # noqa: ARG002  # jsonargparse's
-        say(f"error: {short_answer(message)}", file=sys.stderr)
+        options = [option for action in self._actions for option in action.option_strings]
+        say(f"error: {parser_answer(message, options)}", file=sys.stderr)
         raise SystemExit(2)
 
 
 def configured(
-    command: str, words: Sequence[str], below: Config | None = None
+    command: str, words: Sequence[str], below: Config | None = None, is_foreign: bool = False
 ) -> tuple[LightningArgumentParser, Namespace]:
     """Returns the parser of a command and what it makes of the words, of which a ``Run`` is made.
 
@@ -54,6 +55,7 @@ def configured(
         command: ``fit``, ``validate``, ``test``, ``predict`` or ``views``.
         words: The options after it.
         below: What lies under the words' files and options, in place of the checkpoint's parts.
+        is_foreign: Whether a file among the words comes from the folder of a run, which may be a stranger's.
 
     Raises:
         ValueError: Words that no run can be made of.
@@ -68,7 +70,8 @@ def configured(
     single = [option.removeprefix("--").partition("=") for option in options if option.startswith("--")]
     for layer in (known, *(put(known, name, value) for name, _, value in single)):
         check_places(layer)
-    with answering():
+    typed = [value or option for option, _, value in single]
+    with answering(), importing_parts(known, is_foreign or path is not None, typed):
         parsed = parser.parse_args([*(["--config", json.dumps(config)] if config else []), *options])
     if command != "fit":
         parsed["folder"] = None  # a file may have it, and it is of the run that trained

@@ -16,7 +16,7 @@ from contrastive_text.cli.words import option_value, option_values, with_values
 from contrastive_text.core.console import console
 from contrastive_text.core.distributed import leaving_the_group
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
-from contrastive_text.core.places import settled
+from contrastive_text.core.foreign import foreign_modules
 from contrastive_text.core.terminal import shown
 from contrastive_text.recipes.layers import Config, read_config
 from contrastive_text.runs.ensemble import Choice, is_ensemble, read_choices
@@ -58,7 +58,8 @@ def train(words: list[str]) -> None:
             _run_members(command, rest, checkpoint)
         else:
             files = option_values(rest, "--config")
-            _perform(command, Run(*configured(command, rest), files=files), dry_run=dry_run)
+            made = configured(command, rest, is_foreign=resumed is not None)
+            _perform(command, Run(*made, files=files), dry_run=dry_run)
 
 
 def _resume_words(words: Sequence[str], folder: str) -> list[str]:
@@ -81,17 +82,11 @@ def _resume_words(words: Sequence[str], folder: str) -> list[str]:
 
 
 def _check_config(config: Mapping[str, object], file: Path) -> None:
-    """Checks that ``fit`` wrote a configuration: the parser imports what dotted names in it name."""
-    for name, inner in config.items():
-        if name in PLACES and isinstance(inner, Mapping):
-            settled(inner, PLACES[name], f"{file}: {name}")
-        elif name in PLACES and inner is not None:
-            raise InvalidValueError(f"{file}: {name}: expected names and values, got {inner!r}; start it anew")
-        elif name in VALUES and isinstance(inner, Mapping | list):
-            raise InvalidValueError(f"{file}: {name}: expected a plain value, got {inner!r}; start it anew")
-        elif name not in (*PLACES, *VALUES):
-            known = ", ".join((*PLACES, *VALUES))
-            raise InvalidValueError(f"{file}: expected what a run writes ({known}), got {name!r}; start it anew")
+    """Checks that ``fit`` wrote a configuration, and that it may name every class in it."""
+    if others := [name for name in config if name not in (*PLACES, *VALUES)]:
+        known = ", ".join((*PLACES, *VALUES))
+        raise InvalidValueError(f"{file}: expected what a run writes ({known}), got {others[0]!r}; start it anew")
+    foreign_modules(config, str(file))
 
 
 def _perform(command: str, run: Run, folder: Path | None = None, dry_run: bool = False) -> Path | None:

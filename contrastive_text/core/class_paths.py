@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TypeVar
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.misspelt import near_class, nearest
 
 _T = TypeVar("_T")
 _OWN = __name__.partition(".")[0]
@@ -92,10 +93,14 @@ def finding_own_parts() -> Iterator[None]:
         sys.path[:] = before
 
 
-def find_own(class_path: object) -> None:
-    """Puts the working directory last on the path, where a named module is found there and nowhere else."""
-    root, dot, _ = str(class_path).partition(".")
-    if not (_finding.get() and dot and root.isidentifier()) or root in sys.modules:
+def find_own(path: str) -> None:
+    """Puts the working directory last on ``sys.path``, if a named module is there and nowhere else.
+
+    Args:
+        path: Of the module, or of something in it.
+    """
+    root = path.partition(".")[0]
+    if not (_finding.get() and root.isidentifier()) or root in sys.modules:
         return
     here = os.getcwd()
     if here in sys.path or importlib.util.find_spec(root) is not None:
@@ -107,6 +112,20 @@ def find_own(class_path: object) -> None:
 def trusted() -> tuple[str, ...]:
     """Returns the modules that are trusted by name at this moment."""
     return _trusted.get()
+
+
+def dotted_texts(plain: object) -> Iterator[str]:
+    """Yields the texts of plain data that have the form of a class path.
+
+    Example:
+        >>> list(dotted_texts({"views": [{"class_path": "my_views.Shout"}], "pooler": "CLSPooler"}))
+        ['my_views.Shout']
+    """
+    if isinstance(plain, str):
+        yield from [plain] if "." in plain and _is_dotted(plain) else []
+    elif isinstance(plain, Mapping | list | tuple):
+        for inner in plain.values() if isinstance(plain, Mapping) else plain:
+            yield from dotted_texts(inner)
 
 
 def own_modules(plain: object) -> list[str]:
@@ -121,7 +140,7 @@ def own_modules(plain: object) -> list[str]:
     """
     if isinstance(plain, Mapping):
         path = plain.get("class_path")
-        ours = not isinstance(path, str) or is_own(path)
+        ours = not isinstance(path, str) or not _is_dotted(path) or "." not in path or is_own(path)
         inner = [module for value in plain.values() for module in own_modules(value)]
         return list(dict.fromkeys([*([] if ours else [str(path).rpartition(".")[0]]), *inner]))
     if isinstance(plain, list | tuple):
@@ -189,8 +208,14 @@ def resolve(class_path: object, base: type[_T] | tuple[type[_T], ...], where: st
     elif found is None and "." in class_path:
         raise UntrustedError(where, class_path)
     if found is None:
+        is_bare = "." not in class_path
+        near = (
+            nearest(class_path, [cls.__name__ for cls in subclasses(kinds)])
+            if is_bare
+            else near_class(class_path)
+        )
         raise InvalidValueError(
-            f"{where}: expected a subclass of {said}, got {class_path}; there is no such class"
+            f"{where}: expected a subclass of {said}, got {class_path}; there is no such class{near}"
         )
     if not (isinstance(found, type) and issubclass(found, kinds)):
         raise InvalidValueError(f"{where}: expected a subclass of {said}, got {class_path}, which is none")

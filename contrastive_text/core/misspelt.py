@@ -1,11 +1,12 @@
-"""What to say of a part that isn't there: module, class or argument, and the nearest name."""
+"""Answers to misspelt names: of options, classes, arguments and folders, each with the nearest right name."""
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
-import traceback
 from argparse import ArgumentError
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,8 +14,35 @@ from pathlib import Path
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, cause_of
 from contrastive_text.core.libraries import is_failure
 
+_ELSEWHERE = {
+    "learning_rate": "lr",
+    "max_seq_length": "model.encoder.max_length",
+    "model_name": "encoder",
+    "model_name_or_path": "encoder",
+    "num_epochs": "epochs",
+    "num_train_epochs": "epochs",
+    "output_dir": "export.dirpath",
+    "per_device_train_batch_size": "batch_size",
+    "seed": "seed_everything",
+    "train_batch_size": "batch_size",
+    "train_file": "train",
+    "warmup_ratio": "model.schedule.warmup_ratio",
+    "warmup_steps": "model.schedule.warmup_steps",
+}
+"""Name of an option in other libraries -> the option here."""
+_PACKAGES = (__name__.partition(".")[0], "pytorch_lightning")
+_OPTION = re.compile(
+    r"unrecognized arguments: --?([\w.]+)|[Oo]ption '([\w.]+)' is not accepted|Key '([\w.]+)' is not expected"
+    r"|[Nn]ested key \"([\w.]+)\"|does not accept option '([\w.]+)'"
+)
+_BARE = re.compile(r"Expected a dot import path string: (\w+)")
 _LISTED = 30
 """Names that an answer lists at most."""
+_NOISE = re.compile(
+    r"^\W*$|Expected a (path|<class|typing)|Does not validate|Subtypes:|Errors:|Given value|Not a valid subclass"
+    r"|Subclass types expect|^\s*- a (class path|dict) "
+)
+"""Lines of the parser's messages that say what was tried."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -46,69 +74,110 @@ def nearest_folder(path: str | Path) -> str:
     return f"; did you mean {folders[near[0]]}?" if near else ""
 
 
-def no_class(path: str, kinds: tuple[type, ...], known: Iterable[str], where: str) -> InvalidValueError:
-    """Returns the answer to the path of a class that can't be found, after its module was looked for.
+def parser_answer(message: str, options: Iterable[str] = ()) -> str:
+    """Shortens a message of the parser of configurations: what it refused, with the nearest right name.
 
     Args:
-        path: ``module.Class``, or a name alone.
-        kinds: Base classes of the place.
-        known: The classes that can be named without a path.
-        where: The place.
+        message: The message, which lists all types that were tried.
+        options: Options of the parser, with dashes.
+
+    Example:
+        >>> parser_answer("unrecognized arguments: --model.poolr=MeanPooler", ["--model.pooler", "--folder"])
+        "no option 'model.poolr'; did you mean --model.pooler?"
+        >>> parser_answer('Parser key "a":\\n  Expected a <class \'int\'>. Got value: b')
+        'a: expected int, got b'
     """
-    said = " or ".join(kind.__name__ for kind in kinds)
-    said = f"{'an' if said[0] in 'AEIOU' else 'a'} {said}"
-    names = path.split(".")
-    if len(names) == 1:
-        every = sorted({*known} - {kind.__name__ for kind in kinds})
-        near = nearest(path, every) or (f"; there are {', '.join(every)}" if len(every) <= _LISTED else "")
-        return InvalidValueError(f"{where}: expected {said} of this library, or module.Class, got {path}{near}")
-    ends = [end for end in range(len(names) - 1, 0, -1) if ".".join(names[:end]) in sys.modules]
-    if not ends:
-        files = [file.stem for place in ("", *sys.path) for file in Path(place or ".").glob("*.py")]
-        return InvalidValueError(
-            f"{where}: expected {said}, got {path}; there is no module {names[0]}{nearest(names[0], files)}"
-        )
-    module = sys.modules[".".join(names[: ends[0]])]
-    classes = [name for name, value in vars(module).items() if isinstance(value, type)]
-    near = nearest(names[ends[0]], [name for name in classes if _is_one(vars(module)[name], kinds)] or classes)
-    return InvalidValueError(
-        f"{where}: expected {said}, got {path}; there is no {names[ends[0]]} in {module.__name__}{near}"
-    )
+    place = re.search(r'Parser key "([\w.]+)"', message)
+    where = f"{place[1]}: " if place else ""
+    if (found := _OPTION.search(message)) is not None:
+        name = next(filter(None, found.groups()))
+        is_nested = "." not in name and "unrecognized" not in message  # of a part, whose options lack its place
+        return _no_option(name, [] if is_nested else options)
+    if (found := _BARE.search(message)) is not None:
+        if message[found.end() :].startswith("("):
+            return f"{where}expected a class; write class_path: {found[1]}, and its arguments under init_args"
+        words = re.search(r"typing\.Literal\[(.+?)\]", message)
+        known = "a class of this library, or module.Class" + (f", or one of {words[1]}" if words else "")
+        return f"{where}expected {known}, got {found[1]}{_of_kind(found, message)}"
+    if (refused := re.search(r"^\s*- (\S+: expected .*)$", message, flags=re.MULTILINE)) is not None:
+        return refused[1]  # by the constructor of a part
+    if (found := re.search(r"Problem with given class_path '([\w.]+)':\n(.*)", message)) is not None:
+        return f"{where}expected a class, got {found[1]}; {found[2].strip()}{near_class(found[1])}"
+    got = re.search(r"(?:Got|Given) value: (.*)", message)
+    value = got[1] if got else ""
+    if (
+        found := re.search(r"Import path ([\w.]+)? ?does not correspond to a subclass of (\w+)", message)
+    ) is not None:
+        path = found[1] or value
+        return f"{where}expected a subclass of {found[2]}, got {path}, which is none{_wrapper(path)}"
+    if (found := re.search(r"an instantiatable class, but ?([\w.]*) is abstract", message)) is not None:
+        return f"{where}expected a class that can be made, got {found[1] or value}, which is abstract"
+    lines = [line.strip(" -") for line in message.splitlines()[1:] if not _NOISE.search(line)]
+    kinds = re.findall(r"Expected an? (?:<class '(?:\w+\.)*(\w+)'>|typing\.Literal\[(.*)\])", message)
+    others = [kind for kind in dict.fromkeys(map("".join, kinds)) if kind != "NoneType"]
+    if others and not lines:
+        return f"{where}expected {' or '.join(others)}, got {value}"
+    return where + "; ".join(lines[:3] or [message.partition("\n")[0]])
 
 
-def other_kind(
-    path: str, found: type, kinds: tuple[type, ...], known: Mapping[str, type], where: str
-) -> InvalidValueError:
-    """Returns the answer to a class that no place of this kind may hold; a part may be there that wraps it."""
-    said = " or ".join(kind.__name__ for kind in kinds)
-    near = nearest(path.rpartition(".")[2], known)
-    for name, cls in known.items():
-        if issubclass(found, vars(cls).get("wraps", ())):
-            near = f"; give {name} for class_path, and in init_args name: {path}, its other arguments as options"
-    return InvalidValueError(f"{where}: expected a subclass of {said}, got {path}, which is none{near}")
+def _no_option(name: str, options: Iterable[str]) -> str:
+    """Answers an option, or an argument of a part, that isn't there."""
+    if name in _ELSEWHERE:
+        return f"no option {name!r}; did you mean --{_ELSEWHERE[name]}?"
+    last = name.rpartition(".")[2]
+    same = [option for option in options if option.endswith(f".{last}")]
+    if near := same[:1] or get_close_matches(f"--{name}", list(options), n=1, cutoff=0.8):
+        return f"no option {name!r}; did you mean {near[0]}?"
+    owners: dict[str, list[str]] = {}
+    for owner, part in _parts().items():
+        if any(inspect.isfunction(vars(base).get("__init__")) for base in part.__mro__):
+            for argument in inspect.signature(part).parameters:
+                owners.setdefault(argument, []).append(owner)
+    if near := get_close_matches(last, owners, n=1):
+        said = "it is" if near[0] == last else f"did you mean {near[0]!r},"
+        of = ", ".join(owners[near[0]][:3])
+        return f"no option {name!r} at this place; {said} an argument of {of}; --print_config shows all"
+    return f"no option {name!r} at this place; --print_config shows all"
 
 
-def no_argument(name: str, cls: type, known: Iterable[str], where: str) -> InvalidValueError:
-    """Returns the answer to an argument that a class doesn't take."""
-    names = list(known)
-    near = get_close_matches(name, names, n=1)
-    todo = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(names) or 'none'}"
-    return InvalidValueError(f"{where}: expected an argument of {cls.__name__}, got {name!r}; {todo}")
+def _of_kind(found: re.Match[str], message: str) -> str:
+    """Returns the nearest name among the classes that an argument takes, or all of them if they are few."""
+    parts = _parts()
+    types = message[: found.start()].rpartition("Subtypes:")[2] or message
+    kinds = tuple(cls for name, cls in parts.items() if re.search(rf"\.{name}\b", types))
+    names = sorted(name for name, cls in parts.items() if issubclass(cls, kinds) and cls not in kinds)
+    every = f"; there are {', '.join(names)}" if 0 < len(names) <= _LISTED else ""
+    return nearest(found[1], names) or every
 
 
-def broken_module(path: str, error: ImportError | SyntaxError, where: str) -> InvalidValueError:
-    """Returns the answer to a module that can't be imported, with the file and line that say so."""
-    if isinstance(error, SyntaxError):
-        place = f"{error.filename}:{error.lineno}"
-        said = error.msg
-    else:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename[0] != "<"]
-        place = f"{frames[-1].filename}:{frames[-1].lineno}"
-        said = str(error)
-    return InvalidValueError(
-        f"{where}: expected {path}, got an error when its module was imported: {place}: "
-        f"{type(error).__name__}: {said}"
-    )
+def _parts() -> dict[str, type]:
+    """Returns the classes of this library and of Lightning by name, as far as they are imported."""
+    modules = [module for name, module in sys.modules.items() if name.partition(".")[0] in _PACKAGES]
+    classes = [cls for module in modules for cls in vars(module).values() if inspect.isclass(cls)]
+    return {
+        cls.__name__: cls
+        for cls in classes
+        if cls.__module__.startswith(_PACKAGES) and cls.__name__[0] != "_" and not issubclass(cls, Exception)
+    }
+
+
+def near_class(path: str) -> str:
+    """Returns ``; did you mean ...?`` with the nearest class of an imported module, or the nearest module."""
+    module, _, name = path.rpartition(".")
+    if module in sys.modules:
+        return nearest(name, [key for key, value in vars(sys.modules[module]).items() if inspect.isclass(value)])
+    files = [file.stem for file in Path().glob("*.py")]
+    return "" if module in files else nearest(module, files)
+
+
+def _wrapper(path: str) -> str:
+    """Returns the part through which a class of another library is used, such as an optimizer of torch."""
+    module, _, name = path.rpartition(".")
+    given = vars(sys.modules[module]).get(name) if module in sys.modules else None
+    for part, cls in _parts().items():
+        if inspect.isclass(given) and issubclass(given, vars(cls).get("wraps", ())):
+            return f"; give {part} for class_path, and in init_args name: {path}, its other arguments as options"
+    return ""
 
 
 @contextmanager
@@ -136,12 +205,5 @@ def parsing(
             raise
         if (known := cause_of(error, ContrastiveTextError)) is not None:
             raise known from error
-        message = " ".join(str(error).split())[:300]
+        message = " ".join(parser_answer(str(error)).split())[:300]
         raise InvalidValueError(f"{where}: expected {expected}, got others: {message}") from error
-
-
-def _is_one(cls: type, kinds: tuple[type, ...]) -> bool:
-    try:
-        return issubclass(cls, kinds)
-    except TypeError:  # a protocol with attributes
-        return False

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, cast, overload, runtime_checkable
+from typing import Protocol, cast, overload, runtime_checkable
 
 from contrastive_text.core.checks import at_least, share
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
@@ -267,8 +267,8 @@ class TextTask:
     test: Source | None = None
     predict: Source | None = None
     held_out: Source | None = None
-    columns: dict[str, Any] | None = None  # Any: a name or a list of names; jsonargparse wants one type
-    eval_columns: dict[str, Any] | None = None  # Any: likewise
+    columns: dict[str, str | list[str]] | None = None
+    eval_columns: dict[str, str | list[str]] | None = None
     labels: dict[str, str] | None = None
     header: str | list[str] | None = None
     separator: str | None = None
@@ -472,5 +472,7 @@ def _check_unread(option: str, task: TextTask, target: Target | None, reader: st
         )
 
 
-def _without_target(columns: Mapping[str, Any] | None) -> dict[str, Any] | None:  # Any: as TextTask.columns
+def _without_target(
+    columns: Mapping[str, str | list[str]] | None,
+) -> dict[str, str | list[str]] | None:
     return None if columns is None else {name: column for name, column in columns.items() if name != "target"}

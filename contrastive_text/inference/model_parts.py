@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from contrastive_text.core.class_paths import is_own, loaded, resolve, subclasses, trusting
+from contrastive_text.core.class_paths import is_own, resolve, trusting
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.misspelt import no_class
 from contrastive_text.core.notation import typed_part
 from contrastive_text.core.specs import describe, part_spec
 from contrastive_text.core.storage.manifests import TODO
@@ -214,8 +213,6 @@ def pooler_of(given: Pooler | str) -> Pooler:
     spec = typed_part(given, _ASKED)
     path = str(spec["class_path"])
     module = path.rpartition(".")[0]
-    if not module and loaded(path, (Pooler,)) is None:
-        raise no_class(path, (Pooler,), [cls.__name__ for cls in subclasses([Pooler])], _ASKED)
     with trusting([module] if module else None):  # the user typed the name
         cls = resolve(path, Pooler, _ASKED)
     return make_pooler(cls, spec.get("init_args", {}), _ASKED, "give the arguments that it takes")

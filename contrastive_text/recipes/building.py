@@ -7,7 +7,6 @@ from typing import TypeVar
 from jsonargparse import ArgumentParser
 
 from contrastive_text.core.misspelt import parsing
-from contrastive_text.core.places import check_words
 from contrastive_text.recipes import BASE
 from contrastive_text.recipes.layers import Config, merge, read_config
 
@@ -27,7 +26,6 @@ def build_part(part: type[T], place: str, config: Config, recipe: str) -> T:
         ValueError: Arguments that the class doesn't take.
     """
     given = {place: merge([read_config(BASE), config]).get(place) or {}}
-    check_words(given[place], part, place)
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(part, place)
     with parsing(f"recipe {recipe}"):

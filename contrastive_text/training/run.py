@@ -52,7 +52,14 @@ from contrastive_text.training.run_folder import (
     resumable_in,
 )
 from contrastive_text.training.run_log import LogInCheckpoints, RunLogger, check_loggers, give_back_folders
-from contrastive_text.training.run_parser import PLACES, VALUES, check_places, checkpoint_parts, run_parser
+from contrastive_text.training.run_parser import (
+    PLACES,
+    VALUES,
+    check_places,
+    checkpoint_parts,
+    importing_parts,
+    run_parser,
+)
 from contrastive_text.training.trainer_options import (
     answering,
     check_processes,
@@ -176,7 +183,7 @@ class Run:
         merged = override(with_start([below, *read_layers(layer_file(recipe), apart=True)], override))
         check_places(merged)
         parser = run_parser()
-        with parsing("Run"), handed(given):
+        with parsing("Run"), importing_parts(merged, path is not None), handed(given):
             parsed = parser.parse_args(["--config", json.dumps(merged)])  # as the shell reads it
             return cls(parser, parsed, [layer_file(recipe)])
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from functools import cache
 from importlib.metadata import version
@@ -13,8 +15,9 @@ import pytorch_lightning as pl
 from jsonargparse import ActionYesNo
 from pytorch_lightning.cli import LightningArgumentParser
 
+from contrastive_text.core.class_paths import dotted_texts, find_own, own_modules
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.places import check_words
+from contrastive_text.core.foreign import importing_only
 from contrastive_text.core.storage.checkpoints import read_checkpoint
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.recipes import BASE
@@ -110,19 +113,17 @@ def _built(command: str, kind: type[LightningArgumentParser]) -> LightningArgume
 
 
 def check_places(config: Mapping[str, Any]) -> None:
-    """Checks that the places of a configuration hold arguments, before a parser imports what they name.
+    """Checks that the places of a configuration hold arguments.
 
     Args:
         config: Names and values, as YAML holds them.
 
     Raises:
-        ValueError: A part where a run has plain values, or an argument that a class doesn't take.
+        ValueError: The name of a file, which the parser would read without merging it; or a seed of the data.
     """
-    for place, cls in PLACES.items():
+    for place in PLACES:
         inner = config.get(place)
-        if isinstance(inner, Mapping):
-            check_words(inner, cls, place)
-        elif inner is not None:  # the parser would read a file of that name, which nobody has looked at
+        if inner is not None and not isinstance(inner, Mapping):
             raise InvalidValueError(
                 f"{place}: expected names and values, got {inner!r}; lay files over each other with --config"
             )
@@ -131,6 +132,26 @@ def check_places(config: Mapping[str, Any]) -> None:
             f"data.seed: expected no value in a run, whose one seed is for weights and data, got {seed}; set "
             "seed_everything"
         )
+
+
+@contextmanager
+def importing_parts(config: Config, is_foreign: bool, typed: Iterable[str] = ()) -> Iterator[None]:
+    """Prepares the import of the parts of a configuration while the block parses it.
+
+    Modules of the user's own parts are found in the working directory. Where arguments are a stranger's,
+    the parser imports the modules of parts that were checked, and modules that the user typed, and no others.
+
+    Args:
+        config: Names and values, merged from all files.
+        is_foreign: Whether a part of the configuration comes from a checkpoint or the folder of a run.
+        typed: Values of options.
+    """
+    named = [name for value in typed for name in re.findall(r"[^\W\d]\w*(?:\.\w+)+", value)]
+    modules = [*own_modules(config), *(name.rpartition(".")[0] for name in named)]
+    for module in modules if is_foreign else (*modules, *dotted_texts(config)):
+        find_own(module)
+    with importing_only(modules) if is_foreign else nullcontext():
+        yield
 
 
 def checkpoint_parts(path: str, to_resume: bool = False) -> Config:

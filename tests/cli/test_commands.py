@@ -132,7 +132,7 @@ def test_what_is_compared_may_be_a_name_or_a_class(here: Path, capsys: pytest.Ca
     assert at(printed_config([*words, "BetweenViews"], capsys), place) == spec
     with pytest.raises(SystemExit):
         run([*words, "view", "--print_config"])
-    assert "no class 'view': expected a part" in (said := capsys.readouterr().err)
+    assert "got view; there are BetweenTexts, BetweenViews" in (said := capsys.readouterr().err)
     assert "or one of 'texts', 'views'" in said
 
 

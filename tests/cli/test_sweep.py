@@ -137,9 +137,9 @@ ONE = "model.pooler=MaxPooler"
     ("more", "said"),
     rest_slow([
         ("", "--vary: expected KEY=VALUE,VALUE,..."),
-        ("model.poolr=MaxPooler", "got 'poolr'; did you mean 'pooler'?"),
-        ("model.optimizer.lr=1e-3,fast", "in the cell fast: lr: expected a number, got fast"),
-        ("model.views.anchor=none,FeatureCutof", "model.views.anchor[0]: expected a View of this library"),
+        ("model.poolr=MaxPooler", "no option 'model.poolr'; did you mean --model.pooler?"),
+        ("model.optimizer.lr=1e-3,fast", "in the cell fast: lr: expected float, got fast"),
+        ("model.views.anchor=none,FeatureCutof", "model.views: expected a class of this library"),
         ("model.views.anchor=none,FeatureCutoff(rate=2)", "FeatureCutoff(rate=2): FeatureCutoff.rate: expected"),
         ("model.views.anchor=none,FeatureCutoff+CropTokens", "in the cell FeatureCutoff+CropTokens: views.anc"),
         ("data.batch_size=8,8.5", "in the cell 8.5:"),

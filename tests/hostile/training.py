@@ -226,7 +226,7 @@ WORDS = (
         "a sweep over code",
         f"{SWEEP} --vary \"model.pooler=MeanPooler(a=__import__('os').getcwd())\"",
         {},
-        "plain values",
+        "no option",
     ),
     answer(
         "a sweep over 1,000 brackets", f"{SWEEP} --vary 'model.pooler=A{'(a=B' * 1000}{')' * 1000}'", {}, "--vary"

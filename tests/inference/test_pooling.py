@@ -82,7 +82,7 @@ class Deep(Pooler):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("MeanPoler", "got MeanPoler; did you mean MeanPooler?"),
+        ("MeanPoler", "got MeanPoler; there is no such class; did you mean MeanPooler?"),
         ("Pooler", "expected a pooler, got the base class Pooler"),
         (
             "FirstLastPooler",

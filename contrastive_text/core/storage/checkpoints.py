@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,9 +16,9 @@ from torch import Tensor
 
 from contrastive_text.core.class_paths import trusting
 from contrastive_text.core.errors import InvalidValueError, MissingFileError, first_line
+from contrastive_text.core.foreign import foreign_modules, importing_only
 from contrastive_text.core.libraries import is_failure
-from contrastive_text.core.misspelt import parsing
-from contrastive_text.core.places import settled
+from contrastive_text.core.misspelt import nearest, parsing
 from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.weights import check_dense
 
@@ -148,11 +149,18 @@ class Checkpoint:
     def arguments(
         self, cls: type, place: Literal["model", "data"], without: Collection[str] = ()
     ) -> dict[str, Any]:
-        """Returns the arguments of the module or of the data, if every part in them may be named."""
+        """Returns the arguments of the module or of the data, if the file may name every class in them."""
         given = self.model if place == "model" else self.data
-        return settled(
-            {name: value for name, value in given.items() if name not in without}, cls, f"{self.path}: {place}"
-        )
+        arguments = {name: value for name, value in given.items() if name not in without}
+        known = inspect.signature(cls).parameters
+        others = [str(name) for name in arguments if name not in known]
+        if others and not any(each.kind is each.VAR_KEYWORD for each in known.values()):
+            raise InvalidValueError(
+                f"{self.path}: {place}: expected an argument of {cls.__name__}, got {others[0]!r}"
+                f"{nearest(others[0], known)}"
+            )
+        foreign_modules(arguments, f"{self.path}: {place}")
+        return arguments
 
     @property
     def tasks(self) -> dict[str, Mapping[str, object]]:
@@ -275,7 +283,8 @@ def load_options(
     """
     with trusting(trust), parsing(path):
         parts = read_checkpoint(path).arguments(cls, place, without=given)
-        yield {"weights_only": True, **parts, **given}
+        with importing_only(foreign_modules(parts, str(path))):
+            yield {"weights_only": True, **parts, **given}
 
 
 def _best_so_far(callbacks: Record, step: int) -> BestSoFar:
