@@ -73,6 +73,9 @@ TEXT_VIEWS: dict[str, Callable[[Path, float], TextView]] = {
     "NlpaugView": lambda _, rate: NlpaugView(
         "nlpaug.augmenter.word.RandomWordAug", {"action": "swap", "aug_p": rate}
     ),
+    "NlpaugView that crops": lambda _, rate: NlpaugView(  # fails on short texts in nlpaug 1.1.11
+        "nlpaug.augmenter.word.RandomWordAug", {"action": "crop", "aug_p": rate}
+    ),
     "TextsFromFile": lambda files, rate: TextsFromFile(
         str(files / ("written.tsv" if rate else "none.tsv")), missing="keep"
     ),
@@ -143,7 +146,7 @@ def test_every_public_view_has_an_entry() -> None:
 
 
 def made(name: str, files: Path, rate: float = 0.5) -> object:
-    if name == "NlpaugView":
+    if name.startswith("NlpaugView"):
         pytest.importorskip("nlpaug", reason="needs nlpaug: pip install 'contrastive-text[augment]'")
     if name in TEXT_VIEWS:
         return TEXT_VIEWS[name](files, rate)
@@ -211,7 +214,7 @@ def test_a_text_view_gives_a_text_by_its_generator_alone(name: str, files: Path)
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in TEXT_VIEWS if name != "NlpaugView"]
+    "name", [name for name in TEXT_VIEWS if not name.startswith("NlpaugView")]
 )  # augmenters alter a word or more
 def test_a_text_view_at_rate_zero_changes_nothing(name: str, files: Path) -> None:
     view = text_view(name, files, 0.0)

@@ -63,7 +63,6 @@ def own_tasks(*names: str) -> list[Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_scores_and_prompts_are_ours_and_the_files_are_mteb_s(
     mteb: Any, prompted: SentenceEncoder, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

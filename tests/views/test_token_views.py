@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from contrastive_text.core.random import draw_spans, generator
 from contrastive_text.core.types import NO_LABEL, Tokens, Vocabulary
 from contrastive_text.views.base import TokenView
-from contrastive_text.views.plan import ViewPlan
 from contrastive_text.views.tokens import (
     CropTokens,
     DeleteOneWord,
@@ -319,30 +318,6 @@ def test_a_crop_starts_anywhere_equally_often() -> None:
     # Four stretches of seven of ten, 500 each, standard deviation 19; five of them.
     assert set(starts) == {100, 101, 102, 103}
     assert all(abs(count - 500) < 5 * 19 for count in starts.values())
-
-
-def test_c9_a_chain_runs_in_the_written_order() -> None:
-    delete_spans, reorder = built(DeleteSpans()), ReorderSpans()
-    chain, turned = ViewPlan({"anchor": [delete_spans, reorder]}), ViewPlan({"anchor": [reorder, delete_spans]})
-    differing = 0
-    for seed in range(20):
-        rng = generator(seed)
-        by_hand = reorder(delete_spans(text(60), rng), rng)
-        assert chain.alter_tokens("anchor", text(60), generator(seed)) == by_hand
-        differing += turned.alter_tokens("anchor", text(60), generator(seed)) != by_hand
-    assert differing > 0
-
-
-def test_c9_a_rate_is_of_the_current_length() -> None:
-    halved = DeleteTokens(0.5)(text(200), generator(0))
-    assert len(DeleteTokens(0.1)(halved, generator(1))) == 90
-    moved = ReorderSpans()(halved, generator(1)).ids
-    # Ten spans of 5 % of 100 tokens.
-    assert sum(a != b for a, b in zip(moved, halved.ids, strict=True)) == 50
-    # A mark counts as any token.
-    marked = built(DeleteTokens(0.7, mark="[DEL]"))(text(100), generator(0))
-    assert len(marked) > 30
-    assert len(DeleteTokens(0.5)(marked, generator(1))) == len(marked) - round(0.5 * len(marked))
 
 
 def test_without_a_mark_nothing_is_asked_for_and_nothing_has_to_be_built() -> None:
