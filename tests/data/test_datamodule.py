@@ -10,6 +10,7 @@ import pytest
 import pytorch_lightning as pl
 import tiny
 import torch
+from token_pairings import Halves
 
 from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.host import sent
@@ -37,14 +38,6 @@ class Reversed(Given):
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
         return super().__call__({"anchor": row["positive"], "positive": row["anchor"]}, rng)
-
-
-class Ragged(Pairing):
-    """One positive or two."""
-
-    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the base's signature
-        text = str(row["text"])
-        return [Example(anchor=text, positives=(text,) * (1 + (len(text) % 2)))]
 
 
 @pytest.fixture
@@ -81,13 +74,16 @@ def same(one: Batch, other: Batch) -> bool:
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker")  # a machine of two cores
 @pytest.mark.parametrize(
-    ("pairing", "workers"), [(None, 1), (TwoSpans(), 3)], ids=["SameText", "a pairing that draws"]
+    ("pairing", "workers"),
+    [(None, 1), (TwoSpans(), 3), (Halves(least=2), 2)],
+    ids=["SameText", "a pairing that draws", "a pairing that reads tokens"],
 )
 def test_no_one_and_three_workers_give_the_same_batches_and_the_next_epoch_others(
-    altering: ContrastiveModule, texts: str, pairing: Pairing | None, workers: int
+    altering: ContrastiveModule, texts: str, pairing: Pairing | None, workers: int, tmp_path: Path
 ) -> None:
     alone, together = (
-        epochs(ready(altering, tiny.data(texts, pairing=pairing, num_workers=count))) for count in (0, workers)
+        epochs(ready(altering, tiny.data(texts, pairing=pairing, num_workers=count, cache_dir=str(tmp_path))))
+        for count in (0, workers)
     )
     for mine, theirs in zip(alone, together, strict=True):
         assert len(mine) == 5
@@ -212,39 +208,6 @@ def test_without_validation_data_it_is_said_which_weights_are_kept(bert: str, te
 # What is refused
 
 
-def test_a_batch_larger_than_the_data_is_refused_with_both_numbers(bert: str, texts: str) -> None:
-    with pytest.raises(ValueError, match=r"at most the number of rows, 40, got 41; lower batch_size"):
-        ready(tiny.module(bert), tiny.data(texts, batch_size=41))
-
-
-@pytest.mark.parametrize(("option", "value"), [("batch_size", 0), ("eval_batch_size", 0), ("num_workers", -1)])
-def test_sizes_below_the_least_are_refused_at_construction(texts: str, option: str, value: int) -> None:
-    with pytest.raises(ValueError, match=rf"data\.{option}: expected . or more, got {value}"):
-        TextDataModule(**{"train": texts, option: value})
-
-
-@pytest.mark.parametrize("stage", ["fit", "test", "predict"])
-def test_a_stage_without_its_file_says_which_option_names_it(bert: str, stage: str) -> None:
-    part = {"fit": "train"}.get(stage, stage)
-    data = TextDataModule()
-    data.attach(tiny.module(bert))
-    with pytest.raises(ValueError, match=rf"data\.{part}: expected a file, got none; give --data\.{part}"):
-        data.setup(stage)
-
-
-def test_validation_without_a_file_says_which_option_names_it(bert: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"data\.validation: expected a file.* give --data\.validation"):
-        tiny.trainer(tmp_path).validate(tiny.module(bert), datamodule=TextDataModule(), verbose=False)
-
-
-def test_views_for_a_role_that_the_pairing_lacks_are_refused(bert: str, texts: str) -> None:
-    module = tiny.module(bert, views={"negative": [DeleteTokens()]})
-    with pytest.raises(
-        ValueError, match=r"views\.negative: .* the pairing SameText gives \(anchor, original, pos"
-    ):
-        ready(module, tiny.data(texts))
-
-
 def test_views_of_negatives_are_taken_where_the_data_have_them(bert: str, tmp_path: Path) -> None:
     module = tiny.module(bert, views={"negative": [DeleteTokens(rate=0.5)]})
     triples = tiny.write_triples(tmp_path / "triples.jsonl")
@@ -253,17 +216,6 @@ def test_views_of_negatives_are_taken_where_the_data_have_them(bert: str, tmp_pa
     assert batch.slots == (Slot("anchor", 0), Slot("positive", 0), Slot("negative", 0))
     lengths = {role: batch.lengths[batch.by_role(role)].float().mean() for role in ("anchor", "negative")}
     assert lengths["negative"] < lengths["anchor"] - 2
-
-
-def test_a_pairing_that_gives_rows_of_several_sizes_is_refused(bert: str, texts: str) -> None:
-    data = ready(tiny.module(bert), tiny.data(texts, pairing=Ragged()))
-    with pytest.raises(ValueError, match="pairing Ragged: expected every row to give as many examples"):
-        epochs(data, 1)
-
-
-def test_data_without_a_module_of_ours_say_what_they_miss(texts: str) -> None:
-    with pytest.raises(TypeError, match="expected a trainer that runs a ContrastiveModule"):
-        TextDataModule(train=texts).setup("fit")
 
 
 # Scored pairs
@@ -287,15 +239,6 @@ def test_each_validation_file_has_its_score_and_the_mean_is_kept_beside(
     tested = tiny.merged(trainer.test(module, datamodule=data, verbose=False))
     assert tested.keys() == {"test/spearman", "test/pearson"}
     assert tested["test/spearman"] == pytest.approx(expected[0], abs=1e-3)
-
-
-def test_two_validation_files_of_one_name_are_refused(bert: str, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    files = [tiny.write_pairs(tmp_path / "dev.tsv"), tiny.write_pairs(tmp_path / "other" / "dev.tsv")]
-    data = TextDataModule(validation=files)
-    data.attach(tiny.module(bert))
-    with pytest.raises(ValueError, match=r"data\.validation: expected files of different names, got dev, dev"):
-        data.setup("validate")
 
 
 def test_views_never_touch_evaluation(altering: ContrastiveModule, bert: str, tmp_path: Path) -> None:

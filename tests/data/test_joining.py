@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from contrastive_text.data import Clean, Table, TextTokenizer, learn_vocabulary, read_rows
 from contrastive_text.data.preparation import joined
-from contrastive_text.pairings import Given, Neighbours
+from contrastive_text.pairings import Neighbours
 
 
 def byte_level() -> PreTrainedTokenizerFast:
@@ -105,25 +105,3 @@ def test_a_run_trains_on_joined_rows_after_they_are_cleaned(tmp_path: Path) -> N
     rows = [str(row["text"]) for row in data.training.of().texts]
     assert all(row.startswith(" ") and "  " not in row for row in rows)
     assert "joined: " in data.facts()["training data"]
-
-
-def test_what_cannot_be_joined_is_refused(tmp_path: Path) -> None:
-    module = tiny.module(tiny.save_bert(tmp_path / "bert"))
-    texts, pairs = tiny.write_texts(tmp_path / "texts.txt"), tiny.write_pairs(tmp_path / "pairs.tsv")
-    for train, options, message in (
-        (
-            texts,
-            {"join": 2},
-            r"data\.task\.join: expected more than the 2 special tokens and at most .* 32, got 2",
-        ),
-        (texts, {"join": 33}, r"data\.task\.join: .* at most the max_length of the encoder, 32, got 33"),
-        (
-            pairs,
-            {"join": 32, "pairing": Given()},
-            r"data\.task\.join: expected single texts .* rows of anchor, positive",
-        ),
-    ):
-        data = tiny.data(train, **options)
-        data.attach(module)
-        with pytest.raises(ValueError, match=message):
-            data.setup("fit")

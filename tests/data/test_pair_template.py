@@ -23,7 +23,7 @@ from contrastive_text.objectives import TextClassification
 from contrastive_text.pairings import OneSequence
 from contrastive_text.poolers import CLSPooler
 from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.views import FeatureCutoff, MaskTokens, SwapWords, View, ViewPlan
+from contrastive_text.views import FeatureCutoff, View, ViewPlan
 
 PAIRS = [TextPair(tiny.TEXTS[i], " ".join(tiny.TEXTS[i + 1 : i + 2 + i % 3])) for i in range(1, 20)]
 
@@ -123,12 +123,6 @@ def run_on(folder: Path, views: dict[str, list[View]]) -> tuple[ContrastiveModul
     data.attach(module)
     data.setup("fit")
     return module, data
-
-
-@pytest.mark.parametrize("view", [MaskTokens(), SwapWords()])
-def test_views_of_words_and_tokens_are_refused_on_pairs(tmp_path: Path, view: View) -> None:
-    with pytest.raises(ValueError, match=r"views.anchor: expected no views of words or tokens on two texts"):
-        run_on(tmp_path, {"anchor": [view]})
 
 
 def test_a_run_says_how_pairs_stand_in_a_row_and_how_many_are_cut(tmp_path: Path) -> None:
