@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
-import random
 import shutil
 import threading
 import time
@@ -66,23 +66,10 @@ def test_rows_equal_direct_tokenising(
     assert tokens_of(table) == tokenizer(texts)
     assert table.lengths.tolist() == [len(tokens) for tokens in tokenizer(texts)]
     assert len(table) == len(texts)
-
-
-def test_a_row_is_indexed_as_in_a_list(tmp_path: Path, tokenizer: Counting) -> None:
-    table = tokenize_documents(TEXTS, tokenizer, tmp_path)
-    direct = tokenizer(TEXTS)
-    assert [table[index] for index in (0, 3, -1, -5)] == [{"text": direct[index]} for index in (0, 3, -1, -5)]
-    assert all(type(number) is int for number in (*direct[0].ids, *table[0]["text"].ids))  # type: ignore[union-attr]  # tokens
-    for index in (5, -6):
+    assert [table[-i - 1]["text"] for i in range(len(texts))] == tokenizer(texts)[::-1]
+    for index in (len(texts), -len(texts) - 1):
         with pytest.raises(IndexError):
             table[index]
-
-
-def test_tokens_are_uncut_and_without_special_ones(tmp_path: Path, tokenizer: Counting) -> None:
-    assert tokenizer.max_length == 4
-    table = tokenize_documents(TEXTS[:1], tokenizer, tmp_path)
-    assert table.lengths.tolist() == [len(tokenizer.tokenizer(TEXTS[0], add_special_tokens=False)["input_ids"])]
-    assert table.lengths[0] > 4
 
 
 def test_the_second_call_reads_and_never_tokenises(tmp_path: Path, tokenizer: Counting) -> None:
@@ -111,42 +98,26 @@ def test_other_texts_have_another_key(tmp_path: Path, tokenizer: Counting, other
     assert len(set(folders)) == 2
 
 
-def test_another_tokenizer_has_another_key(tmp_path: Path, corpus: tuple[str, ...]) -> None:
-    first = learn_vocabulary(corpus, vocabulary_size=90)
+def test_another_tokenizer_version_or_format_has_another_key_and_another_limit_the_same(
+    tmp_path: Path, corpus: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, fewer = (learn_vocabulary(corpus, vocabulary_size=size) for size in (90, 80))
     same, more, split = (wrap_tokenizer(first.backend_tokenizer.to_str()) for _ in range(3))
+    same(["a bird"], truncation=True, max_length=3, padding="max_length")
     more.add_tokens(["[DEL]"])
     split.split_special_tokens = True
-    fewer = learn_vocabulary(corpus, vocabulary_size=80)
-    folders = [
-        tokenize_documents(TEXTS, TextTokenizer(each, max_length=None), tmp_path).folder
-        for each in (first, same, more, split, fewer)
-    ]
-    assert folders[0] == folders[1]
-    assert len(set(folders)) == 4
 
+    def key(tokenizer: PreTrainedTokenizerFast, limit: int | None = None) -> Path:
+        return tokenize_documents(TEXTS, TextTokenizer(tokenizer, max_length=limit), tmp_path).folder
 
-@pytest.mark.parametrize("name", ["_FORMAT", "tokenizers"])
-def test_another_format_or_version_has_another_key(
-    tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    first = tokenize_documents(TEXTS, tokenizer, tmp_path).folder
-    if name == "_FORMAT":
-        monkeypatch.setattr(token_cache, name, -1)
-    else:
-        monkeypatch.setattr(tokenizers, "__version__", "0")
-    assert tokenize_documents(TEXTS, tokenizer, tmp_path).folder != first
-
-
-def test_the_key_does_not_depend_on_lengths_or_on_earlier_calls(tmp_path: Path, tokenizer: Counting) -> None:
-    first = tokenize_documents(TEXTS, tokenizer, tmp_path)
-    fast = tokenizer.tokenizer
-    fast(["a bird"], truncation=True, max_length=3, padding="max_length")
-    tokenizer.calls.clear()
-    longer = Counting(fast, max_length=512)
-    fast(["a bird"], truncation=True, max_length=3, padding="max_length")
-    found = tokenize_documents(TEXTS, longer, tmp_path)
-    assert found.folder == first.folder
-    assert found.source.startswith("tokens read")
+    keys = [key(first), key(more), key(split), key(fewer)]
+    assert keys[0] == key(same, limit=512)
+    with monkeypatch.context() as patch:
+        patch.setattr(token_cache, "_FORMAT", -1)
+        keys.append(key(first))
+    monkeypatch.setattr(tokenizers, "__version__", "0")
+    keys.append(key(first))
+    assert len({*keys}) == len(keys)
 
 
 def flip(path: Path) -> None:
@@ -165,16 +136,22 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0\0\0\0"),
     "empty": lambda path: path.write_bytes(b""),
     "missing": lambda path: path.unlink(),
+    "another thing": lambda path: path.write_bytes(b'{"ids": [0, 0]}'),
+}
+ENTRIES: dict[str, Callable[[Path], object]] = {
+    "a file": lambda entry: (shutil.rmtree(entry), entry.write_text("not an entry")),
+    "an empty folder": lambda entry: (shutil.rmtree(entry), entry.mkdir()),
 }
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_made_anew(tmp_path: Path, tokenizer: Counting, name: str, damage: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "damage"), [*itertools.product(FILES, DAMAGES), *itertools.product(("",), ENTRIES)]
+)
+def test_a_damaged_entry_is_made_anew(tmp_path: Path, tokenizer: Counting, name: str, damage: str) -> None:
     made = tokenize_documents(TEXTS, tokenizer, tmp_path)
     whole = {file: (made.folder / file).read_bytes() for file in FILES}
-    DAMAGES[damage](made.folder / name)
-    file = ".*" if name == MANIFEST else name  # a digest of any of the files may have changed
+    (DAMAGES | ENTRIES)[damage](made.folder / name)
+    file = ".*" if name == MANIFEST else name or MANIFEST  # a digest of any of the files may have changed
     with pytest.warns(UserWarning, match=f"damaged tokens .{file}: .*; they are made anew"):
         mended = tokenize_documents(TEXTS, tokenizer, tmp_path)
     assert mended.source.startswith("tokenised")
@@ -183,52 +160,17 @@ def test_a_damaged_file_is_made_anew(tmp_path: Path, tokenizer: Counting, name: 
     assert entries(tmp_path) == [made.folder.name]
 
 
-def test_every_changed_byte_of_the_files_is_found(tmp_path: Path, tokenizer: Counting) -> None:
-    folder = tokenize_documents(TEXTS, tokenizer, tmp_path).folder
-    draw = random.Random(3)
-    sizes = {name: (folder / name).stat().st_size for name in FILES if name != MANIFEST}
-    for _ in range(40):
-        (name,) = draw.choices(list(sizes), weights=list(sizes.values()))
-        whole = (folder / name).read_bytes()
-        changed = bytearray(whole)
-        changed[draw.randrange(len(whole))] ^= draw.randrange(1, 256)
-        (folder / name).write_bytes(changed)
-        with pytest.warns(UserWarning, match=f"damaged tokens .{name}: "):
-            mended = tokenize_documents(TEXTS, tokenizer, tmp_path)
-        assert mended.source.startswith("tokenised")
-    assert tokenize_documents(TEXTS, tokenizer, tmp_path).source.startswith("tokens read")
-
-
-@pytest.mark.parametrize("content", ["", "[]", "null", '{"ids": [0, 0]}', "\xff"])
-def test_a_manifest_of_another_form_is_made_anew(tmp_path: Path, tokenizer: Counting, content: str) -> None:
-    made = tokenize_documents(TEXTS, tokenizer, tmp_path)
-    (made.folder / MANIFEST).write_bytes(content.encode("latin-1"))
-    with pytest.warns(UserWarning, match="damaged tokens"):
-        assert tokenize_documents(TEXTS, tokenizer, tmp_path).source.startswith("tokenised")
-    assert tokenize_documents(TEXTS, tokenizer, tmp_path).source.startswith("tokens read")
-
-
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_anything_else_in_the_place_of_an_entry_is_replaced(
-    tmp_path: Path, tokenizer: Counting, kind: str
+def test_a_pickled_table_is_a_name_and_maps_the_same_files_from_another_folder(
+    tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = tokenize_documents(TEXTS, tokenizer, tmp_path)
-    shutil.rmtree(made.folder)
-    if kind == "file":
-        made.folder.write_text("not an entry")
-    else:
-        made.folder.mkdir()
-    with pytest.warns(UserWarning, match="damaged tokens"):
-        assert tokens_of(tokenize_documents(TEXTS, tokenizer, tmp_path)) == tokenizer(TEXTS)
-    assert entries(tmp_path) == [made.folder.name]
-
-
-def test_a_pickled_table_is_a_name_and_maps_the_same_files(tmp_path: Path, tokenizer: Counting) -> None:
+    monkeypatch.chdir(tmp_path)
     texts = [f"{text} {number}" for number in range(50) for text in TEXTS]
-    table = tokenize_documents(texts, tokenizer, tmp_path)
+    table = tokenize_documents(texts, tokenizer, Path("cache"))
     pickled = pickle.dumps(table)
     assert len(pickled) < 1000 < table.lengths.sum()
     tokenizer.calls.clear()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     copy = pickle.loads(pickled)
     assert tokens_of(copy) == tokens_of(table)
     assert (copy.folder, copy.source, tokenizer.calls) == (table.folder, table.source, [])
@@ -241,16 +183,6 @@ def test_a_table_maps_its_tokens_and_cannot_change_them(tmp_path: Path, tokenize
         assert array.dtype == np.int32
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 1
-
-
-@pytest.mark.parametrize("texts", [(), ("",), ("", "")])
-def test_texts_without_a_token_are_cached_too(
-    tmp_path: Path, tokenizer: Counting, texts: tuple[str, ...]
-) -> None:
-    made, found = (tokenize_documents(texts, tokenizer, tmp_path) for _ in range(2))
-    assert found.source.startswith("tokens read")
-    assert tokens_of(made) == tokens_of(found) == [Tokens(ids=(), words=())] * len(texts)
-    assert int(found.lengths.max(initial=0)) == 0
 
 
 def test_texts_are_tokenised_in_blocks_of_bounded_size(
@@ -340,16 +272,6 @@ def test_the_default_folder_is_the_users_cache(
     assert cache_folder(None, "tokens") == tmp_path / ".cache" / "contrastive_text" / "tokens"
     table = tokenize_documents(TEXTS, tokenizer, Path("~/mine"))
     assert table.folder.parent == tmp_path / "mine"
-
-
-def test_a_table_finds_its_files_from_another_folder(
-    tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    pickled = pickle.dumps(tokenize_documents(TEXTS, tokenizer, Path("cache")))
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert tokens_of(pickle.loads(pickled)) == tokenizer(TEXTS)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, tokenizer: Counting) -> None:
