@@ -269,10 +269,9 @@ class TextDataModule(pl.LightningDataModule):
 
         Lightning keeps it too, but forgets to where the loader is made before, to count the steps of a schedule.
         """
-        rows = self.tables.fingerprints("train")
         if self._loader is None:
             return {}
-        return {"place": self._loader.state_dict(), "rows": rows, "contents": self.tables.contents("train")}
+        return {"place": self._loader.state_dict(), "rows": self.tables.contents("train")}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's
         """Takes a place in a run, for the loader that is made next.
@@ -281,9 +280,8 @@ class TextDataModule(pl.LightningDataModule):
             ValueError: Other rows than those given from Python, or than those of an epoch that has begun.
         """
         self._place = state_dict.get("place")
-        self.tables.expect("train", state_dict.get("rows", {}))
-        if self._place is not None and 0 < self._place["given"] < self._place["batches"]:
-            self.tables.expect_contents("train", state_dict.get("contents", {}))
+        inside_epoch = self._place is not None and 0 < self._place["given"] < self._place["batches"]
+        self.tables.expect("train", state_dict.get("rows", {}), inside_epoch)
 
     def val_dataloader(self) -> list[ResumableLoader]:
         """Returns a loader per file of scored pairs or of a task, two per retrieval set, one of held-out rows."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from itertools import accumulate, pairwise
 from operator import index
 from typing import overload
 
+from contrastive_text.core.checks import above
 from contrastive_text.core.errors import InvalidValueError
 
 
@@ -257,16 +257,10 @@ class AllTasks(Mixture):
     def __init__(self, weights: dict[str, float] | None = None, temperature: float | None = None) -> None:
         if weights is not None and temperature is not None:
             raise InvalidValueError("AllTasks: expected weights or a temperature, got both; drop one")
-        if temperature is not None and not temperature > 0:
-            raise InvalidValueError(
-                f"AllTasks.temperature: expected a positive number, got {temperature}; 1 is by size"
-            )
-        if any(not 0 < weight < math.inf for weight in (weights or {}).values()):
-            raise InvalidValueError(
-                f"AllTasks.weights: expected positive numbers, got {weights}; leave a task out of tasks"
-            )
+        for task, weight in (weights or {}).items():
+            above(f"AllTasks.weights.{task}", weight, advice="remove the task from tasks")
         self.weights = weights
-        self.temperature = temperature
+        self.temperature = above("AllTasks.temperature", temperature, advice="1 is by size")
 
     def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> Steps:
         """Returns a step for every batch of the task that is used up first."""

@@ -66,7 +66,6 @@ def test_a_checkpoint_keeps_the_record_and_asks_for_the_rows_again(bert: str, tm
     record = saved["datamodule_hyper_parameters"]["train"]
     assert type(record) is str
     assert record.startswith("given:list:12:")
-    assert saved["TextDataModule"]["rows"] == {"train": [record]}
     with pytest.raises(ContrastiveTextError, match=rf"data\.train: .* got their record alone \({record}\)"):
         TextDataModule.load_from_checkpoint(path)
     again = TextDataModule.load_from_checkpoint(path, train=ROWS)
@@ -78,7 +77,7 @@ def test_a_checkpoint_keeps_the_record_and_asks_for_the_rows_again(bert: str, tm
             resumed.fit(tiny.module(bert), datamodule=given, ckpt_path=path)
             assert resumed.global_step == 2
         else:
-            with pytest.raises(ContrastiveTextError, match=rf"rows of train .*{record}\), got others"):
+            with pytest.raises(ContrastiveTextError, match="of train of the checkpoint, got other rows of list"):
                 resumed.fit(tiny.module(bert), datamodule=given, ckpt_path=path)
 
 

@@ -176,8 +176,8 @@ def test_sharing_out_keeps_the_rows_of_a_step(sizes: Mapping[str, TaskSize], tem
     ("build", "message"),
     [
         (lambda: AllTasks(weights={"a": 1.0}, temperature=1.0), "expected weights or a temperature, got both"),
-        (lambda: AllTasks(temperature=0.0), "AllTasks.temperature: expected a positive number, got 0.0"),
-        (lambda: AllTasks(weights={"a": 0.0}), "AllTasks.weights: expected positive numbers"),
+        (lambda: AllTasks(temperature=0.0), "AllTasks.temperature: expected a finite number above 0, got 0.0"),
+        (lambda: AllTasks(weights={"a": 0.0}), "AllTasks.weights.a: expected a finite number above 0"),
         (lambda: Fusion([["a"]]), "Fusion.turns: expected two groups of objectives or more"),
         (lambda: Fusion([["a"], []]), "Fusion.turns: expected two groups of objectives or more"),
         (

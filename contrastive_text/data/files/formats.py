@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, Self, TypeAlias
 
+from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import InvalidValueError
 
 PairRows: TypeAlias = Literal["positives", "hard", "all"]
@@ -72,11 +73,12 @@ class FileForm:
                 f"{spelled.get('header', 'header')}: expected a different name for each column, got "
                 f"{self.header!r}; give such as anchor,positive,score"
             )
-        if self.pair_labels not in (None, "positives", "hard", "all"):
-            raise InvalidValueError(
-                f"{spelled.get('pair_labels', 'pair_labels')}: expected positives, hard or all, got "
-                f"{self.pair_labels!r}; positives keeps the pairs that belong together"
-            )
+        one_of(
+            spelled.get("pair_labels", "pair_labels"),
+            self.pair_labels,
+            PairRows,
+            "positives keeps the pairs that belong together",
+        )
 
     @property
     def names(self) -> list[str] | None:

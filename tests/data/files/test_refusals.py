@@ -209,7 +209,7 @@ def test_a_missing_file_names_its_neighbours_or_where_it_looked(tmp_path: Path, 
     [
         ({"separator": "::"}, "separator: expected one character, or tab, got '::'"),
         ({"header": "anchor,,score"}, "header: expected a different name for each column, got 'anchor,,score'"),
-        ({"pair_labels": "1"}, "pair_labels: expected positives, hard or all, got '1'"),
+        ({"pair_labels": "1"}, "pair_labels: expected one of positives, hard or all, got '1'"),
     ],
 )
 def test_settings_without_a_meaning_are_refused(options: dict[str, Any], message: str) -> None:
