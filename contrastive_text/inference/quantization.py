@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 
 Precision: TypeAlias = Literal["float32", "int8", "uint8", "binary", "ubinary"]
@@ -17,16 +18,6 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 _FEW = 100
 """Vectors below which the ends of a feature's range are a matter of luck (sentence-transformers' bound)."""
-
-
-def check_precision(precision: str, where: str = "precision") -> None:
-    """Checks that a name is a precision, before anything is encoded.
-
-    Raises:
-        ValueError: Another name than those of ``PRECISIONS``.
-    """
-    if precision not in PRECISIONS:
-        raise InvalidValueError(f"{where}: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
 
 
 def value_ranges(vectors: Tensor | npt.NDArray[np.floating]) -> Tensor:
@@ -105,7 +96,7 @@ def quantize(
         >>> quantize(vectors, "int8", ranges=torch.tensor([[-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]])).tolist()
         [[37, -27, 12], [-128, 63, 114]]
     """
-    check_precision(precision)
+    one_of("precision", precision, Precision)
     values = _finite(vectors, "quantize")
     if precision == "float32":
         return values.float()
