@@ -192,12 +192,12 @@ def start(
 
 def counted_loss_flops(ranks: int, pairs: int, features: int) -> int:
     """Counts the FLOPs of the loss of the largest rank, forward and backward."""
-    from contrastive_text.losses import info_nce_terms
+    from contrastive_text.losses import Comparison, info_nce_terms
 
     own = math.ceil(pairs / ranks)
     rows, columns = (torch.randn(size, features, requires_grad=True) for size in (own, pairs))
     with FlopCounterMode(display=False) as counter:
-        info_nce_terms(rows, columns, torch.arange(own), temperature=0.05).sum().backward()
+        info_nce_terms(Comparison(rows, columns, torch.arange(own)), temperature=0.05).sum().backward()
     return counter.get_total_flops()
 
 

@@ -29,11 +29,8 @@ from contrastive_text.core.distributed import rank, split_as, sum_over_ranks, wh
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import NO_LABEL
 from contrastive_text.encoders import TransformerEncoder, packing
-from contrastive_text.losses import (
-    by_rows,
-    streaming,
-)
-from contrastive_text.losses.relations import HIDDEN_ID
+from contrastive_text.losses import by_rows
+from contrastive_text.losses.comparison import HIDDEN_ID
 from contrastive_text.objectives import (
     Contrastive,
 )
@@ -68,8 +65,8 @@ RANKS: dict[str, tuple[int, ...]] = {
 VIEWS = ("no views", "tokens", "embeddings", "every level")
 """Token views stand in the batch, with the text views before them: other tokens, places and hidden tokens."""
 
-TILE = 10
-"""Side of a tile of streamed losses: there are several."""
+ENTRIES = 100
+"""Entries of a part of a streamed loss: there are several parts."""
 
 MASK = 4
 """Id of the mask token; those of texts begin at 5."""
@@ -210,7 +207,7 @@ class Seen:
         padding: Places of padding in all of them.
         checkpoints: Parts whose activations were thrown away.
         layers: Calls of layers whose activations were.
-        tiled: Comparisons that were computed in tiles, and parts of rows that were.
+        streamed: Parts of losses that were computed by rows, forward and backward.
     """
 
     shapes: list[tuple[int, ...]] = field(default_factory=list)
@@ -218,7 +215,7 @@ class Seen:
     padding: int = 0
     checkpoints: int = 0
     layers: int = 0
-    tiled: int = 0
+    streamed: int = 0
 
 
 @contextmanager
@@ -235,16 +232,11 @@ def watched(module: ContrastiveModule) -> Iterator[Seen]:
         seen.padding += 0 if mask is None else ids.numel() - int(mask.sum())
 
     handle = module.encoder.model.register_forward_pre_hook(note, with_kwargs=True)
-    tiling = streaming.Tiling.of
-
-    def small(*args: Any, **options: Any) -> streaming.Tiling:  # Any: handed on
-        return tiling(*args, **{**options, "size": TILE})
-
     with (
         mock.patch.object(encoding, "checkpoint", wraps=encoding.checkpoint) as checkpoint,
         mock.patch.object(packing, "checkpoint", wraps=packing.checkpoint) as layers,
-        mock.patch.object(streaming.Tiling, "of", wraps=small) as tiled,
-        mock.patch.object(by_rows, "_ENTRIES", 10 * TILE),
+        mock.patch.object(by_rows, "_ENTRIES", ENTRIES),
+        mock.patch.object(by_rows, "_logits", wraps=by_rows._logits) as softmax,
         mock.patch.object(by_rows, "checkpoint", wraps=by_rows.checkpoint) as some_rows,
     ):
         yield seen
@@ -252,7 +244,7 @@ def watched(module: ContrastiveModule) -> Iterator[Seen]:
     # Of the encoder: networks of objectives have groups of their own.
     seen.checkpoints = sum(call.args[0].func.__name__ == "encode" for call in checkpoint.call_args_list)
     seen.layers = layers.call_count
-    seen.tiled = tiled.call_count + some_rows.call_count
+    seen.streamed = softmax.call_count + some_rows.call_count
 
 
 @dataclass

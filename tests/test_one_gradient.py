@@ -115,7 +115,7 @@ def check_seen(execution: Execution, outcome: Outcome) -> None:
     if execution.layout == "padded" and execution.parts == "whole" and not alone:
         longest = max(length for _, length in calls)
         assert seen["padding"] == passes * (rows * longest - tokens), execution
-    assert (seen["tiled"] > 0) == (execution.form == "streamed"), execution
+    assert (seen["streamed"] > 0) == (execution.form == "streamed"), execution
     assert (seen["layers"] > 0) == CASES[execution.case].layers_anew, execution
     assert (outcome.queued > 0) == ("queue" in execution.case), execution
 

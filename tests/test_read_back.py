@@ -11,7 +11,7 @@ import pytest
 import tiny
 import torch
 from architectures import NAMES, encoder_of
-from executions import CASES, TILE, VIEWS, Execution, batch_of, module_of
+from executions import CASES, ENTRIES, VIEWS, Execution, batch_of, module_of
 from objective_cases import Case, How
 from stand_in import DEVICE, ReadBackError, on_device, one_of
 
@@ -19,7 +19,7 @@ from contrastive_text.core.types import Frame
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.inference.encoding import BlockEncoder, Encoding, TextBlock
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.losses import InfoNCE, streaming
+from contrastive_text.losses import InfoNCE, by_rows
 from contrastive_text.objectives import Contrastive, Objective
 from contrastive_text.objectives.queue import Queue
 from contrastive_text.poolers import MaskTokenPooler, MeanPooler
@@ -81,8 +81,8 @@ def step(
         batch = batch_of(case, views, number)
         module.chunk_tokens = int(0.4 * int(batch.lengths.sum())) if chunked else None
         batch = batch.replace(shares=(len(batch) // len(batch.slots),) * ranks if known else None)
-        tiles = mock.patch.object(streaming, "_DEVICE_TILE", TILE)
-        with on_device(kernel) as calls, tiles, one_of(ranks):
+        parts = mock.patch.object(by_rows, "_ENTRIES", ENTRIES)
+        with on_device(kernel) as calls, parts, one_of(ranks):
             moved = batch.to(DEVICE)
             if isinstance(module.combine, PCGrad):  # which compares gradients on the host
                 losses = list(module.step_losses(moved).values())

@@ -17,7 +17,7 @@ from contrastive_text.core.types import ROLES, Example, Frame, Role, Row, Slot, 
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.data.token_rows import Tokenised, batch_of, edited_ids, flat, framed_row
 from contrastive_text.data.tokenizing import TextTokenizer
-from contrastive_text.losses.relations import HIDDEN_ID
+from contrastive_text.losses.comparison import HIDDEN_ID
 from contrastive_text.pairings import Pairing
 from contrastive_text.views import ViewPlan
 from contrastive_text.views.plan import role_of

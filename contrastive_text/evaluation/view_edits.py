@@ -19,10 +19,11 @@ from contrastive_text.data import Collator, KeyedRow
 from contrastive_text.data.sampler import Rows
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.shared_use import evaluating
-from contrastive_text.losses.relations import TooNear, count_alike
+from contrastive_text.losses.comparison import TooNear
 from contrastive_text.objectives import FalseNegatives
 from contrastive_text.objectives.between import BetweenTexts, read_vectors
 from contrastive_text.objectives.candidates import Candidates
+from contrastive_text.objectives.health import count_alike
 from contrastive_text.views import EmbeddingView, TextView, TokenView, View, ViewPlan
 
 _MEASURED = 200
@@ -333,7 +334,7 @@ def guide_order(known: Encoded, false_negatives: Mapping[str, FalseNegatives]) -
     cosines, hidden = found.cosines(every), found.hidden(every)
     rows, (texts,) = len(cosines), BetweenTexts().triples(known, read).values()
     near = {
-        name: TooNear(found.rows, found.columns, each.of(texts).bound).tile(every, every)
+        name: TooNear(found.rows, found.columns, each.of(texts).bound).mask()
         for name, each in false_negatives.items()
     }
     negatives = read["negative"].shape[1] if "negative" in read else 0

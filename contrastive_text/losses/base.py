@@ -1,21 +1,23 @@
-"""What every in-batch loss is: rows, columns, and which column each row should find."""
+"""Base classes of in-batch losses: rows, columns, the positive of each row, and the temperature of a softmax."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.losses.comparisons import Columns, Comparison, FurtherNegatives, Rows
-from contrastive_text.losses.temperature import LearnedTemperature
-from contrastive_text.losses.triples import Triples
+from contrastive_text.core.checks import above, one_of
+from contrastive_text.core.similarity import Similarity
+from contrastive_text.losses.by_rows import block_terms
+from contrastive_text.losses.comparison import Comparison, Texts, Triples
 
 Reduction = Literal["mean", "sum", "two_sided"]
-"""How the terms of the rows make one loss."""
+"""How the terms of the rows are combined to one loss."""
 
 
 def reduce_terms(total: Tensor, count: Tensor | int, reduction: Reduction) -> Tensor:
@@ -33,23 +35,58 @@ def reduce_terms(total: Tensor, count: Tensor | int, reduction: Reduction) -> Te
     return total / count * (2 if reduction == "two_sided" else 1)
 
 
+def check_temperature(temperature: float) -> float:
+    """Checks that a temperature is a positive finite number (ValueError) and returns it."""
+    return above(
+        "temperature", temperature, advice="it divides the cosine similarity, and 0.05 is the usual value"
+    )
+
+
+class LearnedTemperature(nn.Module):
+    """Keeps the logarithm of 1/T as a parameter, as CLIP does.
+
+    T never goes below 0.01, or below its start if that is less. This is CLIP's bound on the scale of the logits,
+    which kept its training stable. A step that leads past the bound is undone up to the bound before the next
+    use. Source: Radford et al. 2021, CLIP (https://arxiv.org/abs/2103.00020), section 2.5.
+
+    Args:
+        temperature: Start of T.
+
+    Example:
+        >>> LearnedTemperature(0.05)()
+        tensor([0.0500], grad_fn=<ExpBackward0>)
+    """
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.temperature = temperature
+        # One dimension, because strategies that split parameters refuse scalars. Weight decay skips both.
+        self.log_scale = nn.Parameter(torch.tensor([-math.log(temperature)]))
+
+    def forward(self) -> Tensor:
+        """Returns the current temperature, (1,)."""
+        with torch.no_grad():
+            self.log_scale.clamp_(max=max(math.log(100), -math.log(self.temperature)))
+        return (-self.log_scale).exp()
+
+
 class Loss(nn.Module, ABC):
     """Base class of in-batch losses: one term per row, from rows, columns and targets.
 
     Attributes:
-        several_targets: Whether ``terms`` reads ``Comparison.alike``, columns that rows are pulled to too.
-        same_side: Whether anchors and positives stand on both sides, so that texts of a row's own side are
-            its negatives too (NT-Xent), or anchors look for positives only (InfoNCE).
-        signed: Whether the terms of pairs that don't belong together may be maximised (``SignedPairs``).
-        reads_labels: Whether it compares by classes: those alike are texts of a row's class.
-        reduction: How the terms make one number; see ``reduce_terms``.
-        learned: The temperature that is trained; None where it stays as it is.
+        several_targets: Whether ``terms`` reads ``Comparison.positives``, further positives of a row.
+        same_side: Whether anchors and positives are rows and columns both, so that texts of a row's own side are
+            its negatives too (NT-Xent), or anchors are compared with positives only (InfoNCE).
+        signed: Whether the terms of pairs that don't belong together may be maximized (``SignedPairs``).
+        reads_labels: Whether the loss compares by classes: texts of a row's class are its positives.
+        reduction: How the terms are combined to one number; see ``reduce_terms``.
+        learned: The temperature that is trained; None if it is constant.
 
     Example:
         >>> from contrastive_text.losses import cosine_similarity_matrix
         >>> class Hinge(Loss):
         ...     def terms(self, block):
-        ...         cosines = block.hide(cosine_similarity_matrix(block.rows, block.columns))
+        ...         cosines = block.mask(cosine_similarity_matrix(block.rows, block.columns))
         ...         target = block.target.unsqueeze(1)
         ...         wrong = cosines.scatter(1, target, -1).amax(dim=1)
         ...         return (0.3 - cosines.gather(1, target).squeeze(1) + wrong).clamp(min=0)
@@ -74,17 +111,17 @@ class Loss(nn.Module, ABC):
 
     @property
     def others(self) -> tuple[str, ...]:
-        """What a row sees beside the targets of other examples: one text of each of them for every word here."""
+        """Columns of a row in addition to the targets of other examples: one text per example for each name."""
         return ("texts of its own side",) if self.same_side else ()
 
     @property
     def anchors_are_columns(self) -> bool:
-        """Whether rows are held against anchors in the block whose columns enter a queue."""
+        """Whether rows are compared with anchors in the block whose columns enter a queue."""
         return self.same_side
 
     @property
     def figures(self) -> dict[str, Tensor]:
-        """What is logged of it: the temperature where it is learned."""
+        """Logged figures of the loss: the temperature if it is learned."""
         return {} if self.learned is None else {"temperature": self.learned().detach().squeeze()}
 
     def compare(self, blocks: Sequence[Comparison]) -> Tensor:
@@ -93,49 +130,38 @@ class Loss(nn.Module, ABC):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def comparisons(
-        self, local: Triples, every: Triples, offset: int = 0, further: FurtherNegatives | None = None
+        self, local: Triples, every: Triples, offset: int = 0, further: Texts | None = None
     ) -> list[Comparison]:
         """Arranges texts into blocks: local rows against the columns of all ranks.
 
-        Every block has its rows side by side, each side in the order of the local examples. Where they are the
-        very columns, both are one tensor.
+        The rows of a block are one side after the other, each in the order of the local examples. If the rows are
+        exactly the columns, both are one tensor.
 
         Args:
             local: This rank's n examples.
-            every: The N examples of all ranks, in rank order; with the same vectors on one process.
+            every: The N examples of all ranks, in rank order. On one process it has the vectors of ``local``.
             offset: Place of the first local example among all.
-            further: Columns after those of the examples, wherever hard negatives stand.
+            further: Columns after those of the examples, next to hard negatives.
         """
         places = offset + torch.arange(len(local.anchor), device=every.anchor.device)
         forward, backward = local.rows()
         anchors, positives = every.sides(by_class=self.reads_labels)
-        columns, own = every.columns([anchors, positives] if self.same_side else [positives], places, further)
+        classes = local.classes if self.reads_labels else None
         if self.same_side:
-            is_whole = local.anchor is every.anchor and local.positive is every.positive and own is None
-            rows = Rows.join([forward, backward])
-            rows = replace(rows, vectors=columns.vectors) if is_whole else rows
+            columns = every.columns([anchors, positives], places, further)
+            is_whole = local.anchor is every.anchor and local.positive is every.positive
+            rows = Texts.join([forward, backward])
+            if is_whole and len(columns.ids) == len(rows.ids):
+                rows = replace(rows, vectors=columns.vectors)
+            if columns.own is not None:
+                columns = replace(columns, own=columns.own.repeat(2, 1))
             target = torch.cat([len(every.anchor) + places, places])
-            own = None if own is None else torch.cat([own, own])
-            return [self._block(local, rows, columns, target, own)]
-        block = self._block(local, forward, columns, places, own)
+            return [local.compare(rows, columns, target, None if classes is None else classes.repeat(2))]
+        columns = every.columns([positives], places, further)
+        block = local.compare(forward, columns, places, classes)
         if self.reduction != "two_sided":
             return [block]
-        return [block, self._block(local, backward, anchors, places)]
-
-    def _block(
-        self,
-        local: Triples,
-        rows: Rows,
-        columns: Columns,
-        target: Tensor,
-        own: Tensor | None = None,
-    ) -> Comparison:
-        """Returns a block of local rows; columns of a row's group are hidden from it, or alike."""
-        classes = None
-        if self.reads_labels and local.classes is not None:
-            classes = local.classes.repeat(2 if self.same_side else 1)
-        forbid, alike = local.relations(rows, columns, classes)
-        return Comparison(rows.vectors, columns.vectors, target, forbid, own=own, alike=alike)
+        return [block, local.compare(backward, anchors, places, classes)]
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Tensor:
         """Returns the loss of N examples whose texts all differ.
@@ -153,3 +179,49 @@ class Loss(nn.Module, ABC):
     def _value(self, triples: Triples) -> Tensor:
         terms = self.compare(self.comparisons(triples, triples))
         return reduce_terms(terms.sum(), len(terms), self.reduction)
+
+
+class SoftmaxLoss(Loss):
+    """Base class of losses that are a softmax of similarities divided by a temperature.
+
+    ``terms`` calls ``by_rows`` with a formula.
+
+    Args:
+        temperature: Divisor of the similarity.
+        reduction: How the terms are combined to one number; see ``reduce_terms``.
+        learn_temperature: Whether the temperature is trained too, from this start (``LearnedTemperature``).
+        streamed: Whether terms are computed by rows, in memory that grows with the rows and not with their square
+            (``losses.by_rows``); None to do so if the matrix is large.
+        similarity: Similarity of a row and a column: of their directions (``cosine``), or ``dot``.
+
+    Raises:
+        ValueError: A temperature of 0 or less, or an unknown reduction or similarity.
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.05,
+        reduction: Reduction = "mean",
+        learn_temperature: bool = False,
+        streamed: bool | None = None,
+        similarity: Similarity = "cosine",
+    ) -> None:
+        super().__init__()
+        self.temperature = check_temperature(temperature)
+        self.reduction = one_of("reduction", reduction, Reduction)
+        self.similarity = one_of("similarity", similarity, Similarity)
+        self.learn_temperature = learn_temperature
+        self.streamed = streamed
+        self.learned = LearnedTemperature(temperature) if learn_temperature else None
+
+    def by_rows(self, formula: Callable[[Comparison, Tensor | float], Tensor], block: Comparison) -> Tensor:
+        """Returns the terms of a formula of a block and the temperature, by rows if streamed, (R,).
+
+        The formula gets vectors whose dot products are the similarities. Its term of a row needs no other row.
+        """
+        temperature = self.temperature_now()
+        return block_terms(lambda part: formula(part, temperature), block, self.similarity, self.streamed)
+
+    def temperature_now(self) -> Tensor | float:
+        """Returns the temperature, (1,) if it is learned."""
+        return self.temperature if self.learned is None else self.learned()

@@ -1,23 +1,27 @@
-"""Any loss part by part: the same numbers in memory of a few rows of the matrix."""
+"""Losses computed some rows at a time: the numbers of the whole matrix, in memory that grows with the rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from contrastive_text.core.similarity import Similarity, comparable, full_precision
-from contrastive_text.losses.comparisons import Comparison
-from contrastive_text.losses.streaming import STREAMED_ABOVE
+from contrastive_text.losses.comparison import Comparison
+
+STREAMED_ABOVE = 2**22
+"""Entries, rows x columns, above which a loss is streamed unless the option says otherwise. A matrix of 16 MiB in
+float32; below, the dense form is no slower."""
 
 _ENTRIES = 2**23
 """Entries of a part, rows x columns: 32 MiB of float32 for each matrix that a formula makes of it. Blocks of that
 size glibc maps each by itself and gives back; smaller ones leave holes in its heap, part after part. Peak of
 ``ListNet`` at 4,096, 8,192 and 16,384 rows on a CPU: 405, 471 and 422 MiB, with parts of a quarter 404, 907 and
-2,338 MiB. For ``DCL`` it takes a third more time: pages are cleared anew."""
+2,338 MiB. For ``DCL`` it takes a third more time, because pages are cleared again."""
 
 
 Part = TypeVar("Part")
@@ -25,7 +29,7 @@ Found = TypeVar("Found")
 
 
 def in_parts(compute: Callable[[Part], Found], parts: Sequence[Part]) -> list[Found]:
-    """Returns what each part gives; of several nothing else is kept for the gradient, and each is computed anew.
+    """Returns the result of each part. The backward pass computes each of several parts again.
 
     Example:
         >>> in_parts(torch.sum, [torch.ones(2), torch.ones(3)])
@@ -36,46 +40,172 @@ def in_parts(compute: Callable[[Part], Found], parts: Sequence[Part]) -> list[Fo
     return [checkpoint(compute, part, use_reentrant=False, preserve_rng_state=False) for part in parts]
 
 
-def block_terms(
-    formula: Callable[[Comparison], Tensor], block: Comparison, similarity: Similarity, streamed: bool | None
-) -> Tensor:
-    """Returns the terms of a formula of a block, outside autocast and some rows at a time if streamed, (R,).
-
-    Args:
-        formula: Gets vectors whose dot products are the similarities; its term of a row needs no other row.
-        block: Rows and columns.
-        similarity: What is compared.
-        streamed: As for ``terms_by_rows``.
-    """
-    with full_precision(block.rows.device):
-        block = block.map(lambda vectors: comparable(vectors, similarity))
-        return terms_by_rows(lambda those: formula(block.part(those)), *block.shape, streamed)
+def is_streamed(streamed: bool | None, shape: tuple[int, int]) -> bool:
+    """Returns whether a matrix of a shape is streamed: the option, or if that is None, whether it is large."""
+    return shape[0] * shape[1] > STREAMED_ABOVE if streamed is None else streamed
 
 
 def terms_by_rows(
     formula: Callable[[slice], Tensor], rows: int, columns: int, streamed: bool | None = None
 ) -> Tensor:
-    """Returns one term per row, of some rows at a time where they are streamed.
+    """Returns one term per row, computed for some rows at a time if they are streamed.
 
-    Nothing of a part but its terms is kept for the gradient: the backward pass computes it once more. That serves
-    every formula whose term of a row needs no other row, at the cost of the dense form and one pass more;
-    ``streamed_terms`` is the faster form of two formulas.
+    A part keeps nothing but its terms; the backward pass computes it again. The formula may be any whose term of
+    a row needs no other row. ``softmax_terms`` is the faster form of a softmax.
 
     Args:
-        formula: From a range of rows to their terms against all columns.
-        rows: Their number R.
-        columns: What each is held against, C.
-        streamed: Whether to take parts; None above ``STREAMED_ABOVE`` entries.
+        formula: Computes the terms of a range of rows against all columns.
+        rows: Number of rows, R.
+        columns: Number of columns, C.
+        streamed: Whether to take parts; None to do so above ``STREAMED_ABOVE`` entries.
 
     Returns:
         (R,).
 
     Example:
         >>> logits = torch.eye(3)
-        >>> terms_by_rows(lambda those: logits[those].logsumexp(dim=1), rows=3, columns=3)
+        >>> terms_by_rows(lambda part: logits[part].logsumexp(dim=1), rows=3, columns=3)
         tensor([1.5514, 1.5514, 1.5514])
     """
-    if not rows or not (rows * columns > STREAMED_ABOVE if streamed is None else streamed):
+    if not rows or not is_streamed(streamed, (rows, columns)):
         return formula(slice(0, rows))
+    return torch.cat(in_parts(formula, list(_parts(rows, columns))))
+
+
+def block_terms(
+    formula: Callable[[Comparison], Tensor], block: Comparison, similarity: Similarity, streamed: bool | None
+) -> Tensor:
+    """Returns the terms of a formula of a block, outside autocast and by rows if streamed, (R,).
+
+    Args:
+        formula: Gets vectors whose dot products are the similarities. Its term of a row needs no other row.
+        block: Rows and columns.
+        similarity: Similarity of a row and a column.
+        streamed: As for ``terms_by_rows``.
+    """
+    with full_precision(block.rows.device):
+        block = block.map(lambda vectors: comparable(vectors, similarity))
+        return terms_by_rows(lambda rows: formula(block.part(rows)), *block.shape, streamed)
+
+
+def softmax_terms(
+    block: Comparison, temperature: Tensor | float, own_log_weight: float, similarity: Similarity
+) -> tuple[Tensor, Tensor]:
+    """Returns ``info_nce_terms`` of a block with one positive a row, and the logits of the targets, by rows.
+
+    The logits of a part are computed forward and again backward, in one block of memory. Where rows and columns
+    are one tensor, the weights of a part and of its mirror image are added before the product that gives the
+    gradient: three products in place of four. The gradient can't be differentiated again.
+
+    Args:
+        block: Rows and columns; without ``positives`` and ``reverse``. A row without a target, -1, has a logit of
+            0, and its term is the logarithm of the sum.
+        temperature: Divisor of the similarity.
+        own_log_weight: Added to the logits of a row's own hard negatives.
+        similarity: Similarity of a row and a column.
+
+    Returns:
+        (R,) and (R,).
+
+    Example:
+        >>> eye = torch.eye(2)
+        >>> softmax_terms(Comparison(eye, eye, torch.tensor([0, 1])), 1.0, 0.0, "cosine")
+        (tensor([0.3133, 0.3133]), tensor([1., 1.]))
+    """
+    with full_precision(block.rows.device):
+        block = block.map(lambda vectors: comparable(vectors, similarity))
+        # Both sides divided by the root, so that rows which are the columns stay that.
+        root = temperature**0.5
+        block = block.map(lambda vectors: vectors / root)
+        terms, logits = _SoftmaxTerms.apply(  # type: ignore[no-untyped-call]  # torch's
+            block.rows, block.columns, block, own_log_weight
+        )
+    return terms, logits
+
+
+class _SoftmaxTerms(torch.autograd.Function):
+    """Cross-entropies of rows whose logits are their dot products with columns, and the targets' logits."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # Any: torch leaves it untyped
+        rows: Tensor,
+        columns: Tensor,
+        block: Comparison,
+        own_log_weight: float,
+    ) -> tuple[Tensor, Tensor]:
+        target = block.target.unsqueeze(1)
+        largest, total, wanted = (rows.new_zeros(len(rows)) for _ in range(3))
+        for part, logits in _logits(rows, columns, block, own_log_weight):
+            block.part(part).mask(logits)
+            found = logits.gather(1, target[part].clamp(min=0)).masked_fill_(target[part] < 0, 0.0)
+            wanted[part] = found.squeeze(1)
+            # At least a finite number: a row without visible columns then has a sum of 0.
+            largest[part] = logits.amax(dim=1).clamp_(min=torch.finfo(logits.dtype).min)
+            total[part] = logits.sub_(largest[part].unsqueeze(1)).exp_().sum(dim=1).log_()
+        ctx.save_for_backward(rows, columns, total + largest)
+        ctx.block, ctx.own_log_weight = block, own_log_weight
+        ctx.is_mirrored = rows is columns and block.own is None
+        return total + (largest - wanted), wanted
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, of_wanted: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        rows, columns, total = ctx.saved_tensors
+        block: Comparison = ctx.block
+        total = total.clamp(min=torch.finfo(total.dtype).min)
+        with full_precision(rows.device):
+            pulled = (of_wanted - gradient).masked_fill(block.target < 0, 0.0).unsqueeze(1)
+            target = block.target.clamp(min=0)
+            grad_rows, grad_columns = pulled * columns[target], None
+            if ctx.needs_input_grad[1]:
+                grad_columns = grad_rows if ctx.is_mirrored else torch.zeros_like(columns)
+                grad_columns.index_add_(0, target, pulled * rows)
+            memory = torch.empty_like(columns[:0])
+            for part, logits in _logits(rows, columns, block, ctx.own_log_weight):
+                if ctx.is_mirrored:
+                    memory = memory if len(memory) else torch.empty_like(logits)  # the first part is the largest
+                    mirrored = torch.sub(logits, total, out=memory[: len(logits)])
+                    _mirror_image(block, part).mask(mirrored.T)
+                    mirrored.exp_().mul_(gradient)
+                block.part(part).mask(logits)
+                logits.sub_(total[part].unsqueeze(1)).exp_().mul_(gradient[part].unsqueeze(1))
+                if ctx.is_mirrored:
+                    logits += mirrored
+                elif grad_columns is not None:
+                    grad_columns.addmm_(logits.T, rows[part])
+                grad_rows[part].addmm_(logits, columns)
+        return grad_rows, None if ctx.is_mirrored else grad_columns, None, None
+
+
+def _logits(
+    rows: Tensor, columns: Tensor, block: Comparison, own_log_weight: float
+) -> Iterator[tuple[slice, Tensor]]:
+    """Yields parts of the rows with their logits, in the same memory each time."""
+    parts = list(_parts(len(rows), len(columns)))
+    memory = rows.new_empty(parts[0].stop if parts else 0, len(columns))
+    for part in parts:
+        logits = torch.mm(rows[part], columns.T, out=memory[: part.stop - part.start])
+        if block.own is not None and own_log_weight:
+            add_to_own(logits, block.own[part], own_log_weight)
+        yield part, logits
+
+
+def _mirror_image(block: Comparison, part: slice) -> Comparison:
+    """Returns all rows of a block with the columns of a part."""
+    columns, target = block.columns[part], block.target - part.start
+    target = torch.where((target >= 0) & (target < len(columns)), target, -1)
+    masks = {name: rule.part(slice(None), part) for name, rule in block.masks.items()}
+    return Comparison(block.rows, columns, target, masks)
+
+
+def add_to_own(logits: Tensor, own: Tensor, log_weight: float) -> Tensor:
+    """Adds a weight to the logits, (R, C), of each row's own hard negatives, (R, K), in place."""
+    weight = logits.new_full((), log_weight)
+    return logits.scatter_add_(1, own.clamp(min=0), torch.where(own < 0, 0.0, weight))
+
+
+def _parts(rows: int, columns: int) -> Iterator[slice]:
+    """Yields ranges of rows, with ``_ENTRIES`` entries each."""
     size = max(_ENTRIES // max(columns, 1), 1)
-    return torch.cat(in_parts(formula, [slice(i, min(i + size, rows)) for i in range(0, rows, size)]))
+    return (slice(start, min(start + size, rows)) for start in range(0, rows, size))

@@ -1,7 +1,8 @@
-"""Losses of rankings: how a student scores some candidates against how a guide does."""
+"""Losses of rankings: a student's cosines of each row's candidates against a guide's."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
-from contrastive_text.losses.temperature import check_temperature
+from contrastive_text.losses.base import check_temperature
 
 
 class RankLoss(nn.Module, ABC):
@@ -186,6 +187,28 @@ class MarginMSE(RankLoss):
         left_out = hidden.scatter(1, own, True)
         errors = (difference.gather(1, own) - difference).masked_fill(left_out, 0.0).square()
         return errors.sum(dim=1) / (~left_out).sum(dim=1).clamp(min=1)
+
+
+def jensen_shannon_terms(first: Tensor, second: Tensor) -> Tensor:
+    """Returns the Jensen-Shannon divergence of each row's two softmaxes, between 0 and log 2.
+
+    ``KL(p || m) / 2 + KL(q || m) / 2`` with ``m = (p + q) / 2``.
+
+    Args:
+        first: Logits, (R, C).
+        second: Logits of the same columns, (R, C).
+
+    Returns:
+        (R,).
+
+    Example:
+        >>> jensen_shannon_terms(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 100.0]]))
+        tensor([0.2158])
+    """
+    logs = [first.log_softmax(dim=1), second.log_softmax(dim=1)]
+    middle = torch.logaddexp(*logs) - math.log(2)
+    one, other = ((each.exp() * (each - middle)).sum(dim=1) for each in logs)
+    return (one + other) / 2
 
 
 def _softmax(logits: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32, unit_vectors
-from contrastive_text.losses.temperature import check_temperature
+from contrastive_text.losses.base import check_temperature
 
 
 class ScoreLoss(nn.Module, ABC):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from contrastive_text.core.distributed import gather_all, gather_sizes, rank
 from contrastive_text.losses import Comparison, Loss
-from contrastive_text.losses.comparisons import FurtherNegatives
-from contrastive_text.losses.triples import Triples
+from contrastive_text.losses.comparison import SameId, Texts, Triples
 from contrastive_text.objectives.base import Terms
 from contrastive_text.objectives.queue import Queue
 
@@ -80,22 +80,28 @@ class BatchPairs:
         return local, every, int(all_of_them[: self.offset].sum())
 
     def comparisons(
-        self, loss: Loss, local: Triples, every: Triples, offset: int, further: FurtherNegatives | None = None
+        self, loss: Loss, local: Triples, every: Triples, offset: int, further: Texts | None = None
     ) -> list[Comparison]:
         """Arranges pairs into blocks, as ``Loss.comparisons`` does, before the columns of the queue."""
         blocks = self._arranged(loss, local, every, offset, further)
-        return blocks if self.in_batch else [block.without(first=len(every.anchor)) for block in blocks]
+        return blocks if self.in_batch else [_without(block, first=len(every.anchor)) for block in blocks]
 
     def _arranged(
-        self, loss: Loss, local: Triples, every: Triples, offset: int, further: FurtherNegatives | None
+        self, loss: Loss, local: Triples, every: Triples, offset: int, further: Texts | None
     ) -> list[Comparison]:
         if self.queue is None:
             return loss.comparisons(local, every, offset, further=further)
         return self.queue.comparisons(loss, local, every, offset, further=further)
 
     def terms(
-        self, loss: Loss, local: Triples, every: Triples, offset: int, further: FurtherNegatives | None = None
+        self, loss: Loss, local: Triples, every: Triples, offset: int, further: Texts | None = None
     ) -> Terms:
         """Returns the loss of pairs that belong together, under its own reduction."""
         terms = loss.compare(self.comparisons(loss, local, every, offset, further=further))
         return Terms(total=terms.sum(), count=len(terms), reduction=loss.reduction)
+
+
+def _without(block: Comparison, first: int) -> Comparison:
+    """Returns the comparison in which the first columns are masked, but for a row's target."""
+    batch = torch.arange(len(block.columns), device=block.columns.device) < first
+    return replace(block, masks={**block.masks, "batch": SameId.for_all(len(block.rows), batch)})

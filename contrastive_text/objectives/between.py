@@ -13,7 +13,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.types import Encoded, Role
 from contrastive_text.heads import Head, project_parts
-from contrastive_text.losses.triples import Triples
+from contrastive_text.losses.comparison import Triples
 
 
 class Between(ABC):

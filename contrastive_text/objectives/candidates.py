@@ -11,8 +11,7 @@ from torch import Tensor
 
 from contrastive_text.core.similarity import full_precision, unit_vectors
 from contrastive_text.core.types import Encoded, Role
-from contrastive_text.losses.relations import HIDDEN_ID, Forbid
-from contrastive_text.losses.triples import Triples
+from contrastive_text.losses.comparison import HIDDEN_ID, SameId, Triples
 from contrastive_text.objectives.batch_pairs import gather_triples
 from contrastive_text.objectives.between import BetweenTexts
 
@@ -83,7 +82,8 @@ class Candidates:
     def hidden(self, down: slice) -> Tensor:
         """Returns True where a column is the row's own text, or a hard negative that is missing, (rows, C)."""
         if self.columns.ndim == 2:
-            return Forbid(self.row_ids.unsqueeze(1), self.column_ids, hides=True).tile(down, slice(None))
+            missing = (self.column_ids if self.column_ids.ndim == 1 else self.column_ids[:, 0]) == HIDDEN_ID
+            return SameId(self.row_ids[down].unsqueeze(1), self.column_ids).mask() | missing
         same = (self.row_ids[down].unsqueeze(1) == self.column_ids[down]) | (self.column_ids[down] == HIDDEN_ID)
         return same if same.ndim == 2 else same.any(dim=2)
 

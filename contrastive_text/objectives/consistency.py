@@ -7,9 +7,9 @@ from torch import Tensor
 from contrastive_text.core.similarity import full_precision, unit_vectors
 from contrastive_text.core.types import Encoded
 from contrastive_text.heads import Head, build_head, check_train_only
+from contrastive_text.losses.base import check_temperature
 from contrastive_text.losses.by_rows import terms_by_rows
-from contrastive_text.losses.jensen_shannon import jensen_shannon_terms
-from contrastive_text.losses.temperature import check_temperature
+from contrastive_text.losses.ranking import jensen_shannon_terms
 from contrastive_text.objectives.base import Objective, Terms, check_compared
 from contrastive_text.objectives.batch_pairs import gather_triples
 from contrastive_text.objectives.between import BetweenTexts, read_vectors

@@ -15,13 +15,12 @@ from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.types import Encoded
 from contrastive_text.heads import Head, check_train_only
 from contrastive_text.losses import InfoNCE, Loss
-from contrastive_text.losses.relations import Joined, count_alike
-from contrastive_text.losses.triples import Triples
+from contrastive_text.losses.comparison import Joined, Triples
 from contrastive_text.objectives.base import Objective, Terms, check_compared
 from contrastive_text.objectives.batch_pairs import BatchPairs, gather_triples
 from contrastive_text.objectives.between import Between, named_between, read_vectors
 from contrastive_text.objectives.false_negatives import FalseNegatives, check_bound
-from contrastive_text.objectives.health import health
+from contrastive_text.objectives.health import count_alike, health
 from contrastive_text.objectives.keys import (
     check_in_batch,
     check_keys,

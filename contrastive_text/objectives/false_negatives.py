@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import unit_vectors
-from contrastive_text.losses.guide_vectors import GuideVectors
-from contrastive_text.losses.triples import Triples
+from contrastive_text.losses.comparison import GuideVectors, Triples
 from contrastive_text.objectives.between import Between
 from contrastive_text.objectives.pair_labels import PairLabels
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from contrastive_text import metrics
 from contrastive_text.losses import cosine_similarity_matrix
-from contrastive_text.losses.relations import Forbid, TooNear
-from contrastive_text.losses.triples import Triples
+from contrastive_text.losses.comparison import Comparison, Triples
 
 LOGGED_ROWS = 256
 """Rows that the logged figures look at: enough for two digits, and no cost beside a large batch's."""
@@ -25,6 +24,21 @@ _LOGGED_FEATURES = 512
 def features_alike(every: Triples) -> Tensor:
     """Returns how much the first some hundred features of all anchors and positives say the same."""
     return metrics.off_diagonal(torch.cat([every.anchor, every.positive])[:, :_LOGGED_FEATURES])
+
+
+def count_alike(ids: Tensor) -> Tensor:
+    """Returns the number of further texts that agree with another one in the second of two ids alone, a scalar.
+
+    Args:
+        ids: Two ids of each text, (M, 2).
+
+    Example:
+        >>> count_alike(torch.tensor([[1, 7], [1, 7], [2, 7], [3, 7], [4, 8]]))  # 2 and 3 with 1
+        tensor(2)
+    """
+    ordered = ids[ids[:, 0].argsort()]
+    first, second = ordered[ordered[:, 1].argsort(stable=True)].unbind(1)
+    return ((second[1:] == second[:-1]) & (first[1:] != first[:-1])).sum()
 
 
 class Health(NamedTuple):
@@ -67,10 +81,8 @@ def health(
     anchor, positive = rows.anchor, rows.positive
     target = offset + torch.arange(len(anchor), device=anchor.device)
     _, columns = every.sides(by_class)
-    forbid, alike = rows.relations(rows.rows()[0], columns, rows.classes if by_class else None)
-    unseen = forbid.mask(target)
-    if alike is not None:
-        unseen |= alike.mask(target).scatter_(1, target.unsqueeze(1), False)
+    block = rows.compare(rows.rows()[0], columns, target, rows.classes if by_class else None)
+    unseen = block.masked() | block.positive_columns().scatter_(1, target.unsqueeze(1), False)
     cosines = cosine_similarity_matrix(anchor, every.positive)
     negative = (~unseen).scatter_(1, target.unsqueeze(1), False)
     own = cosines.gather(1, target.unsqueeze(1))
@@ -83,28 +95,27 @@ def health(
         "uniformity": metrics.uniformity(torch.cat(whole)),
     }
     weights = {"negative_similarity": negative.sum() * (most > 0)}
-    if forbid.near is not None:
-        guided, compared = _by_guide(cosines, forbid, forbid.near, target)
+    if "guide" in block.masks:
+        guided, compared = _by_guide(cosines, block)
         figures |= guided
         weights["guide_agreement"] = compared * (most > 0)
     measured = torch.full((), float(min(most, len(anchor))), device=anchor.device)
     return Health(figures, dict.fromkeys(figures, measured) | weights)
 
 
-def _by_guide(cosines: Tensor, forbid: Forbid, near: TooNear, target: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+def _by_guide(cosines: Tensor, block: Comparison) -> tuple[dict[str, Tensor], Tensor]:
     """Returns how many positives of others a guide takes from a row, and ``metrics.guide_agreement`` on these.
 
     The second value is the number of rows that have such columns.
 
     Args:
         cosines: Of the model, (R, C).
-        forbid: What rows must not see.
-        near: What of it the guide has added.
-        target: (R,).
+        block: Rows and columns, with a guide among the masks.
     """
-    equal = replace(forbid, near=None).mask(target)
-    removed = forbid.mask(target) & ~equal
-    hidden = equal.scatter(1, target.unsqueeze(1), True)
+    near = block.masks["guide"]
+    equal = replace(block, masks={name: rule for name, rule in block.masks.items() if rule is not near}).masked()
+    removed = block.masked() & ~equal
+    hidden = equal.scatter(1, block.target.unsqueeze(1), True)
     figures = {
         "removed": removed.sum(dim=1).to(cosines).mean(),
         "guide_agreement": metrics.guide_agreement(cosines, near.rows @ near.columns.T, hidden),

@@ -12,7 +12,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.host import of_slots
 from contrastive_text.core.types import Encoded, Role
 from contrastive_text.losses import Loss
-from contrastive_text.losses.triples import Triples
+from contrastive_text.losses.comparison import Triples
 from contrastive_text.objectives.between import Between
 from contrastive_text.objectives.momentum import Momentum
 from contrastive_text.objectives.pair_labels import PairLabels

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.losses import Loss, reduce_terms
-from contrastive_text.losses.comparisons import FurtherNegatives
+from contrastive_text.losses.comparison import Rule, SameId
 from contrastive_text.objectives.base import Terms
 from contrastive_text.objectives.batch_pairs import BatchPairs
 
@@ -86,7 +86,7 @@ class NegativesAsHard(PairLabels):
         """Returns the loss of the positive pairs, with the negative pairs' second texts as columns."""
         negative = ~pairs.positive
         _, positives = pairs.every.sides(by_class=False)
-        further = FurtherNegatives(
+        further = replace(
             replace(positives, groups=None).map(lambda each: each[negative]),
             own=_places(
                 pairs.texts[pairs.offset : pairs.offset + len(pairs.local.anchor)][pairs.local_positive],
@@ -154,10 +154,11 @@ class SignedPairs(PairLabels):
             guesses.append(block.rows.new_full((len(block.rows),), math.log(compared + past)))
             past = 0  # only the first block's columns have the queue's after them
             block_sides = len(block.rows) // max(n, 1)
-            ids = block.forbid.rows
-            positive = pairs.local_positive.repeat(block_sides).reshape(-1, *[1] * (ids.ndim - 1))
-            ids = torch.where(positive, ids, ids[:, :1])
-            blocks.append(replace(block, forbid=replace(block.forbid, rows=ids)))
+            masks = {
+                name: _own_texts(rule, unless=pairs.local_positive.repeat(block_sides))
+                for name, rule in block.masks.items()
+            }
+            blocks.append(replace(block, masks=masks))
             sides += block_sides
         terms, positive = loss.compare(blocks), pairs.local_positive.repeat(sides)
         bounded = terms.clamp(max=torch.cat(guesses)) if self.bound is None else terms.clamp(max=self.bound)
@@ -167,6 +168,14 @@ class SignedPairs(PairLabels):
         total = reduce_terms(pulled, rows[0], loss.reduction)
         total = total - self.weight * reduce_terms(pushed, rows[1], loss.reduction)
         return Terms(total=total, count=len(terms), reduction="sum")
+
+
+def _own_texts(rule: Rule, unless: Tensor) -> Rule:
+    """Returns a rule that selects by the id of a row's own text alone, unless the row is marked, (R,)."""
+    if not isinstance(rule, SameId):
+        return rule
+    marked = unless.reshape(-1, *[1] * (rule.rows.ndim - 1))
+    return SameId(torch.where(marked, rule.rows, rule.rows[:, :1]), rule.columns)
 
 
 def _places(ids: Tensor, among: Tensor) -> Tensor:

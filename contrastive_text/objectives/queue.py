@@ -10,9 +10,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.types import Role
 from contrastive_text.losses import Comparison, Loss
-from contrastive_text.losses.comparisons import Columns, FurtherNegatives
-from contrastive_text.losses.relations import HIDDEN_ID, NO_ID
-from contrastive_text.losses.triples import Triples
+from contrastive_text.losses.comparison import HIDDEN_ID, NO_ID, Texts, Triples
 
 
 class Queue(nn.Module):
@@ -59,8 +57,8 @@ class Queue(nn.Module):
         self.size = size
         self.mask_duplicates = mask_duplicates
         self.keys = keys
-        self._past: Columns | None = None
-        self._compared: Columns | None = None
+        self._past: Texts | None = None
+        self._compared: Texts | None = None
 
     @property
     def filled(self) -> int:
@@ -68,7 +66,7 @@ class Queue(nn.Module):
         return 0 if self._past is None else len(self._past.ids)
 
     def comparisons(
-        self, loss: Loss, local: Triples, every: Triples, offset: int, further: FurtherNegatives | None = None
+        self, loss: Loss, local: Triples, every: Triples, offset: int, further: Texts | None = None
     ) -> list[Comparison]:
         """Arranges texts into blocks, as ``Loss.comparisons`` does; the first has the past columns last.
 
@@ -76,14 +74,15 @@ class Queue(nn.Module):
         """
         if self._past is not None:
             self._past = self._past.map(lambda rows: rows.to(every.anchor.device))
-            further = _behind(further, self._past, rows=len(local.anchor))
+            further = self._past if further is None else Texts.join([further, self._past])
         first, *others = loss.comparisons(local, every, offset, further=further)
         if self.keys:
             entering = self._of_keys(every, by_class=loss.reads_labels)
         else:
-            groups = first.forbid.partners if first.alike is None else first.alike.columns
-            guide = None if first.forbid.near is None else first.forbid.near.columns
-            whole = Columns(first.columns.detach(), first.forbid.columns, groups, guide)
+            masks, siblings = first.masks, first.positives or first.masks.get("siblings")
+            groups = None if siblings is None else siblings.columns
+            guide = masks["guide"].columns if "guide" in masks else None
+            whole = Texts(first.columns.detach(), masks["texts"].columns, groups, guide)
             own = len(first.columns) - self.filled
             entering = whole.map(lambda rows: rows[:own])
         if not self.mask_duplicates:
@@ -92,13 +91,13 @@ class Queue(nn.Module):
         self._compared = entering
         return [first, *others]
 
-    def _of_keys(self, every: Triples, by_class: bool) -> Columns:
+    def _of_keys(self, every: Triples, by_class: bool) -> Texts:
         """Returns the columns of the roles whose keys enter, which have no gradient."""
         anchors, positives = every.sides(by_class)
         sides = {"anchor": anchors, "positive": positives}
         if (hard := every.hard_negatives(every.anchor_ids[:0], None)) is not None:
-            sides["negative"] = hard.columns
-        return Columns.join([sides[role] for role in self.keys if role in sides])
+            sides["negative"] = hard
+        return Texts.join([sides[role] for role in self.keys if role in sides])
 
     def take_in(self) -> None:
         """Lets the columns of the last comparison enter, and the oldest leave."""
@@ -106,7 +105,7 @@ class Queue(nn.Module):
             newest = self._compared.map(lambda rows: rows[-self.size :])
             kept = self.size - len(newest.ids)
             older = [self._past.map(lambda rows: rows[-kept:])] if self._past is not None and kept else []
-            self._past = Columns.join([*older, newest])
+            self._past = Texts.join([*older, newest])
             self._compared = None
 
     def get_extra_state(self) -> dict[str, Tensor]:
@@ -120,12 +119,5 @@ class Queue(nn.Module):
         """Takes past columns over; the latest, where there are more than it holds."""
         self._past = self._compared = None
         if state:
-            self._compared = Columns(**state)
+            self._compared = Texts(**state)
             self.take_in()
-
-
-def _behind(further: FurtherNegatives | None, past: Columns, rows: int) -> FurtherNegatives:
-    """Puts past columns, which are no row's own, after further negatives."""
-    if further is None:
-        return FurtherNegatives(past, own=past.ids.new_empty(rows, 0))
-    return FurtherNegatives(Columns.join([further.columns, past]), further.own)

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.losses import Loss
-from contrastive_text.losses.relations import Joined
+from contrastive_text.losses.comparison import Joined
 from contrastive_text.objectives.between import Between
 from contrastive_text.objectives.pair_labels import PairLabels
 

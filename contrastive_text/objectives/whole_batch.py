@@ -9,7 +9,7 @@ import torch
 from contrastive_text.core.types import Encoded, Role
 from contrastive_text.heads import Head, build_head, check_train_only
 from contrastive_text.losses import BatchLoss
-from contrastive_text.losses.triples import Triples
+from contrastive_text.losses.comparison import Triples
 from contrastive_text.objectives.base import Objective, Terms, check_compared
 from contrastive_text.objectives.batch_pairs import gather_triples
 from contrastive_text.objectives.between import Between, named_between, read_vectors

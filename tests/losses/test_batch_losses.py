@@ -21,8 +21,7 @@ from contrastive_text.losses import (
     sigreg,
     spread,
 )
-from contrastive_text.losses.sigreg import epps_pulley
-from contrastive_text.losses.spread import uniformity_of
+from contrastive_text.losses.batch_losses import epps_pulley, uniformity_of
 
 ROUNDING = 1e-12
 """Float64: sums of some hundred terms of order 1."""

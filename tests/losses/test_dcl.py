@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import DCL, DCLW, Loss, NTXent, SoftmaxLoss
-from contrastive_text.losses.triples import Triples
+from contrastive_text.losses.comparison import Triples
 from contrastive_text.objectives import Contrastive, SignedPairs
 
 EXACT = 1e-9

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import InfoNCE
+from contrastive_text.losses.comparison import Triples
 from contrastive_text.losses.info_nce import Direction
-from contrastive_text.losses.triples import Triples
 from contrastive_text.objectives import Contrastive, NegativesAsHard, PositivesOnly, SignedPairs
 
 FOUR: tuple[Direction, ...] = get_args(Direction)

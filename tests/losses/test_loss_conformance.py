@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.losses import InfoNCE, Loss, NTXent, info_nce_terms, reduce_terms
-from contrastive_text.losses.triples import Triples
+from contrastive_text.losses.comparison import Triples
 
 ANCHORS = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
 POSITIVES = torch.tensor([[0.8, 0.6], [-0.6, 0.8]], dtype=torch.float64)

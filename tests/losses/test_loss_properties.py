@@ -26,7 +26,7 @@ from contrastive_text.losses import (
     cosine_similarity_matrix,
     reduce_terms,
 )
-from contrastive_text.losses.triples import Triples
+from contrastive_text.losses.comparison import Triples
 
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 SEEDS = st.integers(0, 2**31)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import DCL, InfoNCE, NTXent, SoftmaxLoss, SupCon, streaming
-from contrastive_text.losses.triples import Triples
+from contrastive_text.losses.comparison import Triples
 from contrastive_text.objectives import Contrastive
 
 

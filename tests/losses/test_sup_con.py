@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contrastive_text.losses import Alike, NTXent, Reduction, SupCon, reduce_terms, sup_con_terms
-from contrastive_text.losses.triples import Triples
+from contrastive_text.losses.comparison import Triples
 
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 # Logits of at most 5 to 50 in float64, sums of some twenty terms.

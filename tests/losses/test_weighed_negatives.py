@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contrastive_text.losses import DebiasedNTXent, InfoNCE, NTXent
-from contrastive_text.losses.triples import Triples
+from contrastive_text.losses.comparison import Triples
 from contrastive_text.objectives import Contrastive
 
 EXACT = 1e-9

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
+from contrastive_text.losses.comparison import Comparison, TooNear
 from contrastive_text.losses.info_nce import Direction
-from contrastive_text.losses.relations import Forbid, TooNear
 from contrastive_text.objectives import Contrastive, FalseNegatives, Matryoshka, NegativesAsHard, SignedPairs
 
 GIST: tuple[Direction, ...] = ("query_to_doc", "query_to_query", "doc_to_doc")
@@ -55,18 +55,17 @@ def of_sheet(methods: dict[str, Any], triples: bool) -> Encoded:
 
 def removed(objective: Contrastive, rows: Encoded, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many candidates the guide takes from all rows, of those that they would meet without it."""
-    seen: list[Forbid] = []
-    mask = Forbid.mask
+    masked = Comparison.masked
 
-    def counted(forbid: Forbid, target: Tensor) -> Tensor:
-        if forbid.near is not None:
-            seen.append(forbid)
-            found.append(int((mask(forbid, target) & ~mask(replace(forbid, near=None), target)).sum()))
-        return mask(forbid, target)
+    def counted(block: Comparison) -> Tensor:
+        if "guide" in block.masks:
+            others = {name: rule for name, rule in block.masks.items() if name != "guide"}
+            found.append(int((masked(block) & ~masked(replace(block, masks=others))).sum()))
+        return masked(block)
 
     found: list[int] = []
     monkeypatch.setattr("contrastive_text.objectives.contrastive.health", lambda *_, **__: ({}, {}))
-    monkeypatch.setattr(Forbid, "mask", counted)
+    monkeypatch.setattr(Comparison, "masked", counted)
     objective(rows)
     return sum(found)
 
@@ -169,8 +168,7 @@ LOSSES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_streamed_and_dense_are_alike_and_so_is_another_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("contrastive_text.losses.streaming._TILE", 4)
-    monkeypatch.setattr("contrastive_text.losses.streaming._MIRRORED_TILE", 4)
+    monkeypatch.setattr("contrastive_text.losses.by_rows._ENTRIES", 40)
     rows = drawn(10, roles=3, kinds=10**9, seed=1)
     rows = replace(rows, target=torch.arange(10.0) % 4)
     order = torch.randperm(10, generator=torch.Generator().manual_seed(2))
@@ -234,7 +232,7 @@ def test_past_columns_and_hard_negatives_are_removed_as_others_are() -> None:
     assert value(again, rows) == value(loose, rows)
 
 
-def test_equal_cosines_are_not_above_whatever_the_tile() -> None:
+def test_equal_cosines_are_not_above_whatever_the_part() -> None:
     noise = torch.Generator().manual_seed(0)
     known = torch.nn.functional.normalize(torch.randn(64, 384, generator=noise), dim=1)
     for size in (1, 7, 64):
@@ -242,7 +240,7 @@ def test_equal_cosines_are_not_above_whatever_the_tile() -> None:
         near = TooNear(known, known, bound)
         for at in range(0, 64, 5):
             span = slice(at, at + 5)
-            assert not near.tile(span, span).diagonal().any()
+            assert not near.part(span, span).mask().diagonal().any()
 
 
 def test_what_is_removed_and_how_far_both_agree_is_logged() -> None:

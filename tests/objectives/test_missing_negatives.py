@@ -11,8 +11,8 @@ from torch import Tensor
 
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import DCL, DCLW, DebiasedNTXent, InfoNCE, KLDivergence, NTXent, SigLIP
+from contrastive_text.losses.comparison import HIDDEN_ID
 from contrastive_text.losses.info_nce import Direction
-from contrastive_text.losses.relations import HIDDEN_ID
 from contrastive_text.objectives import (
     Contrastive,
     FalseNegatives,

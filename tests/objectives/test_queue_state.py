@@ -11,7 +11,7 @@ from queues import T, batch, fill, held, train
 
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, SupCon
-from contrastive_text.losses.triples import Triples
+from contrastive_text.losses.comparison import Triples
 from contrastive_text.objectives import Contrastive
 from contrastive_text.objectives.queue import Queue
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import Comparison, InfoNCE, Loss, NTXent, SupCon, reduce_terms
-from contrastive_text.losses.relations import NO_ID
+from contrastive_text.losses.comparison import NO_ID
 from contrastive_text.objectives import Contrastive, NegativesAsHard, PairLabels, PositivesOnly, SignedPairs
 
 # Logits of at most 20 in float64, sums of some thirty terms.
