@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from math import inf, nan
 from typing import Any
 
 import parts
@@ -36,7 +37,6 @@ from contrastive_text.losses import (
     ScoreLoss,
     SigLIP,
     SIGReg,
-    SoftmaxLoss,
     SupCon,
     VICReg,
     batch_losses,
@@ -107,7 +107,9 @@ ranked = pytest.mark.parametrize("name", RANKED)
     [(Loss, IN_BATCH), (BatchLoss, WHOLE_BATCH), (ScoreLoss, SCORED), (RankLoss, RANKED)],
 )
 def test_every_public_loss_has_an_entry(base: type[nn.Module], entries: dict[str, Any]) -> None:
-    public = {name for name in losses.__all__ if isinstance(cls := vars(losses)[name], type) and issubclass(cls, base)}
+    public = {
+        name for name in losses.__all__ if isinstance(cls := vars(losses)[name], type) and issubclass(cls, base)
+    }
     public -= {"Loss", "SoftmaxLoss", "BatchLoss", "ScoreLoss", "RankLoss"}
     assert public == {name.partition(",")[0] for name in entries}
     assert {type(make()).__name__ for make in entries.values()} == {name.partition(",")[0] for name in entries}
@@ -119,11 +121,47 @@ def test_a_loss_is_made_again_from_its_arguments(name: str) -> None:
     parts.check_part(makes[name]())
 
 
+SOFTMAX = (InfoNCE, NTXent, SupCon, DCL, DCLW, DebiasedNTXent)
+TEMPERATE = (*SOFTMAX, SigLIP, CoSENT, AnglE, ListNet, ListMLE, KLDivergence)
+OPTIONS: list[tuple[type[nn.Module], dict[str, Any], list[str]]] = [  # Any: wrong values too
+    *((cls, {"temperature": t}, ["temperature", f"{t}"]) for cls in TEMPERATE for t in (0.0, -0.05, nan, inf)),
+    *((cls, {"guide_temperature": 0.0}, ["temperature", "0"]) for cls in (ListNet, KLDivergence)),
+    *((cls, {"reduction": "none"}, ["reduction", "two_sided", "'none'"]) for cls in SOFTMAX),
+    *((cls, {"similarity": "l2"}, ["similarity", "cosine", "'l2'"]) for cls in (InfoNCE, NTXent, SupCon, DCL)),
+    *((InfoNCE, {"in_batch_hardness": alpha}, ["in_batch_hardness", f"{alpha}"]) for alpha in (-1.0, inf)),
+    *(
+        (InfoNCE, {"hard_negative_hardness": alpha}, ["hard_negative_hardness", f"{alpha}"])
+        for alpha in (-1.0, nan)
+    ),
+    (InfoNCE, {"directions": ["doc_to_doc"]}, ["directions", "query_to_doc", "['doc_to_doc']"]),
+    (InfoNCE, {"directions": ["query_to_doc", "both"]}, ["directions", "each once", "'both'"]),
+    (InfoNCE, {"directions": FOUR, "reduction": "two_sided"}, ["directions", "reduction", "two_sided"]),
+    *((DCLW, {"sigma": sigma}, ["DCLW.sigma", f"{sigma}"]) for sigma in (0.0, -1.0, inf, nan)),
+    *((DebiasedNTXent, {"tau_plus": share}, ["tau_plus", f"{share}"]) for share in (-0.1, 1.0, nan)),
+    (AlignmentUniformity, {"alpha": 0.5}, ["alpha", "0.5"]),
+    (AlignmentUniformity, {"t": 0}, ["t ", "0"]),
+    (AlignmentUniformity, {"uniformity_weight": -1}, ["uniformity_weight", "-1"]),
+    (BarlowTwins, {"off_diagonal_weight": -1}, ["off_diagonal_weight", "-1"]),
+    (VICReg, {"covariance_weight": nan}, ["VICReg.covariance_weight", "nan"]),
+    (GlobalOrthogonalRegularization, {"mean_weight": inf}, ["mean_weight", "inf"]),
+    (SIGReg, {"directions": 0}, ["SIGReg.directions", "0"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "words"), OPTIONS, ids=lambda each: getattr(each, "__name__", str(each))
+)
+def test_an_option_that_makes_no_loss_is_refused(
+    cls: type[nn.Module], options: dict[str, Any], words: list[str]
+) -> None:
+    parts.check_refused(lambda: cls(**options), ValueError, words)
+
+
 # In-batch losses
 
 
 def examples(n: int = 7, hard: int = 1, ids: int | None = None, classes: int = 3, seed: int = 3) -> Triples:
-    """Random vectors with classes. Texts have one of some ids, of two kinds if those are odd; None for one each."""
+    """Random vectors with classes. Texts have one of some ids, of two kinds if odd; None for one each."""
     noise = torch.Generator().manual_seed(seed)
     drawn = torch.randn(2 + hard, n, 4, generator=noise, dtype=torch.float64)
     every = Triples.distinct(drawn[0], drawn[1], drawn[2:].transpose(0, 1) if hard else None)
@@ -288,7 +326,8 @@ def test_half_precision_and_autocast_leave_the_float32_value(name: str, streamed
     drawn, loss = [torch.randn(5, 16, generator=noise) for _ in range(3)], IN_BATCH[name](streamed=streamed)
     for dtype in (torch.bfloat16, torch.float16):
         halves = [each.to(dtype) for each in drawn]
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        # torch's autocast for one half precision doesn't take vectors of the other.
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
             inside = loss(*halves)
         assert inside.dtype == torch.float32
         assert torch.equal(inside, loss(*(each.float() for each in halves)))
@@ -315,17 +354,6 @@ def test_a_zero_vector_leaves_terms_and_gradients_finite(name: str, streamed: bo
     every = examples(ids=8).map(lambda each: each.float() if each.is_floating_point() else each)
     every.anchor[1], every.positive[2] = 0.0, 0.0
     assert all(each.isfinite().all() for each in outcome(IN_BATCH[name](streamed=streamed), every))
-
-
-@in_batch
-def test_a_temperature_that_divides_nothing_is_refused(name: str) -> None:
-    cls = type(IN_BATCH[name]())
-    for temperature in (0.0, -0.05, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match=f"temperature: expected .* above 0, got {temperature}"):
-            cls(temperature=temperature)
-    if issubclass(cls, SoftmaxLoss):
-        with pytest.raises(ValueError, match=r"reduction: expected .*got 'none'"):
-            cls(reduction="none")  # type: ignore[arg-type]  # the point of the test
 
 
 # Losses of the whole batch
@@ -377,7 +405,7 @@ def test_many_rows_come_in_blocks_and_give_the_same(name: str, monkeypatch: pyte
     def found() -> list[Tensor]:
         inputs = sides()
         value = WHOLE_BATCH[name]()(*inputs, IDS)
-        return [value, *torch.autograd.grad(value, inputs)]
+        return [value.detach(), *torch.autograd.grad(value, inputs)]
 
     whole = found()
     for entries in (14, 7 * 17 * 2):  # two rows; two directions of SIGReg
@@ -440,9 +468,6 @@ def test_a_rank_loss_has_its_gradient_in_any_order_of_the_candidates(name: str) 
     torch.testing.assert_close(moved, loss.terms(student, guide, target, hidden), rtol=EXACT, atol=EXACT)
     with pytest.raises(ValueError, match=rf"{name}: expected cosines .* got \(2, 3\) and \(2, 4\)"):
         loss(torch.zeros(2, 3), torch.zeros(2, 4))
-    for option in {"temperature", "guide_temperature"} & {*vars(loss)}:
-        with pytest.raises(ValueError, match=r"temperature: expected .* above 0, got 0"):
-            type(loss)(**{option: 0.0})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -86,11 +86,6 @@ def test_gradient_order_scale_and_zero_vectors() -> None:
     assert torch.equal(angle_similarity(torch.zeros(1, 4), torch.ones(1, 4)), torch.zeros(1))
 
 
-def test_vectors_of_another_shape_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"AnglE: expected vectors \(6, 2, D\) for scores \(N,\), got \(6,\)"):
-        AnglE()(torch.zeros(6), SCORES)
-
-
 # In an objective
 
 SLOTS = (Slot("anchor", 0), Slot("positive", 0))

@@ -141,12 +141,6 @@ def test_a_found_positive_leaves_the_negatives_their_gradient() -> None:
     assert pushes[1] > 100 * pushes[0]
 
 
-@pytest.mark.parametrize("sigma", [0.0, -1.0, math.inf, math.nan])
-def test_a_sigma_that_divides_nothing_is_refused(sigma: float) -> None:
-    with pytest.raises(ValueError, match=f"DCLW.sigma: expected a finite number above 0, got {sigma}"):
-        DCLW(sigma=sigma)
-
-
 @pytest.mark.parametrize("make", [DCL, DCLW])
 def test_what_makes_no_sense_is_refused_in_words(make: type[SoftmaxLoss]) -> None:
     with pytest.raises(ValueError, match=f"got {make.__name__}, which has one target a row; take NTXent"):

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import reference
 import torch
-from covering import crossed
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from contrastive_text.losses import (
-    DCL,
-    DCLW,
-    DebiasedNTXent,
-    Forbid,
+    Comparison,
     InfoNCE,
     Loss,
     NTXent,
     Reduction,
+    SameId,
     cosine_similarity_matrix,
     reduce_terms,
 )
@@ -34,14 +30,6 @@ TEMPERATURES = st.floats(0.02, 5.0)
 # Logits are cosines over a temperature of 0.02 or more, so at most 50; float64 leaves them 1e-14, the sum
 # over some ten terms 1e-12.
 ROUNDING = 1e-11
-
-
-def hardened(**options: Any) -> InfoNCE:
-    return InfoNCE(in_batch_hardness=3.0, hard_negative_hardness=1.5, **options)
-
-
-MAKES = [InfoNCE, NTXent, DCL, DCLW, DebiasedNTXent, hardened]
-"""Losses of a temperature and a reduction; the last one's weights have no gradient."""
 
 
 @dataclass(frozen=True)
@@ -156,9 +144,10 @@ def test_nt_xent_with_duplicates_equals_the_double_loop(
     assert reached == pytest.approx(expected, abs=ROUNDING, rel=ROUNDING)
 
 
-def test_columns_equal_to_a_rows_own_text_or_to_its_positive_are_forbidden_and_its_target_never_is() -> None:
-    forbid = Forbid(rows=torch.tensor([[1, 2], [3, 2]]), columns=torch.tensor([2, 2, 1, 3, 9]))
-    assert forbid.mask(torch.tensor([0, 1])).tolist() == [
+def test_columns_equal_to_a_rows_own_text_or_to_its_positive_are_masked_and_its_target_never_is() -> None:
+    texts = SameId(rows=torch.tensor([[1, 2], [3, 2]]), columns=torch.tensor([2, 2, 1, 3, 9]))
+    block = Comparison(torch.ones(2, 1), torch.ones(5, 1), torch.tensor([0, 1]), masks={"texts": texts})
+    assert block.masked().tolist() == [
         [False, True, True, False, False],
         [True, False, False, True, False],
     ]
@@ -169,110 +158,21 @@ def test_texts_with_two_ids_are_equal_where_they_agree_in_either(seed: int) -> N
     noise = torch.Generator().manual_seed(seed)
     ids, target = torch.randint(4, (6, 2), generator=noise), torch.randint(6, (5,), generator=noise)
     own = torch.randint(4, (5, 2), generator=noise)
-    both = Forbid(torch.stack([own, ids[target]], dim=1), ids)
-    each = [Forbid(rows, columns) for rows, columns in both.kinds]
-    mask = both.mask(target)
-    assert torch.equal(mask, each[0].mask(target) | each[1].mask(target))
-    places = both.places(target, most=100)
+    both = SameId(torch.stack([own, ids[target]], dim=1), ids)
+    first, second = (SameId(both.rows[..., kind], ids[:, kind]) for kind in (0, 1))
+    assert torch.equal(both.mask(), first.mask() | second.mask())
+    block = Comparison(own, ids, target, masks={"texts": both, "first": first})
+    mask, places = block.masked(), block.places(most=100)
     assert places is not None
     rows, columns = places
     assert set(zip(rows.tolist(), columns.tolist(), strict=True)) == {(int(r), int(c)) for r, c in mask.nonzero()}
-    assert both.places(target, most=-1) is None
-
-
-@pytest.mark.parametrize("loss", [InfoNCE(temperature=0.5), NTXent(temperature=0.5)])
-def test_a_batch_of_one_text_repeated_has_no_negatives_and_no_loss(loss: Loss) -> None:
-    rows = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    same = torch.zeros(3, dtype=torch.long)
-    triples = Triples(rows, rows.flip(1), rows.unsqueeze(1), same, same, same.unsqueeze(1))
-    assert float(evaluate(loss, triples)) == 0.0
-
-
-@pytest.mark.parametrize(("make", "reduction"), crossed(MAKES[:-1], REDUCTIONS))
-def test_gradients_agree_with_finite_differences(make: Callable[..., Loss], reduction: Reduction) -> None:
-    noise = torch.Generator().manual_seed(7)
-    shapes = ((3, 3), (3, 3), (3, 2, 3))
-    inputs = [torch.randn(s, generator=noise, dtype=torch.float64, requires_grad=True) for s in shapes]
-    loss = make(temperature=0.3, reduction=reduction)
-    assert torch.autograd.gradcheck(loss, inputs)
-
-
-@pytest.mark.parametrize("make", MAKES)
-@given(reduction=st.sampled_from(REDUCTIONS), case=texts(), order=st.randoms(use_true_random=False))
-def test_order_of_examples_does_not_matter(
-    make: Callable[..., Loss], reduction: Reduction, case: Texts, order: object
-) -> None:
-    loss = make(temperature=0.1, reduction=reduction)
-    places = list(range(len(case.anchor)))
-    order.shuffle(places)  # type: ignore[attr-defined]  # hypothesis draws a random.Random
-    negative = None if case.negative is None else case.negative[places]
-    before = float(loss(case.anchor, case.positive, case.negative))
-    after = float(loss(case.anchor[places], case.positive[places], negative))
-    assert after == pytest.approx(before, abs=ROUNDING, rel=ROUNDING)
-
-
-@pytest.mark.parametrize("make", MAKES)
-@given(case=texts(), factors=st.lists(st.floats(1e-3, 1e3), min_size=25, max_size=25))
-def test_length_of_the_vectors_does_not_matter(
-    make: Callable[..., Loss], case: Texts, factors: list[float]
-) -> None:
-    loss = make(temperature=0.1)
-    n = len(case.anchor)
-    scale = torch.tensor(factors, dtype=torch.float64)
-    before = float(loss(case.anchor, case.positive, case.negative))
-    negative = None
-    if case.negative is not None:
-        k = case.negative.shape[1]
-        negative = case.negative * scale[2 * n : 2 * n + n * k].reshape(n, k, 1)
-    after = float(loss(case.anchor * scale[:n, None], case.positive * scale[n : 2 * n, None], negative))
-    assert after == pytest.approx(before, abs=ROUNDING, rel=ROUNDING)
-
-
-@pytest.mark.parametrize("make", MAKES)
-@given(reduction=st.sampled_from(REDUCTIONS), case=with_ids(), cut=st.integers(0, 5))
-def test_terms_of_two_parts_against_all_columns_are_the_terms_of_the_whole(
-    make: Callable[..., Loss], reduction: Reduction, case: tuple[Texts, Triples], cut: int
-) -> None:
-    loss, every = make(temperature=0.2, reduction=reduction), case[1]
-    cut = min(cut, len(every.anchor))
-
-    def terms(local: Triples, offset: int) -> list[float]:
-        return loss.compare(loss.comparisons(local, every, offset)).tolist()
-
-    first = terms(every.map(lambda rows: rows[:cut]), 0)
-    second = terms(every.map(lambda rows: rows[cut:]), cut)
-    whole = terms(every, 0)
-    sides = len(whole) // len(every.anchor)
-    # Both parts hold side by side what the whole holds: anchors, then positives where they are rows too.
-    rest = len(every.anchor) - cut
-    joined = [
-        term
-        for side in range(sides)
-        for term in (*first[side * cut : (side + 1) * cut], *second[side * rest : (side + 1) * rest])
-    ]
-    # A product of fewer rows may sum in another order: float64 rounding.
-    assert joined == pytest.approx(whole, abs=ROUNDING, rel=ROUNDING)
+    assert block.places(most=0) is None
 
 
 @pytest.mark.parametrize("make", [InfoNCE, NTXent])
 def test_one_hard_negative_may_come_without_its_dimension(make: type[InfoNCE | NTXent]) -> None:
     rows = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1))
     assert torch.equal(make()(rows[0], rows[1], rows[2]), make()(rows[0], rows[1], rows[2].unsqueeze(1)))
-
-
-@pytest.mark.parametrize("make", MAKES)
-@pytest.mark.parametrize("temperature", [0.0, -0.05, float("nan"), float("inf")])
-def test_a_temperature_that_is_not_positive_and_finite_is_refused(
-    make: Callable[..., Loss], temperature: float
-) -> None:
-    with pytest.raises(ValueError, match=f"temperature: expected a number above 0, got {temperature}"):
-        make(temperature=temperature)
-
-
-@pytest.mark.parametrize("make", [InfoNCE, NTXent])
-def test_an_unknown_reduction_is_refused(make: type[InfoNCE | NTXent]) -> None:
-    with pytest.raises(ValueError, match="reduction: expected one of mean, sum, two_sided, got 'none'"):
-        make(reduction="none")  # type: ignore[arg-type]  # the point of the test
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from contrastive_text.core.types import Encoded, Slot
-from contrastive_text.losses import DCL, InfoNCE, NTXent, SoftmaxLoss, SupCon, streaming
-from contrastive_text.losses.comparison import Triples
+from contrastive_text.losses import DCL, InfoNCE, NTXent, SupCon
 from contrastive_text.objectives import Contrastive
 
 
@@ -35,34 +32,8 @@ def test_unit_vectors_give_the_value_of_cosines() -> None:
         assert float(make(0.1, similarity="dot")(a, p)) == pytest.approx(float(make(0.1)(a, p)), abs=1e-12)
 
 
-@pytest.mark.parametrize("make", [InfoNCE, NTXent, SupCon])
-def test_long_vectors_are_streamed_with_a_maximum(
-    make: Callable[..., SoftmaxLoss], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Logits of thousands: rows that are the columns have no bound to do without it.
-    monkeypatch.setattr(streaming, "_TILE", 3)
-    monkeypatch.setattr(streaming, "_MIRRORED_TILE", 3)
-    found = []
-    for how in (False, True):
-        a, p = (side.requires_grad_() for side in drawn(7, length=20.0))
-        every = Triples.distinct(a, p)
-        loss = make(0.5, learn_temperature=True, streamed=how, similarity="dot").double()
-        terms = loss.compare(loss.comparisons(every, every))
-        terms.sum().backward()
-        found.append([terms.detach(), a.grad, p.grad, *(each.grad for each in loss.parameters())])
-    for reached, expected in zip(*reversed(found), strict=True):
-        assert reached is not None
-        assert torch.isfinite(reached).all()
-        torch.testing.assert_close(reached, expected, rtol=1e-10, atol=1e-8)
-
-
 def test_logged_figures_stay_cosines() -> None:
     vectors = torch.cat(drawn(4)).float()
     encoded = Encoded(vectors, (Slot("anchor", 0), Slot("positive", 0)), text_ids=torch.arange(8))
     figures = [Contrastive(InfoNCE(1.0, similarity=which))(encoded).logs for which in ("cosine", "dot")]  # type: ignore[arg-type]  # both
     assert figures[0] == figures[1]
-
-
-def test_an_unknown_similarity_is_refused() -> None:
-    with pytest.raises(ValueError, match="similarity: expected one of cosine, dot, got 'euclidean'"):
-        InfoNCE(similarity="euclidean")  # type: ignore[arg-type]  # the point of the test

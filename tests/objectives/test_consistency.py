@@ -94,5 +94,5 @@ def test_a_head_that_is_kept_and_a_temperature_of_0_are_refused() -> None:
     with pytest.raises(ValueError, match=r"Consistency\.head: expected a head with train_only: true"):
         Consistency(head=MLPHead(train_only=False))
     for temperature in (0.0, math.nan):
-        with pytest.raises(ValueError, match="temperature: expected a number above 0"):
+        with pytest.raises(ValueError, match="temperature: expected a finite number above 0"):
             Consistency(temperature)
