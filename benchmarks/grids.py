@@ -9,7 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
-from runs import RESULTS, machine, publish
+from runs import RESULTS, cell_configurations, machine, publish
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     for folder in options.folders:
         lines += [(folder / "table.md").read_text().replace("# ", "## ", 1).strip(), ""]
         rows.append({"sweep": folder.name, **json.loads((folder / "table.json").read_text())})
-        cells[folder.name] = json.loads((folder / "plan.json").read_text())["cells"]
+        cells[folder.name] = cell_configurations(folder)
     if options.said:
         lines += [options.said.read_text().strip()]
     print(publish(f"grid-{options.what}", lines, rows, cells, folder=options.out).read_text())

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runs import RESULTS, ROOT, do, held, machine, markdown, mean_and_spread, publish
+from runs import RESULTS, ROOT, cell_configurations, do, held, machine, markdown, mean_and_spread, publish
 
 from contrastive_text.runs.sweeps.noise import paired_difference
 
@@ -61,12 +61,14 @@ class Study(NamedTuple):
     Args:
         said: Which.
         words: The options of its sweep.
+        before: The options of a sweep from whose runs its runs start; none to start from the encoder.
         seeds: How many; None for those of the command line.
         counts: The score that counts.
     """
 
     said: str
     words: Sequence[str]
+    before: Sequence[str] = ()
     seeds: int | None = None
     counts: str = STS
 
@@ -171,46 +173,39 @@ def studies(options: argparse.Namespace) -> dict[str, Study]:
 def cs224n(options: argparse.Namespace, encoder: Sequence[str]) -> dict[str, Study]:
     """Returns the unsupervised study of CS224N: the set-ups of a training stage, and two chains of two."""
 
-    def files(part: str, names: Mapping[str, str], prefix: str = "") -> list[str]:
+    def files(part: str, names: Mapping[str, str]) -> list[str]:
         folders = {"sst": options.cs224n, "sts": options.cs224n, "quora": options.quora}
         which = "train" if part == "train" else "dev"
         each = [(task, folders[name] / f"{name}.{which}.tsv") for task, name in names.items()]
-        return [word for task, path in each for word in (f"--{prefix}data.tasks.{task}.{part}", str(path))]
+        return [word for task, path in each for word in (f"--data.tasks.{task}.{part}", str(path))]
 
     pairs = {"paraphrase": "quora", "similarity": "sts"}
     texts = {"sst_texts": "sst", "quora_texts": "quora", "sts_texts": "sts"}
-
-    def vanilla(prefix: str = "") -> list[str]:
-        labels = {"sentiment": "sst"}
-        limit = [f"--{prefix}data.tasks.sentiment.limit", "1600"]
-        return files("train", labels, prefix) + files("validation", {**labels, **pairs}, prefix) + limit
-
-    def contrastive(prefix: str = "") -> list[str]:
-        limits = words(f"--{prefix}data.tasks.sst_texts.limit 1600 --{prefix}data.tasks.sts_texts.limit 1600")
-        return files("train", texts, prefix) + files("validation", pairs, prefix) + limits
-
+    labels = {"sentiment": "sst"}
+    over = ["--config", str(ROOT / "benchmarks" / "cs224n.yaml"), *encoder]
+    vanilla = [*files("train", labels), *files("validation", {**labels, **pairs}), *over]
+    vanilla += words("--data.tasks.sentiment.limit 1600")
+    contrastive = [*files("train", texts), *files("validation", pairs), *over]
+    contrastive += words("--data.tasks.sst_texts.limit 1600 --data.tasks.sts_texts.limit 1600")
     scores = (OVERALL, "val/sentiment/accuracy", "val/paraphrase/accuracy", "val/similarity/pearson")
     report = [word for score in scores for word in ("--report", score)]
-    over = ["--config", str(ROOT / "benchmarks" / "cs224n.yaml"), *encoder]
-    second = [f"--stage2.{word.removeprefix('--')}" if word.startswith("--") else word for word in over]
-    first = ["--recipe", "cs224n_pretrain", "--vary", "then=cs224n_vanilla", *over, *second]
-    later = ["--recipe", "cs224n_vanilla", "--vary", "then=cs224n_pretrain_after_sentiment", *over, *second]
-    later += words("--stage2.keep_heads true")
-    kept = files("validation", {"sentiment": "sst"}, "stage2.")
+    after = [*words("--recipe cs224n_pretrain_after_sentiment --keep_heads true"), *contrastive]
     return {
         "cs224n-table-1": Study(
             "CS224N, Table 1: sentiment alone, and with the contrastive loss in turns",
-            [*words("--vary recipe=cs224n_vanilla,cs224n_fusion"), *over, *vanilla(), *report],
+            [*words("--vary recipe=cs224n_vanilla,cs224n_fusion"), *vanilla, *report],
             counts=OVERALL,
         ),
         "cs224n-table-1-contrastive-first": Study(
             "CS224N, Table 1: contrastive, then sentiment",
-            [*first, *contrastive(), *vanilla("stage2."), *report],
+            [*words("--recipe cs224n_vanilla"), *vanilla, *report],
+            before=[*words("--recipe cs224n_pretrain"), *contrastive],
             counts=OVERALL,
         ),
         "cs224n-table-1-supervised-first": Study(
             "CS224N, Table 1: sentiment, then contrastive",
-            [*later, *vanilla(), *contrastive("stage2."), *kept, *report],
+            [*after, *files("validation", labels), *report],
+            before=[*words("--recipe cs224n_vanilla"), *vanilla],
             counts=OVERALL,
         ),
     }
@@ -228,10 +223,10 @@ class Cells:
     def __init__(self, folder: Path, made: Mapping[str, Study], encoder: Path) -> None:
         self.made = made
         there = {name: folder / name for name in made if (folder / name / "table.json").exists()}
-        self.tables, self.plans = (
-            {name: _read(place / file, encoder) for name, place in there.items()}
-            for file in ("table.json", "plan.json")
-        )
+        self.tables = {
+            name: _named(json.loads((at / "table.json").read_text()), encoder) for name, at in there.items()
+        }
+        self.plans = {name: _named(cell_configurations(at), encoder) for name, at in there.items()}
 
     def of(self, name: str) -> list[tuple[tuple[str, ...], dict[int, float]]]:
         """Returns labels and scores by seed of the finished cells of a study."""
@@ -250,8 +245,8 @@ class Cells:
         return found[0]
 
 
-def _read(path: Path, encoder: Path) -> Any:  # Any: what JSON holds
-    return json.loads(path.read_text().replace(str(encoder), encoder.name))
+def _named(content: object, encoder: Path) -> Any:  # Any: what JSON holds
+    return json.loads(json.dumps(content).replace(str(encoder), encoder.name))
 
 
 def by_seed(cell: Mapping[str, Any], score: str) -> dict[int, float]:
@@ -386,8 +381,12 @@ def main() -> None:
     made = studies(options)
     for name in made if options.only is None else options.only:
         seeds = made[name].seeds or options.seeds
-        sweep = ["sweep", *made[name].words, "--seeds", str(seeds), "--output", str(options.out / name)]
-        do([*sweep, *(["--dry_run"] if options.dry_run else [])])
+        place, dry = options.out / name, ["--dry_run"] if options.dry_run else []
+        start = place.with_name(f"{name}-before")
+        if before := made[name].before:
+            do(["sweep", *before, "--seeds", str(seeds), "--keep_weights", "--output", str(start), *dry])
+        words = [*made[name].words, *(["--init_from", f"{start}/seed-{{seed}}"] if before else [])]
+        do(["sweep", *words, "--seeds", str(seeds), "--output", str(place), *dry])
     with held(options.out / "table"):
         cells = Cells(options.out, made, options.encoder)
         publish("papers", lines(options, cells), cells.tables, cells.plans, folder=options.results)

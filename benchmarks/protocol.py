@@ -28,7 +28,20 @@ from typing import Any, NamedTuple
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
-from runs import RESULTS, ROOT, command, do, drop_weights, held, keep, machine, markdown, mean_and_spread, publish
+from runs import (
+    RESULTS,
+    ROOT,
+    cell_configurations,
+    command,
+    do,
+    drop_weights,
+    held,
+    keep,
+    machine,
+    markdown,
+    mean_and_spread,
+    publish,
+)
 from timing import Contender, Turn, ratio_and_range, take_turns
 
 from contrastive_text import Run, SentenceEncoder
@@ -40,7 +53,7 @@ from contrastive_text.evaluation.sts_data import STSPairs, find_sts
 from contrastive_text.metrics.bootstrap import PairedBootstrap, paired_bootstrap_spearman
 
 TASKS = ("STS12", "STS14", "STS15", "STS-B", "SICK-R")
-GEOMETRY = ("diagnose:alignment", "diagnose:uniformity", "diagnose:effective_rank")
+GEOMETRY = ("val/alignment", "val/uniformity", "val/effective_rank")
 DEVELOPMENT = "val/spearman"
 RATES = ("3e-5", "1e-4")
 BASELINE = "simcse"
@@ -120,7 +133,7 @@ class Protocol:
         self.out: Path = options.out
         self.folder = ROOT / "benchmarks" / "protocol"
         self.taken_over: dict[str, Any] = {}
-        """Plans of the sweeps whose rows are of an earlier result."""
+        """Configurations of the sweeps whose rows are of an earlier result."""
 
     def words(self, name: str) -> list[str]:
         """Returns the options of a method's runs."""
@@ -271,7 +284,7 @@ class Protocol:
 
     def publish(self) -> None:
         """Writes the table of all methods that are finished."""
-        geometry = [name.removeprefix("diagnose:").replace("_", " ") for name in GEOMETRY]
+        geometry = [name.removeprefix("val/").replace("_", " ") for name in GEOMETRY]
         header = ["", "rate", *TASKS, "mean", "against SimCSE", *geometry, "step, SimCSE's = 1"]
         ratios = json.loads(self.ratios().read_text()) if self.ratios().exists() else {}
         rows, table = [], []
@@ -312,9 +325,9 @@ class Protocol:
         return [METHODS[name].said, row["rate"], *scores, row["against"], *geometry]
 
     def configurations(self) -> dict[str, Any]:
-        """Returns the plans of all sweeps, by method and rate."""
-        plans = sorted(self.out.glob("*/*/plan.json"))
-        own = {str(plan.parent.relative_to(self.out)): json.loads(plan.read_text()) for plan in plans}
+        """Returns the configurations of all sweeps, by method and rate."""
+        tables = sorted(self.out.glob("*/*/table.json"))
+        own = {str(table.parent.relative_to(self.out)): cell_configurations(table.parent) for table in tables}
         return {**self.taken_over, **own}
 
 

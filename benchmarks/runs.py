@@ -191,3 +191,10 @@ def _write(path: Path, text: str) -> None:
     part_of = path.with_name(f"{path.name}.{os.getpid()}")
     part_of.write_text(text)
     part_of.replace(path)
+
+
+def cell_configurations(folder: Path) -> dict[str, Any]:  # Any: what YAML holds
+    """Returns the configuration of each cell of a sweep, of the run of its first seed."""
+    files = sorted(folder.glob("**/seed-*/config.yaml"), reverse=True)
+    found = {str(file.parent.parent.relative_to(folder)): yaml.safe_load(file.read_text()) for file in files}
+    return dict(sorted(found.items()))

@@ -47,3 +47,13 @@ def write_glue(folder: Path, rows: int = 24) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             tiny.write_texts(path, tuple(([head] if head else []) + lines))
     return folder
+
+
+def write_short(folder: Path) -> list[str]:
+    """Writes a grid of one cell and a configuration of two steps, and returns the options that name them."""
+    (folder / "short_grid.yaml").write_text("model.optimizer.lr: [1e-3]\ndata.batch_size: [8]\n")
+    (folder / "short_steps.yaml").write_text(
+        "data: {num_workers: 0}\ntrainer: {accelerator: cpu, max_steps: 2, max_epochs: -1}\n"
+    )
+    grid, steps = (str(folder / f"short_{name}.yaml") for name in ("grid", "steps"))
+    return ["--grid", grid, "--config", steps, "--seeds", "1"]

@@ -90,22 +90,7 @@ def small(words: Sequence[str], folder: Path) -> list[str]:
         kept += ["--trainer.max_steps", "2", "--trainer.accelerator", "cpu"]
         kept += ["--trainer.val_check_interval", "1"] if "--data.validation" in kept else []
     if kept[0] == "evaluate" and "glue" in kept:
-        kept += [
-            "--learning_rates",
-            "1e-3",
-            "--batch_sizes",
-            "8",
-            "--seeds",
-            "1",
-            "--steps",
-            "2",
-            "--tasks",
-            "CoLA",
-        ]
-    if kept[0] == "sweep":  # every stage of a chain
-        added = kept[len(words) :]
-        kept[len(words) :] = [
-            word.replace("--", "--all.", 1) if word.startswith("--") else word for word in added
-        ]
+        kept += [*glue_files.write_short(folder), "--tasks", "CoLA"]
+    if kept[0] == "sweep":
         kept += ["--seeds", "1"]
     return kept

@@ -106,7 +106,6 @@ def shell(line: str) -> None:
     if "--batch_size" in words:  # the one below takes its place
         place = words.index("--batch_size")
         del words[place : place + 2]
-    count = len(words)
     if words[1] in ("fit", "views", "sweep"):
         words += ["--data.batch_size", "8", "--data.num_workers", "0", "--model.encoder.max_length", "16"]
     if words[1] in ("fit", "sweep"):
@@ -114,9 +113,8 @@ def shell(line: str) -> None:
         words += ["--trainer.max_steps", steps, "--trainer.accelerator", "cpu"]
         words += ["--trainer.val_check_interval", "1"] if {"--data.validation", "--validation"} & {*words} else []
     if "glue" in words and words[1] == "evaluate":
-        words += ["--learning_rates", "1e-3", "--batch_sizes", "8", "--seeds", "1", "--steps", "2"]
-    if words[1] == "sweep":  # in every stage; a grid of more than four cells is checked and not run
-        words[count:] = [f"--all.{word[2:]}" if word.startswith("--") else word for word in words[count:]]
+        words += glue_files.write_short(Path())
+    if words[1] == "sweep":  # a grid of more than four cells is checked and not run
         words += ["--seeds", "1"] if line.count(",") < 4 else ["--dry_run"]
     assert run(words[1:]) == 0, line
 

@@ -224,12 +224,13 @@ class Evaluate(TextsCommand):
     tasks: Annotated[
         Sequence[str], {"metavar": "NAME"}, "of GLUE, retrieval or mteb: MRPC, NanoNQ, STSBenchmark, ...; all"
     ] = ()
-    learning_rates: Annotated[Sequence[float], {"metavar": "RATE"}, "of GLUE's grid; 1e-5 2e-5 3e-5"] = ()
-    batch_sizes: Annotated[Sequence[int], {"metavar": "ROWS"}, "of GLUE's grid; 16 32"] = ()
-    seeds: Annotated[Sequence[int], {"metavar": "N"}, "of each of its cells: how many, or which; 5"] = ()
-    epochs: Annotated[int | None, {"metavar": "N"}, "of its runs; 10"] = None
-    steps: Annotated[int | None, {"metavar": "N"}, "of its runs, in place of epochs"] = None
-    config: Annotated[Sequence[Path], ReadPath(), {"metavar": "FILE"}, "YAML files over its recipe glue"] = ()
+    grid: Annotated[
+        Path | None, ReadPath(), {"metavar": "FILE"}, "grid of GLUE's runs, as in sweep; that of RoBERTa"
+    ] = None
+    seeds: Annotated[Sequence[int], {"metavar": "N"}, "of each cell of GLUE's grid: how many, or which; 5"] = ()
+    config: Annotated[
+        Sequence[Path], ReadPath(), {"metavar": "FILE"}, "YAML files that override GLUE's recipe glue"
+    ] = ()
     runs: Annotated[
         Path | None, WrittenFolder(around_inputs=True), "its runs, of which finished ones stay; runs/glue"
     ] = None
@@ -318,21 +319,16 @@ class Completion:
 class Sweep:
     """A grid of runs: fit with every combination of values, under every seed; other options are those of fit."""
 
+    grid: Annotated[Path | None, ReadPath(), {"metavar": "FILE"}, "YAML file of keys with lists of values"] = None
     vary: Annotated[
         Sequence[str],
         {"action": "append", "nargs": None, "metavar": "KEY=VALUE,VALUE,..."},
-        "what varies; a value is a number, a word, none, Class(rate=0.3), Class+Class or @FILE.yaml",
-    ] = ()
-    then: Annotated[
-        Sequence[str],
-        ReadPath(),
-        {"action": "append", "nargs": None, "metavar": "STAGE"},
-        "a further stage from the weights of the one before: a recipe or a YAML file; its options: --stage2.KEY",
+        "a further key: values as fit takes them, none, Class(rate=0.3) or [Class, Class(rate=0.3)]",
     ] = ()
     seeds: Annotated[Sequence[int], "how many; or which, of two or more"] = (3,)
-    output: Annotated[Path, WrittenFolder(key="plan.json", around_inputs=True), "of this sweep alone"] = Path(
-        "runs/sweep"
-    )
+    output: Annotated[
+        Path, WrittenFolder(key="table.json", around_inputs=True), "folder of the runs and tables of this sweep"
+    ] = Path("runs/sweep")
     select: Annotated[
         str | None, {"metavar": "val/FIGURE"}, "what chooses the validation and the weights that count"
     ] = None
@@ -340,13 +336,13 @@ class Sweep:
     report: Annotated[
         Sequence[str],
         {"action": "append", "nargs": None, "metavar": "FIGURE"},
-        "what the table shows: val/FIGURE, SUITE:TASK, SUITE:mean or diagnose:FIGURE; what chooses, without it",
+        "figure of the table: val/FIGURE, SUITE:TASK or SUITE:mean; the figure that chooses, without it",
     ] = ()
     report_data: Annotated[
         str | None, ReadPath(), "folder of the suites' data sets; hub: STS and NanoBEIR from the hub"
     ] = None
     report_pooler: Annotated[
-        str | None, {"metavar": "NAME"}, "what the best weights are measured with, as in evaluate; their own"
+        str | None, {"metavar": "NAME"}, "pooler that measures the best weights, as in evaluate; their own"
     ] = None
     format: Annotated[Literal["markdown", "csv", "json"], "of the printed table"] = "markdown"
     dry_run: Annotated[bool, "check all configurations and run nothing"] = False

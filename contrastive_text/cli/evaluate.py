@@ -55,8 +55,7 @@ _READ_BY: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("device", "pooler", "backend", "dtype"), _ENCODES),
     "cache": _CACHED,
     "tasks": ("glue", "retrieval", "mteb"),
-    **dict.fromkeys(("learning_rates", "batch_sizes", "seeds", "epochs", "steps", "config"), ("glue",)),
-    "runs": ("glue",),
+    **dict.fromkeys(("grid", "seeds", "config", "runs"), ("glue",)),
     "format": ("files", *_SUITES),
     "output": ("files", *_SUITES),
 }

@@ -1,116 +1,101 @@
-"""The command that runs a grid of fits and makes a table of it."""
+"""The command that runs a grid of fits, each in its own process, and writes a table of their scores."""
 
 from __future__ import annotations
 
+import json
+import math
 import shlex
+import shutil
+import signal
+import subprocess
+import sys
 import textwrap
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from types import FrameType
+from typing import Literal, NoReturn
 
 from contrastive_text.cli.commands import Sweep
-from contrastive_text.cli.options import paths_of
-from contrastive_text.cli.paths import RUN_READS, check_paths
-from contrastive_text.cli.sweep_checks import check_cells, check_words, chosen_by, noted
-from contrastive_text.cli.sweep_job import Job, check_weights
-from contrastive_text.cli.sweep_runs import run_all
-from contrastive_text.cli.sweep_scores import SweepScores, check_reports
+from contrastive_text.cli.sweep_checks import check_cells, check_words, read_reports, usual_score, with_seed
 from contrastive_text.cli.train import quieten
-from contrastive_text.cli.words import option_values
+from contrastive_text.cli.words import SHORT, option_value
+from contrastive_text.core.class_paths import trusted
 from contrastive_text.core.errors import InvalidValueError, RunError
-from contrastive_text.core.storage.disk import replacing
+from contrastive_text.core.storage.disk import held, replacing
 from contrastive_text.core.terminal import say
-from contrastive_text.metrics.verdicts import usual_mode
+from contrastive_text.inference.model_parts import pooler_name, pooler_of
+from contrastive_text.metrics.verdicts import Mode, usual_mode
+from contrastive_text.recipes.layers import read_config
 from contrastive_text.runs.report.heat_map import heat_map, picture, points
-from contrastive_text.runs.sweeps import Cell, SweepFolder, SweepTable, parse_vary, plan
+from contrastive_text.runs.sweeps import Axis, Cell, SweepRun, SweepTable, parse_vary, plan, read_grid
+from contrastive_text.training.run_folder import CONFIG, changed_options
 
 _FORMATS: Mapping[str, tuple[str, Callable[[SweepTable], str]]] = {
     "markdown": ("table.md", SweepTable.markdown),
     "csv": ("table.csv", SweepTable.csv),
     "json": ("table.json", SweepTable.json),
 }
-"""Name of a format -> its file, and what makes it."""
+"""Name of a format -> its file, and the method that renders it."""
 _MOST_SEEDS = 10_000
 _TITLE = 40
 """Letters in a line of a figure's title, as the narrowest has room for."""
+_WAIT = 1.0
+"""Seconds until a process checks again whether another process has finished a run."""
 
 
-def sweep(options: Sweep) -> None:
-    """Runs every cell of a grid under every seed that isn't finished, and writes the tables as it goes.
+def sweep(options: Sweep) -> SweepTable | None:
+    """Runs every cell of a grid under every seed that isn't finished, and writes the tables after each run.
+
+    Returns:
+        The table; None of a dry run.
 
     Raises:
         ValueError: A configuration that ``fit`` would refuse, before anything is run.
         RuntimeError: Runs failed; the others were done.
     """
     quieten()
-    axes = [parse_vary(typed) for typed in options.vary]
-    cells, seeds = plan(axes, options.then), read_seeds(options.seeds)
-    check_reports(options)
-    check_words(options.fit, axes, cells, options.select)
-    configs = check_cells(cells, options.fit)
-    for cell in cells:
-        for stage, config in zip(cell.stages, configs[cell.name], strict=True):
-            files = option_values(cell.words(options.fit, stage), "--config")
-            check_paths(RUN_READS | paths_of(Sweep), {**config, **vars(options), "config": files})
-    last = {name: stages[-1] for name, stages in configs.items()}
-    first = last[cells[0].name]
-    select = options.select or chosen_by(first)
-    mode = first["checkpoint"]["mode"] or usual_mode(select)
-    scores = SweepScores(options, select, mode)
-    scores.check(last)
-    job = Job(options.fit, SweepFolder(options.output), options.keep_weights, options.select, scores, last)
-    _say_grid(cells, seeds, options.output)
+    axes = [*(read_grid(options.grid) if options.grid else ()), *map(parse_vary, options.vary)]
+    axes = [Axis(",".join(SHORT.get(key, key) for key in axis.name.split(",")), axis.values) for axis in axes]
+    cells, seeds = plan(axes), read_seeds(options.seeds)
+    check_words(options.fit, axes)
+    runs = Runs(options, cells, seeds)
+    counts = [_counted(len(cells), "cell"), _counted(len(seeds), "seed"), _counted(len(runs.every), "run")]
+    say(f"{counts[0]} x {counts[1]} = {counts[2]}, in {options.output}")
     if options.dry_run:
-        _say_commands(job, cells, seeds[0])
-        return
+        for cell in cells:
+            say(f"  {cell.name}:\n    contrastive-text {shlex.join(runs.words(cell, seeds[0]))}")
+        return None
+    runs.check_folders()
+    options.output.mkdir(parents=True, exist_ok=True)
     names = [axis.name for axis in axes]
-    notes = [noted(cell, configs[cell.name], select) for cell in cells]
-    job.folder.check_plan(names, {name: config for note in notes for name, config in note.items()})
-    check_weights(job, cells, seeds)
 
     def tabulate() -> SweepTable:
-        found = [job.folder.read(cell, seed) for cell in cells for seed in seeds]
-        runs = [run for run in found if run is not None]
-        table = SweepTable(names, cells, runs, seeds, select, options.take, mode, scores.reports)
-        for name, made in _FORMATS.values():
+        table = SweepTable(
+            names, cells, runs.results(), seeds, runs.select, options.take, runs.mode, runs.reports
+        )
+        for name, render in _FORMATS.values():
             with replacing(options.output / name) as file:
-                file.write(f"{made(table)}\n".encode())
+                file.write(f"{render(table)}\n".encode())
         return table
 
-    run_all(job, cells, seeds, tabulate)
+    _run_all(runs, tabulate)
     table = tabulate()
     draw(table, options.output)
     say(_FORMATS[options.format][1](table))
     if failures := table.failures():
         raise RunError(
-            f"sweep: {len(failures)} of {len(cells) * len(seeds)} runs failed, the first, "
-            f"{' | '.join(failures[0].labels)}, with: {failures[0].error}; the same command tries them again"
+            f"sweep: {len(failures)} of {len(runs.every)} runs failed, the first, "
+            f"{Cell(failures[0].labels).name}, with: {failures[0].error}; the same command tries them again"
         )
-
-
-def _say_grid(cells: Sequence[Cell], seeds: Sequence[int], output: Path) -> None:
-    numbers = sorted({len(cell.stages) for cell in cells})
-    stages = f" of {' or '.join(map(str, numbers))} stages" if numbers != [1] else ""
-    counts = [
-        _counted(len(cells), "cell"),
-        _counted(len(seeds), "seed"),
-        _counted(len(cells) * len(seeds), "run"),
-    ]
-    say(f"{counts[0]} x {counts[1]} = {counts[2]}{stages}, in {output}")
+    return table
 
 
 def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _say_commands(job: Job, cells: Sequence[Cell], seed: int) -> None:
-    for cell in cells:
-        say(f"  {cell.name}:")
-        for stage in cell.stages:
-            say(f"    contrastive-text {shlex.join(job.words(cell, seed, stage))}")
-
-
-def read_seeds(given: Sequence[int]) -> list[int]:
+def read_seeds(numbers: Sequence[int]) -> list[int]:
     """Returns the seeds: 1 to N for a single number, or those that are named.
 
     Raises:
@@ -120,23 +105,250 @@ def read_seeds(given: Sequence[int]) -> list[int]:
         >>> read_seeds([3]), read_seeds([1, 5])
         ([1, 2, 3], [1, 5])
     """
-    if len(given) == 1 and given[0] > _MOST_SEEDS:
-        raise InvalidValueError(f"--seeds: expected at most {_MOST_SEEDS:,} of them, got {given[0]}; name fewer")
-    seeds = [*range(1, given[0] + 1)] if len(given) == 1 else [*given]
+    if len(numbers) == 1 and numbers[0] > _MOST_SEEDS:
+        raise InvalidValueError(
+            f"--seeds: expected at most {_MOST_SEEDS:,} of them, got {numbers[0]}; name fewer"
+        )
+    seeds = [*range(1, numbers[0] + 1)] if len(numbers) == 1 else [*numbers]
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        said = " ".join(map(str, given))
-        raise InvalidValueError(f"--seeds: expected a number of 1 or more, or different seeds, got {said}")
+        got = " ".join(map(str, numbers))
+        raise InvalidValueError(f"--seeds: expected a number of 1 or more, or different seeds, got {got}")
     return seeds
 
 
+class Runs:
+    """The runs of a sweep: their options of ``fit``, their folders, and the scores that are measured of them.
+
+    All configurations are parsed and built, and the data of all reports are read, before the first run.
+
+    Args:
+        options: Options of the command.
+        cells: The grid.
+        seeds: Seeds of every cell.
+
+    Attributes:
+        every: All pairs of a cell and a seed, seed by seed.
+        errors: Pair -> why its run failed.
+        select: The figure of the validation that chooses.
+        mode: Whether a high value of it is good.
+        reports: Figures of the table.
+
+    Raises:
+        ValueError: A configuration that ``fit`` would refuse, two equal ones, or a report that can't be measured.
+    """
+
+    def __init__(self, options: Sweep, cells: Sequence[Cell], seeds: Sequence[int]) -> None:
+        self._options = options
+        self.every = [(cell, seed) for seed in seeds for cell in cells]
+        self.errors: dict[tuple[Cell, int], str] = {}
+        self._configs = check_cells(cells, options, seeds[0])
+        first = self._configs[cells[0]]
+        self.select = options.select or str(first["checkpoint"]["monitor"] or usual_score(first))
+        self.mode: Mode = first["checkpoint"]["mode"] or usual_mode(self.select)
+        pooler = None if options.report_pooler is None else pooler_of(options.report_pooler)
+        self._suffix = "" if pooler is None else f" ({pooler_name(pooler)})"
+        self.reports = read_reports(options, self.select, self.mode, self._suffix)
+        self._parts = {part for report in self.reports for part in report.parts}
+
+    def place(self, cell: Cell, seed: int) -> Path:
+        """Returns the folder of a run."""
+        return self._options.output / cell.folder / f"seed-{seed}"
+
+    def lock(self, cell: Cell, seed: int) -> Path:
+        """Returns the path that a process locks while it is at work on a run."""
+        return self.place(cell, seed).with_name(f"seed-{seed}.run")
+
+    def read(self, cell: Cell, seed: int) -> SweepRun | None:
+        """Returns the scores of a run; None until it is trained and measured."""
+        return SweepRun.read(cell, seed, self.place(cell, seed))
+
+    def results(self) -> list[SweepRun]:
+        """Returns all runs that are measured or have failed."""
+        failed = [SweepRun(cell.labels, seed, error=error) for (cell, seed), error in self.errors.items()]
+        measured = [self.read(*each) for each in self.every if each not in self.errors]
+        return [*(run for run in measured if run is not None), *failed]
+
+    def is_finished(self, cell: Cell, seed: int) -> bool:
+        """Returns whether a run is trained and has the scores of all reports."""
+        run = self.read(cell, seed)
+        return run is not None and self._parts <= run.scores.keys()
+
+    def words(self, cell: Cell, seed: int) -> list[str]:
+        """Returns the command of a run, from ``fit`` on."""
+        words = with_seed(cell.words(self._options.fit), seed)
+        if option_value(words, "--trainer.enable_progress_bar") is None:
+            words.append("--trainer.enable_progress_bar=false")
+        own = [f"--checkpoint.monitor={self.select}", f"--seed_everything={seed}"]
+        trust = [f"--trust={module}" for module in trusted()]
+        return ["fit", *trust, *words, *own, f"--folder={self.place(cell, seed)}"]
+
+    def check_folders(self) -> None:
+        """Checks that earlier runs in the folders have the options of this sweep, and weights for new reports.
+
+        Raises:
+            ValueError: A run of other options, or runs whose weights are gone.
+        """
+        gone = []
+        for cell, seed in self.every:
+            place = self.place(cell, seed)
+            if not (place / CONFIG).is_file():
+                continue
+            saved, config = read_config(place / CONFIG), self._configs[cell]
+            config = {**config, "checkpoint": {**config["checkpoint"], "monitor": self.select}}
+            changes = changed_options(saved, config, "seed_everything")
+            start = option_value(with_seed(cell.words(self._options.fit), seed), "--init_from")
+            if start is not None and start != saved.get("init_from"):
+                changes.append(f"init_from {start!r} instead of {saved.get('init_from')!r}")
+            if changes:
+                more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+                raise InvalidValueError(
+                    f"--output: expected the options of the run in {place}, got others: {'; '.join(changes[:3])}"
+                    f"{more}; give the same, or name another folder"
+                )
+            if self.read(cell, seed) and not self.is_finished(cell, seed) and not (place / "model").is_dir():
+                gone.append(str(place))
+        if gone:
+            raise InvalidValueError(
+                f"--report: expected runs with the scores of all reports, or with weights to measure, got "
+                f"{len(gone)} whose weights are gone; delete them to run them again: {' '.join(gone)}; or drop "
+                "the report"
+            )
+
+    def run(self, cell: Cell, seed: int) -> None:
+        """Trains a run or resumes it, measures its best weights, and removes them unless they are to stay."""
+        place = self.place(cell, seed)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        log, begun, known = place.with_suffix(".log"), time.perf_counter(), self.read(cell, seed)
+        scores = {} if known is None else dict(known.scores)
+        error = _call(self.words(cell, seed), log) if known is None else ""
+        for suite in dict.fromkeys(part.partition(":")[0] for part in self._parts - scores.keys()):
+            error = error or self._measure(suite, place, log, scores)
+        if error:
+            self.errors[cell, seed] = error.replace("checkpoint.monitor: ", "--select: ", 1)
+            return
+        SweepRun(cell.labels, seed, round(time.perf_counter() - begun, 1), scores=scores).write(place)
+        if not self._options.keep_weights:
+            for weights in ("checkpoints", "model"):
+                shutil.rmtree(place / weights, ignore_errors=True)
+
+    def _measure(self, suite: str, place: Path, log: Path, scores: dict[str, float]) -> str:
+        """Adds the scores of a suite to those of a run. Returns why it failed; empty if it didn't."""
+        output = place.with_suffix(".json")
+        words = ["evaluate", str(place / "model"), "--suite", suite, "--data", str(self._options.report_data)]
+        words += [] if self._options.report_pooler is None else ["--pooler", self._options.report_pooler]
+        if error := _call([*words, "--format", "json", "--output", str(output)], log, mode="ab"):
+            return error
+        (table,) = json.loads(output.read_text(encoding="utf-8"))[suite]["models"].values()
+        output.unlink()
+        for task in table["tasks"]:
+            scores[f"{suite}:{task['task']}{self._suffix}"] = math.nan if task["score"] is None else task["score"]
+        return ""
+
+
+def _call(words: Sequence[str], log: Path, mode: Literal["wb", "ab"] = "wb") -> str:
+    """Runs a command in a process, whose output goes into a file. Returns why it failed; empty if it didn't.
+
+    Raises:
+        SystemExit: A signal stopped this process. The command gets SIGTERM, on which ``fit`` saves a checkpoint.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001  # Python's signature
+        raise SystemExit(128 + number)
+
+    former = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with (
+            log.open(mode) as file,
+            subprocess.Popen(
+                [sys.executable, "-m", "contrastive_text", *words],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # a Ctrl-C is of this process alone
+            ) as process,
+        ):
+            try:
+                status = process.wait()
+            except SystemExit:
+                process.terminate()
+                process.wait()
+                say(f"stopped; the same command resumes the run of {log}")
+                raise
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+    if status == 0:
+        return ""
+    reason = log.read_text(encoding="utf-8", errors="replace").rpartition("error: ")[2]
+    return " ".join(reason.split())[:300] or f"see {log}"
+
+
+def _run_all(runs: Runs, tabulate: Callable[[], SweepTable]) -> None:
+    """Runs what isn't finished, seed by seed. Skips a run that another process is at work on until it ends."""
+    waiting = [each for each in runs.every if not runs.is_finished(*each)]
+    if len(waiting) < len(runs.every):
+        say(f"{len(runs.every) - len(waiting)} of them finished before")
+    seconds: list[float] = []
+    tabulate()
+    while waiting:
+        busy = []
+        for cell, seed in waiting:
+            with held(runs.lock(cell, seed)) as is_mine:
+                if not is_mine or _is_at_work(runs.place(cell, seed)):
+                    busy.append((cell, seed))
+                elif not runs.is_finished(cell, seed):  # by another process, meanwhile
+                    begun = time.perf_counter()
+                    runs.run(cell, seed)
+                    seconds.append(time.perf_counter() - begun)
+                    _say_run(runs, tabulate(), cell, seed, seconds)
+        if len(busy) == len(waiting):
+            time.sleep(_WAIT)
+        waiting = busy
+
+
+def _is_at_work(place: Path) -> bool:
+    """Returns whether the fit of a killed sweep still runs in a folder."""
+    with held(place) as is_free:
+        return not is_free
+
+
+def _say_run(runs: Runs, table: SweepTable, cell: Cell, seed: int, seconds: Sequence[float]) -> None:
+    run = next(run for run in table.runs if (run.labels, run.seed) == (cell.labels, seed))
+    scores = ", ".join(f"{report.name} {figure:.2f}" for report, figure in table.reported(run).items())
+    left = len(runs.every) - len(table.runs)
+    result = f"failed: {run.error}" if run.error else scores
+    say(f"{cell.name}, seed {seed}: {result} ({seconds[-1]:.0f} s){time_left(seconds, left)}")
+
+
+def time_left(seconds: Sequence[float], runs: int) -> str:
+    """Returns how long the remaining runs will take, in one process.
+
+    Args:
+        seconds: Seconds of the runs so far.
+        runs: Number of the remaining runs.
+
+    Example:
+        >>> time_left([50.0, 70.0], 5), time_left([0.5], 1), time_left([9.0], 0)
+        ('; 5 runs left, about 5 min', '; 1 run left, about 1 s', '')
+    """
+    expected = sum(seconds) / len(seconds) * runs
+    if not runs:
+        return ""
+    if expected < 120:
+        long = f"{math.ceil(expected)} s"
+    else:
+        long = f"{expected / 60:.0f} min" if expected < 7200 else f"{expected / 3600:.1f} h"
+    return f"; {_counted(runs, 'run')} left, about {long}"
+
+
 def draw(table: SweepTable, folder: Path) -> None:
-    """Draws the first report: as a heat map of two keys, or the points of one; three or more have tables only."""
+    """Draws the first report: a heat map of two keys, or points of one. Other grids have tables only."""
     column = table.columns()[0]
     figures = {cell.labels: column.spread(cell) for cell in table.cells}
     labels = [list(dict.fromkeys(each)) for each in zip(*figures, strict=True)]
     over = f", mean ± sd over {len(table.seeds)} seeds" if len(table.seeds) > 1 else ""
     title = textwrap.fill(f"{column.report.title}{over}", _TITLE)
-    if len(labels) > 2:
+    if len(labels) not in (1, 2):
         return
     try:
         if len(labels) == 1:

@@ -1,4 +1,4 @@
-"""What is checked before a sweep's first run: its words, and the configuration of every cell."""
+"""Checks of a sweep before its first run: its words, the configuration of every cell, and its reports."""
 
 from __future__ import annotations
 
@@ -7,47 +7,41 @@ import io
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from typing import TextIO
 
-from jsonargparse import Namespace, get_loader
-from pytorch_lightning.cli import LightningArgumentParser
+from jsonargparse import get_loader
 
 from contrastive_text.cli.answers import constructor_answer
+from contrastive_text.cli.commands import Sweep
 from contrastive_text.cli.configuration import configured
-from contrastive_text.cli.words import expand_recipes
+from contrastive_text.cli.options import paths_of
+from contrastive_text.cli.paths import RUN_READS, check_paths
+from contrastive_text.cli.words import expand_recipes, option_values, with_values
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.misspelt import nearest
+from contrastive_text.evaluation.suites import SUITES, read_suites
+from contrastive_text.metrics.verdicts import Mode, usual_mode
 from contrastive_text.recipes.layers import Config
-from contrastive_text.runs.sweeps import Axis, Cell
-from contrastive_text.runs.sweeps.stages import split_stage
+from contrastive_text.runs.sweeps import Axis, Cell, Report
 from contrastive_text.training.callbacks import PAIR_SCORE, RANKING_SCORE, TASK_SCORE
-from contrastive_text.training.initial_weights import check_initial_weights
 from contrastive_text.training.run import Run
+from contrastive_text.training.run_folder import check_folder_options
 
 _OURS = {
     "seed_everything": "--seeds",
     "data.seed": "--seeds",
-    "trainer.default_root_dir": "--output",
-    "folder": "--output",
-    "export.dirpath": "--keep_weights, which keeps the model of each run in its own folder",
-    "checkpoint.dirpath": "--keep_weights, which keeps the checkpoints of each run in its own folder",
-    "ckpt_path": "--init_from, for each run starts anew",
+    "checkpoint.monitor": "--select",
+    **dict.fromkeys(("folder", "trainer.default_root_dir"), "--output"),
+    **dict.fromkeys(
+        ("export.dirpath", "checkpoint.dirpath"), "--keep_weights, which keeps them in each run's folder"
+    ),
+    "ckpt_path": "--init_from, because each run starts anew",
 }
-"""Option of ``fit`` that a sweep sets itself -> what to give in its place."""
-_OF_THE_FIRST = {
-    "init_from": "nothing, for a further stage begins with the weights of the one before",
-    "recipe": "--then, or --vary then=...",
-}
-"""The same of every stage but the first."""
+"""Option of ``fit`` that a sweep sets itself -> the option to give in its place."""
+_MEAN = "mean"
 
 
-def check_words(words: Sequence[str], axes: Sequence[Axis], cells: Sequence[Cell], select: str | None) -> None:
-    """Checks for options that a sweep sets itself, of stages that no cell has, or inside a part that varies.
-
-    Args:
-        words: Options of ``fit`` that all cells share.
-        axes: What varies.
-        cells: The grid.
-        select: What chooses, where it is given.
+def check_words(words: Sequence[str], axes: Sequence[Axis]) -> None:
+    """Checks that no option of ``fit`` is one that a sweep sets itself.
 
     Raises:
         ValueError: Such an option, or several processes of one sweep.
@@ -56,168 +50,145 @@ def check_words(words: Sequence[str], axes: Sequence[Axis], cells: Sequence[Cell
         raise InvalidValueError(
             "sweep: expected to be started once, got several processes; each run starts its own"
         )
-    given = [word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--")]
-    varied = [key for axis in axes for key in axis.name.split(",") if key != "then"]
-    ends = {cell.stages[-1] for cell in cells}
-    for key in (*given, *varied):
-        stage, plain = split_stage(key)
-        ours = _OURS if stage == 1 else _OURS | _OF_THE_FIRST
-        if select is not None and (stage in ends or stage is None):
-            ours = ours | {"checkpoint.monitor": f"{select} with --select alone"}
-        if plain in ours:
-            raise InvalidValueError(f"--{key}: expected none, for a sweep sets it, got one; give {ours[plain]}")
-        if stage is not None and stage > max(ends):
+    options = [word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--")]
+    for key in (*options, *(key for axis in axes for key in axis.name.split(","))):
+        if key in _OURS:
             raise InvalidValueError(
-                f"--{key}: expected a stage up to {max(ends)}, got one more; add it with --then"
+                f"--{key}: expected none, because a sweep sets it, got one; give {_OURS[key]}"
             )
-    for option in given:
-        for key in varied:
-            if _plain(option).startswith(f"{_plain(key)}."):
-                raise InvalidValueError(
-                    f"--{option}: expected no option inside of {key}, which varies, got one, that would override "
-                    "every value; write it into the values, as in Class(rate=0.3)"
-                )
 
 
-def _plain(key: str) -> str:
-    return key.replace(".init_args", "")
+def with_seed(words: Sequence[str], seed: int) -> list[str]:
+    """Returns options of ``fit`` with the seed in place of ``{seed}`` in the path of ``--init_from``."""
+    pairs = with_values(words, "--init_from")
+    return [word if path is None else f"--init_from={path.replace('{seed}', str(seed))}" for word, path in pairs]
 
 
-def check_cells(cells: Sequence[Cell], words: Sequence[str]) -> dict[str, list[Config]]:
-    """Returns the configurations of every cell's stages by its name, once all are parsed and then all are built.
-
-    Args:
-        cells: The grid.
-        words: Options of ``fit`` that all cells share.
+def check_cells(cells: Sequence[Cell], options: Sweep, seed: int) -> dict[Cell, Config]:
+    """Returns the configuration of every cell, once all are parsed and then all are built.
 
     Raises:
-        ValueError: A stage that ``fit`` would refuse, or that can't begin with the weights of the one before; two
-            cells of one configuration, one without validation, or a logger.
+        ValueError: A cell that ``fit`` would refuse, two cells of one configuration, or one without validation.
     """
-    configs: dict[str, list[Config]] = {}
-    parsed: list[list[tuple[LightningArgumentParser, Namespace]]] = []
+    configs: dict[Cell, Config] = {}
+    parsed = []
     for cell in cells:
-        stages = []
-        for stage in cell.stages:
-            with _named(cell, stage):
-                stages.append(configured("views", expand_recipes(cell.words(words, stage))))
-        parsed.append(stages)
-        read = [_config(parser, namespace) for parser, namespace in stages]
-        _check_config(cell, read)
-        same = next((name for name, known in configs.items() if known == read), None)
-        if same is not None:
+        words = with_seed(cell.words(options.fit), seed)
+        with _naming(cell):
+            parser, namespace = configured("views", expand_recipes(words))
+        config: Config = get_loader("yaml")(parser.dump(namespace, skip_none=False))
+        del config["n"]  # an option of ``views``
+        if (same := next((each for each, known in configs.items() if known == config), None)) is not None:
             raise InvalidValueError(
-                f"--vary: expected different runs, got one configuration for {same} and {cell.name}; drop a "
+                f"--vary: expected different runs, got one configuration for {same.name} and {cell.name}; drop a "
                 "value, or the option that overrides it"
             )
-        configs[cell.name] = read
-    for cell, stages in zip(cells, parsed, strict=True):
-        before: Run | None = None
-        for stage, (parser, namespace) in zip(cell.stages, stages, strict=True):
-            with _named(cell, stage):
-                run = Run(parser, namespace)
-                if before is not None:
-                    check_initial_weights(run.module, before.module, keep_heads=namespace["keep_heads"])
-            before = run
+        if usual_score(config) is None and not (options.select and _has_held_out(config)):
+            raise InvalidValueError(
+                f"data.validation: expected a file to score the runs on, got none for {cell.name}; give "
+                "--data.validation PAIRS.tsv, data.retrieval.files a folder, or data.task.held_out a file with "
+                "--select val/OBJECTIVE/loss"
+            )
+        check_folder_options(str(options.output), config["trainer"])
+        check_paths(
+            RUN_READS | paths_of(Sweep), {**config, **vars(options), "config": option_values(words, "--config")}
+        )
+        configs[cell] = config
+        parsed.append((cell, parser, namespace))
+    for cell, parser, namespace in parsed:
+        with _naming(cell):
+            Run(parser, namespace)
     return configs
 
 
-def _config(parser: LightningArgumentParser, namespace: Namespace) -> Config:
-    config: Config = get_loader("yaml")(parser.dump(namespace, skip_none=False))
-    for apart in ("n", "seed_everything"):  # of the command ``views``; and what differs from run to run
-        del config[apart]
-    return config
-
-
-def _check_config(cell: Cell, stages: Sequence[Config]) -> None:
-    if not validated(stages[-1]):
-        option = "--data.validation" if len(stages) == 1 else f"--stage{len(stages)}.data.validation"
-        raise InvalidValueError(
-            f"data.validation: expected a file to score the runs on, got none for {cell.name}; give "
-            f"{option} PAIRS.tsv, data.retrieval.files a folder, or data.task.held_out a file like the one to "
-            "train on"
-        )
-    for config in stages:
-        if config["trainer"]["logger"] is False or "CSVLogger" in str(config["trainer"]["logger"]):
-            raise InvalidValueError(
-                f"trainer.logger: expected none, or loggers beside the runs' own metrics.csv, got "
-                f"{config['trainer']['logger']} for {cell.name}; leave it out, for the table is made of that file"
-            )
-
-
-def noted(cell: Cell, stages: Sequence[Config], select: str) -> dict[str, Config]:
-    """Returns what the plan of a sweep notes of a cell: a name and a configuration for each stage.
-
-    What chooses the weights is written out, so that an option that says what would be chosen anyway is no change.
-
-    Args:
-        cell: A place of the grid.
-        stages: The configurations of its stages.
-        select: What chooses the weights of the last one.
-    """
-    names = [cell.name, *(f"{cell.name}, stage {stage}" for stage in cell.stages[1:])]
-    monitors = [*map(chosen_by, stages[:-1]), select]
-    found = {
-        name: {**config, "checkpoint": {**config["checkpoint"], "monitor": monitor}}
-        for name, config, monitor in zip(names, stages, monitors, strict=True)
-    }
-    found[cell.name]["then"] = [*cell.then]
-    return found
-
-
-def chosen_by(config: Config) -> str:
-    """Returns the figure by which ``fit`` chooses the best checkpoint.
-
-    Raises:
-        ValueError: Held-out rows alone, of which each objective has a loss.
-    """
-    usual = {"tasks": TASK_SCORE, "pairs": PAIR_SCORE, "retrieval": RANKING_SCORE, "": PAIR_SCORE}
-    chosen = config["checkpoint"]["monitor"] or usual.get(validated(config))
-    if chosen is None:
-        raise InvalidValueError(
-            "--select: expected the loss that chooses, for there are held-out rows alone, got none; give "
-            "--select val/OBJECTIVE/loss, of a stage before the last checkpoint.monitor"
-        )
-    return str(chosen)
-
-
-def validated(config: Config) -> str:
-    """Returns what validates a run: ``tasks``, else ``pairs``, ``retrieval`` or ``held_out``; empty for none."""
+def usual_score(config: Config) -> str | None:
+    """Returns the figure by which ``fit`` chooses the best checkpoint; None without scored validation files."""
     data = config["data"]
-    tasks = (data["tasks"] or {}).values()
-    if any(task["validation"] for task in tasks):
-        return "tasks"
-    if data["validation"]:
-        return "pairs"
-    held_out = data["task"]["held_out"] or any(task["held_out"] for task in tasks)
-    return "retrieval" if data["retrieval"]["files"] else "held_out" if held_out else ""
+    if config["checkpoint"]["monitor"]:
+        return str(config["checkpoint"]["monitor"])
+    if any(task["validation"] for task in (data["tasks"] or {}).values()):
+        return TASK_SCORE
+    return PAIR_SCORE if data["validation"] else RANKING_SCORE if data["retrieval"]["files"] else None
+
+
+def _has_held_out(config: Config) -> bool:
+    data = config["data"]
+    return bool(data["task"]["held_out"] or any(task["held_out"] for task in (data["tasks"] or {}).values()))
 
 
 @contextlib.contextmanager
-def _named(cell: Cell, stage: int) -> Iterator[None]:
-    """Keeps quiet what parsing or building a stage says; what is wrong is said with the name of the cell."""
-    said = io.StringIO()
-    place = f"in the cell {cell.name}" + (f", stage {stage}" if len(cell.stages) > 1 else "")
+def _naming(cell: Cell) -> Iterator[None]:
+    """Silences the parsing and building of a cell, and names the cell in an error."""
+    printed = io.StringIO()
+    logging.disable(logging.WARNING)
     try:
-        with speaking_to(said):
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             yield
     except SystemExit as error:  # the parser's answer
-        reason = said.getvalue().rpartition("error: ")[2].strip()
-        raise InvalidValueError(f"{place}: {reason}") from error
+        reason = printed.getvalue().rpartition("error: ")[2].strip()
+        raise InvalidValueError(f"in the cell {cell.name}: {reason}") from error
     except ValueError as error:
-        raise InvalidValueError(f"{place}: {constructor_answer(str(error)) or error}") from error
-
-
-@contextlib.contextmanager
-def speaking_to(file: TextIO) -> Iterator[None]:
-    """Sends what is printed, warned and logged into a file."""
-    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric")]
-    handlers = [each for logger in loggers for each in logger.handlers if type(each) is logging.StreamHandler]
-    streams = [(handler, handler.setStream(file)) for handler in handlers]
-    try:
-        with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-            yield
+        raise InvalidValueError(f"in the cell {cell.name}: {constructor_answer(str(error)) or error}") from error
     finally:
-        for handler, stream in streams:
-            if stream is not None:
-                handler.setStream(stream)
+        logging.disable(logging.NOTSET)
+
+
+def read_reports(options: Sweep, select: str, mode: Mode, suffix: str) -> list[Report]:
+    """Returns the figures of the table; the data of suites are read and checked.
+
+    Raises:
+        FileNotFoundError: No such folder of data sets.
+        ValueError: A figure that isn't one, a task without data, or an option that no report reads.
+    """
+    names = list(dict.fromkeys(options.report)) or [select]
+    suites = list(dict.fromkeys(name.partition(":")[0] for name in names if ":" in name))
+    if not select.startswith("val/"):
+        raise InvalidValueError(
+            f"--select: expected a figure of the validation such as {PAIR_SCORE}, because test files never "
+            f"choose, got {select}; report that with --report"
+        )
+    for name in names:
+        source, colon, _ = name.partition(":")
+        if not name.startswith("val/") and not (colon and source in SUITES):
+            raise InvalidValueError(
+                f"--report: expected val/FIGURE, or a task or mean of a suite ({', '.join(SUITES)}) as in "
+                f"sts:mean, got {name}{nearest(source, SUITES)}"
+            )
+        if colon and options.take == "last":
+            raise InvalidValueError(
+                f"--report {name}: expected --take best, got last: the best weights of a run are those that are "
+                "measured; drop --take, or report figures of the validation"
+            )
+    if suites and options.report_data is None:
+        raise InvalidValueError(
+            f"--report {suites[0]}: expected the folder of the suite's data sets, got none; give --report_data"
+        )
+    for option, value in (("report_data", options.report_data), ("report_pooler", options.report_pooler)):
+        if value is not None and not suites:
+            raise InvalidValueError(
+                f"--{option}: expected a report of a suite, such as sts:mean, got {' '.join(names)}; drop it"
+            )
+    data = read_suites(options.report_data or "", suites, where="--report_data") if suites else None
+    found = []
+    for name in names:
+        suite, colon, task = name.partition(":")
+        if not colon:
+            found.append(Report(name, mode if name == select else usual_mode(name)))
+            continue
+        assert data is not None
+        missing = SUITES[suite].missing(data)
+        if task not in (*missing, _MEAN):
+            known = [*missing, _MEAN]
+            raise InvalidValueError(
+                f"--report {name}: expected one of {', '.join(known)}, got {task}{nearest(task, known)}"
+            )
+        wanted = [task] if task != _MEAN else SUITES[suite].averaged or list(missing)
+        tasks = [each for each in wanted if not missing[each]]
+        if not tasks:
+            raise InvalidValueError(
+                f"--report {name}: expected its data in --report_data, got none; {missing[wanted[0]]}"
+            )
+        parts = tuple(f"{suite}:{each}{suffix}" for each in tasks)
+        over = ", ".join(tasks) if task == _MEAN else ""
+        found.append(Report(f"{name}{suffix}", usual_mode(name), parts, over=over))
+    return found

@@ -23,7 +23,6 @@ RUN_COMMANDS = ("fit", "validate", "test", "predict", "views", "sweep")
 """Commands that have the short spellings: those that take any key of a run's configuration."""
 _COLUMNS = re.compile(r"--([\w.]+[._])?columns")
 _PAIR = re.compile(r"(?P<name>\w+)=(?P<column>.+)", flags=re.DOTALL)
-_STAGE = r"(?P<stage>(?:stage\d+|all)\.)?"
 
 
 def with_values(words: Sequence[str], *names: str) -> Iterator[tuple[str, str | None]]:
@@ -84,7 +83,7 @@ def take_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def spelled_out(words: Sequence[str]) -> list[str]:
-    """Returns the words with short spellings written out, in ``--vary`` of a sweep too.
+    """Returns the words with short spellings written out.
 
     After an option that ends in ``columns``, words of NAME=COLUMN become one mapping; a name that comes twice
     has a list of columns.
@@ -93,10 +92,8 @@ def spelled_out(words: Sequence[str]) -> list[str]:
         ValueError: A key in both of its spellings.
 
     Example:
-        >>> spelled_out(["--lr", "3e-5", "--stage2.epochs=1"])
-        ['--model.optimizer.lr', '3e-5', '--stage2.trainer.max_epochs=1']
-        >>> spelled_out(["--vary", "lr=1e-5,3e-5", "--seeds", "3"])
-        ['--vary', 'model.optimizer.lr=1e-5,3e-5', '--seeds', '3']
+        >>> spelled_out(["--lr", "3e-5", "--epochs=1"])
+        ['--model.optimizer.lr', '3e-5', '--trainer.max_epochs=1']
         >>> spelled_out(["--columns", "anchor=searched", "positive=clicked", "--lr", "3e-5"])
         ['--data.task.columns', '{"anchor": "searched", "positive": "clicked"}', '--model.optimizer.lr', '3e-5']
         >>> spelled_out(["--lr", "1e-5", "--model.optimizer.lr=3e-5"])
@@ -106,19 +103,15 @@ def spelled_out(words: Sequence[str]) -> list[str]:
     known = {f"--{long}": short for short, long in SHORT.items()}
     long = {known[word.partition("=")[0]] for word in words if word.partition("=")[0] in known}
     found: list[str] = []
-    before = ""
     for word in _mapped(words):
-        option = re.fullmatch(rf"--{_STAGE}(?P<name>\w+)(?P<value>=.*)?", word, flags=re.DOTALL)
+        option = re.fullmatch(r"--(?P<name>\w+)(?P<value>=.*)?", word, flags=re.DOTALL)
         if option and (name := option["name"]) in SHORT:
-            if name in long and not option["stage"]:
+            if name in long:
                 raise InvalidValueError(
                     f"--{name}: expected one spelling of {SHORT[name]}, got both; drop --{name}, or the other"
                 )
-            word = f"--{option['stage'] or ''}{SHORT[name]}{option['value'] or ''}"
-        elif before == "--vary" or word.startswith("--vary="):
-            word = _axis(word)
+            word = f"--{SHORT[name]}{option['value'] or ''}"
         found.append(word)
-        before = word
     return found
 
 
@@ -137,12 +130,3 @@ def _mapped(words: Sequence[str]) -> list[str]:
                 json.dumps({name: each[0] if len(each) == 1 else each for name, each in columns.items()})
             )
     return found
-
-
-def _axis(word: str) -> str:
-    """Returns an axis of a sweep, ``KEY[,KEY]=VALUE,...``, with its keys written out."""
-    prefix = "--vary=" if word.startswith("--vary=") else ""
-    keys, joined, values = word.removeprefix(prefix).partition("=")
-    parts = (re.fullmatch(rf"{_STAGE}(?P<name>.*)", key, flags=re.DOTALL) for key in keys.split(","))
-    named = [f"{part['stage'] or ''}{SHORT.get(part['name'], part['name'])}" for part in parts if part]
-    return f"{prefix}{','.join(named)}{joined}{values}"

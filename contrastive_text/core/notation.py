@@ -31,6 +31,21 @@ def typed_part(typed: str, where: str) -> dict[str, Any]:
     return part_of(expression(typed, where, "expected a part such as Class or Class(rate=0.3)"), where)
 
 
+def typed_value(typed: str, where: str) -> Any:  # Any: what YAML can hold
+    """Returns a plain value, a part, or a list of them.
+
+    Raises:
+        ValueError: Something else, or an argument without its name.
+
+    Example:
+        >>> typed_value("[DeleteTokens(rate=0.3), ReorderSpans]", "--vary")
+        [{'class_path': 'DeleteTokens', 'init_args': {'rate': 0.3}}, 'ReorderSpans']
+    """
+    return _argument(
+        expression(typed, where, "expected a value, a part such as Class(rate=0.3), or a list"), where
+    )
+
+
 def expression(typed: str, where: str, expected: str) -> ast.expr:
     """Returns what was typed as an expression, which is read and never run (ValueError where it is none)."""
     try:

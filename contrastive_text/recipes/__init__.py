@@ -13,6 +13,8 @@ from contrastive_text.core.errors import InvalidValueError
 
 BASE = Path(__file__).parent / "base.yaml"
 """What every run starts from."""
+GLUE_GRID = BASE.parent / "grids" / "glue.yaml"
+"""Grid of the fine-tuning runs of each task of GLUE."""
 
 
 def recipe_names() -> list[str]:

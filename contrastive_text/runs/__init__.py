@@ -12,13 +12,13 @@ if TYPE_CHECKING:
         Cell,
         Report,
         SeedDifference,
-        SweepFolder,
         SweepRun,
         SweepTable,
         paired_difference,
         parse_vary,
+        plan,
+        read_grid,
     )
-    from contrastive_text.runs.sweeps.plan import plan
     from contrastive_text.runs.verification import Found, verify
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "Found",
     "Report",
     "SeedDifference",
-    "SweepFolder",
     "SweepRun",
     "SweepTable",
     "TaskEnsemble",
@@ -36,6 +35,7 @@ __all__ = [
     "paired_difference",
     "parse_vary",
     "plan",
+    "read_grid",
     "verify",
     "write_report",
 ]

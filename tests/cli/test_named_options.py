@@ -26,7 +26,6 @@ PRINTERS: Mapping[str, Sequence[str]] = {
     "cli/arguments.py": ("evaluate", "compare"),
     "cli/glue.py": ("evaluate", "fit"),
     "cli/models.py": (*ENCODING, "evaluate", "compare", "diagnose", "merge", "postprocess", "report"),
-    "cli/words.py": ("sweep",),
     "cli/sweep": ("sweep",),
     "cli": ("fit",),
     "evaluation/suites.py": ("evaluate", "compare"),
@@ -47,8 +46,9 @@ PRINTERS: Mapping[str, Sequence[str]] = {
 All of them need an option, or with ``fit`` among them any: one runs the other.
 """
 OTHERS = {
-    "inference/published.py": "names an option of another project's script",
+    "inference/model_parts.py": "names an option of another project's script",
     "cli/completion.py": "looks for words that were typed",
+    "cli/sweep.py": "adds words for evaluate; sweep_checks.py has the advice",
     "cli/train.py": "adds a word for jsonargparse",
 }
 """Files whose options are no advice."""
@@ -72,10 +72,9 @@ def options_of(command: str) -> frozenset[str]:
 def has(command: str, option: str) -> bool:
     """Returns whether a command has an option, or a key below one."""
     name = option.rstrip(".")
-    stage = re.sub(r"^(stage(\w+\.|$)|all\.)", "", name) if command == "sweep" else name
     known = options_of(command)
-    below = any(stage.startswith(f"{each}.") or each.startswith(f"{stage}.") for each in known)
-    return stage in known or stage in ("", "KEY") or (below and command not in ENCODING)
+    below = any(name.startswith(f"{each}.") or each.startswith(f"{name}.") for each in known)
+    return name in known or name in ("", "KEY") or (below and command not in ENCODING)
 
 
 def literals(path: Path) -> Iterator[str]:

@@ -1,7 +1,8 @@
-"""The command sweep: a grid of tiny runs, taken up again, with failures, beside other processes."""
+"""The command sweep: a grid of tiny runs, resumed, failing, next to other processes, and measured afterwards."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,20 +13,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import sts_files
 import tiny
 from covering import rest_slow
 
-from contrastive_text.cli import run, sweep_job, sweep_runs
-from contrastive_text.cli.sweep import draw
-from contrastive_text.runs.sweeps import Cell, SweepFolder, SweepRun, SweepTable, read_validations
+from contrastive_text.cli import run, sweep
+from contrastive_text.core.storage.disk import held
+from contrastive_text.evaluation import CachedEncoder, sts_scores
+from contrastive_text.inference import SentenceEncoder
+from contrastive_text.runs.sweeps import Cell, SweepRun, SweepTable, read_validations
 
 Answer = Callable[[Sequence[str]], str]
-GRID = [
-    "--vary",
-    "model.views.anchor=none,FeatureCutoff(rate=0.5)",
-    "--vary",
-    "model.pooler=CLSPooler",
-]
+ONE = "model.pooler=MaxPooler"
 
 
 @pytest.fixture
@@ -35,78 +34,81 @@ def words(tiny_words: list[str], files: dict[str, str]) -> list[str]:
     return ["sweep", "--recipe", "simcse", *tiny_words, *fast]
 
 
-def state(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Time and content of what was kept of each run."""
-    return {
-        str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.glob("cells/*/*/cell.json")
-    }
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
+    """The commands that a sweep starts, which run in this process."""
+    started: list[Sequence[str]] = []
+
+    def call(words: Sequence[str], log: Path, mode: str = "wb") -> str:
+        started.append(words)
+        with log.open(mode[0]) as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+            status = run(words)
+        return "" if status == 0 else log.read_text().rpartition("error: ")[2].strip()
+
+    monkeypatch.setattr(sweep, "_call", call)
+    return started
+
+
+def test_a_grid_is_run_once_and_a_lost_run_again(
+    words: list[str], here: Path, calls: list[Sequence[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "grid.yaml").write_text("model.views.anchor: [none, 'FeatureCutoff(rate=0.5)']\n")
+    command = [
+        *words,
+        "--grid",
+        "grid.yaml",
+        "--vary",
+        "model.pooler=CLSPooler",
+        "--seeds",
+        "1",
+        "--output",
+        "out",
+    ]
+    assert run(command) == 0
+    said = capsys.readouterr().out
+    assert "2 cells x 1 seed = 2 runs, in out" in said
+    assert "none | CLSPooler, seed 1: val/spearman" in said
+    assert "; 1 run left, about " in said
+    out = here / "out"
+    assert (out / "table.md").read_text() in said
+    tables = {path.name: path.read_bytes() for path in out.iterdir() if path.suffix in (".md", ".png", ".svg")}
+    assert set(tables) == {"table.md", "heat_map.png", "heat_map.svg"}
+    assert not [*out.rglob("*.ckpt"), *out.rglob("*.safetensors")]
+    scores = {read_validations(path.parent)[-1]["val/spearman"] for path in out.glob("*/seed-1/config.yaml")}
+    assert len(scores) == 2  # the values had an effect
+
+    (lost,) = out.glob("none_CLSPooler/seed-1")
+    for file in lost.iterdir():
+        file.unlink()
+    assert run(command) == 0
+    assert "1 of them finished before" in capsys.readouterr().out
+    assert len(calls) == 3
+    assert {name: (out / name).read_bytes() for name in tables} == tables
 
 
 @pytest.mark.slow
-def test_a_grid_is_run_once_and_a_lost_cell_again(
-    words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = [*words, *GRID, "--seeds", "1", "--output", "grid"]
-    assert run(command) == 0
-    said = capsys.readouterr().out
-    grid = here / "grid"
-    assert "2 cells x 1 seed = 2 runs, in grid" in said
-    assert "none | CLSPooler, seed 1: val/spearman" in said
-    assert "; 1 run left, about " in said
-    assert (grid / "table.md").read_text() in said
-    tables = {path.name: path.read_bytes() for path in grid.iterdir() if path.suffix in (".md", ".png", ".svg")}
-    assert set(tables) == {"table.md", "heat_map.png", "heat_map.svg"}
-    before = state(grid)
-    assert len(before) == 2
-    assert not [*grid.rglob("*.ckpt"), *grid.rglob("*.safetensors")]
-    kept = [json.loads(content) for _, content in before.values()]
-    scores = {each["validations"][-1]["val/spearman"] for each in kept}
-    assert len(scores) == 2  # the values had an effect
-
-    lost = next(iter(before))
-    Path(lost).unlink()
-    assert run(command) == 0
-    assert "1 of them finished before" in capsys.readouterr().out
-    after = state(grid)
-    assert {path for path in before if before[path] != after[path]} == {lost}
-    assert [path.name for path in Path(lost).parent.glob("stage-1/version_*")] == ["version_0"]  # started anew
-    assert {name: (grid / name).read_bytes() for name in tables} == tables
-
-
 def test_a_cell_is_the_fit_that_its_command_says(
-    words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], here: Path, calls: list[Sequence[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    vary = ["--vary", "model.views.positive=FeatureCutoff(rate=0.5)+GaussianNoise", "--seeds", "5", "6"]
+    vary = ["--vary", "model.views.positive=[FeatureCutoff(rate=0.5), GaussianNoise]", "--seeds", "5", "6"]
     assert run([*words, *vary, "--keep_weights", "--output", "one", "--format", "json"]) == 0
     kept = (here / "one" / "table.json").read_text()
     assert kept in capsys.readouterr().out
-    config = here / "views.yaml"
-    config.write_text(
+    (here / "views.yaml").write_text(
         "model: {views: {positive: [{class_path: FeatureCutoff, init_args: {rate: 0.5}}, GaussianNoise]}}\n"
     )
-    assert (
-        run(
-            [
-                "fit",
-                *words[1:],
-                "--config",
-                str(config),
-                "--seed_everything",
-                "6",
-                "--trainer.default_root_dir",
-                "fit",
-            ]
-        )
-        == 0
-    )
-    (figures,) = read_validations(here / "fit")
-    assert json.loads(kept)["cells"][0]["runs"][1]["figures"] == figures
+    fit = ["fit", *words[1:], "--config", "views.yaml", "--seed_everything", "6", "--folder", "fit"]
+    assert run(fit) == 0
+    assert json.loads(kept)["cells"][0]["runs"][1]["figures"] == read_validations(here / "fit")[-1]
     assert len([*(here / "one").rglob("model.safetensors")]) == 2
     assert (here / "one" / "points.svg").exists()
+    assert len(calls) == 2
 
 
 @pytest.mark.slow
-def test_a_failing_cell_loses_no_other_and_is_tried_again(words: list[str], here: Path, answer: Answer) -> None:
+def test_a_failing_cell_loses_no_other_and_is_tried_again(
+    words: list[str], here: Path, answer: Answer, calls: list[Sequence[str]]
+) -> None:
     command = [*words, "--vary", "data.batch_size=8,1000", "--seeds", "1", "--output", "out"]
     said = answer(command)
     assert "1 of 2 runs failed, the first, 1000, with: " in said
@@ -114,165 +116,153 @@ def test_a_failing_cell_loses_no_other_and_is_tried_again(words: list[str], here
     table = (here / "out" / "table.md").read_text()
     assert "| 1000 | failed | 0 | | |" in table
     assert "- failed: 1000, seed 1: " in table
-    before = state(here / "out")
     answer(command)
-    after = state(here / "out")
-    assert [before[path] == after[path] for path in sorted(before)] == [False, True]  # 1000 first
+    assert [" ".join(each).count("--data.batch_size=1000") for each in calls] == [0, 1, 1]
 
 
 def test_a_dry_run_checks_and_runs_nothing(
     words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*words, *GRID, "--dry_run"]) == 0
+    vary = ["--vary", "model.views.anchor=none,FeatureCutoff(rate=0.5)", "--init_from", "a/seed-{seed}"]
+    assert run([*words, *vary, "--dry_run"]) == 0
     said = capsys.readouterr().out
     assert "2 cells x 3 seeds = 6 runs, in runs/sweep" in said
-    assert "'--model.views.anchor=[]' --model.pooler=CLSPooler --seed_everything=1" in said
+    assert "--init_from=a/seed-1 '--model.views.anchor=[]' " in said
+    assert "--checkpoint.monitor=val/spearman --seed_everything=1 --folder=runs/sweep/none/seed-1" in said
     assert list(here.iterdir()) == []
-
-
-ONE = "model.pooler=MaxPooler"
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     rest_slow([
-        ("", "--vary: expected KEY=VALUE,VALUE,..."),
-        ("model.poolr=MaxPooler", "no option 'model.poolr'; did you mean --model.pooler?"),
-        ("model.optimizer.lr=1e-3,fast", "in the cell fast: lr: expected float, got fast"),
-        ("model.views.anchor=none,FeatureCutof", "model.views: expected a class of this library"),
-        ("model.views.anchor=none,FeatureCutoff(rate=2)", "FeatureCutoff(rate=2): FeatureCutoff.rate: expected"),
-        ("model.views.anchor=none,FeatureCutoff+CropTokens", "in the cell FeatureCutoff+CropTokens: views.anc"),
-        ("data.batch_size=8,8.5", "in the cell 8.5:"),
-        ("model.optimizer.weight_decay=0.1,1e-1", "got one configuration for 0.1 and 1e-1"),
-        ("recipe=simcse,simsce", "recipe: expected a recipe"),
-        ("model.optimizer=AdamW(lr=1),AdamW(lr=2)", "--model.optimizer.lr: expected no option inside of"),
-        ("seed_everything=1,2", "--seed_everything: expected none, for a sweep sets it, got one; give --seeds"),
-        (f"{ONE} --export.dirpath x", "--export.dirpath: expected none"),
-        (f"{ONE} --data.validation null", "data.validation: expected a file to score the runs on"),
-        (f"{ONE} --select train/loss", "--select: expected a figure of the validation"),
-        (f"{ONE} --seeds 0", "--seeds: expected a number of 1 or more, or different seeds, got 0"),
-        (f"{ONE} --seeds 2 2", "different seeds, got 2 2"),
-    ], quick=4),
+        ("--vary model.poolr=MaxPooler", "no option 'model.poolr'; did you mean --model.pooler?"),
+        ("--vary model.optimizer.lr=1e-3,fast", "in the cell fast: lr: expected float, got fast"),
+        ("--vary model.views.anchor=none,FeatureCutof", "model.views: expected a class of this library"),
+        ("--vary model.views.anchor=none,FeatureCutoff(rate=2)", "FeatureCutoff(rate=2): FeatureCutoff.rate: ex"),
+        ("--vary model.views.anchor=[FeatureCutoff,CropTokens]", "in the cell [FeatureCutoff,CropTokens]: view"),
+        ("--vary model.optimizer.weight_decay=0.1,1e-1", "got one configuration for 0.1 and 1e-1"),
+        ("--vary recipe=simcse,simsce", "recipe: expected a recipe"),
+        ("--vary model.optimizer=AdamW(lr=1),AdamW(lr=2) --model.optimizer.lr 3", "one configuration for AdamW("),
+        ("--vary seed_everything=1,2", "expected none, because a sweep sets it, got one; give --seeds"),
+        ("--export.dirpath x", "--export.dirpath: expected none"),
+        ("--checkpoint.monitor val/loss", "--checkpoint.monitor: expected none, because a sweep sets it"),
+        ("--data.validation null", "data.validation: expected a file to score the runs on"),
+        ("--trainer.logger false", "got trainer.logger false; drop that"),
+        ("--grid list.yaml", "--grid list.yaml: expected a list of values under each key"),
+        ("--grid twice.yaml", "--grid twice.yaml: lr: expected different values, got 1 twice"),
+        ("--select train/loss", "--select: expected a figure of the validation"),
+        ("--select sts:mean", "because test files never choose, got sts:mean"),
+        ("--seeds 0", "--seeds: expected a number of 1 or more, or different seeds, got 0"),
+        ("--seeds 2 2", "different seeds, got 2 2"),
+        ("--report sts:mean", "expected the folder of the suite's data sets, got none; give --report_data"),
+        ("--report nonsense", "--report: expected val/FIGURE, or a task or mean of a suite (sts, sts-pearson, "),
+        ("--take last --report sts:mean --report_data data", "expected --take best, got last"),
+        ("--report_pooler CLSPooler", "--report_pooler: expected a report of a suite"),
+        ("--report sts:STS12 --report_data data --report_pooler CLSPoler", "CLSPoler"),
+        ("--report_data data", "--report_data: expected a report of a suite, such as sts:mean, got val/spearman"),
+        ("--report sts:STS13 --report_data data", "sts:STS13: expected its data in"),
+        ("--report sts:STS3 --report_data data", "expected one of STS12, STS13"),
+        ("--report transfer:mean --report_data data", "--report_data: expected the data"),
+    ], quick=6),
 )  # fmt: skip
 def test_what_is_wrong_is_said_before_the_first_run(
     words: list[str], here: Path, answer: Answer, more: str, said: str
 ) -> None:
-    assert said in answer([*words, *(["--vary", *more.split()] if more else [])])
-    assert list(here.iterdir()) == []
-
-
-def test_a_logger_of_a_file_is_refused_at_once(words: list[str], here: Path, answer: Answer) -> None:
-    (here / "silent.yaml").write_text("trainer: {logger: false}\n")
-    said = answer([*words, "--config", "silent.yaml", "--vary", ONE])
-    assert "trainer.logger: expected none, or loggers beside" in said and "got False for MaxPooler" in said
-    assert [path.name for path in here.iterdir()] == ["silent.yaml"]
+    (here / "data").mkdir()
+    (here / "data" / "stsb.test.tsv").write_text("sentence1\tsentence2\tscore\na b\tb\t1\nc\td\t2\n")
+    (here / "list.yaml").write_text("model.pooler: MaxPooler\n")
+    (here / "twice.yaml").write_text("lr: [1, 1]\n")
+    assert said in answer([*words, *more.split()])
+    assert not (here / "runs").exists()
 
 
 @pytest.mark.slow
-def test_the_folder_of_another_plan_is_refused(words: list[str], here: Path, answer: Answer) -> None:
+def test_a_run_of_other_options_is_refused_and_a_new_report_needs_weights(
+    words: list[str], here: Path, answer: Answer, calls: list[Sequence[str]]
+) -> None:
+    sts_files.write_tables(here / "data")
+    (here / "data" / "sts13.test.tsv").unlink()
     command = [*words, "--vary", "model.pooler=MeanPooler", "--seeds", "1", "--output", "out"]
-    assert run(command) == 0
-    before = state(here / "out")
+    assert run([*command, "--keep_weights"]) == 0
     said = answer([*command, "--model.optimizer.lr", "3e-3"])
-    assert "for the cell MeanPooler, got another: model.optimizer.init_args.lr was 0.01 and is 0.003" in said
-    assert "over model.pooler, got one over data.batch_size" in answer(
-        [*words, "--vary", "data.batch_size=4", "--output", "out"]
-    )
-    assert state(here / "out") == before
+    assert "run in out/MeanPooler/seed-1, got others: model.optimizer.lr 0.003 instead of 0.01; give" in said
+    assert "got others: init_from 'a' instead of None" in answer([*command, "--init_from", "a"])
+
+    # A suite is measured on weights that stayed, as evaluate does, and is in the table next to the choice.
+    report = ["--report", "sts:mean", "--report_data", "data"]
+    model = SentenceEncoder.from_pretrained(here / "out/MeanPooler/seed-1/model")
+    scores = [each.score for each in sts_scores(CachedEncoder(model), here / "data") if not each.missing]
+    assert run([*command, *report]) == 0
+    table = json.loads((here / "out" / "table.json").read_text())["cells"][0]
+    assert table["reports"]["sts:mean"]["mean"] == pytest.approx(sum(scores) / len(scores), abs=1e-12)
+    assert "sts:mean of STS12, " in (here / "out" / "table.md").read_text()
+    assert [words[0] for words in calls] == ["fit", "evaluate"]
+    said = answer([*command, *report, "--report_pooler", "CLSPooler"])
+    assert "got 1 whose weights are gone; delete them to run them again: out/MeanPooler/seed-1; or drop" in said
 
 
 @pytest.mark.slow
-def test_an_unknown_score_ends_the_sweep_at_its_first_run(words: list[str], here: Path, answer: Answer) -> None:
-    said = answer(
-        [*words, "--vary", "model.pooler=MeanPooler,MaxPooler", "--select", "val/sperman", "--output", "out"]
-    )
+def test_an_unknown_figure_is_answered_with_the_known_ones(
+    words: list[str], answer: Answer, calls: list[Sequence[str]]
+) -> None:
+    said = answer([*words, "--vary", ONE, "--select", "val/sperman", "--output", "out", "--seeds", "1"])
     assert "--select: expected a figure of the validation (val/" in said
     assert "val/spearman" in said
-    assert state(here / "out") == {}
+    assert len(calls) == 1
 
 
 @pytest.mark.slow
 def test_a_run_of_another_process_is_waited_for(
-    words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    here: Path,
+    calls: list[Sequence[str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    folder, cell = SweepFolder(here / "out"), Cell(("MeanPooler",))
-    other = folder.held(cell, 1)
-    place = other.__enter__()
-    assert place is not None
+    place = here / "out" / "MeanPooler" / "seed-1"
+    other = held(place.with_name("seed-1.run"))
+    assert other.__enter__()
 
     def finish(seconds: float) -> None:
         del seconds
-        folder.keep(place, SweepRun(cell.labels, 1, 1.0, [{"step": 2, "val/spearman": 12.5}]))
+        place.mkdir()
+        (place / "metrics.csv").write_text("step,val/spearman\n2,12.5\n")
+        SweepRun(("MeanPooler",), 1).write(place)
         other.__exit__(None, None, None)
 
-    monkeypatch.setattr(sweep_runs.time, "sleep", finish)
+    monkeypatch.setattr(sweep.time, "sleep", finish)
     assert run([*words, "--vary", "model.pooler=MeanPooler,MaxPooler", "--seeds", "1", "--output", "out"]) == 0
     said = capsys.readouterr().out
     assert "MaxPooler, seed 1: " in said
     assert "MeanPooler, seed 1: " not in said
     assert "| MeanPooler | **12.50** | 1 | | |" in said or "| MeanPooler | 12.50 | 1 | | |" in said
+    assert len(calls) == 1
 
 
-@pytest.mark.slow  # a process that imports everything
-def test_a_killed_sweep_goes_on(words: list[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = [*words, "--vary", "model.pooler=MeanPooler,MaxPooler,CLSPooler", "--seeds", "1", "--output", "out"]
-    command[command.index("--trainer.max_steps") + 1] = "20"
-    command += ["--trainer.max_epochs", "-1"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "contrastive_text", *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
-        until = time.monotonic() + 100
-        while not (before := state(here / "out")) and time.monotonic() < until:
-            time.sleep(0.01)
-        os.kill(process.pid, signal.SIGKILL)
-    assert len(before) == 1
-    assert len([*(here / "out").glob("cells/*/seed-1/stage-1/fit.log")]) <= 3
-    assert run(command) == 0
-    assert "of them finished before" in capsys.readouterr().out
-    after = state(here / "out")
-    assert len(after) == 3
-    assert before.items() <= after.items()
-    assert all(len([*Path(path).parent.glob("stage-1/version_*")]) == 1 for path in after)
-
-
-@pytest.mark.parametrize("by", [130, 1], ids=["after a step", "before the first"])
-def test_a_run_that_is_stopped_ends_the_sweep_and_is_not_kept(
-    by: int, words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.slow  # processes that import everything
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+def test_a_stopped_sweep_resumes_inside_the_run_that_it_was_in(
+    by: signal.Signals, words: list[str], here: Path, calls: list[Sequence[str]]
 ) -> None:
-    def stopped(words: Sequence[str]) -> int:
-        del words
-        try:
-            raise KeyboardInterrupt
-        except KeyboardInterrupt:
-            raise SystemExit(by)  # noqa: B904  # as Lightning does
-
-    monkeypatch.setattr(sweep_job, "run", stopped)
-    with pytest.raises(SystemExit) as left:
-        run([*words, "--vary", "model.pooler=MeanPooler,MaxPooler", "--seeds", "1", "--output", "out"])
-    assert left.value.code == 130
-    assert "stopped in MeanPooler, seed 1; the same command goes on" in capsys.readouterr().out
-    assert state(here / "out") == {}
-
-
-@pytest.mark.slow
-def test_a_run_leaves_nothing_of_its_processes(
-    words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    typed, seen = sys.argv, []
-
-    def fit(given: Sequence[str]) -> int:
-        assert sys.argv == [typed[0], *given]  # what Lightning starts further processes with
-        seen.append(os.environ.get("MASTER_PORT"))
-        os.environ["MASTER_PORT"] = "1"
-        print("error: none")
-        return 2
-
-    monkeypatch.setattr(sweep_job, "run", fit)
-    monkeypatch.delenv("MASTER_PORT", raising=False)
-    assert run([*words, "--vary", "model.pooler=MeanPooler,MaxPooler", "--seeds", "1", "--output", "out"]) == 2
-    assert seen == [None, None]
-    assert sys.argv == typed
-    del here
+    command = [*words, "--vary", "model.pooler=MeanPooler", "--seeds", "1"]
+    command[command.index("--trainer.max_steps") + 1] = "300"
+    command += ["--trainer.max_epochs", "-1", "--trainer.val_check_interval", "300"]
+    shell = [sys.executable, "-m", "contrastive_text", *command, "--output", "out"]
+    place = here / "out" / "MeanPooler" / "seed-1"
+    with subprocess.Popen(shell, stdout=subprocess.PIPE, text=True) as process:
+        until = time.monotonic() + 200
+        while not (place / "metrics.csv").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        os.kill(process.pid, by)
+        said = process.communicate(timeout=200)[0]
+    assert process.returncode == 128 + by
+    assert "the same command resumes the run of out/MeanPooler/seed-1.log" in said
+    assert [*place.glob("resume-step=*.ckpt")]
+    with held(place) as is_free:
+        assert is_free  # the fit has ended
+    assert run([*command, "--output", "out"]) == 0
+    assert "Resuming out/MeanPooler/seed-1 from " in (here / "out" / "MeanPooler" / "seed-1.log").read_text()
+    assert len(calls) == 1
 
 
 def test_without_matplotlib_there_are_tables(
@@ -281,24 +271,15 @@ def test_without_matplotlib_there_are_tables(
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
     cell = Cell(("a",))
-    draw(SweepTable(["x"], [cell], [SweepRun(cell.labels, 1, 0.0, [{"val/spearman": 1.0}])], [1]), here)
+    table = SweepTable(["x"], [cell], [SweepRun(cell.labels, 1, 0.0, [{"val/spearman": 1.0}])], [1])
+    sweep.draw(table, here)
     assert "note: no figure: sweep: expected matplotlib, found none" in capsys.readouterr().out
     assert list(here.iterdir()) == []
 
 
-@pytest.mark.slow  # four processes that import everything
-def test_cells_of_several_processes_follow_each_other(words: list[str], here: Path) -> None:
-    command = [*words, "--vary", "model.optimizer.weight_decay=0.0,0.1", "--seeds", "1", "--output", "out"]
-    command += ["--trainer.devices", "2", "--trainer.strategy", "ddp"]
-    done = subprocess.run([sys.executable, "-m", "contrastive_text", *command], capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    logs = [path.read_text() for path in (here / "out").glob("cells/*/seed-1/stage-1/fit.log")]
-    assert ["Starting with 2 processes" in log for log in logs] == [True, True]
-
-
 @pytest.mark.slow
 def test_a_ranking_chooses_and_stops_the_runs_of_a_sweep(
-    words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], here: Path, calls: list[Sequence[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = [f"question {text}\t{text}\n" for text in tiny.TEXTS[:6]]
     (here / "mine.tsv").write_text("".join(["query\tpositive\n", *asked]))
@@ -308,10 +289,9 @@ def test_a_ranking_chooses_and_stops_the_runs_of_a_sweep(
     command += ["--trainer.max_steps", "8", "--trainer.max_epochs", "-1", "--trainer.val_check_interval", "2"]
     command += ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=val/ndcg@10"]
     command += [f"--trainer.callbacks.{option}" for option in ("mode=max", "patience=0", "min_delta=100")]
-    command += ["--vary", "model.pooler=CLSPooler", "--select", "val/mine/ndcg@10", "--output", "ranked"]
-    assert run(command) == 0
-    assert "CLSPooler, seed 1: val/mine/ndcg@10" in capsys.readouterr().out
-    (kept,) = (here / "ranked").glob("cells/*/*/cell.json")
-    steps = json.loads(kept.read_text())["validations"]
+    assert run([*command, "--select", "val/mine/ndcg@10", "--output", "ranked"]) == 0  # one cell, no key varies
+    assert "the run, seed 1: val/mine/ndcg@10" in capsys.readouterr().out
+    steps = read_validations(here / "ranked" / "seed-1")
     assert len(steps) == 2
     assert all("val/mine/ndcg@10" in each for each in steps)
+    assert len(calls) == 1

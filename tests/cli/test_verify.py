@@ -25,7 +25,6 @@ from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import EmbeddingRun, UnfinishedVectors, VectorIndex
 from contrastive_text.poolers import CLSPooler
-from contrastive_text.runs.sweeps import Cell, SweepFolder, SweepRun
 from contrastive_text.runs.verification import verify
 from contrastive_text.training import AtomicCheckpointIO
 
@@ -44,7 +43,7 @@ def damaged(path: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def made(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index, bytes and a table of ids beside them, an unfinished output, caches, tokens, a sweep."""
+    """An index, bytes and a table of ids beside them, an unfinished output, caches, tokens."""
     folder = tmp_path_factory.mktemp("made")
     loaded = SentenceEncoder.from_pretrained(model, device="cpu")
     texts = TextStream(tiny.write_texts(folder / "texts.txt"))
@@ -56,11 +55,6 @@ def made(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     growing.append(np.ones((30, 16), np.float32), truncated=0)
     CachedEncoder(loaded, folder / "cache")(tiny.TEXTS)
     tokenize_documents(tiny.TEXTS, TextTokenizer(learn_vocabulary(tiny.TEXTS, 90), None), folder / "tokens")
-    sweep, cell = SweepFolder(folder / "sweep"), Cell(("a",))
-    with sweep.held(cell, 1) as place:
-        assert place is not None
-        sweep.keep(place, SweepRun(cell.labels, 1, 2.5, [{"step": 1, "val/spearman": 71.5}]))
-    sweep.check_plan(["model.pooler"], {"a": {"model": {"pooler": "MeanPooler"}}})
     shutil.copytree(model, folder / "model")
     return folder
 
@@ -70,7 +64,7 @@ def test_every_changed_byte_of_models_vectors_and_caches_is_found(made: Path) ->
     """Each file at least once, and then as likely as it is long. A record has no digest; its files have."""
     known = {found.path for found in verify(made) if found.known}
     unknown = {path for path in made.rglob("*") if path.is_file()} - known
-    assert {path.name for path in unknown} == {"texts.txt", "plan.json", "cell.json"}
+    assert {path.name for path in unknown} == {"texts.txt"}
     assert damaged(made) == []
     draw, begun = random.Random(2), made / "begun.npy.unfinished"
     sizes = {path: path.stat().st_size for path in sorted(known)} | {begun: 128 + 30 * 16 * 4}

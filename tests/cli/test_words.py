@@ -43,10 +43,6 @@ def test_every_short_spelling_is_written_out_and_nothing_else() -> None:
     assert spelled_out([*SHORTLY, "--epochs", "2"]) == [*AT_LENGTH, "--trainer.max_epochs", "2"]
     others = ["--recipe", "lr", "--trainer.max_epochs", "3", "--learning", "lr", "--vary", "model.pooler=A,B"]
     assert spelled_out(others) == others
-    assert spelled_out(["--vary=lr,stage2.epochs=1e-5,2"]) == [
-        "--vary=model.optimizer.lr,stage2.trainer.max_epochs=1e-5,2"
-    ]
-    assert spelled_out([f"--all.{name}" for name in SHORT]) == [f"--all.{key}" for key in SHORT.values()]
 
 
 def test_columns_are_named_in_words(
@@ -59,7 +55,7 @@ def test_columns_are_named_in_words(
     assert short["model"]["optimizer"]["init_args"]["lr"] == 1e-3
     several = ["--columns", "text=title", "text=body", "text=notes"]
     assert spelled_out(several) == ["--data.task.columns", '{"text": ["title", "body", "notes"]}']
-    for option in ("--data.task.eval_columns", "--data.tasks.nli.columns", "--stage2.columns"):
+    for option in ("--data.task.eval_columns", "--data.tasks.nli.columns"):
         words = spelled_out([option, "target=gold", "--seed_everything=1"])
         assert words[1:] == ['{"target": "gold"}', "--seed_everything=1"]
     others = ["--data.task.columns", "{text: a}", "a=b", "--vary", "columns=1,2", "x=y"]

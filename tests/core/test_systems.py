@@ -20,7 +20,7 @@ import contrastive_text.inference, contrastive_text.runs
 for module in pkgutil.walk_packages(contrastive_text.__path__, "contrastive_text."):
     if not module.name.endswith("__main__"):
         importlib.import_module(module.name)
-print(contrastive_text.runs.SweepFolder.__name__, contrastive_text.inference.VectorIndex.__name__)
+print(contrastive_text.runs.SweepTable.__name__, contrastive_text.inference.VectorIndex.__name__)
 """
 
 
@@ -28,7 +28,7 @@ print(contrastive_text.runs.SweepFolder.__name__, contrastive_text.inference.Vec
 def test_every_module_is_imported_without_the_modules_of_unix() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["SweepFolder", "VectorIndex"]
+    assert done.stdout.split() == ["SweepTable", "VectorIndex"]
 
 
 def test_no_file_imports_the_modules_of_unix_when_it_is_read() -> None:

@@ -137,8 +137,8 @@ OTHERS = (
     ),
     answer(
         "subprocess.Popen as a value of a sweep",
-        f"{SWEEP} --vary data.task.columns=@c.yaml,none",
-        {"c.yaml": f"{{text: {CALL}}}\n"},
+        f"{SWEEP} --grid c.yaml",
+        {"c.yaml": f"data.task.columns: [{{text: {CALL}}}, null]\n"},
         "columns",
     ),
     answer("subprocess.Popen in an option", f"{VIEWS} --data.task.columns '{{text: {CALL}}}'", {}, "columns"),

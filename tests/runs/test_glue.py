@@ -12,9 +12,10 @@ import tiny
 from contrastive_text.cli import run
 from contrastive_text.data.files import frames as hub
 from contrastive_text.data.files.formats import Content
+from contrastive_text.recipes import GLUE_GRID
+from contrastive_text.runs import glue
 from contrastive_text.runs.glue import AVERAGED, GLUE, Finetuned, find_tasks, glue_table, write_task
-from contrastive_text.runs.glue import data as glue_data
-from contrastive_text.runs.sweeps import Cell, SweepRun
+from contrastive_text.runs.sweeps import Cell, SweepRun, SweepTable, plan, read_grid
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_the_hub_s_copies_have_the_same_classes(tmp_path: Path, monkeypatch: pyt
         found = [(1, ("a b", "c", "not_equivalent", 0)), (2, ("d", "e", -1, 1))]
         return Content(["sentence1", "sentence2", "label", "idx"], lambda: found)
 
-    monkeypatch.setattr(glue_data, "hub_content", content)
+    monkeypatch.setattr(glue, "hub_content", content)
     assert hub.hub_content is not content
     files = write_task(GLUE["MRPC"], "hub", tmp_path)
     assert asked == ["hub:nyu-mll/glue:mrpc:train", "hub:nyu-mll/glue:mrpc:validation"]
@@ -83,7 +84,7 @@ def finetuned(name: str, *figures: dict[str, float]) -> Finetuned:
     key = GLUE[name].key
     validations = [{f"val/{key}/{metric}": value for metric, value in each.items()} for each in figures]
     runs = [SweepRun(cell.labels, seed, validations=[each]) for seed, each in enumerate(validations)]
-    return Finetuned(GLUE[name], 10, [cell], runs)
+    return Finetuned(GLUE[name], 10, SweepTable(["lr"], [cell], runs, range(len(runs)), GLUE[name].select))
 
 
 def test_scores_are_clear_s_means_and_medians_over_seeds() -> None:
@@ -109,33 +110,19 @@ def test_every_kind_of_task_is_fine_tuned_once_and_tabled(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bert = tiny.save_bert(tmp_path / "bert", max_position_embeddings=64)
-    (tmp_path / "few.yaml").write_text("data: {num_workers: 0}\ntrainer: {accelerator: cpu}\n")
-    words = [
-        "evaluate",
-        bert,
-        "--suite",
-        "glue",
-        "--data",
-        str(folder),
+    words = ["evaluate", bert, "--suite", "glue", "--data", str(folder)]
+    words += [
         "--tasks",
         "MNLI",
         "MRPC",
         "CoLA",
         "STS-B",
-    ]
-    words += [
-        "--learning_rates",
-        "1e-3",
-        "--batch_sizes",
-        "8",
-        "--seeds",
-        "2",
-        "--steps",
-        "2",
+        *glue_files.write_short(tmp_path),
         "--format",
         "json",
+        "--runs",
+        str(tmp_path / "runs"),
     ]
-    words += ["--config", str(tmp_path / "few.yaml"), "--runs", str(tmp_path / "runs")]
     assert run(words) == 0
     first = capsys.readouterr()
     found = json.loads(first.out)["glue"]["models"][bert]["tasks"]
@@ -149,7 +136,14 @@ def test_every_kind_of_task_is_fine_tuned_once_and_tabled(
     assert "fine-tuned in" in first.err
     assert run(words) == 0
     again = capsys.readouterr()
-    assert again.out == first.out and "2 of them finished before" in again.err
+    assert again.out == first.out and "1 of them finished before" in again.err
+
+
+def test_the_shipped_grid_is_that_of_roberta() -> None:
+    cells = plan(read_grid(GLUE_GRID))
+    assert [cell.labels for cell in cells] == [
+        (rate, size) for rate in ("1e-05", "2e-05", "3e-05") for size in ("16", "32")
+    ]
 
 
 def test_glue_stands_by_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

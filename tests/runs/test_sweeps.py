@@ -6,29 +6,26 @@ import csv
 import dataclasses
 import json
 import math
-import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from scipy import stats
 
-from contrastive_text.core.storage.records import write_json
 from contrastive_text.runs.report.heat_map import heat_map, picture, points
 from contrastive_text.runs.sweeps import (
+    Axis,
     Cell,
     Report,
-    SweepFolder,
     SweepRun,
     SweepTable,
     paired_difference,
     parse_vary,
     plan,
+    read_grid,
     read_validations,
     t_bound,
 )
-from contrastive_text.runs.sweeps.stages import StageFolder, Training
 
 NAN = math.nan
 
@@ -45,9 +42,9 @@ def part(class_path: str, **init_args: object) -> dict[str, object]:
     [
         ("model.views.anchor=none", []),
         ("model.views.anchor=null", []),
-        ("model.views.sst.anchor=CropTokens", [part("CropTokens")]),
+        ("model.views.sst.anchor=CropTokens", "CropTokens"),
         ("model.views.anchor=my_views.Mine(a=-1)", [part("my_views.Mine", a=-1)]),
-        ("model.views.anchor=A+B(rate=0.3)+C", [part("A"), part("B", rate=0.3), part("C")]),
+        ("model.views.anchor=[A, B(rate=0.3), C]", ["A", part("B", rate=0.3), "C"]),
         ("model.views.anchor=D(mark='[DEL]', n=[1, 2])", [part("D", mark="[DEL]", n=[1, 2])]),
         ("model.views.anchor=S(source=W(a=None, b=verb))", [part("S", source=part("W", a=None, b="verb"))]),
         ("model.views.anchor=[{class_path: A}]", [part("A")]),
@@ -64,13 +61,22 @@ def test_a_value_becomes_what_fit_takes(typed: str, expected: object) -> None:
     assert yaml.safe_load(value) == expected
 
 
-def test_a_value_of_a_file_is_what_the_file_holds(tmp_path: Path) -> None:
-    (tmp_path / "chain.yaml").write_text("- DeleteTokens\n- class_path: CropTokens\n  init_args: {rate: 0.2}\n")
-    axis = parse_vary(f"model.views.anchor=none,@{tmp_path}/chain.yaml")
-    assert yaml.safe_load(axis.values[f"@{tmp_path}/chain.yaml"]) == [
-        "DeleteTokens",
-        part("CropTokens", rate=0.2),
-    ]
+def test_a_file_has_a_list_for_each_key(tmp_path: Path) -> None:
+    (tmp_path / "grid.yaml").write_text(
+        "lr: [1e-5, 3e-05]\n"
+        "model.views.anchor:\n"
+        "  - none\n"
+        "  - FeatureCutoff(rate=0.3)\n"
+        "  - [{class_path: CropTokens, init_args: {rate: 0.2}}]\n"
+        "model.head: [null, TanhHead]\n"
+    )
+    rates, views, heads = read_grid(tmp_path / "grid.yaml")
+    assert rates == Axis("lr", {"1e-05": "1e-05", "3e-05": "3e-05"})
+    assert [*views.values] == ["none", "FeatureCutoff(rate=0.3)", "[CropTokens(rate=0.2)]"]
+    assert [yaml.safe_load(value) for value in views.values.values()] == [
+        [], [part("FeatureCutoff", rate=0.3)], [part("CropTokens", rate=0.2)],
+    ]  # fmt: skip
+    assert heads == Axis("model.head", {"none": "null", "TanhHead": "TanhHead"})
 
 
 def test_several_keys_have_one_value() -> None:
@@ -86,15 +92,13 @@ def test_several_keys_have_one_value() -> None:
         ("a b=1", "expected KEY=VALUE,VALUE,..., got 'a b=1'"),
         ("lr=1,,2", "--vary lr: expected different values, got an empty one"),
         ("lr=1,2,1", "--vary lr: expected different values, got 1 twice"),
-        ("o=A(lr=1,B", r"--vary o: expected a closing '\)', got 'A\(lr=1,B'"),
-        ("o=A),B", r"--vary o: expected '\)' after its opening bracket"),
+        ("o=A(lr=1,B", r"--vary o: expected a closing bracket for every opening one, got 'A\(lr=1,B'"),
+        ("o=A),B", "--vary o: expected a closing bracket for every opening one"),
         ("model.views.a=A(0.3)", r"--vary model.views.a: expected arguments with their names, got 'A\(0.3\)'"),
         ("model.views.a=A(**b)", "expected arguments with their names"),
-        ("model.views.a=A-B", "expected a part such as Class or .* got 'A - B'"),
-        ("model.views.a=A+", r"expected a part such as Class or .* got 'A\+'"),
+        ("model.views.a=[A(b=1), B+]", r"expected a value, a part such as Class\(rate=0.3\), or a list"),
         ("model.views.a=A(b=c.d)", "expected a plain value or a part, got 'c.d'; .* stands in quotes"),
         ("model.views.a=A(b=bert-base/)", "a text that is no single word, .* stands in quotes: 'encoder/'"),
-        ("model.views.a=@none.yaml", "--vary model.views.a: expected a YAML file after @, got none.yaml"),
         ("model.views.a,data.batch_size=A", "expected keys of one kind"),
     ],
 )
@@ -118,143 +122,36 @@ def test_a_recipe_lies_under_the_options_and_everything_else_over_them() -> None
 def test_a_key_varies_once() -> None:
     with pytest.raises(ValueError, match=r"--vary lr: expected a key once, got it twice"):
         plan([parse_vary("lr=1,2"), parse_vary("lr,other=3,4")])
-    with pytest.raises(ValueError, match=r"--vary: expected KEY=VALUE.* got none"):
-        plan([])
+    assert plan([]) == [Cell(())]
 
 
 # The folder
 
-ONE = Cell(("none",))
+
+def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    cell = Cell(("a",))
+    (tmp_path / "metrics.csv").write_text("step,val/loss,val/a\n1,inf,nan\n")
+    assert SweepRun.read(cell, 1, tmp_path) is None
+    run = SweepRun(cell.labels, 1, 2.5, [{"step": 1, "val/loss": math.inf, "val/a": NAN}], scores={"sts:A": NAN})
+    run.write(tmp_path)
+    assert repr(SweepRun.read(cell, 1, tmp_path)) == repr(run)
+    for content, said in (("{}", "scores.json: scores: expected a mapping"), ("[", "scores.json: expected JSON")):
+        (tmp_path / "scores.json").write_text(content)
+        with pytest.raises(ValueError, match=f"{said}.*; delete it to have the run measured again"):
+            SweepRun.read(cell, 1, tmp_path)
 
 
-def test_a_failed_run_is_read_and_not_finished(tmp_path: Path) -> None:
-    folder = SweepFolder(tmp_path)
-    assert folder.read(ONE, 1) is None
-    with folder.held(ONE, 1) as place:
-        assert place is not None
-        folder.keep(place, SweepRun(ONE.labels, 1, error="too little memory"))
-    assert folder.read(ONE, 1) == SweepRun(ONE.labels, 1, error="too little memory")
-    assert not folder.finished(ONE, 1)
-
-
-def test_a_run_is_held_by_one_at_a_time(tmp_path: Path) -> None:
-    folder = SweepFolder(tmp_path)
-    with folder.held(ONE, 1) as first, folder.held(ONE, 1) as second, folder.held(ONE, 2) as other:
-        assert first is not None
-        assert second is None
-        assert other not in (None, first)
-    with folder.held(ONE, 1) as again:
-        assert again == first
-
-
-def test_labels_that_look_alike_have_places_of_their_own(tmp_path: Path) -> None:
-    folder = SweepFolder(tmp_path)
-    labels = [("A+B", "c"), ("A_B", "c"), ("A", "B | c"), ("A" * 80,), ("A" * 81,)]
-    places = set()
-    for label in labels:
-        with folder.held(Cell(label), 1) as place:
-            places.add(place)
-    assert len(places) == len(labels)
-
-
-def test_another_plan_is_refused_and_a_larger_one_joins(tmp_path: Path) -> None:
-    folder = SweepFolder(tmp_path)
-    folder.check_plan(["lr"], {"1": {"model": {"lr": 1, "pooler": "a"}}})
-    folder.check_plan(["lr"], {"2": {"model": {"lr": 2, "pooler": "a"}}})
-    folder.check_plan(["lr"], {"1": {"model": {"lr": 1, "pooler": "a"}}})
-    with pytest.raises(ValueError, match=r"for the cell 2, got another: model.pooler was \"a\" and is null"):
-        folder.check_plan(["lr"], {"2": {"model": {"lr": 2}}})
-    with pytest.raises(ValueError, match=r"expected the sweep that it holds, over lr, got one over lr and x"):
-        folder.check_plan(["lr", "x"], {"1 | 2": {}})
-
-
-def test_a_figure_that_is_no_number_is_read_as_it_was(tmp_path: Path) -> None:
-    folder, cell = SweepFolder(tmp_path), Cell(("a",))
-    figures = [{"step": 1, "val/loss": math.inf, "val/spearman": math.nan}]
-    with folder.held(cell, 1) as place:
-        assert place is not None
-        folder.keep(place, SweepRun(cell.labels, 1, 0.5, figures))
-    read = folder.read(cell, 1)
-    assert read is not None
-    assert repr(read.validations) == repr([{"step": 1.0, "val/loss": math.inf, "val/spearman": math.nan}])
-
-
-def test_a_changed_record_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    folder, cell = SweepFolder(tmp_path), Cell(("a",))
-    configs = {"a": {"data": {"batch_size": 4}}}
-    folder.check_plan(["data.batch_size"], configs)
-    with folder.held(cell, 1) as place:
-        assert place is not None
-        folder.keep(place, SweepRun(cell.labels, 1, 2.5, [{"step": 1, "val/spearman": 71.5}]))
-    for file, text, changed, said in (
-        (tmp_path / "plan.json", "{", "", "name another folder, or delete it"),
-        (place / "cell.json", '"labels"', '"label"', "delete it to have this run done anew"),
-    ):
-        whole = file.read_text()
-        assert text in whole
-        file.write_text(whole.replace(text, changed))
-        with pytest.raises(ValueError, match=rf"{file.name}: .*; {said}"):
-            folder.check_plan(["data.batch_size"], configs)
-            folder.read(cell, 1)
-        file.write_text(whole)
-    (tmp_path / "plan.json").unlink()
-    folder.check_plan(["data.batch_size"], configs)
-    assert folder.finished(cell, 1)
-
-
-def test_a_record_of_other_fields_is_refused(tmp_path: Path) -> None:
-    folder, cell = SweepFolder(tmp_path), Cell(("a",))
-    with folder.held(cell, 1) as place:
-        assert place is not None
-        folder.keep(place, SweepRun(cell.labels, 1))
-    write_json(place / "cell.json", {"labels": ["a"], "seed": "1"})
-    with pytest.raises(ValueError, match=r"cell\.json: seed: expected an integer"):
-        folder.read(cell, 1)
-
-
-class Killed(BaseException):
-    """Stands for the end of the process."""
-
-
-def test_a_kill_at_any_step_leaves_the_older_record_or_the_newer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, cell = SweepFolder(tmp_path), Cell(("a",))
-    failed, done = SweepRun(cell.labels, 1, 1.0, error="no"), SweepRun(cell.labels, 1, 2.0)
-    for stop in range(20):
-        with folder.held(cell, 1) as place:
-            assert place is not None
-            folder.keep(place, failed)
-        steps = iter(range(20))
-
-        def counted(
-            call: Callable[..., object], stop: int = stop, steps: Iterator[int] = steps
-        ) -> Callable[..., object]:
-            def run(*arguments: object) -> object:
-                if next(steps) == stop:
-                    raise Killed
-                return call(*arguments)
-
-            return run
-
-        with monkeypatch.context() as patched:
-            for name in ("fsync", "replace"):
-                patched.setattr(os, name, counted(getattr(os, name)))
-            try:
-                folder.keep(place, done)
-                ended = True
-            except Killed:
-                ended = False
-        assert folder.read(cell, 1) in ((done,) if ended else (failed, done))
-        if ended:
-            break
-    assert stop == 3  # the file, its place, the folder
+def test_labels_that_look_alike_have_folders_of_their_own() -> None:
+    labels = [("A+B", "c"), ("A_B", "c"), ("A", "B | c"), ("A" * 80,), ("A" * 81,), ("3e-5",)]
+    folders = [Cell(label).folder for label in labels]
+    assert len(set(folders)) == len(labels)
+    assert (folders[1], folders[-1]) == ("A_B_c", "3e-5")
+    assert Cell(()).folder == ""
 
 
 def test_validations_are_read_step_by_step(tmp_path: Path) -> None:
-    (tmp_path / "version_0").mkdir()
     rows = "step,train/loss,val/a,val/b\n0,2.0,,\n1,,70.5,\n1,,,3\n3,1.0,,\n3,,nan,4\n"
-    (tmp_path / "version_0" / "metrics.csv").write_text(rows)
+    (tmp_path / "metrics.csv").write_text(rows)
     first, second = read_validations(tmp_path)
     assert first == {"step": 1, "val/a": 70.5, "val/b": 3.0}
     assert (second["step"], second["val/b"]) == (3, 4.0)
@@ -393,34 +290,6 @@ def test_one_figure_chooses_and_others_are_reported() -> None:
     assert kept["reports"][0] == {"name": "sts:mean", "mode": "max", "mean_of": ["sts:A", "sts:B"]}
     unmeasured = dataclasses.replace(measured[0], scores={"sts:A": 1.0})
     assert made.reported(unmeasured) == {Report("val/a"): 70.0}
-
-
-def test_a_plan_of_stages_is_a_plan_of_their_options() -> None:
-    cells = plan([parse_vary("then=none,second.yaml+third"), parse_vary("stage3.model.optimizer.lr=1,2")])
-    assert [len(cell.stages) for cell in cells] == [1, 1, 3, 3]
-    assert cells[3].words(["--data.train", "a", "--stage3.data.train", "b", "--all.chunk=9"], 3) == [
-        "--recipe=third", "--data.train", "b", "--chunk=9", "--model.optimizer.lr=2",
-    ]  # fmt: skip
-    assert cells[3].words(["--data.train", "a"], 2) == ["--config=second.yaml"]
-    with pytest.raises(ValueError, match=r"--vary then: expected it alone, got then,recipe beside it"):
-        plan([parse_vary("then,recipe=a,b")])
-
-
-def test_a_stage_is_trained_once_it_is_noted_and_as_long_as_its_weights_are_there(tmp_path: Path) -> None:
-    stage = StageFolder(tmp_path / "stage-1")
-    stage.empty()
-    stage.checkpoints.mkdir()
-    (stage.checkpoints / "step=1.ckpt").touch()
-    assert not stage.is_trained
-    stage.keep(Training(2.5, [{"step": 1.0, "val/a": math.inf}]), "contrastive-text fit")
-    assert stage.is_trained
-    assert stage.training() == Training(2.5, [{"step": 1.0, "val/a": math.inf}])
-    stage.remove_weights()
-    assert not stage.is_trained
-    whole = (stage.path / "stage.json").read_text()
-    (stage.path / "stage.json").write_text(whole[:-9])
-    with pytest.raises(ValueError, match="delete it to have this stage trained anew"):
-        stage.training()
 
 
 def test_two_axes_have_a_grid() -> None:

@@ -75,25 +75,6 @@ def test_no_logger_leaves_no_table() -> None:
     assert made(False).trainer.loggers == []
 
 
-@pytest.mark.slow
-def test_runs_of_a_sweep_log_elsewhere_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tiny.write_pairs(here / "pairs.tsv")
-    words = [
-        "sweep", "--recipe", "simcse", "--model.encoder.model_name_or_path", "encoder/",
-        "--data.train", "texts.txt",
-        "--data.validation", "pairs.tsv", "--data.batch_size", "8", "--data.num_workers", "0",
-        "--trainer.max_steps", "2", "--trainer.val_check_interval", "2", "--trainer.accelerator", "cpu",
-        "--trainer.logger", "kept_logs.Kept", "--vary", "model.pooler=MeanPooler,MaxPooler", "--seeds", "1",
-        "--output", "grid",
-    ]  # fmt: skip
-    assert run(words) == 0
-    from kept_logs import Kept
-
-    scores = [figures["val/spearman"] for _, figures in Kept.rows if "val/spearman" in figures]
-    shown = capsys.readouterr().out
-    assert len(scores) == 2 and all(f"{score:.2f}" in shown for score in scores)
-
-
 def test_a_logger_that_can_t_begin_is_named_before_the_first_step(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

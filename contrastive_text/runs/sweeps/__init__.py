@@ -1,13 +1,8 @@
-"""Sweeps: grids of runs, what came of them, and the tables they make. ``contrastive-text sweep`` runs them."""
+"""Sweeps: grids of runs, their scores, and the tables of them. ``contrastive-text sweep`` runs them."""
 
-from contrastive_text.runs.sweeps.column import Column, Spread
-from contrastive_text.runs.sweeps.folder import SweepFolder, SweepRun
+from contrastive_text.runs.sweeps.grid import Axis, Cell, parse_vary, plan, read_grid
 from contrastive_text.runs.sweeps.noise import SeedDifference, paired_difference, t_bound
-from contrastive_text.runs.sweeps.plan import Cell, plan
-from contrastive_text.runs.sweeps.reports import Report
-from contrastive_text.runs.sweeps.table import SweepTable
-from contrastive_text.runs.sweeps.validations import read_validations
-from contrastive_text.runs.sweeps.values import Axis, parse_vary
+from contrastive_text.runs.sweeps.table import Column, Report, Spread, SweepRun, SweepTable, read_validations
 
 __all__ = [
     "Axis",
@@ -16,12 +11,12 @@ __all__ = [
     "Report",
     "SeedDifference",
     "Spread",
-    "SweepFolder",
     "SweepRun",
     "SweepTable",
     "paired_difference",
     "parse_vary",
     "plan",
+    "read_grid",
     "read_validations",
     "t_bound",
 ]

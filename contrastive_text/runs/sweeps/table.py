@@ -1,4 +1,4 @@
-"""The table of a sweep: a column for each report, as Markdown, CSV and JSON."""
+"""The table of a sweep: scores of runs, their spread over the seeds, and differences from the first cell."""
 
 from __future__ import annotations
 
@@ -6,18 +6,169 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.markdown import as_markdown
+from contrastive_text.core.storage.records import Record, write_json
 from contrastive_text.metrics.verdicts import Mode
-from contrastive_text.runs.sweeps.column import Column
-from contrastive_text.runs.sweeps.folder import SweepRun
-from contrastive_text.runs.sweeps.noise import SeedDifference
-from contrastive_text.runs.sweeps.plan import Cell
-from contrastive_text.runs.sweeps.reports import Report
+from contrastive_text.runs.sweeps.grid import Cell
+from contrastive_text.runs.sweeps.noise import SeedDifference, paired_difference
+
+RECORD = "scores.json"
+"""Name of the file of a sweep in the folder of a measured run."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRun:
+    """Scores of a cell under one seed.
+
+    Args:
+        labels: Labels of the cell.
+        seed: The run's ``seed_everything``.
+        seconds: Seconds from the run's last start to its end.
+        validations: Figures of every validation by their names, times 100, in order, each with its ``step``.
+        error: Empty, or why the run failed.
+        scores: Scores of the best weights on tasks of suites, by the names that reports have for them.
+    """
+
+    labels: tuple[str, ...]
+    seed: int
+    seconds: float = 0.0
+    validations: list[dict[str, float]] = field(default_factory=list)
+    error: str = ""
+    scores: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, cell: Cell, seed: int, folder: Path) -> SweepRun | None:
+        """Reads a measured run from its folder; None if it isn't measured yet.
+
+        Raises:
+            ValueError: A damaged record, or no ``metrics.csv``.
+        """
+        file = folder / RECORD
+        if not file.is_file():
+            return None
+        kept = Record.read(file, "delete it to have the run measured again")
+        scores = kept.record("scores")
+        known = {
+            name: math.nan if value is None else scores.number(name) for name, value in scores.values.items()
+        }
+        return cls(cell.labels, seed, kept.number("seconds"), read_validations(folder), scores=known)
+
+    def write(self, folder: Path) -> None:
+        """Marks the run as measured in its folder."""
+        scores = {name: _finite(value) for name, value in self.scores.items()}
+        write_json(folder / RECORD, {"seconds": self.seconds, "scores": scores})
+
+
+def read_validations(folder: Path) -> list[dict[str, float]]:
+    """Returns the figures of a run's validations, in order, from the ``metrics.csv`` in its folder.
+
+    Raises:
+        ValueError: No ``metrics.csv``.
+    """
+    file = folder / "metrics.csv"
+    if not file.is_file():
+        raise InvalidValueError(f"sweep: expected metrics.csv in {folder}, got none; delete it to run it again")
+    by_step: dict[int, dict[str, float]] = {}
+    with file.open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            figures = {name: float(value) for name, value in row.items() if name.startswith("val/") and value}
+            if figures:
+                step = int(row["step"])
+                by_step[step] = {"step": step, **by_step.get(step, {}), **figures}
+    return [by_step[step] for step in sorted(by_step)]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A figure that a table reports.
+
+    Args:
+        name: As it stands over its column: ``val/spearman``, ``sts:mean``, ``diagnose:uniformity``.
+        mode: Whether a high figure is good.
+        parts: Names of the scores of a run that it is the mean of; none for a figure of the validation.
+        over: What a mean is over, in words.
+
+    Example:
+        >>> mean = Report("sts:mean", parts=("sts:STS12", "sts:STS-B"), over="STS12, STS-B")
+        >>> mean.figure({}, {"sts:STS12": 60.0, "sts:STS-B": 70.0}), mean.title
+        (65.0, 'sts:mean of STS12, STS-B')
+    """
+
+    name: str
+    mode: Mode = "max"
+    parts: tuple[str, ...] = ()
+    over: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name, and for a mean what it is over."""
+        return f"{self.name} of {self.over}" if self.over else self.name
+
+    def figure(self, validation: Mapping[str, float], scores: Mapping[str, float]) -> float | None:
+        """Returns the figure of a run; None where it lacks one.
+
+        Args:
+            validation: Figures of the validation that counts.
+            scores: Scores of the best weights.
+        """
+        if not self.parts:
+            return validation.get(self.name)
+        found = [scores[part] for part in self.parts if part in scores]
+        return math.fsum(found) / len(found) if len(found) == len(self.parts) else None
+
+
+class Spread(NamedTuple):
+    """Mean and standard deviation (n - 1) over the seeds; NaN where there is none."""
+
+    mean: float
+    sd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What the cells of a sweep scored in one figure.
+
+    Args:
+        report: The figure.
+        scores: Cell -> seed -> score, of the runs that are finished; the first cell is the one to compare with.
+
+    Example:
+        >>> none, crop = Cell(("none",)), Cell(("CropTokens",))
+        >>> column = Column(Report("val/spearman"), {none: {1: 70.0, 2: 71.0}, crop: {1: 72.0, 2: 73.2}})
+        >>> column.spread(none), column.best().name
+        (Spread(mean=70.5, sd=0.70...), 'CropTokens')
+        >>> column.difference(crop).exceeds_noise
+        True
+    """
+
+    report: Report
+    scores: Mapping[Cell, Mapping[int, float]]
+
+    def spread(self, cell: Cell) -> Spread:
+        """Returns mean and standard deviation of a cell."""
+        scores = [*self.scores[cell].values()]
+        mean = math.fsum(scores) / len(scores) if scores else math.nan
+        return Spread(mean, statistics.stdev(scores) if len(scores) > 1 and not math.isnan(mean) else math.nan)
+
+    def difference(self, cell: Cell) -> SeedDifference | None:
+        """Returns what a cell scores more than the first one; None for the first, or where no seed is shared."""
+        first = next(iter(self.scores))
+        return None if cell == first else paired_difference(self.scores[cell], self.scores[first])
+
+    def best(self) -> Cell | None:
+        """Returns the cell of the best mean, the first of equals."""
+        means = {cell: self.spread(cell).mean for cell in self.scores}
+        real = [cell for cell, mean in means.items() if not math.isnan(mean)]
+        best = max if self.report.mode == "max" else min
+        return best(real, key=means.__getitem__) if real else None
+
 
 Take = Literal["best", "last"]
 """Which validation of a run counts: the one with the best score, or the last."""

@@ -1,0 +1,369 @@
+"""GLUE: its nine tasks, their files as rows that a run reads, and the scores of fine-tuning runs."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.storage.disk import replacing
+from contrastive_text.core.storage.text_files import USUAL, decoded_lines
+from contrastive_text.core.targets import UNLABELLED, number_of
+from contrastive_text.data.files.frames import hub_content
+from contrastive_text.evaluation.results import ScoreTable, TaskScore
+from contrastive_text.runs.sweeps import Cell, SweepRun, SweepTable
+
+HUB = "hub"
+"""Word for the copies on the hub, in place of a folder."""
+_REPOSITORY = "hub:nyu-mll/glue"
+_WHERE = "get it from https://gluebenchmark.com/tasks, or give --data hub"
+
+
+@dataclass(frozen=True, slots=True)
+class GlueTask:
+    """A task of GLUE (Wang et al. 2019, https://arxiv.org/abs/1804.07461, table 1).
+
+    Args:
+        name: As papers write it, and the name of its folder.
+        config: Its name on the hub, in ``nyu-mll/glue``.
+        columns: Library column -> column of GLUE's own files; CoLA's, which have no header, are named here.
+        hub_columns: Library column -> column on the hub.
+        labels: Label of GLUE's own files -> class, in the order of the outputs, the second that of F1; none for
+            scores from 0 to 5.
+        metrics: Names of the figures whose mean is the task's score.
+        dev: Names of the development files.
+        header: The header of GLUE's own files where they have none.
+    """
+
+    name: str
+    config: str
+    columns: Mapping[str, str]
+    hub_columns: Mapping[str, str]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ("accuracy",)
+    dev: tuple[str, ...] = ("dev",)
+    header: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The name of its data set in a run.
+
+        Example:
+            >>> GLUE["SST-2"].key
+            'sst2'
+        """
+        return self.config
+
+    @property
+    def pairs(self) -> bool:
+        """Whether it is of two texts."""
+        return "positive" in self.columns
+
+    @property
+    def select(self) -> str:
+        """The figure that chooses among the validations of a run: the first of its metrics.
+
+        RoBERTa's code chooses by accuracy, and by the loss on STS-B; of MNLI by all development rows together.
+        """
+        return f"val/{self.key}/{self.metrics[0]}"
+
+    def options(self, files: Mapping[str, str]) -> list[str]:
+        """Returns the options of ``fit`` that override the recipe ``glue``: data and objective.
+
+        Args:
+            files: ``train`` and the names of ``dev`` -> path of a file as ``write_task`` leaves it.
+        """
+        outputs = len(self.labels) or 1
+        head = {"class_path": "FineTuningHead", "init_args": {"out_features": outputs}}
+        classes = {"classes": list(self.labels.values())} if self.labels else {"low": 0.0, "high": 5.0}
+        objective = {
+            "class_path": "TextClassification" if self.labels else "TextRegression",
+            "init_args": {"task": self.key, "head": head, **classes},
+        }
+        task = {
+            "train": files["train"],
+            "validation": [files[name] for name in self.dev],
+            "pairing": {"class_path": "OneSequence" if self.pairs else "SameText"},
+        }
+        return [
+            f"--model.objectives={json.dumps({self.key: objective})}",
+            f"--data.tasks={json.dumps({self.key: task})}",
+        ]
+
+
+_NLI = {name: name for name in ("entailment", "not_entailment")}
+_PAIR = {"anchor": "sentence1", "positive": "sentence2"}
+
+
+def _two(second: str, *, labels: tuple[str, str] = ("0", "1"), first: str | None = None) -> dict[str, str]:
+    return dict(zip(labels, (first or f"not_{second}", second), strict=True))
+
+
+_TASKS = (
+    GlueTask(
+        "MNLI",
+        "mnli",
+        {**_PAIR, "target": "gold_label"},
+        {"anchor": "premise", "positive": "hypothesis", "target": "label"},
+        {name: name for name in ("entailment", "neutral", "contradiction")},
+        dev=("dev_matched", "dev_mismatched"),
+    ),
+    GlueTask(
+        "QNLI",
+        "qnli",
+        {"anchor": "question", "positive": "sentence", "target": "label"},
+        {"anchor": "question", "positive": "sentence", "target": "label"},
+        _NLI,
+    ),
+    GlueTask(
+        "QQP",
+        "qqp",
+        {"anchor": "question1", "positive": "question2", "target": "is_duplicate"},
+        {"anchor": "question1", "positive": "question2", "target": "label"},
+        _two("duplicate"),
+        ("accuracy", "f1"),
+    ),
+    GlueTask("RTE", "rte", {**_PAIR, "target": "label"}, {**_PAIR, "target": "label"}, _NLI),
+    GlueTask(
+        "SST-2",
+        "sst2",
+        {"text": "sentence", "target": "label"},
+        {"text": "sentence", "target": "label"},
+        _two("positive", first="negative"),
+    ),
+    GlueTask(
+        "MRPC",
+        "mrpc",
+        {"anchor": "#1 String", "positive": "#2 String", "target": "Quality"},
+        {**_PAIR, "target": "label"},
+        _two("equivalent"),
+        ("accuracy", "f1"),
+    ),
+    GlueTask(
+        "CoLA",
+        "cola",
+        {"text": "sentence", "target": "label"},
+        {"text": "sentence", "target": "label"},
+        _two("acceptable", first="unacceptable"),
+        ("matthews",),
+        header=("source", "label", "mark", "sentence"),
+    ),
+    GlueTask(
+        "STS-B",
+        "stsb",
+        {**_PAIR, "target": "score"},
+        {**_PAIR, "target": "label"},
+        metrics=("pearson", "spearman"),
+    ),
+    GlueTask("WNLI", "wnli", {**_PAIR, "target": "label"}, {**_PAIR, "target": "label"}, _two("entailment")),
+)
+GLUE: Mapping[str, GlueTask] = {task.name: task for task in _TASKS}
+"""Name -> task, in the order of RoBERTa's and CLEAR's tables."""
+AVERAGED = tuple(name for name in GLUE if name != "WNLI")
+"""Tasks of the average: those of the tables of RoBERTa's and CLEAR's development sets."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFiles:
+    """What a task is fine-tuned and scored on.
+
+    Args:
+        paths: ``train`` and the names of the development files -> file.
+        rows: The same -> number of rows.
+        understood: A line for each file: the rows of each class, and what was left out.
+    """
+
+    paths: Mapping[str, str]
+    rows: Mapping[str, int]
+    understood: str
+
+
+def find_tasks(data: str, names: list[str] | None = None) -> dict[str, str]:
+    """Returns for each task what it lacks, with where to get it; empty where all its files are there.
+
+    Args:
+        data: GLUE's folder, in which every task has one of its own; or ``hub``.
+        names: The tasks; None for all.
+
+    Raises:
+        ValueError: An unknown task, or a folder in which no task is whole.
+    """
+    if unknown := [name for name in names or () if name not in GLUE]:
+        raise InvalidValueError(f"--tasks: expected some of {', '.join(GLUE)}, got {unknown[0]}")
+    found = {name: "" if data == HUB else _lacks(GLUE[name], Path(data)) for name in names or GLUE}
+    if all(found.values()):
+        raise InvalidValueError(
+            f"--data {data}: expected a folder with tasks of GLUE such as {next(iter(found))}/train.tsv, got "
+            f"none of {', '.join(found)}; {_WHERE}"
+        )
+    return found
+
+
+def _lacks(task: GlueTask, folder: Path) -> str:
+    files = [folder / task.name / f"{name}.tsv" for name in ("train", *task.dev)]
+    lacking = ", ".join(file.name for file in files if not file.is_file())
+    return f"expected {lacking} in {folder / task.name}; {_WHERE}" if lacking else ""
+
+
+def write_task(task: GlueTask, data: str, folder: Path) -> TaskFiles:
+    """Writes the labelled rows of a task as ``.jsonl``, texts as they are, labels as the names of classes.
+
+    GLUE's own files are split at tabs and nothing is a quote; CoLA's have no header. Rows with another number of
+    fields than the header, which QQP has, or without a label are left out and counted. Test files have no labels
+    and are not read.
+
+    Args:
+        task: The task.
+        data: GLUE's folder, or ``hub``.
+        folder: Where to.
+
+    Raises:
+        FileNotFoundError: A file isn't there.
+        ValueError: A column or a label that isn't GLUE's, or a file without rows.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths, rows, said = {}, {}, []
+    for name in ("train", *task.dev):
+        left_out: Counter[str] = Counter()
+        where, cells = _read(task, data, name, left_out)
+        found = list(_understood(task, where, cells, left_out))
+        if not found:
+            raise InvalidValueError(f"{where}: expected labelled rows, got none; {_WHERE}")
+        paths[name], rows[name] = str(folder / f"{name}.jsonl"), len(found)
+        with replacing(Path(paths[name])) as file:
+            file.write("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in found).encode())
+        reasons = "".join(f"; left out: {reason} {number:,}" for reason, number in left_out.items())
+        said.append(f"{where}: {len(found):,} rows{reasons}")
+    return TaskFiles(paths, rows, "\n".join(said))
+
+
+def _read(
+    task: GlueTask, data: str, name: str, left_out: Counter[str]
+) -> tuple[str, Iterator[tuple[int, dict[str, object]]]]:
+    """Returns where a file is, and its rows by library column, each with its line."""
+    if data == HUB:
+        split = name.replace("dev", "validation")
+        where, columns = f"{_REPOSITORY}:{task.config}:{split}", task.hub_columns
+        content = hub_content(where)
+        header = content.header
+        whole = range(len(header))
+        found = filter(None, content.records())
+        records: Iterator[tuple[int, list[object]]] = ((line, [row[i] for i in whole]) for line, row in found)
+    else:
+        path = Path(data, task.name, f"{name}.tsv")
+        where, columns = str(path), task.columns
+        lines = (line.removesuffix("\n").removesuffix("\r").split("\t") for line in decoded_lines(path, USUAL))
+        header = list(task.header) or next(lines, [])
+        records = ((line, [*cells]) for line, cells in enumerate(lines, start=1 if task.header else 2))
+    if lacking := [column for column in columns.values() if column not in header]:
+        raise InvalidValueError(
+            f"{where}: expected the column {lacking[0]} of GLUE's {task.name}, got {', '.join(header[:12])}; "
+            f"{_WHERE}"
+        )
+    places = {name: header.index(column) for name, column in columns.items()}
+
+    def rows() -> Iterator[tuple[int, dict[str, object]]]:
+        for line, cells in records:
+            if len(cells) != len(header):
+                left_out["rows with another number of fields"] += 1
+            else:
+                yield line, {column: cells[place] for column, place in places.items()}
+
+    return where, rows()
+
+
+def _understood(
+    task: GlueTask, where: str, rows: Iterator[tuple[int, dict[str, object]]], left_out: Counter[str]
+) -> Iterator[dict[str, object]]:
+    """Yields rows with the names of their classes, or their scores."""
+    known = {**task.labels, **{name: name for name in task.labels.values()}}
+    for line, row in rows:
+        label = str(row["target"]).strip()
+        if label in UNLABELLED or not label:
+            left_out["rows without a label"] += 1
+        elif not task.labels and 0 <= number_of(label) <= 5:
+            yield {**row, "target": number_of(label)}
+        elif label in known:
+            yield {**row, "target": known[label]}
+        else:
+            expected = ", ".join(known) or "a score from 0 to 5"
+            raise InvalidValueError(f"{where}:{line}: expected {expected}, got {label!r}; {_WHERE}")
+
+
+@dataclass(frozen=True, slots=True)
+class Finetuned:
+    """Runs of a task: a grid of rates and batch sizes, each under several seeds.
+
+    Liu et al. 2019, RoBERTa (https://arxiv.org/abs/1907.11692, section 5.1): the median over five seeds, of the
+    best rate and batch size on the development set.
+
+    Args:
+        task: The task.
+        rows: Number of scored rows.
+        table: Table of the sweep over the grid.
+
+    Example:
+        >>> cells = [Cell(("1e-5",)), Cell(("2e-5",))]
+        >>> runs = [SweepRun(cell.labels, seed, validations=[{"val/rte/accuracy": score}])
+        ...         for cell, scores in zip(cells, ([60, 70, 62], [64, 66, 50]))
+        ...         for seed, score in enumerate(scores)]
+        >>> rte = Finetuned(GLUE["RTE"], 277, SweepTable(["lr"], cells, runs, [0, 1, 2], "val/rte/accuracy"))
+        >>> rte.best().labels, rte.score().score
+        (('2e-5',), 64.0)
+    """
+
+    task: GlueTask
+    rows: int
+    table: SweepTable
+
+    def best(self) -> Cell:
+        """Returns the cell of the highest median, the first of equals."""
+        return max(self.table.cells, key=lambda cell: statistics.median(map(self._score, self._runs(cell))))
+
+    def score(self) -> TaskScore:
+        """Returns the median over the seeds of the best cell. Its parts are the medians of each figure."""
+        runs = self._runs(self.best())
+        each = [self.figures(run) for run in runs]
+        parts = {name: statistics.median([figures[name] for figures in each]) for name in each[0]}
+        metric = " and ".join(self.task.metrics)
+        median = statistics.median(map(self._score, runs))
+        return TaskScore(self.task.name, metric, median, self.rows, parts if len(parts) > 1 else {})
+
+    def figures(self, run: SweepRun) -> dict[str, float]:
+        """Returns the figures whose mean is the score, at the validation that counts: by metric and file."""
+        chosen = self.table.figures(run)
+        files = self.task.dev if len(self.task.dev) > 1 else ("",)
+        names = [f"{metric}/{file}".rstrip("/") for metric in self.task.metrics for file in files]
+        return {name: chosen[f"val/{self.task.key}/{name}"] for name in names}
+
+    def _score(self, run: SweepRun) -> float:
+        return statistics.fmean(self.figures(run).values())
+
+    def _runs(self, cell: Cell) -> list[SweepRun]:
+        return [run for run in self.table.runs if run.labels == cell.labels and not run.error]
+
+    def describe(self) -> str:
+        """Returns the score, its figures and the best cell in a line."""
+        score, cell = self.score(), self.best()
+        parts = ", ".join(f"{name} {figure:.2f}" for name, figure in score.parts.items())
+        seeds = len(self._runs(cell))
+        over = f"median over {seeds} seeds" if seeds > 1 else "one seed"
+        return f"{self.task.name}: {score.score:.2f}{f' ({parts})' if parts else ''}, {over} of {cell.name}"
+
+
+def glue_table(model: str, found: Mapping[str, Finetuned | str]) -> ScoreTable:
+    """Returns a row of all tasks; with an average where all of ``AVERAGED`` are there.
+
+    Args:
+        model: Its name.
+        found: Task -> its runs, or what it lacks.
+    """
+    scores = [
+        TaskScore.absent(name, " and ".join(GLUE[name].metrics), runs) if isinstance(runs, str) else runs.score()
+        for name, runs in found.items()
+    ]
+    return ScoreTable("GLUE, development sets x 100", {model: scores}, averaged=AVERAGED)
