@@ -125,8 +125,7 @@ class Record:
         '1_Pooling'
         >>> record.integer("idx")
         Traceback (most recent call last):
-        contrastive_text.core.errors.InvalidValueError: modules.json: idx: expected an integer, got the text
-        'one'; save it again
+        contrastive_text.core.errors.InvalidValueError: modules.json: idx: expected an integer, got the text 'one'; save it again
     """  # noqa: E501  # the error stands in one line
 
     def __init__(self, values: object, where: str, todo: str) -> None:
