@@ -75,7 +75,7 @@ def nearest_folder(path: str | Path) -> str:
 
 
 def parser_answer(message: str, options: Iterable[str] = ()) -> str:
-    """Shortens a message of the parser of configurations: what it refused, with the nearest right name.
+    r"""Shortens a message of the parser of configurations: what it refused, with the nearest right name.
 
     Args:
         message: The message, which lists all types that were tried.
@@ -84,7 +84,7 @@ def parser_answer(message: str, options: Iterable[str] = ()) -> str:
     Example:
         >>> parser_answer("unrecognized arguments: --model.poolr=MeanPooler", ["--model.pooler", "--folder"])
         "no option 'model.poolr'; did you mean --model.pooler?"
-        >>> parser_answer('Parser key "a":\\n  Expected a <class \'int\'>. Got value: b')
+        >>> parser_answer("Parser key \"a\":\n  Expected a <class 'int'>. Got value: b")
         'a: expected int, got b'
     """
     place = re.search(r'Parser key "([\w.]+)"', message)

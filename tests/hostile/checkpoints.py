@@ -124,11 +124,11 @@ PLACES = {
     "the views": ("hyper_parameters", "views"),
     "the objectives": ("hyper_parameters", "objectives"),
     "an objective's classes": ("hyper_parameters", "objectives", "contrastive", "init_args", "classes"),
-    "the data's columns": ("datamodule_hyper_parameters", "columns"),
-    "the data's labels": ("datamodule_hyper_parameters", "labels"),
+    "the data's columns": ("datamodule_hyper_parameters", "task", "columns"),
+    "the data's labels": ("datamodule_hyper_parameters", "task", "labels"),
     "the data's files": ("datamodule_hyper_parameters", "test"),
     "the data's tasks": ("datamodule_hyper_parameters", "tasks"),
-    "the pairing": ("datamodule_hyper_parameters", "pairing"),
+    "the pairing": ("datamodule_hyper_parameters", "task", "pairing"),
     "the mixture": ("datamodule_hyper_parameters", "mixture"),
 }
 MALICIOUS = (
