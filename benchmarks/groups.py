@@ -70,6 +70,14 @@ def questions(folder: Path) -> tuple[list[list[str]], list[str]]:
     return [group for _, group in sorted(groups.items()) if len(group) > 2], sorted(every.keys() - leader)
 
 
+COLUMNS = {
+    "keep": "[Duplicates]",
+    "hide": "[Duplicates, Siblings]",
+    "attract": "[Duplicates, {class_path: Siblings, init_args: {effect: positive}}]",
+}
+"""How siblings are used -> columns of the objective."""
+
+
 class Groups:
     """Texts to train on and held-out ones, the same in every run, and what trains and scores a model.
 
@@ -124,7 +132,7 @@ class Groups:
             words += ["--model.encoder.model_name_or_path", self.options.encoder, "--data.task.pairing", "Given"]
             words += ["--data.train", str(data()), "--trainer.max_steps", str(self.options.steps)]
             words += ["--data.batch_size", str(self.options.batch_size), "--trainer.max_epochs", "-1"]
-            words += ["--model.objectives.contrastive.siblings", siblings, *self.options.words]
+            words += ["--model.objectives.contrastive.columns", COLUMNS[siblings], *self.options.words]
             do(in_folder("fit", words, folder, seed))
             model = next(folder.rglob("modules.json")).parent
             scores = self.scores(SentenceEncoder.from_pretrained(model, device="cpu"))

@@ -34,7 +34,7 @@ from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference.vector_files import EmbeddingRun
 from contrastive_text.losses import InfoNCE
 from contrastive_text.losses.info_nce import Direction
-from contrastive_text.objectives import Contrastive, FalseNegatives
+from contrastive_text.objectives import Contrastive, Duplicates, FalseNegatives, Siblings
 from contrastive_text.training import Guide, GuideFile, GuideModel
 
 FEATURES = 384
@@ -55,7 +55,9 @@ def loss_turn(form: str, rows: int) -> Callable[[], float]:
     vectors = torch.randn(2 * rows, FEATURES, generator=noise, requires_grad=True)
     guides = {"guide": torch.randn(2 * rows, FEATURES, generator=noise)} if has_guide else {}
     removed = FalseNegatives("guide") if has_guide else None
-    objective = Contrastive(InfoNCE(directions=directions, streamed=True), false_negatives=removed)
+    objective = Contrastive(
+        InfoNCE(directions=directions, streamed=True), columns=[Duplicates(), Siblings(), removed]
+    )
     encoded = Encoded(vectors, (Slot("anchor", 0), Slot("positive", 0)), torch.arange(2 * rows), guides=guides)
 
     def turn() -> float:
@@ -116,7 +118,7 @@ def step_turns(encoder: str, guide: str, texts: list[str], folder: Path) -> dict
         removed = None if guide is None else FalseNegatives("guide", absolute_margin=0.1)
         module = ContrastiveModule(
             TransformerEncoder(encoder, max_length=32),
-            objectives={"contrastive": Contrastive(false_negatives=removed)},
+            objectives={"contrastive": Contrastive(columns=[Duplicates(), Siblings(), removed])},
             guides=None if guide is None else {"guide": guide},
         ).train()
         data = TextDataModule(train=str(file), batch_size=64, num_workers=0)

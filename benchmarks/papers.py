@@ -132,7 +132,7 @@ def studies(options: argparse.Namespace) -> dict[str, Study]:
                 *consert,
                 *steps,
                 *words("--vary data.task.limit=1,100,none --data.task.repeat 75"),
-                *words("--model.objectives.contrastive.mask_duplicates false"),
+                *words("--model.objectives.contrastive.columns []"),
             ],
         ),
         "consert-figure-5": Study(

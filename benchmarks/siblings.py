@@ -18,7 +18,7 @@ from torch import nn
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.losses import InfoNCE, NTXent
-from contrastive_text.objectives import Contrastive
+from contrastive_text.objectives import Contrastive, Duplicates, Siblings
 
 
 def median_interval(ratios: Sequence[float]) -> tuple[float, float, float]:
@@ -42,7 +42,8 @@ def work(
     vectors = torch.randn(2 * rows, 384, generator=noise, requires_grad=True)
     tokens = torch.randint(5, 400, (2 * rows, 16), generator=noise)
     text_ids = torch.cat([torch.arange(rows) * 2 // 3, rows + torch.arange(rows)])
-    objective = Contrastive(NTXent() if same_side else InfoNCE(), siblings=siblings)  # type: ignore[arg-type]  # one of them
+    columns = {"hide": [Siblings()], "attract": [Siblings("positive")], "keep": []}[siblings]
+    objective = Contrastive(NTXent() if same_side else InfoNCE(), columns=[Duplicates(), *columns])
     slots = (Slot("anchor", 0), Slot("positive", 0))
 
     def turn() -> float:

@@ -325,7 +325,8 @@ def execute(execution: Execution, module: ContrastiveModule | None = None, split
         module.momentum.follow()
     assert found is not None
     found.weights = {name: whole(p.detach()) for name, p in parameters.items()}
-    found.queued = sum(part.filled for part in module.modules() if isinstance(part, Queue))
+    queues = [part for part in module.modules() if isinstance(part, Queue)]
+    found.queued = sum(len(past["ids"]) for part in queues for past in part.get_extra_state().values())
     return found
 
 

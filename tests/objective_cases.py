@@ -42,7 +42,9 @@ from contrastive_text.objectives import (
     Contrastive,
     CosineScorer,
     DenoisingDecoder,
+    Duplicates,
     FalseNegatives,
+    MaskBatch,
     MaskedLM,
     Matryoshka,
     Momentum,
@@ -51,8 +53,11 @@ from contrastive_text.objectives import (
     PairClassification,
     PairRegression,
     PositivesOnly,
+    Queue,
     RankDistillation,
     ReplacedTokens,
+    SameClass,
+    Siblings,
     SignedPairs,
     TextClassification,
     TextRegression,
@@ -181,7 +186,10 @@ def other_formulas(how: How) -> dict[str, Objective]:
         "debiased learned": DebiasedNTXent(0.2, **learns),
         "siglip": SigLIP(0.2, bias=-3.0, **how),
     }
-    return {name: Contrastive(loss, queue=30 * (name == "dcl")) for name, loss in losses.items()}
+    return {
+        name: Contrastive(loss, columns=[Duplicates(), Siblings(), Queue(30 * (name == "dcl"))])
+        for name, loss in losses.items()
+    }
 
 
 CASES: dict[str, Case] = {
@@ -189,8 +197,8 @@ CASES: dict[str, Case] = {
     "other formulas, learned temperature, queue": Case(other_formulas, slots=TRIPLE),
     "NTXent, hard, siblings attract, and SupCon": Case(
         lambda how: {
-            "c": Contrastive(NTXent(0.2, **how), siblings="attract", attract="sum"),
-            "supcon": Contrastive(SupCon(0.2, **how), classes=3),
+            "c": Contrastive(NTXent(0.2, **how), columns=[Duplicates(), Siblings("positive", joined="sum")]),
+            "supcon": Contrastive(SupCon(0.2, **how), columns=[Duplicates(), SameClass(3)]),
         },
         slots=TRIPLE,
         classes=3,
@@ -209,9 +217,9 @@ CASES: dict[str, Case] = {
     ),
     "positives only, negatives as hard, signed pairs; classes of texts and of pairs": Case(
         lambda how: {
-            "positives": Contrastive(InfoNCE(0.2, **how), pair_labels=PositivesOnly()),
-            "hard": Contrastive(hard(how), pair_labels=NegativesAsHard()),
-            "signed": Contrastive(NTXent(0.2, **how), pair_labels=SignedPairs()),
+            "positives": Contrastive(InfoNCE(0.2, **how), columns=[Duplicates(), Siblings(), PositivesOnly()]),
+            "hard": Contrastive(hard(how), columns=[Duplicates(), Siblings(), NegativesAsHard()]),
+            "signed": Contrastive(NTXent(0.2, **how), columns=[Duplicates(), Siblings(), SignedPairs()]),
             "text": TextClassification(2, head=MLPHead(out_features=2)),
             "pair": PairClassification(2, scorer=ConcatenationScorer()),
             "bilinear": PairClassification(2, scorer=BilinearScorer(), head=TanhHead()),
@@ -223,7 +231,9 @@ CASES: dict[str, Case] = {
         lambda how: {
             "c": Contrastive(hard(how, learn=True)),
             "ntxent": Contrastive(NTXent(0.2, learn_temperature=True, **how)),
-            "supcon": Contrastive(SupCon(0.2, learn_temperature=True, **how), classes=3),
+            "supcon": Contrastive(
+                SupCon(0.2, learn_temperature=True, **how), columns=[Duplicates(), SameClass(3)]
+            ),
         },
         slots=TRIPLE,
         classes=3,
@@ -231,10 +241,8 @@ CASES: dict[str, Case] = {
     ),
     "queue, hard, siblings attract, and InfoNCE, two-sided": Case(
         lambda how: {
-            "c": Contrastive(hard(how), queue=40, siblings="attract"),
-            "two-sided": Contrastive(
-                InfoNCE(0.2, "two_sided", hard_negative_log_weight=0.7, **how), mask_duplicates=False
-            ),
+            "c": Contrastive(hard(how), columns=[Duplicates(), Siblings("positive"), Queue(40)]),
+            "two-sided": Contrastive(InfoNCE(0.2, "two_sided", hard_negative_log_weight=0.7, **how), columns=[]),
         },
         slots=TRIPLE,
         parts=lambda: {"pooler": CLSPooler()},
@@ -242,9 +250,11 @@ CASES: dict[str, Case] = {
     "queue, NTXent, learned temperature, and SupCon": Case(
         lambda how: {
             "c": Contrastive(
-                NTXent(0.2, learn_temperature=True, **how), head=ProjectorHead([12, 6], last_norm=True), queue=70
+                NTXent(0.2, learn_temperature=True, **how),
+                head=ProjectorHead([12, 6], last_norm=True),
+                columns=[Duplicates(), Siblings(), Queue(70)],
             ),
-            "supcon": Contrastive(SupCon(0.2, **how), classes=3, queue=50),
+            "supcon": Contrastive(SupCon(0.2, **how), columns=[Duplicates(), SameClass(3), Queue(50)]),
         },
         classes=3,
         parts=lambda: {"pooler": ConcatPooler([WeightedMeanPooler(), MeanSqrtLengthPooler()])},
@@ -252,13 +262,19 @@ CASES: dict[str, Case] = {
     "some widths, queue": Case(
         lambda how: {
             "c": Matryoshka(
-                Contrastive(NTXent(0.2, learn_temperature=True, **how), queue=30), dims=[3, 16, 8], per_step=2
+                Contrastive(
+                    NTXent(0.2, learn_temperature=True, **how), columns=[Duplicates(), Siblings(), Queue(30)]
+                ),
+                dims=[3, 16, 8],
+                per_step=2,
             )
         },
         layers_anew=True,
     ),
     "template, queue, signed pairs": Case(
-        lambda how: {"c": Contrastive(InfoNCE(0.2, **how), pair_labels=SignedPairs(), queue=20)},
+        lambda how: {
+            "c": Contrastive(InfoNCE(0.2, **how), columns=[Duplicates(), Siblings(), SignedPairs(), Queue(20)])
+        },
         classes=2,
         template=True,
         parts=lambda: {"pooler": MaskTokenPooler(template_bias=True)},
@@ -286,12 +302,17 @@ CASES: dict[str, Case] = {
             "c": Contrastive(
                 InfoNCE(0.2, **how),
                 head=TanhHead(),
-                queue=40,
-                siblings="attract",
-                keys=Momentum(0.5, of="anchor", head="trained"),
+                columns=[
+                    Duplicates(),
+                    Siblings("positive"),
+                    Queue(40),
+                    Momentum(0.5, of="anchor", head="trained"),
+                ],
             ),
             "alone": Contrastive(
-                InfoNCE(0.2, **how), head=TanhHead(), queue=40, keys=Momentum(0.5, views=False), in_batch=False
+                InfoNCE(0.2, **how),
+                head=TanhHead(),
+                columns=[Duplicates(), Siblings(), Queue(40), MaskBatch(), Momentum(0.5, views=False)],
             ),
         },
         slots=TRIPLE,
@@ -343,10 +364,11 @@ CASES: dict[str, Case] = {
         lambda how: {
             "c": Contrastive(
                 InfoNCE(0.2, directions=["query_to_doc", "query_to_query", "doc_to_doc"], **how),
-                false_negatives=FalseNegatives("teacher", absolute_margin=0.1),
+                columns=[Duplicates(), Siblings(), FalseNegatives("teacher", absolute_margin=0.1)],
             ),
             "queue": Contrastive(
-                NTXent(0.2, **how), queue=60, siblings="attract", false_negatives=FalseNegatives("teacher")
+                NTXent(0.2, **how),
+                columns=[Duplicates(), Siblings("positive"), Queue(60), FalseNegatives("teacher")],
             ),
         },
         slots=TRIPLE,

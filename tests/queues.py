@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import reduce_terms
-from contrastive_text.objectives import Objective, Terms
+from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.objectives.queue import Queue
 
 # Logits of at most 20 in float64, sums of some thirty terms.
@@ -120,11 +120,13 @@ def train(objective: Objective, steps: Sequence[Batch]) -> list[float]:
     return losses
 
 
-def held(objective: Objective) -> dict[str, Any]:
-    """The extra state of the objective's queue."""
-    return dict(objective.state_dict()["queues.texts._extra_state"])
+def held(objective: Objective, comparison: str = "texts") -> dict[str, Any]:
+    """The extra state of the objective's queue for a comparison."""
+    return dict(objective.state_dict()["kept_parts.Queue._extra_state"].get(comparison, {}))
 
 
 def fill(objective: Objective) -> list[int]:
     """Columns in each queue of the objective."""
-    return [part.filled for part in objective.modules() if isinstance(part, Queue)]
+    queues = [part for part in objective.modules() if isinstance(part, Queue)]
+    names = objective._between.compared if isinstance(objective, Contrastive) else ("texts",)
+    return [part.filled(name) for part in queues for name in names]

@@ -16,7 +16,16 @@ from contrastive_text.core.distributed import gather_sizes
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.heads import ProjectorHead
 from contrastive_text.losses import BarlowTwins, CoSENT, InfoNCE
-from contrastive_text.objectives import Contrastive, FalseNegatives, Momentum, PairRegression, WholeBatch
+from contrastive_text.objectives import (
+    Contrastive,
+    Duplicates,
+    FalseNegatives,
+    Momentum,
+    PairRegression,
+    Queue,
+    Siblings,
+    WholeBatch,
+)
 
 RANKS = (8, 4)
 """Examples of each."""
@@ -30,10 +39,16 @@ STEPS: dict[str, Case] = {
     "projector": Case(
         lambda how: {"c": WholeBatch(BarlowTwins(), head=ProjectorHead([10, 6]))}  # noqa: ARG005  # as each case is called
     ),
-    "queue of keys": Case(lambda how: {"c": Contrastive(InfoNCE(0.2, **how), queue=40, keys=Momentum(0.5))}),
+    "queue of keys": Case(
+        lambda how: {
+            "c": Contrastive(InfoNCE(0.2, **how), columns=[Duplicates(), Siblings(), Queue(40), Momentum(0.5)])
+        }
+    ),
     "scores of pairs": Case(lambda how: {"c": PairRegression(CoSENT(0.2))}, classes=6),  # noqa: ARG005  # as each case is called
     "a guide": Case(
-        lambda how: {"c": Contrastive(InfoNCE(0.2, **how), false_negatives=FalseNegatives("teacher"))},
+        lambda how: {
+            "c": Contrastive(InfoNCE(0.2, **how), columns=[Duplicates(), Siblings(), FalseNegatives("teacher")])
+        },
         slots=TRIPLE,
         parts=lambda: {"guides": {"teacher": Known(7)}},
     ),

@@ -17,7 +17,16 @@ from torch import nn
 
 from contrastive_text.encoders import LoRA
 from contrastive_text.losses import InfoNCE
-from contrastive_text.objectives import Contrastive, FalseNegatives, Matryoshka, Momentum, Objective
+from contrastive_text.objectives import (
+    Contrastive,
+    Duplicates,
+    FalseNegatives,
+    Matryoshka,
+    Momentum,
+    Objective,
+    Queue,
+    Siblings,
+)
 from contrastive_text.training.module import ContrastiveModule
 
 PROMISE = 1e-10
@@ -43,10 +52,13 @@ class Parts(NamedTuple):
     def objectives(self, how: How) -> dict[str, Objective]:
         objective: Objective = Contrastive(
             InfoNCE(0.2, **how),
-            siblings="attract" if self.siblings else "hide",
-            false_negatives=FalseNegatives("teacher", absolute_margin=0.1) if self.guide else None,
-            queue=40 if self.queue else 0,
-            keys=Momentum(0.5) if self.momentum else None,
+            columns=[
+                Duplicates(),
+                Siblings("positive" if self.siblings else "mask"),
+                *([FalseNegatives("teacher", absolute_margin=0.1)] if self.guide else []),
+                *([Queue(40)] if self.queue else []),
+                *([Momentum(0.5)] if self.momentum else []),
+            ],
         )
         return {"c": Matryoshka(objective, dims=[4, 16], per_step=None) if self.widths else objective}
 

@@ -16,7 +16,14 @@ from torch import Tensor
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import CoSENT, CosineMSE, InfoNCE, NTXent, SupCon
-from contrastive_text.objectives import Contrastive, Objective, PairRegression, TextClassification
+from contrastive_text.objectives import (
+    Contrastive,
+    Duplicates,
+    Objective,
+    PairRegression,
+    SameClass,
+    TextClassification,
+)
 
 CLASSES = 3000
 TRAINED = range(0, CLASSES, 10)
@@ -91,7 +98,7 @@ def test_float16_weights_are_refused_before_the_first_step(bert: str, tmp_path: 
 OBJECTIVES: dict[str, Callable[[], Objective]] = {
     "InfoNCE": lambda: Contrastive(InfoNCE()),
     "NTXent": lambda: Contrastive(NTXent()),
-    "SupCon": lambda: Contrastive(SupCon(), classes=2),
+    "SupCon": lambda: Contrastive(SupCon(), columns=[Duplicates(), SameClass(2)]),
     "CosineMSE": lambda: PairRegression(CosineMSE()),
     "CoSENT": lambda: PairRegression(CoSENT()),
 }

@@ -21,7 +21,7 @@ from contrastive_text.data.preparation import TrainingData
 from contrastive_text.data.prompts import NO_PROMPTS
 from contrastive_text.data.training_set import words_without_blanks
 from contrastive_text.evaluation.view_edits import Ordered, Piece, altered_rows, guide_order
-from contrastive_text.objectives import Contrastive, Matryoshka
+from contrastive_text.objectives import Contrastive, FalseNegatives, Matryoshka
 from contrastive_text.training.guides import guide_vectors
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.run import Run
@@ -88,7 +88,7 @@ def show_task(
         screen.print("views: none; copies of a text are told apart by dropout alone")
     for objective, part in module.by_task.objectives(training.name).items():
         if part.keys is not None:
-            screen.print(f"keys of {objective}: {describe(part.keys)}", markup=False)
+            screen.print(f"momentum columns of {objective}: {describe(part.keys)}", markup=False)
     orders = _orders(module, training.name, altered.batch)
     table = Table("", *altered.slots, *(f"by {guide}" for guide in orders), show_lines=True)
     for number, texts in enumerate(altered.examples):
@@ -107,9 +107,11 @@ def _orders(module: ContrastiveModule, task: str, batch: Batch) -> dict[str, lis
     parts = module.by_task.objectives(task)
     plain = {name: part.objective if isinstance(part, Matryoshka) else part for name, part in parts.items()}
     removing = {
-        name: part.false_negatives
+        name: found
         for name, part in plain.items()
-        if isinstance(part, Contrastive) and part.false_negatives is not None and "positive" in part.reads
+        if isinstance(part, Contrastive)
+        and isinstance(found := part.part(FalseNegatives), FalseNegatives)
+        and "positive" in part.reads
     }
     orders = {
         name: guide_order(

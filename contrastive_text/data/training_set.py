@@ -133,7 +133,7 @@ class TrainingSet:
         said = f"{taken:,} an epoch: each of the {rows:,} comes some {taken / rows:,.1f} times, altered anew"
         if step > rows:
             said += f"; a step of {step:,} has each some {step / rows:,.1f} times, and copies of a text are "
-            said += "negatives of each other only with mask_duplicates: false"
+            said += "negatives of each other only without Duplicates"
         return {"repeated rows": said + ("; without it the loss is 0" if rows == 1 else "")}
 
 

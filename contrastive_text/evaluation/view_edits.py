@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.random import RowRandom
+from contrastive_text.core.similarity import unit_vectors
 from contrastive_text.core.specs import describe
 from contrastive_text.core.types import Alter, Encoded
 from contrastive_text.data import Collator, KeyedRow
@@ -333,8 +334,9 @@ def guide_order(known: Encoded, false_negatives: Mapping[str, FalseNegatives]) -
     (found,) = Candidates.of_batch([(known, read)], over_ranks=False)
     cosines, hidden = found.cosines(every), found.hidden(every)
     rows, (texts,) = len(cosines), BetweenTexts().triples(known, read).values()
+    positives = unit_vectors(texts.positive)
     near = {
-        name: TooNear(found.rows, found.columns, each.of(texts).bound).mask()
+        name: TooNear(found.rows, found.columns, each.bound(unit_vectors(texts.anchor), positives)).mask()
         for name, each in false_negatives.items()
     }
     negatives = read["negative"].shape[1] if "negative" in read else 0

@@ -10,7 +10,7 @@ from contrastive_text.losses.batch_losses import (
     SIGReg,
     VICReg,
 )
-from contrastive_text.losses.comparison import Comparison, SameId
+from contrastive_text.losses.comparison import NO_ID, Comparison, Group, SameId, Texts
 from contrastive_text.losses.info_nce import InfoNCE, NTXent, SupCon, info_nce_terms
 from contrastive_text.losses.nt_xent_variants import DCL, DCLW, DebiasedNTXent, SigLIP
 from contrastive_text.losses.ranking import (
@@ -33,6 +33,7 @@ from contrastive_text.losses.scored_pairs import (
 __all__ = [
     "DCL",
     "DCLW",
+    "NO_ID",
     "AlignmentUniformity",
     "AnglE",
     "BarlowTwins",
@@ -42,6 +43,7 @@ __all__ = [
     "CosineMSE",
     "DebiasedNTXent",
     "GlobalOrthogonalRegularization",
+    "Group",
     "InfoNCE",
     "KLDivergence",
     "ListMLE",
@@ -57,6 +59,7 @@ __all__ = [
     "SigLIP",
     "SoftmaxLoss",
     "SupCon",
+    "Texts",
     "VICReg",
     "angle_similarity",
     "cosent_loss",

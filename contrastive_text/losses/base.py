@@ -129,6 +129,11 @@ class Loss(nn.Module, ABC):
         parts = [self.terms(block) for block in blocks]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
+    def sides(self, every: Triples) -> list[Texts]:
+        """Returns the sides of all examples that are columns of the first block."""
+        anchors, positives = every.sides()
+        return [anchors, positives] if self.same_side else [positives]
+
     def comparisons(
         self, local: Triples, every: Triples, offset: int = 0, further: Texts | None = None
     ) -> list[Comparison]:
@@ -145,8 +150,7 @@ class Loss(nn.Module, ABC):
         """
         places = offset + torch.arange(len(local.anchor), device=every.anchor.device)
         forward, backward = local.rows()
-        anchors, positives = every.sides(by_class=self.reads_labels)
-        classes = local.classes if self.reads_labels else None
+        anchors, positives = every.sides()
         if self.same_side:
             columns = every.columns([anchors, positives], places, further)
             is_whole = local.anchor is every.anchor and local.positive is every.positive
@@ -156,12 +160,12 @@ class Loss(nn.Module, ABC):
             if columns.own is not None:
                 columns = replace(columns, own=columns.own.repeat(2, 1))
             target = torch.cat([len(every.anchor) + places, places])
-            return [local.compare(rows, columns, target, None if classes is None else classes.repeat(2))]
+            return [local.compare(rows, columns, target)]
         columns = every.columns([positives], places, further)
-        block = local.compare(forward, columns, places, classes)
+        block = local.compare(forward, columns, places)
         if self.reduction != "two_sided":
             return [block]
-        return [block, local.compare(backward, anchors, places, classes)]
+        return [block, local.compare(backward, anchors, places)]
 
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Tensor:
         """Returns the loss of N examples whose texts all differ.

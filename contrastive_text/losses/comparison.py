@@ -16,6 +16,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import full_precision
 
 Joined = Literal["mean", "sum"]
+Effect = Literal["mask", "mean", "sum"]
 
 HIDDEN_ID = -2
 """Id of a column that is masked for every row, such as a hard negative that a row lacks.
@@ -257,8 +258,7 @@ class Texts:
         vectors: (M, D).
         ids: Id of each text, (M,) or (M, kinds). Of rows the ids of their own and of their target's text, (M, 2)
             or (M, 2, kinds).
-        groups: Class of each text, or id of the text that it belongs with, (M,), ``NO_ID`` for none; None if no
-            text has one.
+        groups: Name of a rule -> ids that it compares: of columns (M,), ``NO_ID`` for none, of rows (M, ids).
         guide: A guide's unit vectors of the texts, (M, Dg); None without a guide.
         bound: Largest cosine of a negative by the guide, of each row, (M,); None without a guide.
         own: Which of the texts are each local example's own hard negatives, (n, K), -1 where it has fewer; None
@@ -267,7 +267,7 @@ class Texts:
 
     vectors: Tensor
     ids: Tensor
-    groups: Tensor | None = None
+    groups: Mapping[str, Tensor] = field(default_factory=dict)
     guide: Tensor | None = None
     bound: Tensor | None = None
     own: Tensor | None = None
@@ -279,12 +279,11 @@ class Texts:
 
     @classmethod
     def join(cls, parts: Sequence[Texts]) -> Texts:
-        """Returns the texts of all parts, one after another. All have groups if one part has."""
-        groups = [part.groups for part in parts]
-        if any(each is not None for each in groups):
-            groups = [
-                torch.full_like(part.first_ids, NO_ID) if part.groups is None else part.groups for part in parts
-            ]
+        """Returns the texts of all parts, one after another. A part without a group has ``NO_ID`` there."""
+        groups = {
+            name: torch.cat([part.groups.get(name, torch.full_like(part.first_ids, NO_ID)) for part in parts])
+            for name in dict.fromkeys(name for part in parts for name in part.groups)
+        }
         own, before = [], 0
         for part in parts:
             if part.own is not None:
@@ -293,7 +292,7 @@ class Texts:
         return cls(
             vectors=torch.cat([part.vectors for part in parts]),
             ids=torch.cat([part.ids for part in parts]),
-            groups=_joined(groups),
+            groups=groups,
             guide=_joined([part.guide for part in parts]),
             bound=_joined([part.bound for part in parts]),
             own=torch.cat(own, dim=1) if own else None,
@@ -301,8 +300,9 @@ class Texts:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Texts:
         """Returns the texts with every tensor changed; ``own`` is dropped."""
-        facts = (None if each is None else change(each) for each in (self.groups, self.guide, self.bound))
-        return Texts(change(self.vectors), change(self.ids), *facts)
+        groups = {name: change(ids) for name, ids in self.groups.items()}
+        guide, bound = (None if each is None else change(each) for each in (self.guide, self.bound))
+        return Texts(change(self.vectors), change(self.ids), groups, guide, bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,18 +313,62 @@ class GuideVectors:
         anchor: (N, Dg).
         positive: (N, Dg).
         negative: (N, K, Dg), or None.
-        bound: Largest cosine of a negative, for both rows of an example, (N,).
+        bound: Largest cosine of a negative, for both rows of an example, (N,); None if nothing is masked by it.
     """
 
     anchor: Tensor
     positive: Tensor
     negative: Tensor | None
-    bound: Tensor
+    bound: Tensor | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> GuideVectors:
         """Returns the vectors with every tensor changed."""
+        negative, bound = (None if each is None else change(each) for each in (self.negative, self.bound))
+        return GuideVectors(change(self.anchor), change(self.positive), negative, bound)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ids of N examples, by which a rule selects columns: a column whose id is among the ids of the row.
+
+    Args:
+        rows: M ids of each anchor as a row, (N, M). A positive as a row has them in reverse order, so that the
+            first id is that of the row's own text.
+        anchor: Id of each anchor as a column, (N,), ``NO_ID`` for none.
+        positive: Id of each positive as a column, (N,).
+        negative: Ids of hard negatives, (N, K); None for none.
+        effect: What the rule does with a column: ``mask``, or a positive whose log-probability enters a ``mean``,
+            or whose probability enters a ``sum``.
+        lasts: Whether columns keep their ids in later steps (``Queue``).
+
+    Example:
+        >>> labels = torch.tensor([0, 1, 0])
+        >>> Group.of(labels, effect="mean").rows.shape
+        torch.Size([3, 1])
+    """
+
+    rows: Tensor
+    anchor: Tensor
+    positive: Tensor
+    negative: Tensor | None = None
+    effect: Effect = "mask"
+    lasts: bool = True
+
+    @classmethod
+    def of(cls, ids: Tensor, effect: Effect, lasts: bool = True) -> Self:
+        """Returns the group in which all texts of an example have its id, (N,), but for hard negatives."""
+        return cls(ids.unsqueeze(1), ids, ids, effect=effect, lasts=lasts)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Group:
+        """Returns the group with every tensor changed."""
         negative = None if self.negative is None else change(self.negative)
-        return GuideVectors(change(self.anchor), change(self.positive), negative, change(self.bound))
+        return replace(
+            self,
+            rows=change(self.rows),
+            anchor=change(self.anchor),
+            positive=change(self.positive),
+            negative=negative,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,10 +382,8 @@ class Triples:
         anchor_ids: (N,), or (N, kinds).
         positive_ids: (N,), or (N, kinds).
         negative_ids: (N, K), or (N, K, kinds), or None; ``HIDDEN_ID`` where an example has fewer hard negatives.
-        classes: Class of each example, 0 or more, (N,), or None.
-        partners: Ids of the texts that anchor and positive belong with, each other's, (N, 2), ``NO_ID`` for
-            none; None if siblings are negatives.
-        attract: How siblings are joined with the target; None if siblings are masked.
+        target: Label or class of each example, (N,), or None.
+        groups: Name of a rule -> its ids.
         guide: A guide's vectors of the texts; None without a guide.
     """
 
@@ -351,9 +393,8 @@ class Triples:
     anchor_ids: Tensor
     positive_ids: Tensor
     negative_ids: Tensor | None
-    classes: Tensor | None = None
-    partners: Tensor | None = None
-    attract: Joined | None = None
+    target: Tensor | None = None
+    groups: Mapping[str, Group] = field(default_factory=dict)
     guide: GuideVectors | None = None
 
     @classmethod
@@ -393,7 +434,7 @@ class Triples:
         if ids is not None and self.negative_ids is not None:
             first = self.negative_ids if self.negative_ids.ndim == 2 else self.negative_ids[..., 0]
             ids = torch.where(first == HIDDEN_ID, HIDDEN_ID, ids)
-        return replace(distinct, negative_ids=ids, classes=self.classes, guide=self.guide)
+        return replace(distinct, negative_ids=ids, target=self.target, guide=self.guide)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Triples:
         """Returns the triples with every tensor changed."""
@@ -408,72 +449,57 @@ class Triples:
             anchor_ids=change(self.anchor_ids),
             positive_ids=change(self.positive_ids),
             negative_ids=changed(self.negative_ids),
-            classes=changed(self.classes),
-            partners=changed(self.partners),
-            attract=self.attract,
+            target=changed(self.target),
+            groups={name: group.map(change) for name, group in self.groups.items()},
             guide=None if self.guide is None else self.guide.map(change),
         )
 
-    def with_partners(self, attract: Joined | None, paired: Tensor | None = None) -> Triples:
-        """Returns the same triples, in which siblings are masked or are positives.
-
-        Args:
-            attract: How siblings are joined with the target; None to mask them.
-            paired: True for examples whose texts belong together, (N,); None for all.
-        """
-        anchors, positives = self.sides(by_class=False)
-        partners = torch.stack([positives.first_ids, anchors.first_ids], dim=1)
-        if paired is not None:
-            partners = torch.where(paired.unsqueeze(1), partners, NO_ID)
-        return replace(self, partners=partners, attract=attract)
-
-    def sides(self, by_class: bool) -> tuple[Texts, Texts]:
-        """Returns anchors and positives as columns. Their groups are classes, or else partners."""
-        groups = (self.classes, self.classes) if by_class else (None, None)
-        if not by_class and self.partners is not None:
-            groups = self.partners[:, 0], self.partners[:, 1]
+    def sides(self) -> tuple[Texts, Texts]:
+        """Returns anchors and positives as columns."""
         guide = (None, None) if self.guide is None else (self.guide.anchor, self.guide.positive)
+        of_anchors = {name: each.anchor for name, each in self.groups.items()}
+        of_positives = {name: each.positive for name, each in self.groups.items()}
         return (
-            Texts(self.anchor, self.anchor_ids, groups[0], guide[0]),
-            Texts(self.positive, self.positive_ids, groups[1], guide[1]),
+            Texts(self.anchor, self.anchor_ids, of_anchors, guide[0]),
+            Texts(self.positive, self.positive_ids, of_positives, guide[1]),
         )
 
     def rows(self) -> tuple[Texts, Texts]:
         """Returns anchors as rows whose targets are positives, and positives whose targets are anchors."""
         ids = torch.stack([self.anchor_ids, self.positive_ids], dim=1)
+        groups = {name: each.rows for name, each in self.groups.items()}
+        flipped = {name: each.flip(1) for name, each in groups.items()}
         if self.guide is None:
-            return Texts(self.anchor, ids), Texts(self.positive, ids.flip(1))
+            return Texts(self.anchor, ids, groups), Texts(self.positive, ids.flip(1), flipped)
         anchor, positive, bound = self.guide.anchor, self.guide.positive, self.guide.bound
         return (
-            Texts(self.anchor, ids, guide=anchor, bound=bound),
-            Texts(self.positive, ids.flip(1), guide=positive, bound=bound),
+            Texts(self.anchor, ids, groups, guide=anchor, bound=bound),
+            Texts(self.positive, ids.flip(1), flipped, guide=positive, bound=bound),
         )
 
-    def compare(self, rows: Texts, columns: Texts, target: Tensor, classes: Tensor | None = None) -> Comparison:
+    def compare(self, rows: Texts, columns: Texts, target: Tensor) -> Comparison:
         """Returns rows and columns as a comparison, with the rules that their ids and the guide give.
 
         Args:
             rows: R rows.
             columns: C columns.
             target: Column of each row's positive, (R,).
-            classes: Class of each row, (R,), if columns of its class are positives; None for siblings.
         """
         masks: dict[str, Rule] = {"texts": SameId(rows.ids, columns.ids)}
-        positives = None
+        positives, joined = None, None
         if self.negative is not None:
             masks["missing"] = SameId.for_all(len(rows.ids), columns.first_ids == HIDDEN_ID)
-        if columns.groups is not None and classes is not None:
-            positives = SameId(classes.unsqueeze(1), columns.groups)
-        elif columns.groups is not None and self.partners is not None:
-            siblings = SameId(rows.ids if rows.ids.ndim == 2 else rows.ids[..., 0], columns.groups)
-            if self.attract is None:
-                masks["siblings"] = siblings
+        for name, group in self.groups.items():
+            rule = SameId(rows.groups[name], columns.groups[name])
+            if group.effect == "mask":
+                masks[name] = rule
             else:
-                positives = siblings
+                positives, joined = rule, group.effect
         if rows.guide is not None and rows.bound is not None and columns.guide is not None:
             masks["guide"] = TooNear(rows.guide, columns.guide, rows.bound)
-        joined = self.attract or "mean"
-        return Comparison(rows.vectors, columns.vectors, target, masks, positives, joined, own=columns.own)
+        return Comparison(
+            rows.vectors, columns.vectors, target, masks, positives, joined or "mean", own=columns.own
+        )
 
     def columns(self, sides: Sequence[Texts], places: Tensor, further: Texts | None = None) -> Texts:
         """Returns sides followed by all hard negatives.
@@ -489,29 +515,20 @@ class Triples:
     def hard_negatives(self, places: Tensor, further: Texts | None) -> Texts | None:
         """Returns the hard negatives of all examples, then further ones; None without any.
 
-        Unless siblings are negatives, a hard negative whose text is also the positive of an example has that
-        example's anchor as its partner, the first example's of several.
-
         Args:
             places: Places of the local examples, (n,).
             further: Hard negatives that belong to no example.
         """
-        hard = further
-        if self.negative is not None and self.negative_ids is not None:
-            k = self.negative.shape[1]
-            guide = (
-                None if self.guide is None or self.guide.negative is None else self.guide.negative.flatten(0, 1)
-            )
-            own = places.unsqueeze(1) * k + torch.arange(k, device=places.device)
-            hard = Texts(self.negative.flatten(0, 1), self.negative_ids.flatten(0, 1), guide=guide, own=own)
-            hard = hard if further is None else Texts.join([hard, further])
-        if hard is None or self.partners is None:
-            return hard
-        _, positives = self.sides(by_class=False)
-        groups = partners_among(hard.first_ids, positives.first_ids, self.partners[:, 1])
-        if hard.groups is not None:
-            groups = torch.where(hard.groups == NO_ID, groups, hard.groups)
-        return replace(hard, groups=groups)
+        if self.negative is None or self.negative_ids is None:
+            return further
+        k = self.negative.shape[1]
+        guide = None if self.guide is None or self.guide.negative is None else self.guide.negative.flatten(0, 1)
+        own = places.unsqueeze(1) * k + torch.arange(k, device=places.device)
+        groups = {
+            name: each.negative.flatten() for name, each in self.groups.items() if each.negative is not None
+        }
+        hard = Texts(self.negative.flatten(0, 1), self.negative_ids.flatten(0, 1), groups, guide, own=own)
+        return hard if further is None else Texts.join([hard, further])
 
 
 def partners_among(ids: Tensor, texts: Tensor, partners: Tensor) -> Tensor:

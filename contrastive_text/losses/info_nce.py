@@ -16,7 +16,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import Similarity, similarity_matrix
 from contrastive_text.losses.base import Reduction, SoftmaxLoss
 from contrastive_text.losses.by_rows import add_to_own, is_streamed, softmax_terms
-from contrastive_text.losses.comparison import Comparison, Texts, Triples
+from contrastive_text.losses.comparison import Comparison, Group, Texts, Triples
 
 Direction = Literal["query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc"]
 
@@ -88,7 +88,7 @@ class InfoNCE(SoftmaxLoss):
     (https://arxiv.org/abs/2308.03281): the pair's own similarity stands in its denominator twice, once more
     as ``doc_to_query``. All but that one are the candidates of GISTEmbed (Solatorio 2024,
     https://arxiv.org/abs/2402.16829). Names and formula are those of sentence-transformers.
-    Differs: a text never meets itself or an equal one (``Contrastive.mask_duplicates``), and positives don't
+    Differs: a text never meets itself or an equal one (``Duplicates``), and positives don't
     look for hard negatives, as they do for those of other pairs there.
 
     With a hardness, a negative's logit grows by ``alpha * sg(similarity)``, which no temperature divides and
@@ -178,6 +178,11 @@ class InfoNCE(SoftmaxLoss):
         """Whether rows are compared with anchors too."""
         return "query_to_query" in self.directions
 
+    def sides(self, every: Triples) -> list[Texts]:
+        """Returns the sides of all examples that are columns of the first block."""
+        anchors, positives = every.sides()
+        return [positives, anchors] if self.anchors_are_columns else [positives]
+
     def comparisons(
         self, local: Triples, every: Triples, offset: int = 0, further: Texts | None = None
     ) -> list[Comparison]:
@@ -186,9 +191,8 @@ class InfoNCE(SoftmaxLoss):
             return super().comparisons(local, every, offset, further)
         places = offset + torch.arange(len(local.anchor), device=every.anchor.device)
         forward, backward = local.rows()
-        anchors, positives = every.sides(by_class=False)
-        sides = [positives, anchors] if self.anchors_are_columns else [positives]
-        block = local.compare(forward, every.columns(sides, places, further), places)
+        anchors, positives = every.sides()
+        block = local.compare(forward, every.columns(self.sides(every), places, further), places)
         reverse = [anchors] if "doc_to_query" in self.directions else []
         # Positives that are not compared with anchors have no target.
         target = places if reverse else torch.full_like(places, -1)
@@ -281,7 +285,7 @@ class SupCon(SoftmaxLoss):
     (https://arxiv.org/abs/2004.11362), eq. 2 (the sum over positives outside the logarithm).
 
     Differs: a text that is the row's own or its partner's once more is neither in the mean nor in the
-    denominator (``Contrastive.mask_duplicates``); the sum over rows is divided by their number.
+    denominator (``Duplicates``); the sum over rows is divided by their number.
 
     Args:
         temperature: Divisor of the similarity.
@@ -328,7 +332,9 @@ class SupCon(SoftmaxLoss):
         Returns:
             A scalar, in at least float32.
         """
-        return self._value(replace(Triples.distinct(anchor, positive, negative), classes=classes))
+        examples = Triples.distinct(anchor, positive, negative)
+        groups = {} if classes is None else {"classes": Group.of(classes, effect="mean")}
+        return self._value(replace(examples, groups=groups))
 
 
 def _softmax_terms(loss: SoftmaxLoss, block: Comparison, own_log_weight: float = 0.0) -> Tensor:

@@ -12,8 +12,8 @@ from torch import Tensor
 from contrastive_text.core.similarity import full_precision, unit_vectors
 from contrastive_text.core.types import Encoded, Role
 from contrastive_text.losses.comparison import HIDDEN_ID, SameId, Triples
-from contrastive_text.objectives.batch_pairs import gather_triples
 from contrastive_text.objectives.between import BetweenTexts
+from contrastive_text.objectives.columns import gather_triples
 
 Among = Literal["batch", "own"]
 

@@ -10,9 +10,10 @@ from contrastive_text.heads import Head, build_head, check_train_only
 from contrastive_text.losses.base import check_temperature
 from contrastive_text.losses.by_rows import terms_by_rows
 from contrastive_text.losses.ranking import jensen_shannon_terms
-from contrastive_text.objectives.base import Objective, Terms, check_compared
-from contrastive_text.objectives.batch_pairs import gather_triples
+from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.between import BetweenTexts, read_vectors
+from contrastive_text.objectives.columns import gather_triples
+from contrastive_text.objectives.terms import Terms, check_compared
 
 
 class Consistency(Objective):

@@ -1,103 +1,66 @@
-"""The contrastive objective: which roles are compared, over all ranks, and what stays out."""
+"""The contrastive objective: which roles are compared, over all ranks, with which columns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.distributed import gather_all, gather_sizes
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.targets import Classes, Target
-from contrastive_text.core.types import Encoded
+from contrastive_text.core.similarity import unit_vectors
+from contrastive_text.core.targets import Target
+from contrastive_text.core.types import Encoded, Role
 from contrastive_text.heads import Head, check_train_only
 from contrastive_text.losses import InfoNCE, Loss
-from contrastive_text.losses.comparison import Joined, Triples
-from contrastive_text.objectives.base import Objective, Terms, check_compared
-from contrastive_text.objectives.batch_pairs import BatchPairs, gather_triples
+from contrastive_text.losses.comparison import GuideVectors, Triples
+from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.between import Between, named_between, read_vectors
-from contrastive_text.objectives.false_negatives import FalseNegatives, check_bound
-from contrastive_text.objectives.health import count_alike, health
-from contrastive_text.objectives.keys import (
-    check_in_batch,
-    check_keys,
-    columns_alone,
-    read_keys,
-    rows_and_columns,
+from contrastive_text.objectives.columns import (
+    HARD,
+    ColumnPart,
+    Duplicates,
+    Negatives,
+    Pairs,
+    Setup,
+    Siblings,
+    Stage,
+    gather_triples,
 )
-from contrastive_text.objectives.momentum import Momentum
+from contrastive_text.objectives.health import count_alike, health
+from contrastive_text.objectives.momentum import Momentum, rows_and_columns
 from contrastive_text.objectives.pair_labels import PairLabels
-from contrastive_text.objectives.queue import Queue
-from contrastive_text.objectives.siblings import Siblings, check_attracting, check_siblings
+from contrastive_text.objectives.terms import Terms, check_compared
 
 
 class Contrastive(Objective):
-    """Anchors against positives, the rest of the batch of all ranks as negatives.
+    """Compares anchors with positives; other examples of the batch, of all ranks, are negatives.
 
-    Several positives of an example are averaged before normalisation (Giorgi et al. 2021, DeCLUTR,
-    https://arxiv.org/abs/2006.03659, section 3.2). Rows stay local, columns come from every rank with an
-    exact gradient. In evaluation mode no rank talks to another.
+    Several positives of an example are averaged before normalization (Giorgi et al. 2021, DeCLUTR,
+    https://arxiv.org/abs/2006.03659, section 3.2). Rows stay local, columns come from every rank with an exact
+    gradient. In evaluation mode no rank talks to another.
 
-    What is compared is ``between``: ``texts`` (``BetweenTexts``) or ``views`` (``BetweenViews``, ConSERT's joint
-    training). Where that is several things, as the two roles are there, their values are added.
+    ``between`` says what is compared: ``texts`` of an example (``BetweenTexts``) or ``views`` of each text
+    (``BetweenViews``, ConSERT's joint training). Several comparisons, such as those of two roles, are added.
 
-    With a ``queue`` the columns of the last steps, of all ranks, as they were then and without a gradient, are
-    negatives too; ``objectives/queue.py`` says how. Rows are kept from copies of their texts among them, unless
-    ``mask_duplicates`` is off; with ``classes`` those of a row's class are pulled as the batch's are. Between
-    ``views`` each role has a queue of its own. Checkpoints hold it, saved models don't; evaluation neither
-    reads nor fills it.
-
-    With ``keys`` columns of their roles are vectors of a network that follows the trained one (``Momentum``), and
-    so is what enters the queue; rows are always the trained network's. Two methods are made of it. ESimCSE (Wu
-    et al. 2022, https://arxiv.org/abs/2109.04380): keys of anchors, which are no columns, fill the queue beside
-    trained positives. MoCo (He et al. 2020, https://arxiv.org/abs/1911.05722): positives are keys, and with
-    ``in_batch: false`` the queue's columns the only negatives. Evaluation has neither keys nor queue: there
-    vectors of the trained network are compared within the batch.
-
-    Differs: MoCo's queue begins with random vectors, here it begins empty, and the first step without others has
-    no loss. ESimCSE's queue is each rank's own, here all ranks hold the same one.
-
-    Differs: a text that occurs twice in a batch is a false negative, which the authors' codes keep and
-    dropout hides; here its columns are left out, unless ``mask_duplicates`` is off. So are those of other texts
-    that views of text or tokens have made equal to it, such as two of which [DEL] and one word are left;
-    ``edited_alike`` is logged: how many of the step's texts views made equal to another one.
-
-    Siblings are other positives of the same query: columns whose partner's text is the row's own or its
-    partner's. A row would push them away, though data say that they belong to it. ``hide`` leaves them out of the
-    row's columns, past ones and hard negatives of such a text too. ``attract`` makes them targets as well: the
-    ``mean`` of all log-probabilities (Khosla et al. 2020, https://arxiv.org/abs/2004.11362, eq. 2), or the
-    logarithm of the ``sum`` of the probabilities (Miech et al. 2020, MIL-NCE, https://arxiv.org/abs/1912.06430,
-    eq. 1; but for a constant eq. 3 of Khosla et al.). Where classes say what belongs together, or between
-    ``views``, there are none; without ``mask_duplicates`` rows don't know equal texts, and siblings are kept.
+    ``columns`` is a chain of parts (``ColumnPart``) that change the columns of a row. They mask some
+    (``Duplicates``, ``Siblings``, ``FalseNegatives``, ``MaskBatch``), make some positives (``SameClass``,
+    ``Siblings``), add some (``Queue``, ``NegativesAsHard``), or take them from another network (``Momentum``).
 
     Args:
         loss: The formula; None for ``InfoNCE``.
         head: A train-only head between embeddings and loss; None for none.
-        mask_duplicates: Whether texts equal to a row's own text or to its positive are no negatives of it.
-        task: The data set that it reads, where there are several; None for the only one.
         between: What is compared: ``texts`` of an example, ``views`` of each of its texts, or a ``Between``.
-        pair_labels: What to do with pairs whose target is 0: they don't belong together; None where all do.
-        classes: Number or names of the classes that the target gives, for a loss that compares by them.
-        queue: Number of past columns that are kept as further negatives; 0 for none.
-        siblings: What other positives of a row's query are to it: left out (``hide``), targets too
-            (``attract``) or negatives (``keep``).
-        attract: What is taken of several targets: the ``mean`` of their log-probabilities, or the logarithm of
-            the ``sum`` of their probabilities.
-        false_negatives: By which guide candidates that are too near to a row are left out (GISTEmbed); None to
-            leave none out.
-        keys: Settings of a momentum network, whose vectors stand in the place of columns; None for none.
-        in_batch: Whether positives of other examples of the batch are negatives. If False, the negatives are hard
-            negatives of the batch and columns of the queue.
+        columns: Parts that change the columns, each class once; None for ``Duplicates`` and, between texts, for
+            ``Siblings``. An empty list leaves equal texts and siblings among the negatives.
+        task: The data set that it reads, if there are several; None for the only one.
 
     Raises:
-        ValueError: A head that isn't train-only, an unknown ``between``, labels of pairs that aren't compared
-            or together with classes, classes without a loss that reads them, or such a loss without classes; a
-            queue of less than 0, or with labels that don't take one; siblings that can't attract; a guide for
-            negative pairs that are rows, or without a margin between views; keys that no row meets, or rows that
-            meet nothing.
+        ValueError: A head that isn't train-only, an unknown ``between``, a part twice or parts that exclude each
+            other, or a loss that compares by classes without ``SameClass``.
 
     Example:
         >>> from contrastive_text.core.types import Slot
@@ -114,128 +77,76 @@ class Contrastive(Objective):
         self,
         loss: Loss | None = None,
         head: Head | None = None,
-        mask_duplicates: bool = True,
-        task: str | None = None,
         between: Between | Literal["texts", "views"] = "texts",
-        pair_labels: PairLabels | None = None,
-        classes: int | list[str] | None = None,
-        queue: int = 0,
-        siblings: Siblings = "hide",
-        attract: Joined = "mean",
-        false_negatives: FalseNegatives | None = None,
-        keys: Momentum | None = None,
-        in_batch: bool = True,
+        columns: list[ColumnPart] | None = None,
+        task: str | None = None,
     ) -> None:
         super().__init__(task)
         check_train_only(head, "Contrastive.head")
         self.loss = loss or InfoNCE()
         self.head = head
-        self.mask_duplicates = mask_duplicates
         self.between = between
-        self.pair_labels = pair_labels
-        self.classes = classes
-        self.queue = queue
-        self.siblings = siblings
-        self.attract = attract
-        self.false_negatives = false_negatives
-        self.keys = keys
-        self.in_batch = in_batch
-        self.guides = () if false_negatives is None else (false_negatives.guide,)
         self._between = named_between(between, "Contrastive")
         self.reads, self.takes = self._between.reads, self._between.takes
-        check_siblings(siblings, attract)
-        if keys is not None:
-            check_keys(keys, self._between, self.loss, queue)
-            # A guide knows the texts that the trained network encodes.
-            self.keyed = () if false_negatives is not None else columns_alone(keys, self.loss)
-        self._check_pair_labels()
-        compared, roles = self._between.compared if queue else (), () if keys is None else keys.roles
-        self.queues = nn.ModuleDict({name: Queue(queue, mask_duplicates, keys=roles) for name in compared})
+        if columns is None:
+            columns = [Duplicates()]
+            if self._between.is_pairs and not self.loss.reads_labels:
+                columns.append(Siblings())
+        self.columns = list(columns)
+        self.kept_parts = nn.ModuleDict(
+            {type(part).__name__: part for part in self.columns if isinstance(part, nn.Module)}
+        )
+        self._check_columns()
 
-    def take_pair_labels(self, pair_labels: PairLabels) -> None:
-        """Takes what to do with pairs whose target is 0, unless it was built with that.
+    def add_column_part(self, part: ColumnPart) -> None:
+        """Adds a part to the chain.
 
         Raises:
-            ValueError: Options that exclude it, such as ``classes``.
+            ValueError: A part that excludes it, or one of its class.
         """
-        if self.pair_labels is None:
-            self.pair_labels = pair_labels
-            self._check_pair_labels()
+        self.columns.append(part)
+        self._check_columns()
 
-    def _check_pair_labels(self) -> None:
-        """Checks what depends on the labels of pairs."""
-        self._check_target()
-        self._check_queue()
-        if self.siblings == "attract":
-            check_attracting(self.loss, self._between, self.pair_labels, self.mask_duplicates)
-        if self.false_negatives is not None:
-            check_bound(self.false_negatives, self._between, self.pair_labels)
-        if not self.in_batch:
-            check_in_batch(self.loss, self.pair_labels)
+    def part(self, kind: type[ColumnPart]) -> ColumnPart | None:
+        """Returns the part of a class; None for none."""
+        return next((part for part in self.columns if isinstance(part, kind)), None)
 
-    def _check_queue(self) -> None:
-        if self.queue < 0:
+    def _check_columns(self) -> None:
+        names = [type(part).__name__ for part in self.columns]
+        if twice := next((name for name in names if names.count(name) > 1), None):
             raise InvalidValueError(
-                f"Contrastive.queue: expected 0 or more past columns, got {self.queue}; 0 keeps none"
+                f"Contrastive.columns: expected each part once, got {twice} twice; remove one"
             )
-        if self.queue and self.pair_labels is not None and not self.pair_labels.takes_queue:
-            name = type(self.pair_labels).__name__
+        targets = [type(part).__name__ for part in self.columns if part.target is not None]
+        if len(targets) > 1:
             raise InvalidValueError(
-                f"Contrastive.queue: expected pair_labels that take a queue, got {name}; arrange its pairs with "
-                "pairs.comparisons(loss, ...) and set takes_queue = True, or leave the queue out"
+                "Contrastive.columns: expected one part that reads labels, got "
+                f"{' and '.join(targets)}; remove one"
             )
-
-    def _check_target(self) -> None:
-        if self.pair_labels is not None and not self._between.is_pairs:
+        if self.loss.reads_labels and not targets:
             raise InvalidValueError(
-                f"Contrastive.pair_labels: expected between: texts for {type(self.pair_labels).__name__}, got "
-                f"{type(self._between).__name__}; two views of a text always belong together, so leave "
-                "one of the two out"
+                f"Contrastive.columns: expected SameClass for {type(self.loss).__name__}, got "
+                f"{', '.join(names) or 'none'}; add SameClass with the classes, or take NTXent, which needs none"
             )
-        name = type(self.loss).__name__
-        if self.pair_labels is not None and self.loss.reads_labels:
-            raise InvalidValueError(
-                f"Contrastive.pair_labels: expected a loss that doesn't read the target itself, got {name}; use "
-                "NTXent with pair_labels, or leave pair_labels out"
-            )
-        if self.pair_labels is not None and not (self.pair_labels.takes_targets or self.loss.signed):
-            raise InvalidValueError(
-                f"Contrastive.pair_labels: expected a loss whose terms can be maximised for "
-                f"{type(self.pair_labels).__name__}, got {name}; "
-                "take NegativesAsHard, or NTXent"
-            )
-        if self.loss.reads_labels and self.classes is None:
-            raise InvalidValueError(
-                f"Contrastive.classes: expected the number or the names of the target's classes for {name}, got "
-                "none; set classes, or take NTXent, which needs none"
-            )
-        if self.classes is not None and not self.loss.reads_labels:
-            raise InvalidValueError(
-                f"Contrastive.classes: expected a loss that compares by classes, got {name}; take SupCon, or "
-                "leave classes out"
-            )
-        if self.classes is not None:
-            Classes.of(self.classes, "Contrastive.classes")  # refuses what isn't two classes or more
-
-    @property
-    def siblings_in_effect(self) -> Siblings | None:
-        """What siblings are to a row; None where there are none, or classes decide."""
-        if self.loss.reads_labels or not self._between.is_pairs:
-            return None
-        return self.siblings if self.mask_duplicates else "keep"
+        setup = Setup(self.loss, self._between, self.columns)
+        for part in self.columns:
+            part.check(setup)
+        self.guides = tuple(dict.fromkeys(part.guide for part in self.columns if part.guide is not None))
+        momentum = self.part(Momentum)
+        assert momentum is None or isinstance(momentum, Momentum)
+        self.keys = momentum
+        # A guide knows the texts that the trained network encodes.
+        self.keyed = () if momentum is None or self.guides else momentum.roles_alone(setup)
 
     @property
     def target(self) -> Target | None:
         """The label of a pair, 0 or 1, or the class of an example."""
-        if self.pair_labels is not None:
-            return Classes.of(2, "Contrastive.pair_labels")
-        return None if self.classes is None else Classes.of(self.classes, "Contrastive.classes")
+        return next((part.target for part in self.columns if part.target is not None), None)
 
     @property
     def two_texts(self) -> str | None:
-        """A guide without a margin: of one text twice its cosine is 1, which nothing is above."""
-        without = self.false_negatives is not None and not self.false_negatives.has_margin
-        return "false_negatives without absolute_margin or relative_margin" if without else None
+        """Name of an option that makes no sense if anchor and positive are the same text."""
+        return next((part.two_texts for part in self.columns if part.two_texts is not None), None)
 
     def build(self, features: int) -> None:
         """Makes the head's layers."""
@@ -246,82 +157,45 @@ class Contrastive(Objective):
         """Returns the terms of the local rows; see ``Objective.forward``.
 
         Raises:
-            ValueError: A role without its two views, or no target or no keys where they are read.
+            ValueError: A role without its two views, or no target or momentum vectors that a part reads.
         """
-        classes = self._classes(encoded)
-        vectors = read_vectors(encoded, (*self.reads, *self.takes), self.head)
-        keys = read_keys(encoded, self.keys) if self.keys is not None and self.training else None
+        roles = (*self.reads, *self.takes)
+        vectors = read_vectors(encoded, roles, self.head)
+        keys = self.keys.read_keys(encoded) if self.keys is not None and self.training else None
         rows, columns = rows_and_columns(self._between, encoded, vectors, keys)
-        if self.false_negatives is not None:
-            known = replace(encoded, embeddings=encoded.guides[self.false_negatives.guide])
-            guided = self._between.triples(known, read_vectors(known, (*self.reads, *self.takes), head=None))
-            guides = {name: self.false_negatives.of(each) for name, each in guided.items()}
-            columns = {name: replace(each, guide=guides[name]) for name, each in columns.items()}
-        local = [replace(each, classes=classes) for each in columns.values()]
-        gathered, offset = gather_triples(local, self.training, encoded.shares)
-        every = dict(zip(columns, gathered, strict=True))
+        local = self._with_facts(encoded, columns)
+        gathered, offset = gather_triples(list(local.values()), self.training, encoded.shares)
+        every = dict(zip(local, gathered, strict=True))
         sides = _trained_sides(rows, encoded) if keys is not None and encoded.logged else {}
         return Terms.added(
             [self._terms(name, rows[name], every[name], offset, encoded.logged, sides.get(name)) for name in rows]
         )
 
-    def check_examples(self, examples: int, negatives: int) -> None:
-        """Checks that anchors have negatives: other examples, hard negatives or a queue.
+    def _with_facts(self, encoded: Encoded, columns: Mapping[str, Triples]) -> dict[str, Triples]:
+        """Returns the columns of each comparison with the targets and guide vectors that parts read."""
+        target = None
+        if self.target is not None:
+            if encoded.target is None:
+                raise InvalidValueError(
+                    "Contrastive: expected a batch with a target, for labels or classes, got one without; give a "
+                    "pairing that reads the column target"
+                )
+            target = encoded.target.long()
+        guides: dict[str, GuideVectors] = {}
+        for guide in self.guides:
+            known = replace(encoded, embeddings=encoded.guides[guide])
+            roles: Sequence[Role] = (*self.reads, *self.takes)
+            for name, texts in self._between.triples(known, read_vectors(known, roles, head=None)).items():
+                negative = None if texts.negative is None else unit_vectors(texts.negative)
+                guides[name] = GuideVectors(unit_vectors(texts.anchor), unit_vectors(texts.positive), negative)
+        return {name: replace(each, target=target, guide=guides.get(name)) for name, each in columns.items()}
 
-        Raises:
-            ValueError: They have none.
-        """
-        if self.queue or (negatives and "negative" in self.takes):
-            return
-        if not self.in_batch:
-            raise InvalidValueError(
-                "Contrastive.in_batch: false expects rows with hard negatives, or a queue, got rows without a "
-                "negative and queue: 0; give rows with negatives, set queue, or set in_batch: true"
-            )
-        check_compared("Contrastive without hard negatives or a queue", examples)
-
-    def finish_step(self) -> None:
-        """Lets the columns of the step enter the queue."""
-        for queue in self.queues.values():
-            assert isinstance(queue, Queue)
-            queue.take_in()
-
-    def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str:  # noqa: ARG002  # the base's signature
-        """Returns how many negatives an anchor meets in a step; accumulation adds none but through the queue."""
-        hard = batch_size * negatives if "negative" in self.takes else 0
-        others = batch_size - 1 if self.in_batch else 0
-        total = others * (1 + len(self.loss.others)) + hard + self.queue
-        kinds = [f"other {self._between.others}", *self.loss.others] if self.in_batch else []
-        parts = [f"{others} {kind}" for kind in kinds]
-        parts += [f"{hard} hard negatives"] if hard else []
-        parts += [self._described_past(batch_size, hard)] if self.queue else []
-        notes = [] if self.pair_labels is None else [self.pair_labels.note]
-        notes += ["texts of its class are none"] if self.loss.reads_labels else []
-        notes += [f"those too near by {guide} are none" for guide in self.guides]
-        most = "at most " if notes else ""
-        notes.append(f"accumulate_grad_batches adds none{', but fills the queue sooner' if self.queue else ''}")
-        once = " once the queue is full" if self.queue else ""
-        return f"{most}{total:,} per anchor{once}: {', '.join(parts)}; {'; '.join(notes)}"
-
-    def _described_past(self, batch_size: int, hard: int) -> str:
-        sides = ("anchor", "positive") if self.loss.anchors_are_columns else ("positive",)
-        past, roles = "past columns", (*sides, "negative")
-        if self.keys is not None:
-            past, roles = f"past keys of {' and '.join(self.keys.roles)}", self.keys.roles
-        entering = sum(hard if role == "negative" else batch_size for role in roles)
-        batches = self.queue / max(entering, 1)
-        shown = f"{batches:.3g}" if batches < 100 else f"{batches:,.0f}"
-        return f"{self.queue:,} {past} (of {shown} batches)"
-
-    def _classes(self, encoded: Encoded) -> Tensor | None:
-        if self.target is None:
-            return None
-        if encoded.target is None:
-            raise InvalidValueError(
-                "Contrastive: expected a batch with a target, for labels or classes, got one without; give a "
-                "pairing that reads the column target"
-            )
-        return encoded.target.long()
+    def _running(self) -> Iterator[ColumnPart]:
+        """Yields the parts in the order in which they run."""
+        for stage in get_args(Stage):
+            for part in self.columns:
+                if part.stage == stage and (self.training or not part.trains_only):
+                    yield part
 
     def _terms(
         self,
@@ -332,36 +206,56 @@ class Contrastive(Objective):
         logged: bool,
         sides: Sequence[Tensor] | None = None,
     ) -> Terms:
-        texts = every.anchor_ids if every.anchor_ids.ndim == 1 else every.anchor_ids[:, 0]
-        if not self.mask_duplicates:
-            every = every.apart()
-        if self.siblings_in_effect in ("hide", "attract"):
-            every = every.with_partners(
-                attract=self.attract if self.siblings == "attract" else None,
-                paired=None if self.pair_labels is None or every.classes is None else every.classes == 1,
-            )
-        mine = every.map(lambda each: each[offset : offset + len(rows.anchor)])
-        local = replace(mine, anchor=rows.anchor, positive=rows.positive, negative=rows.negative)
-        queue = self.queues[name] if self.training and self.queue else None
-        assert queue is None or isinstance(queue, Queue)
-        in_batch = self.in_batch or not self.training
-        pairs = BatchPairs(local, every, offset, texts=texts, queue=queue, in_batch=in_batch)
-        if self.pair_labels is None:
-            terms = pairs.terms(self.loss, local, every, offset)
-        else:
-            terms = self.pair_labels.terms(self.loss, pairs)
+        pairs = Pairs(name, self.loss, rows, every.apart(), offset, texts=every)
+        for part in self._running():
+            pairs = part(pairs)
+        terms = pairs.terms()
+        for part in self._running():
+            part.finish(pairs)
         if not logged:
             return replace(terms, logs={})
-        if self.pair_labels is None:
-            logs, weights = health(local, every, offset, by_class=self.loss.reads_labels, sides=sides)
+        if self.part(PairLabels) is None:
+            logs, weights = health(pairs.local, pairs.every, offset, sides)
         else:
-            _, positives, _ = pairs.positives()
+            positives = pairs.only_paired().local
             logs, weights = health(positives, positives, 0)
-        if every.anchor_ids.ndim == 2:
+        if pairs.is_by_text and every.anchor_ids.ndim == 2:
             every_ids = [every.anchor_ids, every.positive_ids]
             every_ids += [] if every.negative_ids is None else [every.negative_ids.flatten(0, 1)]
-            logs["edited_alike"] = count_alike(torch.cat(every_ids)).to(local.anchor)
+            logs["edited_alike"] = count_alike(torch.cat(every_ids)).to(rows.anchor)
         return replace(terms, logs=logs | self.loss.figures, log_weights=weights)
+
+    def check_examples(self, examples: int, negatives: int) -> None:
+        """Checks that anchors have negatives: other examples, hard negatives or columns that a part adds.
+
+        Raises:
+            ValueError: They have none.
+        """
+        if any(part.adds_columns for part in self.columns) or (negatives and "negative" in self.takes):
+            return
+        if any(part.masks_batch for part in self.columns):
+            raise InvalidValueError(
+                "Contrastive.columns: MaskBatch expects rows with hard negatives, or a Queue, got rows without a "
+                "negative and no Queue; give rows with negatives, add Queue, or leave MaskBatch out"
+            )
+        check_compared("Contrastive without hard negatives or a queue", examples)
+
+    def finish_step(self) -> None:
+        """Lets the parts keep what later steps are compared with."""
+        for part in self.columns:
+            part.finish_step()
+
+    def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str:  # noqa: ARG002  # the base's signature
+        """Returns the number of negatives of an anchor in a step; accumulation adds none but through a queue."""
+        counts = {}
+        if not any(part.masks_batch for part in self.columns):
+            counts = dict.fromkeys([f"other {self._between.others}", *self.loss.others], batch_size - 1)
+        if hard := batch_size * negatives if "negative" in self.takes else 0:
+            counts[HARD] = hard
+        said = Negatives(batch_size, counts)
+        for part in self.columns:
+            said = part.describe(said)
+        return str(said)
 
 
 def _trained_sides(rows: Mapping[str, Triples], encoded: Encoded) -> dict[str, list[Tensor]]:

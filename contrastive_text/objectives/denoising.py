@@ -17,8 +17,9 @@ from contrastive_text.encoders import Embedder, Encoder, TransformerEncoder
 from contrastive_text.encoders.dropout import replace_dropouts
 from contrastive_text.encoders.loading import build_model
 from contrastive_text.encoders.probes import is_causal
-from contrastive_text.objectives.base import Objective, Terms
+from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.masked_lm import token_entropy
+from contrastive_text.objectives.terms import Terms
 
 
 class DenoisingDecoder(Objective):

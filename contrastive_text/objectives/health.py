@@ -58,19 +58,18 @@ def health(
     local: Triples,
     every: Triples,
     offset: int,
-    by_class: bool = False,
     sides: Sequence[Tensor] | None = None,
 ) -> Health:
     """Measures the compared vectors, on the first some hundred rows of all ranks.
 
-    A row meets its own positive and those that are its negatives in the loss: none that are hidden from it, nor
-    others that it is pulled to. The weighted means over ranks are the figures of one process.
+    A row is compared with its own positive and with its negatives in the batch: no masked columns and no further
+    positives. Rules that do not last, such as that of ``MaskBatch``, are ignored. The weighted means over ranks
+    are the figures of one process.
 
     Args:
         local: Rows of this rank.
         every: Columns of all ranks.
         offset: Place of the first local row among all.
-        by_class: Whether rows of one class are positives of each other.
         sides: Anchors and positives of all ranks, (N, D) each, where the columns come from another network.
     """
     if not len(every.anchor):
@@ -78,10 +77,11 @@ def health(
     # A rank beyond the first rows measures one row, which weighs nothing.
     most = max(LOGGED_ROWS - offset, 0)
     rows = local.map(lambda each: each[: max(most, 1)])
+    rows = replace(rows, groups={name: group for name, group in rows.groups.items() if group.lasts})
     anchor, positive = rows.anchor, rows.positive
     target = offset + torch.arange(len(anchor), device=anchor.device)
-    _, columns = every.sides(by_class)
-    block = rows.compare(rows.rows()[0], columns, target, rows.classes if by_class else None)
+    _, columns = every.sides()
+    block = rows.compare(rows.rows()[0], columns, target)
     unseen = block.masked() | block.positive_columns().scatter_(1, target.unsqueeze(1), False)
     cosines = cosine_similarity_matrix(anchor, every.positive)
     negative = (~unseen).scatter_(1, target.unsqueeze(1), False)

@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.types import Encoded, Role
-from contrastive_text.objectives.base import Objective, Terms
+from contrastive_text.objectives.base import Objective
+from contrastive_text.objectives.terms import Terms
 
 
 class MaskedLM(Objective):

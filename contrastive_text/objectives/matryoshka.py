@@ -14,7 +14,8 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, generator, text_id
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import Encoded
-from contrastive_text.objectives.base import Objective, Terms
+from contrastive_text.objectives.base import Objective
+from contrastive_text.objectives.terms import Terms
 
 _DRAWS = text_id("Matryoshka.per_step")
 

@@ -1,42 +1,66 @@
-"""Pairs with a label: what becomes of those that do not belong together."""
+"""Column parts for labeled pairs: how pairs that do not belong together are used."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.losses import Loss, reduce_terms
+from contrastive_text.core.targets import Classes, Target
+from contrastive_text.losses import Comparison, reduce_terms
 from contrastive_text.losses.comparison import Rule, SameId
-from contrastive_text.objectives.base import Terms
-from contrastive_text.objectives.batch_pairs import BatchPairs
+from contrastive_text.objectives.columns import ColumnPart, Negatives, Pairs, Setup, Stage, first_ids
+from contrastive_text.objectives.terms import Terms
 
 
-class PairLabels(ABC):
-    """Base class of the ways to learn from pairs of which some do not belong together (label 0).
+class PairLabels(ColumnPart):
+    """Base class of column parts that use pairs of which some do not belong together (label 0).
 
     Attributes:
-        note: What becomes of these, for the run's summary.
-        takes_queue: Whether it arranges pairs with ``pairs.comparisons``, which adds the columns of a queue.
-        takes_targets: Whether all its rows may have several targets: they belong to positive pairs alone.
+        note: How these pairs are used, for the summary of a run.
     """
 
+    stage: ClassVar[Stage] = "examples"
     note: ClassVar[str] = ""
-    takes_queue: ClassVar[bool] = False
-    takes_targets: ClassVar[bool] = False
 
-    @abstractmethod
-    def terms(self, loss: Loss, pairs: BatchPairs) -> Terms:
-        """Returns the terms of this rank's pairs.
+    @property
+    def target(self) -> Target:
+        """The label of a pair, 0 or 1."""
+        return Classes.of(2, type(self).__name__)
 
-        Where one number of rows can't be the divisor of all of them, the total comes divided by counts of
-        all ranks already, under the reduction ``sum``.
-        """
+    def __call__(self, pairs: Pairs) -> Pairs:
+        """Returns the pairs, which know what belongs together."""
+        assert pairs.every.target is not None
+        return replace(pairs, paired=pairs.every.target == 1)
+
+    def check(self, setup: Setup) -> None:
+        """Checks that two texts are compared, and that the loss leaves their label to this part."""
+        name, loss = type(self).__name__, type(setup.loss).__name__
+        if not setup.between.is_pairs:
+            raise InvalidValueError(
+                f"Contrastive.columns: {name} expects between: texts, got {type(setup.between).__name__}; two "
+                "views of a text always belong together, so leave one of the two out"
+            )
+        if setup.loss.reads_labels:
+            raise InvalidValueError(
+                f"Contrastive.columns: {name} expects a loss that doesn't compare by classes, got {loss}; use "
+                f"NTXent with {name}, or leave it out"
+            )
+        if not self.rows_have_positives and not setup.loss.signed:
+            raise InvalidValueError(
+                f"Contrastive.columns: {name} expects a loss whose terms can be maximized, got {loss}; take "
+                "NegativesAsHard, or NTXent"
+            )
+
+    def describe(self, negatives: Negatives) -> Negatives:
+        """Returns the negatives with a remark."""
+        return replace(negatives, notes=(*negatives.notes, self.note))
 
 
 class PositivesOnly(PairLabels):
@@ -48,17 +72,15 @@ class PositivesOnly(PairLabels):
         >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
         >>> slots, labels = (Slot("anchor", 0), Slot("positive", 0)), torch.tensor([1.0, 0.0])
         >>> encoded = Encoded(vectors, slots, text_ids=torch.arange(4), target=labels)
-        >>> Contrastive(pair_labels=PositivesOnly())(encoded).total
+        >>> Contrastive(columns=[PositivesOnly()])(encoded).total
         tensor(0.)
     """
 
     note: ClassVar[str] = "negative pairs left out"
-    takes_queue: ClassVar[bool] = True
-    takes_targets: ClassVar[bool] = True
 
-    def terms(self, loss: Loss, pairs: BatchPairs) -> Terms:
-        """Returns the loss of the positive pairs alone."""
-        return pairs.terms(loss, *pairs.positives())
+    def __call__(self, pairs: Pairs) -> Pairs:
+        """Returns the positive pairs alone."""
+        return super().__call__(pairs).only_paired()
 
 
 class NegativesAsHard(PairLabels):
@@ -74,26 +96,23 @@ class NegativesAsHard(PairLabels):
         >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
         >>> slots, labels = (Slot("anchor", 0), Slot("positive", 0)), torch.tensor([1.0, 0.0])
         >>> encoded = Encoded(vectors, slots, text_ids=torch.arange(4), target=labels)
-        >>> Contrastive(pair_labels=NegativesAsHard())(encoded).total
+        >>> Contrastive(columns=[NegativesAsHard()])(encoded).total
         tensor(4.0181)
     """
 
     note: ClassVar[str] = "second texts of negative pairs are hard negatives"
-    takes_queue: ClassVar[bool] = True
-    takes_targets: ClassVar[bool] = True
 
-    def terms(self, loss: Loss, pairs: BatchPairs) -> Terms:
-        """Returns the loss of the positive pairs, with the negative pairs' second texts as columns."""
-        negative = ~pairs.positive
-        _, positives = pairs.every.sides(by_class=False)
-        further = replace(
-            replace(positives, groups=None).map(lambda each: each[negative]),
-            own=_places(
-                pairs.texts[pairs.offset : pairs.offset + len(pairs.local.anchor)][pairs.local_positive],
-                among=pairs.texts[negative],
-            ),
-        )
-        return pairs.terms(loss, *pairs.positives(), further=further)
+    def __call__(self, pairs: Pairs) -> Pairs:
+        """Returns the positive pairs, with the second texts of negative pairs as further columns."""
+        pairs = super().__call__(pairs)
+        assert pairs.paired is not None
+        negative = ~pairs.paired
+        _, positives = pairs.every.sides()
+        chosen = pairs.only_paired()
+        anchors, offset = first_ids(pairs.texts.anchor_ids), pairs.offset
+        mine = anchors[offset : offset + len(pairs.rows.anchor)][pairs.local_paired]
+        columns = positives.map(lambda each: each[negative])
+        return chosen.add_columns(replace(columns, own=_places(mine, among=anchors[negative])))
 
 
 class SignedPairs(PairLabels):
@@ -123,19 +142,15 @@ class SignedPairs(PairLabels):
         >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
         >>> slots, labels = (Slot("anchor", 0), Slot("positive", 0)), torch.tensor([1.0, 0.0])
         >>> encoded = Encoded(vectors, slots, text_ids=torch.arange(4), target=labels)
-        >>> Contrastive(pair_labels=SignedPairs())(encoded).total
+        >>> Contrastive(columns=[SignedPairs()])(encoded).total
         tensor(3.3250)
     """
 
     note: ClassVar[str] = "the loss of negative pairs is maximised"
-    takes_queue: ClassVar[bool] = True
+    rows_have_positives: ClassVar[bool] = False
 
     def __init__(self, weight: float = 1.0, bound: float | None = None) -> None:
-        if not 0 <= weight < math.inf:
-            raise InvalidValueError(
-                f"SignedPairs.weight: expected a finite number of 0 or more, got {weight}; 1 weighs positive "
-                "and negative pairs alike"
-            )
+        at_least("SignedPairs.weight", weight, 0, "1 weighs positive and negative pairs alike")
         if bound is not None and not bound > 0:
             raise InvalidValueError(
                 f"SignedPairs.bound: expected a number above 0, got {bound}; leave it out for a guess, or give "
@@ -144,27 +159,32 @@ class SignedPairs(PairLabels):
         self.weight = weight
         self.bound = bound
 
-    def terms(self, loss: Loss, pairs: BatchPairs) -> Terms:
-        """Returns the difference of the two means (of sums, under ``sum``), divided already."""
-        n, count = len(pairs.local.anchor), len(pairs.every.anchor)
+    def __call__(self, pairs: Pairs) -> Pairs:
+        """Returns the pairs, whose terms are combined by ``reduce``."""
+        return replace(super().__call__(pairs), reduce=self.reduce)
+
+    def reduce(self, pairs: Pairs, blocks: Sequence[Comparison]) -> Terms:
+        """Returns the difference of the two means (of sums, under ``sum``), divided by counts already."""
+        loss, n, count = pairs.loss, len(pairs.rows.anchor), len(pairs.every.anchor)
         compared = count + (count - 1) * len(loss.others)
-        past = 0 if pairs.queue is None else pairs.queue.filled
-        blocks, guesses, sides = [], [], 0
-        for block in pairs.comparisons(loss, pairs.local, pairs.every, pairs.offset):
-            guesses.append(block.rows.new_full((len(block.rows),), math.log(compared + past)))
-            past = 0  # only the first block's columns have the queue's after them
+        further = 0 if pairs.further is None else len(pairs.further.ids)
+        signed, guesses, sides = [], [], 0
+        for block in blocks:
+            guesses.append(block.rows.new_full((len(block.rows),), math.log(compared + further)))
+            further = 0  # further columns are in the first block
             block_sides = len(block.rows) // max(n, 1)
             masks = {
-                name: _own_texts(rule, unless=pairs.local_positive.repeat(block_sides))
+                name: _own_texts(rule, unless=pairs.local_paired.repeat(block_sides))
                 for name, rule in block.masks.items()
             }
-            blocks.append(replace(block, masks=masks))
+            signed.append(replace(block, masks=masks))
             sides += block_sides
-        terms, positive = loss.compare(blocks), pairs.local_positive.repeat(sides)
+        terms, positive = loss.compare(signed), pairs.local_paired.repeat(sides)
         bounded = terms.clamp(max=torch.cat(guesses)) if self.bound is None else terms.clamp(max=self.bound)
         pulled = terms.masked_fill(~positive, 0.0).sum()
         pushed = bounded.masked_fill(positive, 0.0).sum()
-        rows = [(sides * each.sum()).clamp(min=1) for each in (pairs.positive, ~pairs.positive)]
+        assert pairs.paired is not None
+        rows = [(sides * each.sum()).clamp(min=1) for each in (pairs.paired, ~pairs.paired)]
         total = reduce_terms(pulled, rows[0], loss.reduction)
         total = total - self.weight * reduce_terms(pushed, rows[1], loss.reduction)
         return Terms(total=total, count=len(terms), reduction="sum")

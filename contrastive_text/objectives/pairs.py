@@ -13,9 +13,9 @@ from contrastive_text.core.targets import Classes, Scores
 from contrastive_text.core.types import Encoded, Role
 from contrastive_text.heads import Head, build_head
 from contrastive_text.losses import CosineMSE, ScoreLoss
-from contrastive_text.objectives.base import Terms
 from contrastive_text.objectives.scorers import ConcatenationScorer, Scorer
 from contrastive_text.objectives.supervised import Supervised, read_classes
+from contrastive_text.objectives.terms import Terms
 
 
 class PairClassification(Supervised[Classes]):

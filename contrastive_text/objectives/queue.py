@@ -2,122 +2,159 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.types import Role
-from contrastive_text.losses import Comparison, Loss
-from contrastive_text.losses.comparison import HIDDEN_ID, NO_ID, Texts, Triples
+from contrastive_text.core.checks import at_least
+from contrastive_text.losses.comparison import HIDDEN_ID, NO_ID, Texts
+from contrastive_text.objectives.columns import HARD, ColumnPart, Negatives, Pairs, Setup, Stage
+from contrastive_text.objectives.momentum import Momentum
 
 
-class Queue(nn.Module):
-    """The last columns that rows were held against, oldest first.
+class Queue(ColumnPart, nn.Module):
+    """Adds the columns of the last steps, of all ranks, as negatives without a gradient; oldest first.
 
     Cross-batch memory: Wang et al. 2020 (https://arxiv.org/abs/1912.06798), algorithm 1. The columns of a step
-    enter in the order of the loss: positives, then hard negatives; anchors before positives where both sides look
-    among both (NTXent, SupCon), and after them where anchors look among anchors too (``query_to_query`` of
-    InfoNCE, whose other directions let nothing enter). Under accumulation those of every micro-batch do. They
-    come from the encoder that is trained, so that the oldest drifted most, or from one that follows it
-    (``Momentum``).
+    enter in the order of the loss: positives, then hard negatives. Anchors enter before positives if both are
+    rows and columns (NTXent, SupCon), and after them under the direction ``query_to_query`` of InfoNCE. Under
+    gradient accumulation the columns of every micro-batch enter.
 
-    ``comparisons`` puts them after the columns of a step and notes the step's own; only ``take_in`` lets those
-    enter, so that a loss may be evaluated twice in a step. All ranks hold the same columns. They are no buffers:
-    DDP would send them round in every step, and a half-precision run would round them. A state dict has them as
-    extra state, as far as the queue is filled.
+    With ``Duplicates`` rows ignore past columns whose text is equal to their own. If views are compared, each
+    role has a queue. Evaluation neither reads nor fills the queue. Checkpoints store it as extra state, saved
+    models do not. All ranks hold the same columns. They are no buffers, because DDP would broadcast buffers in
+    every step, and a half-precision run would round them.
 
-    Differs: in the paper a batch enters before its loss is taken, so that a row meets its own positive once more;
-    here it enters afterwards. The paper begins without the memory; here that is a stage of its own, and the
-    next one starts from its weights with an empty queue (``--init_from``).
+    With ``Momentum`` the momentum vectors of its roles enter in place of the columns: positives that rows were
+    compared with (MoCo, He et al. 2020, https://arxiv.org/abs/1911.05722), or anchors that were no columns at all
+    (ESimCSE, Wu et al. 2022, https://arxiv.org/abs/2109.04380).
 
-    Where an objective has keys they enter in the place of the columns, of the roles that have any: positives that
-    rows were held against (MoCo), or anchors that were no columns at all (ESimCSE).
+    Differs: in Wang et al. a batch enters before its loss is computed, so that a row meets its own positive a
+    second time; here it enters afterwards. MoCo's queue begins with random vectors; here it begins empty, and the
+    first step without other negatives has no loss. ESimCSE's queue is each rank's own; here all ranks hold the
+    same columns.
 
     Args:
-        size: Columns that it holds at most.
-        mask_duplicates: Whether rows are kept from past columns of equal text.
-        keys: The roles whose keys enter; empty for the columns of the loss.
+        size: Largest number of columns.
+
+    Raises:
+        ValueError: A size below 1.
 
     Example:
-        >>> from contrastive_text.losses import InfoNCE
-        >>> queue, texts = Queue(size=3), Triples.distinct(torch.eye(2), torch.eye(2))
+        >>> from contrastive_text.core.types import Encoded, Slot
+        >>> from contrastive_text.objectives import Contrastive
+        >>> slots, queue = (Slot("anchor", 0), Slot("positive", 0)), Queue(size=3)
+        >>> objective = Contrastive(columns=[queue])
         >>> for _ in range(3):
-        ...     [block] = queue.comparisons(InfoNCE(), texts, texts, offset=0)
-        ...     print(len(block.columns), queue.filled)
-        ...     queue.take_in()
-        2 0
-        4 2
-        5 3
+        ...     _ = objective(Encoded(torch.eye(4), slots, text_ids=torch.arange(4)))
+        ...     objective.finish_step()
+        ...     print(queue.filled("texts"))
+        2
+        3
+        3
     """
 
-    def __init__(self, size: int, mask_duplicates: bool = True, keys: Sequence[Role] = ()) -> None:
+    stage: ClassVar[Stage] = "columns"
+    trains_only: ClassVar[bool] = True
+    adds_columns: ClassVar[bool] = True
+
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self.size = size
-        self.mask_duplicates = mask_duplicates
-        self.keys = keys
-        self._past: Texts | None = None
-        self._compared: Texts | None = None
+        self.size = at_least("Queue.size", size, 1, "leave Queue out to keep no past columns")
+        self._momentum: Momentum | None = None
+        self._sides: tuple[str, ...] = ()
+        self._past: dict[str, Texts] = {}
+        self._entering: dict[str, Texts] = {}
+        self._start = 0
 
-    @property
-    def filled(self) -> int:
-        """Number of columns in it."""
-        return 0 if self._past is None else len(self._past.ids)
+    def filled(self, name: str) -> int:
+        """Returns the number of past columns of a comparison, such as ``texts``."""
+        return len(self._past[name].ids) if name in self._past else 0
 
-    def comparisons(
-        self, loss: Loss, local: Triples, every: Triples, offset: int, further: Texts | None = None
-    ) -> list[Comparison]:
-        """Arranges texts into blocks, as ``Loss.comparisons`` does; the first has the past columns last.
+    def __call__(self, pairs: Pairs) -> Pairs:
+        """Returns the pairs with the past columns after all others."""
+        self._start = 0 if pairs.further is None else len(pairs.further.ids)
+        if pairs.name not in self._past:
+            return pairs
+        device = pairs.every.anchor.device
+        self._past[pairs.name] = self._past[pairs.name].map(lambda each: each.to(device))
+        return pairs.add_columns(self._past[pairs.name])
 
-        The second block of ``two_sided``, positives that look for anchors, has none.
-        """
-        if self._past is not None:
-            self._past = self._past.map(lambda rows: rows.to(every.anchor.device))
-            further = self._past if further is None else Texts.join([further, self._past])
-        first, *others = loss.comparisons(local, every, offset, further=further)
-        if self.keys:
-            entering = self._of_keys(every, by_class=loss.reads_labels)
-        else:
-            masks, siblings = first.masks, first.positives or first.masks.get("siblings")
-            groups = None if siblings is None else siblings.columns
-            guide = masks["guide"].columns if "guide" in masks else None
-            whole = Texts(first.columns.detach(), masks["texts"].columns, groups, guide)
-            own = len(first.columns) - self.filled
-            entering = whole.map(lambda rows: rows[:own])
-        if not self.mask_duplicates:
-            seen = torch.where(entering.ids == HIDDEN_ID, HIDDEN_ID, NO_ID)
-            entering = replace(entering, ids=seen)
-        self._compared = entering
-        return [first, *others]
+    def finish(self, pairs: Pairs) -> None:
+        """Keeps the columns of the step aside, until ``finish_step``: a loss may be computed twice in a step."""
+        entering = self._columns(pairs)
+        lasting = {name: ids for name, ids in entering.groups.items() if pairs.every.groups[name].lasts}
+        entering = replace(entering, vectors=entering.vectors.detach(), groups=lasting, own=None)
+        if not pairs.is_by_text:
+            entering = replace(entering, ids=torch.where(entering.ids == HIDDEN_ID, HIDDEN_ID, NO_ID))
+        self._entering[pairs.name] = entering
 
-    def _of_keys(self, every: Triples, by_class: bool) -> Texts:
-        """Returns the columns of the roles whose keys enter, which have no gradient."""
-        anchors, positives = every.sides(by_class)
-        sides = {"anchor": anchors, "positive": positives}
-        if (hard := every.hard_negatives(every.anchor_ids[:0], None)) is not None:
-            sides["negative"] = hard
-        return Texts.join([sides[role] for role in self.keys if role in sides])
+    def _columns(self, pairs: Pairs) -> Texts:
+        """Returns the columns of the step without past ones, or the momentum vectors."""
+        every, none = pairs.every, pairs.every.anchor_ids[:0]
+        if self._momentum is not None:
+            anchors, positives = every.sides()
+            sides = {"anchor": anchors, "positive": positives}
+            if (hard := every.hard_negatives(none, None)) is not None:
+                sides["negative"] = hard
+            return Texts.join([sides[role] for role in self._momentum.roles if role in sides])
+        further = pairs.further
+        if further is not None:
+            stop = self._start + self.filled(pairs.name)
+            kept = [further.map(lambda each: each[: self._start]), further.map(lambda each: each[stop:])]
+            kept = [each for each in kept if len(each.ids)]
+            further = Texts.join(kept) if kept else None
+        return every.columns(pairs.loss.sides(every), none, further)
 
-    def take_in(self) -> None:
-        """Lets the columns of the last comparison enter, and the oldest leave."""
-        if self._compared is not None:
-            newest = self._compared.map(lambda rows: rows[-self.size :])
-            kept = self.size - len(newest.ids)
-            older = [self._past.map(lambda rows: rows[-kept:])] if self._past is not None and kept else []
-            self._past = Texts.join([*older, newest])
-            self._compared = None
+    def finish_step(self) -> None:
+        """Adds the columns of the step, and drops the oldest."""
+        for name, entering in self._entering.items():
+            self._past[name] = self._latest(self._past.get(name), entering)
+        self._entering = {}
 
-    def get_extra_state(self) -> dict[str, Tensor]:
-        """Returns the past columns for a state dict."""
-        if self._past is None:
-            return {}
-        kept = {name: getattr(self._past, name) for name in ("vectors", "ids", "groups", "guide")}
-        return {name: rows for name, rows in kept.items() if rows is not None}
+    def _latest(self, past: Texts | None, entering: Texts) -> Texts:
+        """Returns the latest columns in memory of their own, at most ``size``."""
+        newest = entering.map(lambda each: each[-self.size :])
+        kept = self.size - len(newest.ids)
+        older = [] if past is None or not kept else [past.map(lambda each: each[-kept:])]
+        return Texts.join([*older, newest])
 
-    def set_extra_state(self, state: Mapping[str, Tensor]) -> None:
-        """Takes past columns over; the latest, where there are more than it holds."""
-        self._past = self._compared = None
-        if state:
-            self._compared = Texts(**state)
-            self.take_in()
+    def check(self, setup: Setup) -> None:
+        """Learns whether momentum vectors enter, and which roles are columns."""
+        self._momentum = next((part for part in setup.parts if isinstance(part, Momentum)), None)
+        self._sides = ("anchor", "positive") if setup.loss.anchors_are_columns else ("positive",)
+
+    def describe(self, negatives: Negatives) -> Negatives:
+        """Returns the negatives with the past columns, and the number of batches that they are of."""
+        kind, roles = "past columns", (*self._sides, "negative")
+        if self._momentum is not None:
+            kind, roles = f"past keys of {' and '.join(self._momentum.roles)}", self._momentum.roles
+        hard = negatives.counts.get(HARD, 0)
+        entering = sum(hard if role == "negative" else negatives.batch_size for role in roles)
+        batches = self.size / max(entering, 1)
+        shown = f"{batches:.3g}" if batches < 100 else f"{batches:,.0f}"
+        counts = {**negatives.counts, f"{kind} (of {shown} batches)": self.size}
+        return replace(negatives, counts=counts, filling=True)
+
+    def get_extra_state(self) -> dict[str, dict[str, Tensor]]:
+        """Returns the past columns of each comparison for a state dict."""
+        return {
+            name: {
+                "vectors": past.vectors,
+                "ids": past.ids,
+                **({} if past.guide is None else {"guide": past.guide}),
+                **{f"groups.{group}": ids for group, ids in past.groups.items()},
+            }
+            for name, past in self._past.items()
+        }
+
+    def set_extra_state(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Restores past columns: the latest, if there are more than its size."""
+        self._past, self._entering = {}, {}
+        for name, kept in state.items():
+            groups = {key.removeprefix("groups."): ids for key, ids in kept.items() if key.startswith("groups.")}
+            self._entering[name] = Texts(kept["vectors"], kept["ids"], groups, kept.get("guide"))
+        self.finish_step()

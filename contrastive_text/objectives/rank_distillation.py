@@ -16,10 +16,11 @@ from contrastive_text.heads import Head, build_head, check_train_only
 from contrastive_text.losses import RankLoss
 from contrastive_text.losses.by_rows import terms_by_rows
 from contrastive_text.metrics import guide_agreement
-from contrastive_text.objectives.base import Objective, Terms, check_compared
+from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.between import read_vectors
 from contrastive_text.objectives.candidates import Among, Candidates
 from contrastive_text.objectives.health import LOGGED_ROWS
+from contrastive_text.objectives.terms import Terms, check_compared
 
 
 class RankDistillation(Objective):

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from contrastive_text.core.targets import Scores
 from contrastive_text.core.types import Encoded, Role
 from contrastive_text.heads import Head
-from contrastive_text.objectives.base import Terms
 from contrastive_text.objectives.supervised import Supervised, build_outputs, outputs
+from contrastive_text.objectives.terms import Terms
 
 
 class TextRegression(Supervised[Scores]):

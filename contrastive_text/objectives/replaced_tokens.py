@@ -18,8 +18,9 @@ from contrastive_text.core.storage.weights import add_weights
 from contrastive_text.core.types import Encoded, Role
 from contrastive_text.encoders import Embedder, Encoder, TransformerEncoder, token_mask
 from contrastive_text.heads import Head, linear_exactly, output_width
-from contrastive_text.objectives.base import Objective, Terms
+from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.between import read_vectors
+from contrastive_text.objectives.terms import Terms
 
 _ROLES: tuple[Role, ...] = ("anchor", "positive", "negative")
 _DRAWS = text_id("TokenGenerator")

@@ -18,7 +18,8 @@ from contrastive_text.heads import (
     linear_exactly,
     project_parts,
 )
-from contrastive_text.objectives.base import Objective, Terms
+from contrastive_text.objectives.base import Objective
+from contrastive_text.objectives.terms import Terms
 
 _T = TypeVar("_T", bound=Target)
 

@@ -13,7 +13,8 @@ from contrastive_text.core.similarity import at_least_float32, unit_vectors
 from contrastive_text.core.types import Encoded, Role
 from contrastive_text.heads import linear_exactly
 from contrastive_text.losses.comparison import HIDDEN_ID
-from contrastive_text.objectives.base import Objective, Terms
+from contrastive_text.objectives.base import Objective
+from contrastive_text.objectives.terms import Terms
 
 VectorDistance = Literal["cosine", "squared"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -10,10 +11,11 @@ from contrastive_text.core.types import Encoded, Role
 from contrastive_text.heads import Head, build_head, check_train_only
 from contrastive_text.losses import BatchLoss
 from contrastive_text.losses.comparison import Triples
-from contrastive_text.objectives.base import Objective, Terms, check_compared
-from contrastive_text.objectives.batch_pairs import gather_triples
+from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.between import Between, named_between, read_vectors
+from contrastive_text.objectives.columns import gather_triples, sibling_group
 from contrastive_text.objectives.health import features_alike, health
+from contrastive_text.objectives.terms import Terms, check_compared
 
 
 class WholeBatch(Objective):
@@ -89,7 +91,7 @@ class WholeBatch(Objective):
         if not logged:
             return Terms(total=value, count=1)
         # Other positives of a row's query don't count as texts that it should be unlike.
-        every = every.with_partners(attract=None)
+        every = replace(every, groups={"siblings": sibling_group(every, effect="mask")})
         logs, weights = health(every.map(lambda rows: rows[own]), every, own.start)
         if self.loss.decorrelates:
             logs["off_diagonal"] = features_alike(every)

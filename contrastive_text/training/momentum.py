@@ -139,8 +139,8 @@ class MomentumNetworks(nn.ModuleDict):
         for name, settings in named.items():
             if others := [other for other, each in named.items() if each is settings and other != name]:
                 raise InvalidValueError(
-                    f"model.objectives.{name}.keys: expected a Momentum of its own, got that of {others[0]} too; "
-                    "make one for each objective"
+                    f"model.objectives.{name}.columns: expected a Momentum of its own, got that of {others[0]} "
+                    "too; make one for each objective"
                 )
             self[name] = MomentumNetwork(settings, embedder, getattr(objectives[name], "head", None))
 
@@ -237,9 +237,9 @@ def check_momentum(objectives: Mapping[str, Objective], plan_of: Callable[[str |
             alters = isinstance(view, TextView | TokenView) and role in objective.keys.roles
             if alters and not objective.keys.views:
                 raise InvalidValueError(
-                    f"model.objectives.{name}.keys.views: expected true, for {kind} at model.{place} alters the "
-                    "rows before any network sees them, got false; move that view to another role, or set views: "
-                    "true"
+                    f"model.objectives.{name}.columns: expected Momentum.views: true, for {kind} at "
+                    f"model.{place} alters the rows before any network sees them, got false; move that view to "
+                    "another role, or set views: true"
                 )
             if isinstance(view, GradientView) and role in objective.keyed and view.objective in (None, name):
                 raise InvalidValueError(

@@ -16,7 +16,7 @@ from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.data.tasks import ONLY, DataNeeds, TaskNeeds, option_place
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head, build_head, share_layers
-from contrastive_text.objectives import Contrastive, Matryoshka, NegativesAsHard, Objective
+from contrastive_text.objectives import Contrastive, Matryoshka, NegativesAsHard, Objective, PairLabels
 from contrastive_text.training.guides import Guide, check_guides_read
 from contrastive_text.views import View, ViewPlan
 
@@ -180,7 +180,8 @@ class TaskParts:
                     "or add the objective"
                 )
             for each in contrastive:
-                each.take_pair_labels(NegativesAsHard())
+                if each.part(PairLabels) is None:
+                    each.add_column_part(NegativesAsHard())
 
     def _needs(self, task: str | None) -> TaskNeeds:
         parts = self.objectives(task).values()

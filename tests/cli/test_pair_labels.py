@@ -88,7 +88,7 @@ def test_a_run_takes_the_rows_that_the_option_says(
     assert {row.get("target") for row in table} == ({0.0, 1.0} if choice == "hard" else {None})
     objective = built.module.objective_parts()["contrastive"]
     assert isinstance(objective, Contrastive)
-    assert isinstance(objective.pair_labels, NegativesAsHard) == (choice == "hard")
+    assert (objective.part(NegativesAsHard) is not None) == (choice == "hard")
 
 
 @pytest.mark.slow

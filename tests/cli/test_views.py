@@ -14,7 +14,7 @@ from contrastive_text.cli import run
 from contrastive_text.cli.views import show_task
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.console import console
-from contrastive_text.objectives import Contrastive, FalseNegatives, Momentum
+from contrastive_text.objectives import Contrastive, Duplicates, FalseNegatives, Momentum, Siblings
 from contrastive_text.pairings import Given
 from contrastive_text.training import Guide
 
@@ -34,7 +34,10 @@ class Lengths(Guide):
 def test_a_guides_order_of_the_shown_rows_and_keys_are_said(files: dict[str, str], here: Path) -> None:
     del here  # prints wide
     removing = FalseNegatives("teacher", absolute_margin=3.0)  # all candidates are too near
-    objectives = {"gist": Contrastive(false_negatives=removing), "moco": Contrastive(keys=Momentum())}
+    objectives = {
+        "gist": Contrastive(columns=[Duplicates(), Siblings(), removing]),
+        "moco": Contrastive(columns=[Duplicates(), Siblings(), Momentum()]),
+    }
     module = tiny.module(files["bert"], objectives=objectives, guides={"teacher": Lengths()})
     data = tiny.data(PAIRS, pairing=Given(), batch_size=2, num_workers=0)  # type: ignore[arg-type]  # rows
     data.attach(module)
@@ -42,7 +45,7 @@ def test_a_guides_order_of_the_shown_rows_and_keys_are_said(files: dict[str, str
     shown = io.StringIO()
     show_task(console(file=shown), module, data.training.of(), data.collator(), count=3)
     said = shown.getvalue()
-    assert "keys of moco: Momentum(decay=0.999, of='positive'" in said
+    assert "momentum columns of moco: Momentum(decay=0.999, of='positive'" in said
     assert "by teacher" in said
     assert "positive of 2, left" in said
     assert said.count("left out by") == 3 * 2 - 1  # the positive of row 1 is row 0's anchor

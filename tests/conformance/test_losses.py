@@ -42,7 +42,7 @@ from contrastive_text.losses import (
     batch_losses,
     by_rows,
 )
-from contrastive_text.losses.comparison import HIDDEN_ID, Triples
+from contrastive_text.losses.comparison import HIDDEN_ID, Group, Triples
 
 EXACT = 1e-10
 """The promise of every way to compute a step, in float64."""
@@ -170,11 +170,13 @@ def examples(n: int = 7, hard: int = 1, ids: int | None = None, classes: int = 3
         known[0, 2:] = HIDDEN_ID  # the first example lacks its hard negatives
         every = replace(every, anchor_ids=known[:, 0], positive_ids=known[:, 1])
         every = replace(every, negative_ids=known[:, 2:] if hard else None)
-    return replace(every, classes=torch.randint(classes, (n,), generator=noise))
+    return replace(every, target=torch.randint(classes, (n,), generator=noise))
 
 
 def terms(loss: Loss, every: Triples, start: int = 0, stop: int | None = None) -> Tensor:
-    """The terms of some local examples against all."""
+    """The terms of some local examples against all, by class if the loss reads labels."""
+    if loss.reads_labels and every.target is not None:
+        every = replace(every, groups={"classes": Group.of(every.target, effect="mean")})
     local = every if (start, stop) == (0, None) else every.map(lambda each: each[start:stop])
     return loss.compare(loss.comparisons(local, every, offset=start))
 

@@ -34,10 +34,14 @@ from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
 from contrastive_text.objectives import (
     Contrastive,
+    Duplicates,
     MaskedLM,
     NegativesAsHard,
     Objective,
     PositivesOnly,
+    Queue,
+    SameClass,
+    Siblings,
     SignedPairs,
 )
 from contrastive_text.training.module import ContrastiveModule
@@ -117,21 +121,28 @@ def step(case: Case, total: int, part: slice) -> dict[str, Tensor]:
 
 
 PAIR = (Slot("anchor", 0), Slot("positive", 0))
+BOTH = [Duplicates(), Siblings()]
 QUEUES: dict[str, tuple[tuple[Slot, ...], Any]] = {  # Any: arguments of the objective
-    "queue info_nce": ((*PAIR, Slot("negative", 0)), {"loss": InfoNCE(0.2, "mean", 0.7), "queue": 17}),
+    "queue info_nce": (
+        (*PAIR, Slot("negative", 0)),
+        {"loss": InfoNCE(0.2, "mean", 0.7), "columns": lambda: [*BOTH, Queue(17)]},
+    ),
     "queue two-sided kept": (
         PAIR,
-        {"loss": InfoNCE(0.2, "two_sided"), "queue": 5, "mask_duplicates": False},
+        {"loss": InfoNCE(0.2, "two_sided"), "columns": lambda: [Queue(5)]},
     ),
-    "queue nt_xent head": ((*PAIR, Slot("negative", 0)), {"loss": NTXent(0.2), "head": TanhHead, "queue": 40}),
+    "queue nt_xent head": (
+        (*PAIR, Slot("negative", 0)),
+        {"loss": NTXent(0.2), "head": TanhHead, "columns": lambda: [*BOTH, Queue(40)]},
+    ),
     "queue views": (
         (*PAIR[:1], Slot("anchor", 1), *PAIR[1:], Slot("positive", 1)),
-        {"loss": NTXent(0.2, "sum"), "between": "views", "queue": 11},
+        {"loss": NTXent(0.2, "sum"), "between": "views", "columns": lambda: [Duplicates(), Queue(11)]},
     ),
-    "queue classes": (PAIR, {"loss": SupCon(0.2), "classes": 2, "queue": 19}),
-    "queue positives": (PAIR, {"loss": NTXent(0.2), "pair_labels": PositivesOnly(), "queue": 9}),
-    "queue hard": (PAIR, {"loss": InfoNCE(0.2), "pair_labels": NegativesAsHard(), "queue": 9}),
-    "queue signed": (PAIR, {"loss": InfoNCE(0.2), "pair_labels": SignedPairs(), "queue": 9}),
+    "queue classes": (PAIR, {"loss": SupCon(0.2), "columns": lambda: [Duplicates(), SameClass(2), Queue(19)]}),
+    "queue positives": (PAIR, {"loss": NTXent(0.2), "columns": lambda: [*BOTH, PositivesOnly(), Queue(9)]}),
+    "queue hard": (PAIR, {"loss": InfoNCE(0.2), "columns": lambda: [*BOTH, NegativesAsHard(), Queue(9)]}),
+    "queue signed": (PAIR, {"loss": InfoNCE(0.2), "columns": lambda: [*BOTH, SignedPairs(), Queue(9)]}),
 }
 STEPS = 3
 """Of a run with a queue; the last one starts from the state that the others leave."""
@@ -142,7 +153,7 @@ def queue_model(name: str) -> nn.ModuleDict:
     torch.manual_seed(0)
     arguments = QUEUES[name][1]
     head = arguments["head"]() if "head" in arguments else None
-    objective = Contrastive(**{**arguments, "head": head})
+    objective = Contrastive(**{**arguments, "head": head, "columns": arguments["columns"]()})
     objective.build(4)
     return nn.ModuleDict({"encoder": nn.Linear(5, 4), "objective": objective}).double()
 
@@ -358,14 +369,15 @@ def test_steps_with_a_queue_are_those_of_one_process(ranks: Results, name: str) 
     own = [results[name] for results in ranks]
     for number in range(STEPS):
         check([found[f"step {number}"] for found in own], alone[f"step {number}"])
-    queues = [at for at in alone["state"] if at.endswith("_extra_state")]
-    for at in queues:
-        kept = alone["state"][at]
-        assert 0 < len(kept["ids"]) <= QUEUES[name][1]["queue"]
-        for found in own:
-            assert torch.equal(found["state"][at]["ids"], kept["ids"])
-            torch.testing.assert_close(found["state"][at]["vectors"], kept["vectors"], rtol=0, atol=PROMISE)
-            for ranks_part, first in zip(found["state"][at].values(), own[0]["state"][at].values(), strict=True):
+    size = next(part.size for part in QUEUES[name][1]["columns"]() if isinstance(part, Queue))
+    (at,) = [at for at in alone["state"] if at.endswith("_extra_state")]
+    for comparison, kept in alone["state"][at].items():
+        assert 0 < len(kept["ids"]) <= size
+        states = [found["state"][at][comparison] for found in own]
+        for state in states:
+            assert torch.equal(state["ids"], kept["ids"])
+            torch.testing.assert_close(state["vectors"], kept["vectors"], rtol=0, atol=PROMISE)
+            for ranks_part, first in zip(state.values(), states[0].values(), strict=True):
                 assert torch.equal(ranks_part, first)  # on every rank the same, bit for bit
 
 

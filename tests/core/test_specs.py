@@ -14,7 +14,7 @@ from contrastive_text.core.specs import describe, part_spec, to_plain
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.losses import InfoNCE, NTXent
-from contrastive_text.objectives import Contrastive
+from contrastive_text.objectives import Contrastive, Siblings
 from contrastive_text.pairings import Given, SameText
 from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MaxPooler, MeanPooler
 from contrastive_text.views import DeleteTokens, FeatureCutoff, SwapWords, ViewPlan
@@ -30,7 +30,7 @@ TINY = {
 PARTS = (
     InfoNCE(temperature=0.1, reduction="two_sided", hard_negative_log_weight=0.5),
     NTXent(temperature=0.2, reduction="sum"),
-    Contrastive(loss=NTXent(), head=MLPHead(hidden_features=8), mask_duplicates=False),
+    Contrastive(loss=NTXent(), head=MLPHead(hidden_features=8), columns=[]),
     TanhHead(train_only=False),
     MLPHead(out_features=3),
     MeanPooler(),
@@ -87,9 +87,13 @@ def arguments(cls: type, **given: object) -> dict[str, object]:
 
 def test_a_spec_names_the_class_and_every_argument() -> None:
     loss = {"class_path": "contrastive_text.NTXent", "init_args": arguments(NTXent, temperature=0.2)}
+    columns = [
+        {"class_path": "contrastive_text.objectives.Duplicates", "init_args": {}},
+        {"class_path": "contrastive_text.objectives.Siblings", "init_args": arguments(Siblings)},
+    ]
     assert part_spec(Contrastive(loss=NTXent(0.2)), "objective") == {
         "class_path": "contrastive_text.Contrastive",
-        "init_args": arguments(Contrastive, loss=loss),
+        "init_args": arguments(Contrastive, loss=loss, columns=columns),
     }
     assert {"temperature", "reduction", "streamed"} < {*arguments(NTXent)}
 
@@ -126,6 +130,6 @@ def test_arguments_without_a_name_are_left_out() -> None:
 def test_a_part_is_described_as_a_call() -> None:
     described = describe(Contrastive(loss=NTXent(0.1)))
     loss = ", ".join(f"{name}={value!r}" for name, value in arguments(NTXent, temperature=0.1).items())
-    assert described.startswith(f"Contrastive(loss=NTXent({loss}), head=None, mask_duplicates=True, task=None, ")
-    assert described.endswith(")") and "between='texts', pair_labels=None, " in described
+    assert described.startswith(f"Contrastive(loss=NTXent({loss}), head=None, between='texts', columns=[")
+    assert described.endswith("task=None)")
     assert describe(MeanPooler()) == "MeanPooler()"

@@ -15,7 +15,7 @@ from contrastive_text.data import EpochRoundRobin, sampler
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.preparation import drawn
 from contrastive_text.losses import InfoNCE
-from contrastive_text.objectives import Contrastive
+from contrastive_text.objectives import ColumnPart, Contrastive, Duplicates
 from contrastive_text.pairings import Neighbours
 from contrastive_text.training.module import ContrastiveModule
 
@@ -60,17 +60,18 @@ def test_rows_that_come_again_are_altered_anew_and_it_is_said(bert: str, texts: 
     assert facts["duplicates"] == "0 of 3 rows repeat the text of another"
     assert facts["repeated rows"] == (
         "16 an epoch: each of the 3 comes some 5.3 times, altered anew; a step of 8 has each some 2.7 times, and "
-        "copies of a text are negatives of each other only with mask_duplicates: false"
+        "copies of a text are negatives of each other only without Duplicates"
     )
     few = ready(module, tiny.data(texts, limit=1, repeat=1)).facts()["repeated rows"]
-    assert few.endswith("only with mask_duplicates: false; without it the loss is 0")
+    assert few.endswith("only without Duplicates; without it the loss is 0")
 
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_one_text_alone_teaches_only_where_its_copies_are_negatives(
     bert: str, texts: str, masked: bool, tmp_path: Path
 ) -> None:
-    objective = Contrastive(InfoNCE(temperature=0.05), mask_duplicates=masked)
+    columns: list[ColumnPart] = [Duplicates()] if masked else []
+    objective = Contrastive(InfoNCE(temperature=0.05), columns=columns)
     module = tiny.module(bert, dropout=0.1, objectives={"contrastive": objective})
     trainer = tiny.trainer(tmp_path, max_steps=1)
     trainer.fit(module, datamodule=tiny.data(texts, limit=1, repeat=1))

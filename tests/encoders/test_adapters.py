@@ -20,7 +20,15 @@ from transformers import AutoModel
 from contrastive_text.encoders import Adapters, LoRA, TransformerEncoder
 from contrastive_text.encoders.dropout import Dropout
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.objectives import Contrastive, DenoisingDecoder, MaskedLM, Momentum
+from contrastive_text.objectives import (
+    Contrastive,
+    DenoisingDecoder,
+    Duplicates,
+    MaskedLM,
+    Momentum,
+    Queue,
+    Siblings,
+)
 from contrastive_text.training import AtomicCheckpointIO
 from contrastive_text.training.callbacks.run_summary import model_facts
 from contrastive_text.training.initial_weights import load_initial_weights
@@ -50,7 +58,10 @@ def module_of(folder: str, chunk_tokens: int | None = None, **options: Any) -> C
         torch.manual_seed(0)
         module = ContrastiveModule(
             TransformerEncoder(folder, adapters=LoRA(**RATE), **options),
-            objectives={"c": Contrastive(queue=16, keys=Momentum(0.9)), "mlm": MaskedLM()},
+            objectives={
+                "c": Contrastive(columns=[Duplicates(), Siblings(), Queue(16), Momentum(0.9)]),
+                "mlm": MaskedLM(),
+            },
             views={"original": [MaskTokens()]},
             chunk_tokens=chunk_tokens,
         )

@@ -7,7 +7,7 @@ import torch
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.evaluation.view_edits import guide_order
 from contrastive_text.losses import InfoNCE
-from contrastive_text.objectives import Contrastive, FalseNegatives
+from contrastive_text.objectives import Contrastive, Duplicates, FalseNegatives, Siblings
 
 ROWS = 12
 SLOTS = (Slot("anchor", 0), Slot("positive", 0), Slot("negative", 0), Slot("negative", 1))
@@ -31,7 +31,7 @@ def test_candidates_are_in_the_guides_order_and_left_out_as_training_leaves_them
             assert abs(each.cosine - float(cosines[row] @ cosines[slot * ROWS + each.row])) < 1e-6
     # One objective logs how many positives of others it takes from a row.
     encoded = Encoded(vectors, SLOTS, ids, guides={"teacher": vectors})
-    logged = Contrastive(InfoNCE(), false_negatives=removing)(encoded).logs["removed"]
+    logged = Contrastive(InfoNCE(), columns=[Duplicates(), Siblings(), removing])(encoded).logs["removed"]
     taken = sum(each.role == "positive" and each.left_out == ("gist",) for order in orders for each in order)
     assert 0 < taken == round(ROWS * float(logged))
     assert not any(

@@ -12,7 +12,7 @@ from torch import Tensor
 from contrastive_text.core.targets import Classes, Scores
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import AnglE, CoSENT, NTXent, angle_similarity
-from contrastive_text.objectives import Contrastive, NegativesAsHard, PairRegression
+from contrastive_text.objectives import Contrastive, Duplicates, NegativesAsHard, PairRegression, Siblings
 from contrastive_text.recipes.layers import read_recipe
 from contrastive_text.training.tasks import TaskParts
 
@@ -119,12 +119,12 @@ def test_the_recipe_weighs_the_in_batch_part_as_the_authors_mean_over_all_rows()
             logits = torch.stack([unit[pair, side] @ unit[each] for each in others]) / 0.05
             total += float(logits.logsumexp(0) - logits[others.index((pair, 1 - side))])
     encoded = Encoded(rows.transpose(0, 1).flatten(0, 1), SLOTS, torch.arange(12), target=labels)
-    found = Contrastive(NTXent(0.05), pair_labels=NegativesAsHard())(encoded).loss()
+    found = Contrastive(NTXent(0.05), columns=[Duplicates(), Siblings(), NegativesAsHard()])(encoded).loss()
     assert weights["in_batch"] * float(found) == pytest.approx(30 * total / len(texts), rel=1e-9)
 
 
 def test_scores_from_0_to_1_serve_for_labels_of_pairs_and_no_others_do() -> None:
-    contrastive = Contrastive(NTXent(), pair_labels=NegativesAsHard())
+    contrastive = Contrastive(NTXent(), columns=[Duplicates(), Siblings(), NegativesAsHard()])
     for scored, together in (
         (PairRegression(AnglE(), low=0, high=1), True),
         (PairRegression(AnglE(), low=0, high=5), False),

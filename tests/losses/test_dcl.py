@@ -16,7 +16,7 @@ from torch import Tensor
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import DCL, DCLW, Loss, NTXent, SoftmaxLoss
 from contrastive_text.losses.comparison import Triples
-from contrastive_text.objectives import Contrastive, SignedPairs
+from contrastive_text.objectives import Contrastive, Duplicates, Queue, Siblings, SignedPairs
 
 EXACT = 1e-9
 # Logits of at most 20 in float64, sums of some ten terms.
@@ -143,15 +143,15 @@ def test_a_found_positive_leaves_the_negatives_their_gradient() -> None:
 
 @pytest.mark.parametrize("make", [DCL, DCLW])
 def test_what_makes_no_sense_is_refused_in_words(make: type[SoftmaxLoss]) -> None:
-    with pytest.raises(ValueError, match=f"got {make.__name__}, which has one target a row; take NTXent"):
-        Contrastive(make(), siblings="attract")
+    with pytest.raises(ValueError, match=f"got {make.__name__}, which has one positive per row; take NTXent"):
+        Contrastive(make(), columns=[Duplicates(), Siblings("positive")])
     if make is DCLW:
         with pytest.raises(ValueError, match="can be maximised for SignedPairs, got DCLW"):
-            Contrastive(make(), pair_labels=SignedPairs())
+            Contrastive(make(), columns=[Duplicates(), Siblings(), SignedPairs()])
 
 
 def test_a_queue_adds_columns_and_the_summary_counts_them() -> None:
-    objective = Contrastive(DCL(0.2, same_side=False), queue=10)
+    objective = Contrastive(DCL(0.2, same_side=False), columns=[Duplicates(), Siblings(), Queue(10)])
     slots = (Slot("anchor", 0), Slot("positive", 0))
     noise = torch.Generator().manual_seed(1)
     steps = [

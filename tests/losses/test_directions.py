@@ -16,7 +16,15 @@ from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import InfoNCE
 from contrastive_text.losses.comparison import Triples
 from contrastive_text.losses.info_nce import Direction
-from contrastive_text.objectives import Contrastive, NegativesAsHard, PositivesOnly, SignedPairs
+from contrastive_text.objectives import (
+    Contrastive,
+    Duplicates,
+    NegativesAsHard,
+    PositivesOnly,
+    Queue,
+    Siblings,
+    SignedPairs,
+)
 
 FOUR: tuple[Direction, ...] = get_args(Direction)
 FIRST, *OTHERS = FOUR
@@ -112,8 +120,10 @@ def encoded(ids: list[list[int]], target: list[float] | None = None) -> Encoded:
 def test_siblings_are_hidden_in_every_direction() -> None:
     # The first two anchors are one text; its second positive is also the third's.
     found = [
-        Contrastive(InfoNCE(0.2, directions=FOUR), siblings=way)(encoded([[1, 1, 2], [3, 4, 5]])).total
-        for way in ("hide", "keep")
+        Contrastive(InfoNCE(0.2, directions=FOUR), columns=[Duplicates(), *way])(
+            encoded([[1, 1, 2], [3, 4, 5]])
+        ).total
+        for way in ([Siblings()], [])
     ]
     a, p = encoded([[1, 1, 2], [3, 4, 5]]).embeddings.reshape(2, 3, 4)
     for siblings, total in zip((True, False), found, strict=True):
@@ -130,7 +140,7 @@ def test_siblings_are_hidden_in_every_direction() -> None:
 
 
 def test_a_queue_stands_in_the_anchors_columns_and_labels_choose_the_pairs() -> None:
-    objective = Contrastive(InfoNCE(0.2, directions=FOUR), queue=100)
+    objective = Contrastive(InfoNCE(0.2, directions=FOUR), columns=[Duplicates(), Siblings(), Queue(100)])
     first, second = encoded([[1, 2], [3, 4]]), encoded([[5, 6], [7, 8]])
     alone = float(objective(second).total)
     objective(first)
@@ -150,16 +160,21 @@ def test_a_queue_stands_in_the_anchors_columns_and_labels_choose_the_pairs() -> 
     kept = encoded([[1, 3], [4, 6]])
     kept.embeddings.copy_(labelled.embeddings[[0, 2, 3, 5]])
     loss = InfoNCE(0.2, directions=FOUR)
-    only = Contrastive(loss, pair_labels=PositivesOnly())(labelled).total
+    only = Contrastive(loss, columns=[Duplicates(), Siblings(), PositivesOnly()])(labelled).total
     assert float(only) == pytest.approx(float(Contrastive(loss)(kept).total), abs=ROUNDING)
-    assert float(Contrastive(loss, pair_labels=NegativesAsHard())(labelled).total) > float(only)
+    assert float(
+        Contrastive(loss, columns=[Duplicates(), Siblings(), NegativesAsHard()])(labelled).total
+    ) > float(only)
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"siblings": "attract"}, "got InfoNCE, which has one target a row; take NTXent, or InfoNCE as it is"),
-        ({"pair_labels": SignedPairs()}, "can be maximised for SignedPairs, got InfoNCE"),
+        (
+            {"columns": [Duplicates(), Siblings("positive")]},
+            "got InfoNCE, which has one positive per row; take NTX",
+        ),
+        ({"columns": [SignedPairs()]}, "SignedPairs expects a loss whose terms can be maximized, got InfoNCE"),
     ],
 )
 def test_what_several_directions_do_not_take_is_refused(options: dict[str, Any], said: str) -> None:

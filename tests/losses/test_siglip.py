@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import SigLIP
 from contrastive_text.losses.comparison import Triples
-from contrastive_text.objectives import Contrastive, SignedPairs
+from contrastive_text.objectives import Contrastive, Duplicates, Siblings, SignedPairs
 
 ROUNDING = 1e-11
 
@@ -106,8 +106,11 @@ def test_scale_and_bias_are_learned_logged_and_never_decayed() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"siblings": "attract"}, "got SigLIP, which has one target a row; take NTXent"),
-        ({"pair_labels": SignedPairs()}, "can be maximised for SignedPairs, got SigLIP; take NegativesAsHard"),
+        (
+            {"columns": [Duplicates(), Siblings("positive")]},
+            "got SigLIP, which has one positive per row; take NTX",
+        ),
+        ({"columns": [SignedPairs()]}, "terms can be maximized, got SigLIP; take NegativesAsHard"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_words(options: dict[str, Any], said: str) -> None:

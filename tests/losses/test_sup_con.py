@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contrastive_text.losses import Comparison, NTXent, Reduction, SameId, SupCon, reduce_terms
-from contrastive_text.losses.comparison import Triples
+from contrastive_text.losses.comparison import Group, Triples
 
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 # Logits of at most 5 to 50 in float64, sums of some twenty terms.
@@ -28,8 +28,8 @@ def slow_terms(triples: Triples, temperature: float) -> list[float]:
     n = len(triples.anchor)
     texts = [*triples.anchor.tolist(), *triples.positive.tolist()]
     ids = [*triples.anchor_ids.tolist(), *triples.positive_ids.tolist()]
-    assert triples.classes is not None
-    classes = triples.classes.tolist() * 2
+    assert triples.target is not None
+    classes = triples.target.tolist() * 2
     hard: list[list[float]] = []
     hard_ids: list[int] = []
     if triples.negative is not None and triples.negative_ids is not None:
@@ -67,7 +67,7 @@ def examples(draw: st.DrawFn, few_ids: bool = True) -> Triples:
 
     triples = Triples.distinct(vectors(n), vectors(n), vectors(n, k) if k else None)
     classes = torch.tensor(draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)))
-    triples = replace(triples, classes=classes)
+    triples = replace(triples, target=classes, groups={"classes": Group.of(classes, effect="mean")})
     if not few_ids:
         return triples
     modulus = draw(st.integers(2, 12))
@@ -91,7 +91,7 @@ def test_the_face_of_three_arguments_and_classes_reduces_the_same_terms(
     reduction: Reduction, triples: Triples
 ) -> None:
     loss = SupCon(temperature=0.2, reduction=reduction)
-    reached = float(loss(triples.anchor, triples.positive, triples.negative, classes=triples.classes))
+    reached = float(loss(triples.anchor, triples.positive, triples.negative, classes=triples.target))
     expected = torch.tensor(slow_terms(triples, 0.2), dtype=torch.float64)
     assert reached == pytest.approx(
         float(reduce_terms(expected.sum(), len(expected), reduction)), abs=ROUNDING, rel=ROUNDING
@@ -111,7 +111,7 @@ def test_without_classes_or_with_a_class_each_it_is_nt_xent(reduction: Reduction
 
 @given(triples=examples())
 def test_terms_without_classes_are_those_of_nt_xent_with_duplicates(triples: Triples) -> None:
-    alone = replace(triples, classes=None)
+    alone = replace(triples, target=None, groups={})
     blocks = NTXent(temperature=0.2).comparisons(alone, alone)
     expected = NTXent(temperature=0.2).compare(blocks).tolist()
     assert terms_of(SupCon(temperature=0.2), alone, alone) == pytest.approx(expected, abs=ROUNDING, rel=ROUNDING)
@@ -163,9 +163,9 @@ def test_a_column_without_a_class_is_no_rows_and_a_target_always_is() -> None:
 def test_order_of_examples_and_names_of_classes_do_not_matter(triples: Triples, order: object) -> None:
     places = list(range(len(triples.anchor)))
     order.shuffle(places)  # type: ignore[attr-defined]  # hypothesis draws a random.Random
-    assert triples.classes is not None
-    before = float(SupCon(0.1)(triples.anchor, triples.positive, triples.negative, classes=triples.classes))
+    assert triples.target is not None
+    before = float(SupCon(0.1)(triples.anchor, triples.positive, triples.negative, classes=triples.target))
     moved = triples.map(lambda rows: rows[places])
-    assert moved.classes is not None
-    after = float(SupCon(0.1)(moved.anchor, moved.positive, moved.negative, classes=7 - moved.classes))
+    assert moved.target is not None
+    after = float(SupCon(0.1)(moved.anchor, moved.positive, moved.negative, classes=7 - moved.target))
     assert after == pytest.approx(before, abs=ROUNDING, rel=ROUNDING)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contrastive_text.losses import DebiasedNTXent, InfoNCE, NTXent
 from contrastive_text.losses.comparison import Triples
-from contrastive_text.objectives import Contrastive
+from contrastive_text.objectives import Contrastive, Duplicates, Siblings
 
 EXACT = 1e-9
 ROUNDING = 1e-11
@@ -117,8 +117,8 @@ def test_hardness_reaches_the_negatives_of_every_direction_but_never_the_pair() 
 
 @pytest.mark.parametrize("loss", [InfoNCE(in_batch_hardness=9.0), DebiasedNTXent()])
 def test_losses_of_one_target_do_not_attract(loss: InfoNCE | DebiasedNTXent) -> None:
-    with pytest.raises(ValueError, match="which has one target a row; take NTXent"):
-        Contrastive(loss, siblings="attract")
+    with pytest.raises(ValueError, match="which has one positive per row; take NTXent"):
+        Contrastive(loss, columns=[Duplicates(), Siblings("positive")])
 
 
 # Debiased

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.losses import Reduction
-from contrastive_text.objectives import Terms, base
+from contrastive_text.objectives import Terms, terms
 
 
 @pytest.mark.parametrize(("reduction", "whole"), [("mean", 4.0), ("sum", 20.0), ("two_sided", 8.0)])
@@ -20,8 +20,8 @@ def test_the_mean_over_uneven_ranks_is_the_loss_of_the_whole_batch(
         assert float(own) in {3, 2, 0}
         return torch.tensor([5.0])
 
-    monkeypatch.setattr(base, "sum_over_ranks", sum_over_ranks)
-    monkeypatch.setattr(base, "world_size", lambda: 3)
+    monkeypatch.setattr(terms, "sum_over_ranks", sum_over_ranks)
+    monkeypatch.setattr(terms, "world_size", lambda: 3)
     assert torch.stack([part.loss() for part in parts]).mean() == pytest.approx(whole)
 
 

@@ -22,11 +22,16 @@ from contrastive_text.objectives import (
     BetweenViews,
     Consistency,
     Contrastive,
+    Duplicates,
+    MaskBatch,
     MaskedLM,
     Matryoshka,
     Objective,
     PositivesOnly,
+    Queue,
     RankDistillation,
+    SameClass,
+    Siblings,
     Terms,
     WholeBatch,
 )
@@ -128,10 +133,12 @@ def test_duplicates_are_left_out_as_in_the_double_loop(case: tuple[Encoded, list
         "negative_ids": [[i] for i in negative_ids],
     }
     info_nce = reference.info_nce(*lists, temperature=0.2, **given_ids)
-    reached = value(Contrastive(loss=InfoNCE(0.2), siblings="keep")(rows))
+    reached = value(Contrastive(loss=InfoNCE(0.2), columns=[Duplicates()])(rows))
     assert reached == pytest.approx(info_nce, abs=ROUNDING)
     nt_xent = reference.nt_xent(*lists, temperature=0.2, **given_ids)
-    assert value(Contrastive(loss=NTXent(0.2), siblings="keep")(rows)) == pytest.approx(nt_xent, abs=ROUNDING)
+    assert value(Contrastive(loss=NTXent(0.2), columns=[Duplicates()])(rows)) == pytest.approx(
+        nt_xent, abs=ROUNDING
+    )
 
 
 @given(case=few_ids())
@@ -139,7 +146,7 @@ def test_duplicates_stay_negatives_when_they_are_not_to_be_masked(case: tuple[En
     rows = case[0]
     for loss in (InfoNCE(0.2), NTXent(0.2)):
         expected = float(loss(*(rows.role(role).squeeze(1) for role in ("anchor", "positive", "negative"))))
-        reached = value(Contrastive(loss=loss, mask_duplicates=False)(rows))
+        reached = value(Contrastive(loss=loss, columns=[])(rows))
         assert reached == pytest.approx(expected, abs=ROUNDING)
 
 
@@ -158,7 +165,7 @@ def test_texts_that_views_made_equal_are_not_pushed_apart(loss: Loss) -> None:
         assert float(second) == pytest.approx(float(cosines.logsumexp(0) - cosines[0]), abs=ROUNDING)
     everywhere = replace(rows, text_ids=torch.tensor([[1, 5], [2, 5], [1, 5], [2, 5]]))
     assert float(Contrastive(loss=loss)(everywhere).total) == 0.0
-    kept = Contrastive(loss=loss, mask_duplicates=False)(everywhere)
+    kept = Contrastive(loss=loss, columns=[])(everywhere)
     assert float(kept.total) == pytest.approx(float(Contrastive(loss=loss)(plain).total), abs=ROUNDING)
 
 
@@ -306,7 +313,7 @@ def test_between_views_masks_duplicates_within_each_role() -> None:
         expected += reference.nt_xent(first.tolist(), second.tolist(), temperature=0.2, **given_ids)
     reached = value(Contrastive(loss=NTXent(0.2), between="views")(rows))
     assert reached == pytest.approx(expected, abs=ROUNDING)
-    kept = value(Contrastive(loss=NTXent(0.2), between="views", mask_duplicates=False)(rows))
+    kept = value(Contrastive(loss=NTXent(0.2), between="views", columns=[])(rows))
     assert abs(kept - reached) > 1e-3
 
 
@@ -334,7 +341,9 @@ def test_between_texts_two_views_of_a_positive_have_its_texts_id() -> None:
     expected = reference.nt_xent(
         rows.role("anchor")[:, 0].tolist(), positives, temperature=0.2, anchor_ids=[0, 1], positive_ids=[2, 0]
     )
-    assert value(Contrastive(loss=NTXent(0.2), siblings="keep")(rows)) == pytest.approx(expected, abs=ROUNDING)
+    assert value(Contrastive(loss=NTXent(0.2), columns=[Duplicates()])(rows)) == pytest.approx(
+        expected, abs=ROUNDING
+    )
 
 
 def test_figures_between_views_are_means_over_the_roles() -> None:
@@ -372,8 +381,8 @@ def test_a_loss_that_reads_labels_gets_the_classes_of_the_target(seed: int, n: i
     rows = replace(encoded(n, negatives=1, seed=seed), target=classes.double())
     roles = [rows.role(role).squeeze(1) for role in ("anchor", "positive", "negative")]
     expected = float(SupCon(0.2)(*roles, classes=classes))
-    for mask_duplicates in (True, False):
-        objective = Contrastive(loss=SupCon(0.2), classes=["a", "b", "c"], mask_duplicates=mask_duplicates)
+    for duplicates in ([Duplicates()], []):
+        objective = Contrastive(loss=SupCon(0.2), columns=[*duplicates, SameClass(["a", "b", "c"])])
         assert value(objective(rows)) == pytest.approx(expected, abs=ROUNDING)
 
 
@@ -384,22 +393,24 @@ def test_classes_go_with_both_roles_between_views() -> None:
     expected = sum(
         float(loss(*rows.role(role).unbind(dim=1), classes=classes)) for role in ("anchor", "positive")
     )
-    reached = value(Contrastive(loss=loss, classes=2, between="views")(rows))
+    reached = value(Contrastive(loss=loss, between="views", columns=[Duplicates(), SameClass(2)])(rows))
     assert reached == pytest.approx(expected, abs=ROUNDING)
 
 
 def test_the_target_is_what_the_arguments_say() -> None:
     assert Contrastive().target is None
-    named = Contrastive(loss=SupCon(), classes=["news", "sport"]).target
+    named = Contrastive(loss=SupCon(), columns=[Duplicates(), SameClass(["news", "sport"])]).target
     assert named is not None
     assert named.read("sport") == 1.0
-    paired = Contrastive(pair_labels=PositivesOnly()).target
+    paired = Contrastive(columns=[Duplicates(), Siblings(), PositivesOnly()]).target
     assert paired is not None
     assert (paired.read("0"), paired.read("1.0")) == (0.0, 1.0)
 
 
 def test_the_summary_says_that_texts_of_a_class_are_no_negatives() -> None:
-    said = Contrastive(loss=SupCon(), classes=2).describe_negatives(batch_size=8, positives=1, negatives=0)
+    said = Contrastive(loss=SupCon(), columns=[Duplicates(), SameClass(2)]).describe_negatives(
+        batch_size=8, positives=1, negatives=0
+    )
     assert said == (
         "at most 14 per anchor: 7 other positives, 7 texts of its own side; texts of its class are none; "
         "accumulate_grad_batches adds none"
@@ -418,14 +429,17 @@ def test_a_name_and_a_class_say_the_same_of_what_is_compared() -> None:
     ("arguments", "message"),
     [
         ({"between": "roles"}, "Contrastive.between: expected texts or views, got 'roles'"),
-        ({"pair_labels": PositivesOnly(), "between": "views"}, "expected between: texts for PositivesOnly"),
         (
-            {"pair_labels": PositivesOnly(), "loss": SupCon(), "classes": 2},
-            "doesn't read the target itself, got SupCon",
+            {"columns": [PositivesOnly()], "between": "views"},
+            "PositivesOnly expects between: texts, got BetweenView",
         ),
-        ({"loss": SupCon()}, "Contrastive.classes: expected the number or the names .* SupCon, got none"),
-        ({"classes": 3}, "Contrastive.classes: expected a loss that compares by classes, got InfoNCE"),
-        ({"loss": SupCon(), "classes": 1}, "Contrastive.classes: expected two classes or more"),
+        ({"columns": [PositivesOnly()], "loss": SupCon()}, "doesn't compare by classes, got SupCon"),
+        (
+            {"columns": [PositivesOnly(), SameClass(2)]},
+            "one part that reads labels, got PositivesOnly and SameClass",
+        ),
+        ({"loss": SupCon()}, "Contrastive.columns: expected SameClass for SupCon, got Duplicates"),
+        ({"columns": [SameClass(3)]}, "SameClass expects a loss that compares by classes, got InfoNCE"),
     ],
 )
 def test_arguments_that_do_not_belong_together_are_refused(arguments: dict[str, Any], message: str) -> None:
@@ -434,7 +448,11 @@ def test_arguments_that_do_not_belong_together_are_refused(arguments: dict[str, 
 
 
 @pytest.mark.parametrize(
-    "objective", [Contrastive(loss=SupCon(), classes=2), Contrastive(pair_labels=PositivesOnly())]
+    "objective",
+    [
+        Contrastive(loss=SupCon(), columns=[Duplicates(), SameClass(2)]),
+        Contrastive(columns=[Duplicates(), Siblings(), PositivesOnly()]),
+    ],
 )
 def test_a_batch_without_the_target_that_is_read_is_refused(objective: Contrastive) -> None:
     with pytest.raises(ValueError, match=r"expected a batch with a target, .* got one without"):
@@ -449,7 +467,7 @@ def test_hard_negatives_can_be_the_only_negatives() -> None:
         own = math.exp(reference.cosine(anchor, positive) / 0.5)
         hard = sum(math.exp(reference.cosine(anchor, negative) / 0.5) for negative in negatives)
         total += math.log(1 + hard / own)
-    terms = Contrastive(InfoNCE(0.5), in_batch=False)(rows)
+    terms = Contrastive(InfoNCE(0.5), columns=[Duplicates(), Siblings(), MaskBatch()])(rows)
     assert float(terms.total) == pytest.approx(total, abs=ROUNDING)
 
 
@@ -457,7 +475,7 @@ def test_hard_negatives_can_be_the_only_negatives() -> None:
     ("objective", "negatives"),
     [
         (Contrastive(), 0),
-        (Contrastive(in_batch=False), 0),
+        (Contrastive(columns=[Duplicates(), Siblings(), MaskBatch()]), 0),
         (WholeBatch(AlignmentUniformity()), 1),
         (Consistency(), 1),
         (RankDistillation(ListNet(), guides=["teacher"]), 0),
@@ -474,7 +492,12 @@ def test_a_step_of_one_example_is_refused_by_objectives_that_compare_examples(
 
 @pytest.mark.parametrize(
     ("objective", "negatives"),
-    [(Contrastive(), 1), (Contrastive(queue=9), 0), (MaskedLM(), 0), (Contrastive(in_batch=False), 2)],
+    [
+        (Contrastive(), 1),
+        (Contrastive(columns=[Duplicates(), Siblings(), Queue(9)]), 0),
+        (MaskedLM(), 0),
+        (Contrastive(columns=[Duplicates(), Siblings(), MaskBatch()]), 2),
+    ],
 )
 def test_a_step_of_one_example_is_enough_where_negatives_come_from_elsewhere(
     objective: Objective, negatives: int

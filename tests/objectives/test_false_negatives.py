@@ -17,7 +17,17 @@ from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
 from contrastive_text.losses.comparison import Comparison, TooNear
 from contrastive_text.losses.info_nce import Direction
-from contrastive_text.objectives import Contrastive, FalseNegatives, Matryoshka, NegativesAsHard, SignedPairs
+from contrastive_text.objectives import (
+    Contrastive,
+    Duplicates,
+    FalseNegatives,
+    Matryoshka,
+    NegativesAsHard,
+    Queue,
+    SameClass,
+    Siblings,
+    SignedPairs,
+)
 
 GIST: tuple[Direction, ...] = ("query_to_doc", "query_to_query", "doc_to_doc")
 ROUNDING = 1e-9
@@ -38,7 +48,10 @@ def value(objective: Contrastive, rows: Encoded) -> float:
 
 
 def gist(directions: tuple[Direction, ...] = GIST, **margins: float) -> Contrastive:
-    return Contrastive(InfoNCE(T, directions=directions), false_negatives=FalseNegatives("teacher", **margins))
+    return Contrastive(
+        InfoNCE(T, directions=directions),
+        columns=[Duplicates(), Siblings(), FalseNegatives("teacher", **margins)],
+    )
 
 
 def of_sheet(methods: dict[str, Any], triples: bool) -> Encoded:
@@ -153,7 +166,7 @@ def test_it_equals_the_double_loop(
 ) -> None:
     rows = drawn(n, roles, kinds, seed)
     objective = gist(directions, absolute_margin=margin, relative_margin=share)
-    objective.siblings = "keep"
+    objective.columns = [part for part in objective.columns if not isinstance(part, Siblings)]
     assert value(objective, rows) == pytest.approx(slow(rows, directions, margin, share), abs=ROUNDING)
 
 
@@ -175,9 +188,8 @@ def test_streamed_and_dense_are_alike_and_so_is_another_order(name: str, monkeyp
     found, gradients = [], []
     for turn, form in ((False, "dense"), (False, "streamed"), (True, "dense")):
         loss: Loss = LOSSES[name](streamed=form == "streamed")
-        objective = Contrastive(
-            loss, classes=4 if loss.reads_labels else None, false_negatives=FalseNegatives("teacher")
-        )
+        chain = [Duplicates(), *([SameClass(4)] if loss.reads_labels else [])]
+        objective = Contrastive(loss, columns=[*chain, FalseNegatives("teacher")])
         places = (order if turn else torch.arange(10)) + torch.arange(0, 30, 10).unsqueeze(1)
         vectors = rows.embeddings[places.flatten()].requires_grad_()
         turned = replace(
@@ -193,7 +205,7 @@ def test_streamed_and_dense_are_alike_and_so_is_another_order(name: str, monkeyp
     assert found == pytest.approx([found[0]] * 3, abs=ROUNDING)
     for gradient in gradients[1:]:
         torch.testing.assert_close(gradient, gradients[0], rtol=0, atol=ROUNDING)
-    without = Contrastive(LOSSES[name](), classes=4 if name == "SupCon" else None)
+    without = Contrastive(LOSSES[name](), columns=chain)
     assert abs(float(without(rows).total) - found[0]) > 0.1
 
 
@@ -203,9 +215,9 @@ def test_texts_that_a_row_is_pulled_to_stay() -> None:
     near = {
         "teacher": torch.cat([torch.eye(8), torch.ones(8, 8)]).double()
     }  # every positive as near as the own one
-    every = Contrastive(InfoNCE(T), siblings="attract")
+    every = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings("positive")])
     guided = Contrastive(
-        InfoNCE(T), siblings="attract", false_negatives=FalseNegatives("teacher", absolute_margin=0.1)
+        InfoNCE(T), columns=[Duplicates(), Siblings("positive"), FalseNegatives("teacher", absolute_margin=0.1)]
     )
     assert value(guided, replace(rows, guides=near)) < value(every, rows)
     pulled = replace(
@@ -218,16 +230,24 @@ def test_texts_that_a_row_is_pulled_to_stay() -> None:
 def test_past_columns_and_hard_negatives_are_removed_as_others_are() -> None:
     rows = drawn(6, roles=2, kinds=10**9, seed=4)
     labels = torch.tensor([1.0, 1, 0, 1, 0, 1])
-    guided = {"false_negatives": FalseNegatives("teacher", absolute_margin=3.0)}  # all candidates are too near
-    hard = Contrastive(InfoNCE(T), pair_labels=NegativesAsHard(), **guided)  # type: ignore[arg-type]  # the same
+    guided = [
+        Duplicates(),
+        Siblings(),
+        FalseNegatives("teacher", absolute_margin=3.0),
+    ]  # all candidates are too near
+    hard = Contrastive(InfoNCE(T), columns=[*guided, NegativesAsHard()])  # type: ignore[arg-type]  # the same
     assert value(hard, replace(rows, target=labels)) == pytest.approx(0, abs=ROUNDING)
-    queued = Contrastive(InfoNCE(T), queue=20, **guided).train()  # type: ignore[arg-type]
-    loose = Contrastive(InfoNCE(T), queue=20, false_negatives=FalseNegatives("teacher")).train()
+    queued = Contrastive(InfoNCE(T), columns=[*guided, Queue(20)]).train()  # type: ignore[arg-type]
+    loose = Contrastive(
+        InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(20), FalseNegatives("teacher")]
+    ).train()
     for objective in (queued, loose):
         objective(drawn(6, roles=2, kinds=10**9, seed=5))
         objective.finish_step()
     assert value(queued, rows) == pytest.approx(0, abs=ROUNDING)
-    again = Contrastive(InfoNCE(T), queue=20, false_negatives=FalseNegatives("teacher")).train()
+    again = Contrastive(
+        InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(20), FalseNegatives("teacher")]
+    ).train()
     again.load_state_dict(loose.state_dict())
     assert value(again, rows) == value(loose, rows)
 
@@ -246,10 +266,12 @@ def test_equal_cosines_are_not_above_whatever_the_part() -> None:
 def test_what_is_removed_and_how_far_both_agree_is_logged() -> None:
     rows = drawn(9, roles=2, kinds=10**9, seed=6)
     same = replace(rows, guides={"teacher": rows.embeddings})
-    logs = Contrastive(InfoNCE(T), false_negatives=FalseNegatives("teacher"))(same).logs
+    logs = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), FalseNegatives("teacher")])(same).logs
     assert float(logs["guide_agreement"]) == pytest.approx(1)
     assert 0 < float(logs["removed"]) < 8
-    wide = Matryoshka(Contrastive(InfoNCE(T), false_negatives=FalseNegatives("teacher")), dims=[4, 2])
+    wide = Matryoshka(
+        Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), FalseNegatives("teacher")]), dims=[4, 2]
+    )
     assert wide.guides == ("teacher",)
     assert float(wide(same).logs["guide_agreement@2"]) < 1
 
@@ -257,9 +279,7 @@ def test_what_is_removed_and_how_far_both_agree_is_logged() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match=r"FalseNegatives.relative_margin: expected 0 or more, got -0.1"):
         FalseNegatives("teacher", relative_margin=-0.1)
-    with pytest.raises(
-        ValueError, match=r"false_negatives: .* got SignedPairs, whose negative pairs are rows too"
-    ):
-        Contrastive(pair_labels=SignedPairs(), false_negatives=FalseNegatives("teacher"))
-    with pytest.raises(ValueError, match=r"false_negatives: expected a margin for BetweenViews, got none"):
-        Contrastive(between="views", false_negatives=FalseNegatives("teacher"))
+    with pytest.raises(ValueError, match=r"FalseNegatives expects .* got SignedPairs, under which"):
+        Contrastive(columns=[Duplicates(), Siblings(), SignedPairs(), FalseNegatives("teacher")])
+    with pytest.raises(ValueError, match=r"absolute_margin: expected a margin for BetweenViews, got 0"):
+        Contrastive(between="views", columns=[Duplicates(), FalseNegatives("teacher")])

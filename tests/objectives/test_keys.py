@@ -10,13 +10,25 @@ import reference
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from queues import held
 from torch import Tensor
 
 from contrastive_text.core.types import ROLES, Encoded, Role, Slot
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
-from contrastive_text.objectives import Contrastive, Matryoshka, Momentum, NegativesAsHard, PositivesOnly
-from contrastive_text.objectives.queue import Queue
+from contrastive_text.objectives import (
+    ColumnPart,
+    Contrastive,
+    Duplicates,
+    MaskBatch,
+    Matryoshka,
+    Momentum,
+    NegativesAsHard,
+    PositivesOnly,
+    Queue,
+    SameClass,
+    Siblings,
+)
 
 # Logits of at most 20 in float64, sums of some thirty terms.
 ROUNDING = 1e-11
@@ -25,12 +37,17 @@ ANCHOR, POSITIVE, NEGATIVE = (Slot(role, 0) for role in ROLES[:3])
 Vectors = dict[Role, Tensor]
 
 
+def chain(queue: int, *parts: ColumnPart) -> list[ColumnPart]:
+    """The default columns with a queue, and further parts."""
+    return [Duplicates(), Siblings(), Queue(queue), *parts]
+
+
 def esimcse(loss: Loss | None = None, queue: int = 2, **options: Any) -> Contrastive:  # Any: of Contrastive
-    return Contrastive(loss or InfoNCE(T), queue=queue, keys=Momentum(of="anchor"), **options)
+    return Contrastive(loss or InfoNCE(T), columns=chain(queue, Momentum(of="anchor")), **options)
 
 
 def moco(loss: Loss | None = None, queue: int = 2, **options: Any) -> Contrastive:
-    return Contrastive(loss or InfoNCE(T), queue=queue, keys=Momentum(), in_batch=False, **options)
+    return Contrastive(loss or InfoNCE(T), columns=chain(queue, Momentum(), MaskBatch()), **options)
 
 
 def encoded(objective: Any, own: Vectors, keys: Vectors, ids: dict[Role, list[int]], **more: Any) -> Encoded:
@@ -121,7 +138,8 @@ def test_keys_are_columns_and_fill_the_queue_as_in_the_double_loop(
     sizes: list[int], of: list[Any], hard: bool, in_batch: bool, size: int, few: int
 ) -> None:
     roles: tuple[Role, ...] = ("anchor", "positive", "negative") if hard else ("anchor", "positive")
-    objective = Contrastive(InfoNCE(T), queue=size, keys=Momentum(of=of), in_batch=in_batch, siblings="keep")
+    masked = [] if in_batch else [MaskBatch()]
+    objective = Contrastive(InfoNCE(T), columns=[Duplicates(), Queue(size), Momentum(of=of), *masked])
     past: Past = []
     for number, n in enumerate(sizes):
         own, keys = random(n, 2 * number, roles), random(n, 2 * number + 1, tuple(r for r in of if r in roles))
@@ -139,14 +157,12 @@ def test_keys_are_columns_and_fill_the_queue_as_in_the_double_loop(
             for key, text in zip(keys[role].tolist(), ids[role], strict=True)
         ]
         past = [*past, *entering][-size:]
-        queue = objective.queues["texts"]
-        assert isinstance(queue, Queue)
-        assert queue.get_extra_state()["ids"].tolist() == [text for _, text in past]
+        assert held(objective)["ids"].tolist() == [text for _, text in past]
 
 
 def test_keys_of_both_sides_are_the_columns_of_both_sides() -> None:
     # NTXent: each row against the keys of all texts but its own, the partner's key its target.
-    objective = Contrastive(NTXent(T), keys=Momentum(of=["anchor", "positive"]))
+    objective = Contrastive(NTXent(T), columns=[Duplicates(), Siblings(), Momentum(of=["anchor", "positive"])])
     own, keys = random(3, 0, ("anchor", "positive")), random(3, 1, ("anchor", "positive"))
     rows, columns = (torch.cat(list(each.values())).tolist() for each in (own, keys))
     terms = []
@@ -158,13 +174,13 @@ def test_keys_of_both_sides_are_the_columns_of_both_sides() -> None:
 
 
 def test_past_keys_of_a_rows_class_are_pulled() -> None:
-    objective = Contrastive(SupCon(T), classes=2, queue=4, keys=Momentum(of="positive"))
+    objective = Contrastive(SupCon(T), columns=[Duplicates(), SameClass(2), Queue(4), Momentum(of="positive")])
     for number in range(2):
         own, keys = random(2, 2 * number, ("anchor", "positive")), random(2, 2 * number + 1, ("positive",))
         rows = encoded(objective, own, keys, texts(2, 10 * number), target=torch.tensor([0.0, 1.0]))
         found = step(objective, rows)
-    state = objective.queues["texts"].get_extra_state()
-    assert state["groups"].tolist() == [0, 1, 0, 1]
+    state = held(objective)
+    assert state["groups.classes"].tolist() == [0, 1, 0, 1]
     assert found > 0
 
 
@@ -172,7 +188,8 @@ def test_past_keys_of_a_rows_class_are_pulled() -> None:
 
 
 def test_the_gradient_reaches_the_trained_vectors_alone() -> None:
-    for objective in (esimcse(siblings="attract"), moco()):
+    attracting = [Duplicates(), Siblings("positive"), Queue(2), Momentum(of="anchor")]
+    for objective in (Contrastive(InfoNCE(T), columns=attracting), moco()):
         assert objective.keys is not None
         both = random(3, 0, ("anchor", "positive"))
         read = {role: vectors for role, vectors in both.items() if role not in objective.keyed}
@@ -188,7 +205,8 @@ def test_a_row_is_kept_from_past_keys_of_its_own_text_unless_duplicates_are_kept
     losses = {}
     for masked in (True, False):
         for ids in ([0, 1], [8, 9]):  # of the second step's anchors
-            objective = esimcse(mask_duplicates=masked)
+            columns = chain(2, Momentum(of="anchor"))[0 if masked else 2 :]
+            objective = Contrastive(InfoNCE(T), columns=columns)
             for number, anchors in enumerate(([0, 1], ids)):
                 own, keys = random(2, number, ("anchor", "positive")), random(2, 5 + number, ("anchor",))
                 rows = encoded(
@@ -199,10 +217,10 @@ def test_a_row_is_kept_from_past_keys_of_its_own_text_unless_duplicates_are_kept
 
 
 def test_keys_of_negative_pairs_do_not_enter() -> None:
-    objective = esimcse(queue=8, pair_labels=PositivesOnly())
+    objective = Contrastive(InfoNCE(T), columns=chain(8, Momentum(of="anchor"), PositivesOnly()))
     own, keys = random(3, 0, ("anchor", "positive")), random(3, 1, ("anchor",))
     step(objective, encoded(objective, own, keys, texts(3), target=torch.tensor([1.0, 0.0, 1.0])))
-    assert torch.equal(objective.queues["texts"].get_extra_state()["vectors"], keys["anchor"][[0, 2]])
+    assert torch.equal(held(objective)["vectors"], keys["anchor"][[0, 2]])
 
 
 def test_each_width_has_the_first_features_of_keys() -> None:
@@ -211,7 +229,7 @@ def test_each_width_has_the_first_features_of_keys() -> None:
     own, keys = random(3, 0, ("anchor", "positive")), random(3, 1, ("anchor",))
     assert objective.keys is inner.keys
     step(objective, encoded(objective, own, keys, texts(3)))
-    held = [part.get_extra_state()["vectors"] for part in objective.modules() if isinstance(part, Queue)]
+    held = [part.get_extra_state()["texts"]["vectors"] for part in objective.modules() if isinstance(part, Queue)]
     assert [each.shape for each in held] == [(2, 4), (2, 2)]
     assert torch.equal(held[1], keys["anchor"][1:, :2])
 
@@ -221,7 +239,7 @@ def test_evaluation_compares_trained_vectors_within_the_batch() -> None:
     rows = encoded(esimcse(), own, {"anchor": own["anchor"]}, texts(4))
     rows = replace(rows, keys={})
     for objective in (esimcse(), moco()):
-        with pytest.raises(ValueError, match=r"Contrastive\.keys: expected a batch with keys, got one without"):
+        with pytest.raises(ValueError, match="Momentum: expected a batch with momentum vectors, got one without"):
             objective(rows)
         objective.eval()
         assert step(objective, rows) == step(Contrastive(InfoNCE(T)), rows) > 0
@@ -235,7 +253,7 @@ def test_keys_come_as_the_head_leaves_them() -> None:
     own, keys = random(3, 0, ("anchor",)), random(3, 1, ("positive",))
     rows = encoded(objective, own, keys, texts(3))
     step(objective, rows)
-    assert torch.equal(objective.queues["texts"].get_extra_state()["vectors"], keys["positive"][1:])
+    assert torch.equal(held(objective)["vectors"], keys["positive"][1:])
     assert objective.head is not None
     projected = {"anchor": objective.head(own["anchor"])}
     past = list(zip(keys["positive"][1:].tolist(), texts(3)["positive"][1:], strict=True))
@@ -259,18 +277,19 @@ def test_the_summary_says_what_a_row_meets() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"columns": [Momentum()], "between": "views"}, "expected texts for Momentum, got BetweenViews"),
         (
-            {"keys": Momentum(), "between": "views"},
-            r"keys: expected between: texts for Momentum, got BetweenViews",
+            {"columns": chain(9, Momentum(of="original"))},
+            r"Momentum\.of: expected roles that are compared \(anchor, positive, negative\), got original",
         ),
         (
-            {"keys": Momentum(of="original"), "queue": 9},
-            r"keys\.of: expected some of .*\(anchor, positive, negative\)",
+            {"columns": [Momentum(of="anchor")]},
+            r"Momentum\.of: expected positive, or a Queue .* got anchor without",
         ),
-        ({"keys": Momentum(of="anchor")}, r"keys\.of: expected positive, or a queue .* got anchor and queue: 0"),
-        ({"in_batch": False, "queue": 9, "loss": NTXent()}, r"in_batch: false .* got NTXent of both sides"),
-        ({"in_batch": False, "queue": 9, "loss": InfoNCE(T, "two_sided")}, r"got InfoNCE of both sides"),
-        ({"in_batch": False, "queue": 9, "pair_labels": NegativesAsHard()}, r"got NegativesAsHard"),
+        ({"columns": chain(9, MaskBatch()), "loss": NTXent()}, "MaskBatch expects .* got NTXent of both sides"),
+        ({"columns": chain(9, MaskBatch()), "loss": InfoNCE(T, "two_sided")}, "got InfoNCE of both sides"),
+        ({"columns": chain(9, MaskBatch(), NegativesAsHard())}, "got NegativesAsHard"),
+        ({"columns": [Duplicates(), Duplicates()]}, "expected each part once, got Duplicates twice"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
@@ -284,7 +303,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -
         ({"decay": 1.0}, r"Momentum\.decay: expected a share from 0 to below 1, got 1\.0"),
         ({"of": []}, r"Momentum\.of: expected one or more of anchor, positive, negative, original, got \[\]"),
         ({"of": "query"}, r"Momentum\.of: .* got 'query'"),
-        ({"head": "none"}, r"Momentum\.head: expected one of copied, trained, got 'none'"),
+        ({"head": "none"}, r"Momentum\.head: expected copied or trained, got 'none'"),
     ],
 )
 def test_settings_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:

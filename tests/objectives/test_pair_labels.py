@@ -23,10 +23,13 @@ from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
 from contrastive_text.objectives import (
     Contrastive,
+    Duplicates,
     NegativesAsHard,
     Objective,
     PairLabels,
     PositivesOnly,
+    SameClass,
+    Siblings,
     SignedPairs,
     Terms,
 )
@@ -74,22 +77,24 @@ def test_m9_terms_of_the_three_pairs_and_their_two_means(vectors: dict[str, Any]
     for kept, term in enumerate(terms[:2]):
         # One pair alone is positive, and negative pairs weigh nothing: what is left is its term.
         alone = torch.tensor([float(i == kept) for i in range(3)])
-        objective = Contrastive(InfoNCE(case["tau"]), pair_labels=SignedPairs(weight=0.0))
+        objective = Contrastive(InfoNCE(case["tau"]), columns=[Duplicates(), Siblings(), SignedPairs(weight=0.0)])
         total = objective(replace(rows, target=alone)).total
         assert float(total) == pytest.approx(term, abs=1e-6)
     loss = InfoNCE(case["tau"], reduction="sum")
-    signed = value(Contrastive(loss, pair_labels=SignedPairs(bound=math.inf))(rows))
+    signed = value(Contrastive(loss, columns=[Duplicates(), Siblings(), SignedPairs(bound=math.inf)])(rows))
     assert signed / 3 == pytest.approx(case["variant_a_full_batch_denominator_mean_sign_times_term"], abs=1e-6)
-    means = value(Contrastive(InfoNCE(case["tau"]), pair_labels=SignedPairs(bound=math.inf))(rows))
+    means = value(
+        Contrastive(InfoNCE(case["tau"]), columns=[Duplicates(), Siblings(), SignedPairs(bound=math.inf)])(rows)
+    )
     assert means == pytest.approx((terms[0] + terms[1]) / 2 - terms[2], abs=1e-6)
-    positive = value(Contrastive(InfoNCE(case["tau"]), pair_labels=PositivesOnly())(rows))
+    positive = value(Contrastive(InfoNCE(case["tau"]), columns=[Duplicates(), Siblings(), PositivesOnly()])(rows))
     assert positive == pytest.approx(case["variant_b_positives_only"], abs=1e-6)
 
 
 def test_m9_the_bound_is_the_loss_of_a_guess_among_the_pairs(vectors: dict[str, Any]) -> None:
     case, rows = sheet(vectors)
     terms = case["all_rows_terms_with_full_batch_denominator"]
-    objective = Contrastive(InfoNCE(case["tau"]), pair_labels=SignedPairs(weight=0.7))
+    objective = Contrastive(InfoNCE(case["tau"]), columns=[Duplicates(), Siblings(), SignedPairs(weight=0.7)])
     assert value(objective(rows)) == pytest.approx((terms[0] + terms[1]) / 2 - 0.7 * math.log(3), abs=1e-6)
 
 
@@ -98,7 +103,7 @@ def test_m9_negatives_as_hard_ones_leave_the_positive_pairs_their_full_batch_ter
 ) -> None:
     case, rows = sheet(vectors)
     terms = case["all_rows_terms_with_full_batch_denominator"]
-    terms_of = Contrastive(InfoNCE(case["tau"]), pair_labels=NegativesAsHard())(rows)
+    terms_of = Contrastive(InfoNCE(case["tau"]), columns=[Duplicates(), Siblings(), NegativesAsHard()])(rows)
     assert (value(terms_of), terms_of.count) == (pytest.approx((terms[0] + terms[1]) / 2, abs=1e-6), 2)
 
 
@@ -131,7 +136,7 @@ def test_signed_pairs_equal_the_double_loop(
 ) -> None:
     labels, ids, seed = case
     rows = encoded(labels, ids=ids, seed=seed)
-    reached = value(Contrastive(loss, pair_labels=SignedPairs(weight, bound), siblings="keep")(rows))
+    reached = value(Contrastive(loss, columns=[Duplicates(), SignedPairs(weight, bound)])(rows))
     compared = 2 * len(labels) - 1 if loss.same_side else len(labels)
     limit = math.log(compared) if bound is None else bound
     expected = slow_signed(case, same_side=loss.same_side, weight=weight, bound=limit)
@@ -144,11 +149,13 @@ def test_reductions_of_signed_pairs_are_those_of_each_mean(case: tuple[list[int]
     rows = encoded(labels, ids=ids, seed=seed)
 
     def reached(loss: Loss) -> float:
-        return value(Contrastive(loss, pair_labels=SignedPairs(bound=2.0))(rows))
+        return value(Contrastive(loss, columns=[Duplicates(), Siblings(), SignedPairs(bound=2.0)])(rows))
 
     assert reached(NTXent(0.2, "two_sided")) == pytest.approx(2 * reached(NTXent(0.2)), abs=ROUNDING)
     backward = replace(rows, slots=PAIR[::-1])
-    both = reached(InfoNCE(0.2)) + value(Contrastive(InfoNCE(0.2), pair_labels=SignedPairs(bound=2.0))(backward))
+    both = reached(InfoNCE(0.2)) + value(
+        Contrastive(InfoNCE(0.2), columns=[Duplicates(), Siblings(), SignedPairs(bound=2.0)])(backward)
+    )
     assert reached(InfoNCE(0.2, "two_sided")) == pytest.approx(both, abs=ROUNDING)
 
 
@@ -181,7 +188,7 @@ def test_negatives_as_hard_ones_equal_the_double_loop(
     labels, ids, seed = case
     rows = encoded(labels, ids=ids, seed=seed)
     for loss in (InfoNCE(0.2, hard_negative_log_weight=log_weight), NTXent(0.2)):
-        reached = value(Contrastive(loss, pair_labels=NegativesAsHard(), siblings="keep")(rows))
+        reached = value(Contrastive(loss, columns=[Duplicates(), NegativesAsHard()])(rows))
         weight = 0.0 if loss.same_side else log_weight  # NTXent weighs all negatives alike
         expected = slow_hard(case, same_side=loss.same_side, log_weight=weight)
         assert reached == pytest.approx(expected, abs=ROUNDING, rel=ROUNDING)
@@ -190,10 +197,10 @@ def test_negatives_as_hard_ones_equal_the_double_loop(
 def test_a_texts_own_hard_negatives_are_known_even_where_duplicates_are_kept() -> None:
     # The first and the last pair have one anchor text: the last pair's second text is its own hard negative.
     ids = [0, 1, 0, 3, 4, 5]
-    for mask_duplicates in (True, False):
+    for duplicates in ([Duplicates()], []):
         rows = encoded([1, 1, 0], ids=ids)
         loss = InfoNCE(0.2, hard_negative_log_weight=1.5)
-        objective = Contrastive(loss, pair_labels=NegativesAsHard(), mask_duplicates=mask_duplicates)
+        objective = Contrastive(loss, columns=[*duplicates, NegativesAsHard()])
         assert value(objective(rows)) == pytest.approx(slow_hard(([1, 1, 0], ids, 0), False, 1.5), abs=ROUNDING)
 
 
@@ -204,7 +211,10 @@ def test_positives_only_is_the_loss_of_a_batch_without_the_negative_pairs(loss: 
     rows = encoded(labels, negatives=negatives)
     pairs = torch.tensor(labels).bool().repeat(2 + negatives)
     kept = replace(rows, embeddings=rows.embeddings[pairs], text_ids=rows.text_ids[pairs], target=None)
-    reached, expected = Contrastive(loss, pair_labels=PositivesOnly())(rows), Contrastive(loss)(kept)
+    reached, expected = (
+        Contrastive(loss, columns=[Duplicates(), Siblings(), PositivesOnly()])(rows),
+        Contrastive(loss)(kept),
+    )
     assert torch.equal(reached.total, expected.total)
     assert (reached.count, reached.reduction) == (expected.count, expected.reduction)
     assert reached.logs == expected.logs
@@ -214,7 +224,7 @@ def test_positives_only_is_the_loss_of_a_batch_without_the_negative_pairs(loss: 
 @pytest.mark.parametrize("labels", [SignedPairs(), NegativesAsHard(), PositivesOnly()])
 def test_a_batch_of_positive_pairs_needs_no_labels(loss: Loss, labels: PairLabels) -> None:
     rows = encoded([1, 1, 1, 1], negatives=1)
-    reached, plain = Contrastive(loss, pair_labels=labels)(rows), Contrastive(loss)(rows)
+    reached, plain = Contrastive(loss, columns=[Duplicates(), Siblings(), labels])(rows), Contrastive(loss)(rows)
     assert value(reached) == pytest.approx(value(plain), abs=ROUNDING)
     assert reached.logs == plain.logs
 
@@ -229,7 +239,7 @@ def test_hard_negatives_of_the_data_stand_beside_those_of_the_labels() -> None:
         logits[2 + i] += 0.5
         terms.append(logits.logsumexp(dim=0) - logits[i])
     loss = InfoNCE(0.2, hard_negative_log_weight=0.5)
-    reached = value(Contrastive(loss, pair_labels=NegativesAsHard())(rows))
+    reached = value(Contrastive(loss, columns=[Duplicates(), Siblings(), NegativesAsHard()])(rows))
     assert reached == pytest.approx(float(sum(terms)) / 2, abs=ROUNDING)
 
 
@@ -245,7 +255,7 @@ def test_a_batch_of_one_label_is_finite_and_has_a_graph(
 ) -> None:
     rows = encoded([only] * n)
     rows.embeddings.requires_grad_()
-    terms = Contrastive(loss, pair_labels=labels)(rows)
+    terms = Contrastive(loss, columns=[Duplicates(), Siblings(), labels])(rows)
     terms.total.backward()
     assert rows.embeddings.grad is not None
     assert torch.isfinite(terms.total)
@@ -257,7 +267,7 @@ def test_a_batch_of_one_label_is_finite_and_has_a_graph(
 def test_a_negative_pair_above_the_bound_has_no_gradient() -> None:
     rows = encoded([0, 0, 0])
     rows.embeddings.requires_grad_()
-    Contrastive(InfoNCE(0.2), pair_labels=SignedPairs(bound=1e-9))(rows).total.backward()
+    Contrastive(InfoNCE(0.2), columns=[Duplicates(), Siblings(), SignedPairs(bound=1e-9)])(rows).total.backward()
     assert rows.embeddings.grad is not None
     assert not rows.embeddings.grad.any()
 
@@ -267,7 +277,7 @@ def test_a_negative_pair_above_the_bound_has_no_gradient() -> None:
 def test_gradients_agree_with_finite_differences(labels: PairLabels, loss: Loss) -> None:
     ids = [0, 1, 0, 3, 5, 6, 7, 6]
     rows = encoded([1, 0, 0, 1], ids=ids, seed=3)
-    objective = Contrastive(loss, pair_labels=labels)
+    objective = Contrastive(loss, columns=[Duplicates(), Siblings(), labels])
     vectors = rows.embeddings.clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda v: objective(replace(rows, embeddings=v)).total, [vectors])
 
@@ -286,7 +296,7 @@ def test_the_order_of_the_pairs_does_not_matter(
     moved = replace(
         rows, embeddings=rows.embeddings[both], text_ids=rows.text_ids[both], target=rows.target[places]
     )
-    objective = Contrastive(NTXent(0.2), pair_labels=labels)
+    objective = Contrastive(NTXent(0.2), columns=[Duplicates(), Siblings(), labels])
     assert value(objective(moved)) == pytest.approx(value(objective(rows)), abs=ROUNDING, rel=ROUNDING)
 
 
@@ -298,16 +308,17 @@ def test_the_command_line_names_labels_by_their_class(labels: PairLabels) -> Non
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(Objective, "objective")
     short = {"class_path": type(labels).__name__, "init_args": part_spec(labels, "labels")["init_args"]}
-    text = yaml.safe_dump({"class_path": "Contrastive", "init_args": {"pair_labels": short, "classes": None}})
+    columns = ["Duplicates", "Siblings", short]
+    text = yaml.safe_dump({"class_path": "Contrastive", "init_args": {"columns": columns}})
     built = parser.instantiate_classes(parser.parse_object({"objective": yaml.safe_load(text)})).objective
     spec = part_spec(built, "objective")
-    assert spec == part_spec(Contrastive(pair_labels=labels), "objective")
+    assert spec == part_spec(Contrastive(columns=[Duplicates(), Siblings(), labels]), "objective")
     assert yaml.safe_load(yaml.safe_dump(spec)) == spec
 
 
 @pytest.mark.parametrize("weight", [-1.0, math.inf, math.nan])
 def test_a_weight_that_is_no_weight_is_refused(weight: float) -> None:
-    with pytest.raises(ValueError, match=r"SignedPairs.weight: expected a finite number of 0 or more"):
+    with pytest.raises(ValueError, match=r"SignedPairs.weight: expected .*0 or more"):
         SignedPairs(weight=weight)
 
 
@@ -318,7 +329,9 @@ def test_a_bound_that_leaves_nothing_to_maximise_is_refused(bound: float) -> Non
 
 
 def test_the_summary_says_what_becomes_of_negative_pairs() -> None:
-    said = Contrastive(pair_labels=NegativesAsHard()).describe_negatives(batch_size=64, positives=1, negatives=0)
+    said = Contrastive(columns=[Duplicates(), Siblings(), NegativesAsHard()]).describe_negatives(
+        batch_size=64, positives=1, negatives=0
+    )
     assert said == (
         "at most 63 per anchor: 63 other positives; second texts of negative pairs are hard negatives; "
         "accumulate_grad_batches adds none"
@@ -345,23 +358,35 @@ HARD = (*PAIR, Slot("negative", 0))
 ONE_SIDED = (1, 1, 0, 1, 1, 0, 0)
 """Of five and two pairs the second rank has no positive one."""
 CASES = {
-    "sup_con": Case(Contrastive(SupCon(0.2), classes=3), HARD, (0, 2, 1, 0, 1, 0, 2)),
-    "sup_con views": Case(Contrastive(SupCon(0.2, "sum"), classes=2, between="views"), VIEWS),
-    "signed": Case(Contrastive(InfoNCE(0.2), pair_labels=SignedPairs(bound=3.0)), HARD),
-    "signed two-sided": Case(
-        Contrastive(InfoNCE(0.2, "two_sided"), pair_labels=SignedPairs(0.5)), target=ONE_SIDED
+    "sup_con": Case(Contrastive(SupCon(0.2), columns=[Duplicates(), SameClass(3)]), HARD, (0, 2, 1, 0, 1, 0, 2)),
+    "sup_con views": Case(
+        Contrastive(SupCon(0.2, "sum"), between="views", columns=[Duplicates(), SameClass(2)]), VIEWS
     ),
-    "signed sum": Case(Contrastive(NTXent(0.2, "sum"), pair_labels=SignedPairs()), target=ONE_SIDED),
-    "signed negatives": Case(Contrastive(NTXent(0.2), pair_labels=SignedPairs()), target=(0,) * 7),
-    "hard": Case(Contrastive(InfoNCE(0.2, "mean", 0.7), pair_labels=NegativesAsHard()), HARD),
+    "signed": Case(Contrastive(InfoNCE(0.2), columns=[Duplicates(), Siblings(), SignedPairs(bound=3.0)]), HARD),
+    "signed two-sided": Case(
+        Contrastive(InfoNCE(0.2, "two_sided"), columns=[Duplicates(), Siblings(), SignedPairs(0.5)]),
+        target=ONE_SIDED,
+    ),
+    "signed sum": Case(
+        Contrastive(NTXent(0.2, "sum"), columns=[Duplicates(), Siblings(), SignedPairs()]), target=ONE_SIDED
+    ),
+    "signed negatives": Case(
+        Contrastive(NTXent(0.2), columns=[Duplicates(), Siblings(), SignedPairs()]), target=(0,) * 7
+    ),
+    "hard": Case(
+        Contrastive(InfoNCE(0.2, "mean", 0.7), columns=[Duplicates(), Siblings(), NegativesAsHard()]), HARD
+    ),
     "hard kept": Case(
-        Contrastive(InfoNCE(0.2, "mean", 0.7), mask_duplicates=False, pair_labels=NegativesAsHard()),
+        Contrastive(InfoNCE(0.2, "mean", 0.7), columns=[NegativesAsHard()]),
         target=ONE_SIDED,
     ),
     "hard both sides": Case(
-        Contrastive(NTXent(0.2, "two_sided"), pair_labels=NegativesAsHard()), target=ONE_SIDED
+        Contrastive(NTXent(0.2, "two_sided"), columns=[Duplicates(), Siblings(), NegativesAsHard()]),
+        target=ONE_SIDED,
     ),
-    "positives": Case(Contrastive(NTXent(0.2), pair_labels=PositivesOnly()), target=ONE_SIDED),
+    "positives": Case(
+        Contrastive(NTXent(0.2), columns=[Duplicates(), Siblings(), PositivesOnly()]), target=ONE_SIDED
+    ),
     "views": Case(Contrastive(NTXent(0.2, "two_sided"), between="views"), VIEWS, None),
     "views one-sided": Case(Contrastive(InfoNCE(0.2), between="views"), VIEWS, None),
 }

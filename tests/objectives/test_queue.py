@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, ClassVar
 
 import pytest
 import reference
@@ -17,13 +16,14 @@ from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
 from contrastive_text.objectives import (
     Contrastive,
+    Duplicates,
     NegativesAsHard,
-    PairLabels,
     PositivesOnly,
+    Queue,
+    SameClass,
+    Siblings,
     SignedPairs,
-    Terms,
 )
-from contrastive_text.objectives.batch_pairs import BatchPairs
 
 # The formula
 
@@ -37,7 +37,7 @@ def test_past_columns_are_negatives_as_in_the_double_loop(
     loss: Loss, masked: bool, run: tuple[list[Batch], int]
 ) -> None:
     steps, size = run
-    objective = Contrastive(loss, mask_duplicates=masked, queue=size, siblings="keep")
+    objective = Contrastive(loss, columns=[*([Duplicates()] if masked else []), Queue(size)])
     past: Past = []
     for step in steps:
         terms = slow_terms(replace(step, classes=None), past, same_side=loss.same_side, masked=masked)
@@ -52,7 +52,7 @@ def test_past_columns_are_negatives_as_in_the_double_loop(
 def test_with_two_sides_only_the_anchors_meet_past_columns(run: tuple[list[Batch], int]) -> None:
     steps, size = run
     past: Past = []
-    objective = Contrastive(InfoNCE(T, "two_sided"), queue=size, siblings="keep")
+    objective = Contrastive(InfoNCE(T, "two_sided"), columns=[Duplicates(), Queue(size)])
     for step in steps:
         step = replace(step, classes=None)
         backward = Batch(step.positives, step.anchors, [], (step.ids[1], step.ids[0], []))
@@ -66,7 +66,7 @@ def test_with_two_sides_only_the_anchors_meet_past_columns(run: tuple[list[Batch
 def test_past_texts_of_a_rows_class_are_pulled(run: tuple[list[Batch], int]) -> None:
     steps, size = run
     past: Past = []
-    objective = Contrastive(SupCon(T), classes=2, queue=size)
+    objective = Contrastive(SupCon(T), columns=[Duplicates(), SameClass(2), Queue(size)])
     for step in steps:
         terms = slow_terms(step, past, same_side=True, pulls=True)
         expected = sum(terms) / len(terms)
@@ -76,7 +76,7 @@ def test_past_texts_of_a_rows_class_are_pulled(run: tuple[list[Batch], int]) -> 
 
 def test_past_columns_are_no_rows_own_hard_negatives() -> None:
     steps = [batch(3, seed, hard=True) for seed in range(3)]
-    weighed = Contrastive(InfoNCE(T, hard_negative_log_weight=0.7), queue=9)
+    weighed = Contrastive(InfoNCE(T, hard_negative_log_weight=0.7), columns=[Duplicates(), Siblings(), Queue(9)])
     train(weighed, steps[:2])
     step = steps[2]
     terms = []
@@ -91,7 +91,7 @@ def test_past_columns_are_no_rows_own_hard_negatives() -> None:
 
 @pytest.mark.parametrize("loss", [InfoNCE(T), InfoNCE(T, "two_sided"), NTXent(T)])
 def test_the_gradient_reaches_the_step_alone(loss: Loss) -> None:
-    objective = Contrastive(loss, queue=7)
+    objective = Contrastive(loss, columns=[Duplicates(), Siblings(), Queue(7)])
     first = batch(4, 0).encoded
     first.embeddings.requires_grad_()
     objective(first).total.backward()
@@ -106,7 +106,7 @@ def test_a_copy_of_a_past_text_is_left_out_unless_duplicates_are_kept() -> None:
     steps = [batch(2, 0, ids=[1, 2, 3, 4]), batch(2, 1, ids=[1, 5, 6, 2])]
     # Of the past positives 3 and 4 none is a copy; as anchors, 1 and 2 would be.
     for loss, past in ((InfoNCE(T), 2), (NTXent(T), 4)):
-        masked, kept = (Contrastive(loss, None, on, queue=8, siblings="keep") for on in (True, False))
+        masked, kept = (Contrastive(loss, columns=[*parts, Queue(8)]) for parts in ([Duplicates()], []))
         losses = train(masked, steps)[1], train(kept, steps)[1]
         assert (losses[0] == pytest.approx(losses[1], abs=ROUNDING)) is (loss.same_side is False)
         assert fill(kept) == [2 * past]
@@ -123,12 +123,12 @@ def test_a_past_text_that_views_made_equal_is_left_out() -> None:
     same = [replace(first, text_ids=torch.tensor([1, 2, 8, 4])), second]
     totals = []
     for run in (edited, same, [first, second]):
-        objective = Contrastive(InfoNCE(T), queue=8)
+        objective = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(8)])
         objective(run[0])
         objective.finish_step()
         totals.append(float(objective(run[1]).total))
         objective.finish_step()
-        restored = Contrastive(InfoNCE(T), queue=8)
+        restored = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(8)])
         restored.load_state_dict(objective.state_dict())
         assert torch.equal(restored(run[1]).total, objective(run[1]).total)
     assert totals[0] == totals[1] != totals[2]
@@ -147,13 +147,16 @@ def test_negative_pairs_left_out_do_not_enter(loss: Loss) -> None:
         kept.append(
             Batch(anchors, positives, [], ([step.ids[0][i] for i in pairs], [step.ids[1][i] for i in pairs], []))
         )
-    labelled, plain = Contrastive(loss, pair_labels=PositivesOnly(), queue=5), Contrastive(loss, queue=5)
+    labelled, plain = (
+        Contrastive(loss, columns=[Duplicates(), Siblings(), PositivesOnly(), Queue(5)]),
+        Contrastive(loss, columns=[Duplicates(), Siblings(), Queue(5)]),
+    )
     assert train(labelled, steps) == train(plain, kept)
     assert torch.equal(held(labelled)["ids"], held(plain)["ids"])
 
 
 def test_second_texts_of_negative_pairs_enter_where_they_are_hard_negatives() -> None:
-    objective = Contrastive(InfoNCE(T), pair_labels=NegativesAsHard(), queue=8)
+    objective = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), NegativesAsHard(), Queue(8)])
     train(objective, [replace(batch(3, 0, ids=[0, 1, 2, 3, 4, 5]), classes=[1, 0, 1])])
     assert held(objective)["ids"].tolist() == [3, 5, 4]  # positives, then further negatives
     step = replace(batch(3, 1, ids=[6, 6, 7, 8, 9, 4]), classes=[1, 0, 1])
@@ -172,7 +175,7 @@ def test_second_texts_of_negative_pairs_enter_where_they_are_hard_negatives() ->
 @pytest.mark.parametrize("loss", [InfoNCE(T), InfoNCE(T, "two_sided"), NTXent(T)])
 def test_the_bound_of_negative_pairs_is_that_of_a_guess_among_past_columns_too(loss: Loss) -> None:
     # Collapsed vectors: the loss of every row is that of a guess, and so the bound of every negative one.
-    objective = Contrastive(loss, pair_labels=SignedPairs(weight=0.5), queue=6)
+    objective = Contrastive(loss, columns=[Duplicates(), Siblings(), SignedPairs(weight=0.5), Queue(6)])
     steps = []
     for seed in range(3):
         step = batch(4, seed)
@@ -186,7 +189,7 @@ def test_the_bound_of_negative_pairs_is_that_of_a_guess_among_past_columns_too(l
 
 
 def test_the_bound_of_positives_that_look_for_anchors_counts_no_past_columns() -> None:
-    objective = Contrastive(InfoNCE(T, "two_sided"), pair_labels=SignedPairs(), queue=30)
+    objective = Contrastive(InfoNCE(T, "two_sided"), columns=[Duplicates(), Siblings(), SignedPairs(), Queue(30)])
     steps = [replace(batch(4, seed), classes=[1, 0, 1, 0]) for seed in range(3)]
     train(objective, steps[:2])
     step = replace(steps[2], classes=None)
@@ -200,7 +203,7 @@ def test_the_bound_of_positives_that_look_for_anchors_counts_no_past_columns() -
 
 
 def test_signed_pairs_meet_past_columns_in_both_kinds_of_rows() -> None:
-    objective = Contrastive(NTXent(T), pair_labels=SignedPairs(bound=100.0), queue=5)
+    objective = Contrastive(NTXent(T), columns=[Duplicates(), Siblings(), SignedPairs(bound=100.0), Queue(5)])
     steps = [replace(batch(3, seed), classes=[1, 0, 1]) for seed in range(2)]
     train(objective, steps[:1])
     past = slow_push([], steps[0], same_side=True, size=5)
@@ -211,8 +214,11 @@ def test_signed_pairs_meet_past_columns_in_both_kinds_of_rows() -> None:
 
 def test_between_views_each_role_has_its_queue() -> None:
     slots = (Slot("anchor", 0), Slot("anchor", 1), Slot("positive", 0), Slot("positive", 1))
-    roles = Contrastive(NTXent(T), between="views", queue=5)
-    anchors, positives = Contrastive(NTXent(T), queue=5), Contrastive(NTXent(T), queue=5)
+    roles = Contrastive(NTXent(T), between="views", columns=[Duplicates(), Queue(5)])
+    anchors, positives = (
+        Contrastive(NTXent(T), columns=[Duplicates(), Siblings(), Queue(5)]),
+        Contrastive(NTXent(T), columns=[Duplicates(), Siblings(), Queue(5)]),
+    )
     for seed in range(3):
         one, two = batch(2, seed), batch(2, seed + 10)
         both = Encoded(
@@ -228,11 +234,11 @@ def test_between_views_each_role_has_its_queue() -> None:
 
 
 def test_between_views_one_text_alone_leaves_the_other_queue_empty() -> None:
-    objective = Contrastive(NTXent(T), between="views", queue=5)
+    objective = Contrastive(NTXent(T), between="views", columns=[Duplicates(), Queue(5)])
     objective(replace(batch(2, 0).encoded, slots=(Slot("anchor", 0), Slot("anchor", 1))))
     objective.finish_step()
     assert fill(objective) == [4, 0]
-    again = Contrastive(NTXent(T), between="views", queue=5)
+    again = Contrastive(NTXent(T), between="views", columns=[Duplicates(), Queue(5)])
     again.load_state_dict(objective.state_dict())
     assert fill(again) == [4, 0]
 
@@ -258,7 +264,7 @@ def test_between_views_one_text_alone_leaves_the_other_queue_empty() -> None:
     ],
 )
 def test_the_summary_counts_the_columns_of_a_full_queue(loss: Loss, hard: bool, said: str) -> None:
-    objective = Contrastive(loss, queue=8)
+    objective = Contrastive(loss, columns=[Duplicates(), Siblings(), Queue(8)])
     described = objective.describe_negatives(batch_size=4, positives=1, negatives=int(hard))
     assert described.startswith(said)
     assert described.endswith("accumulate_grad_batches adds none, but fills the queue sooner")
@@ -270,28 +276,6 @@ def test_the_summary_counts_the_columns_of_a_full_queue(loss: Loss, hard: bool, 
     assert train(objective, same)[-1] == pytest.approx(float(columns.log()), abs=ROUNDING)
 
 
-class Unaware(PairLabels):
-    """Arranges the pairs by itself, as labels did before there were queues."""
-
-    note: ClassVar[str] = "all pairs are positive"
-
-    def terms(self, loss: Loss, pairs: BatchPairs) -> Terms:
-        terms = loss.compare(loss.comparisons(pairs.local, pairs.every, pairs.offset))
-        return Terms(total=terms.sum(), count=len(terms), reduction=loss.reduction)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"queue": -1}, r"Contrastive.queue: expected 0 or more past columns, got -1; 0 keeps none"),
-        ({"queue": 8, "pair_labels": Unaware()}, r"pair_labels that take a queue, got Unaware; .*takes_queue"),
-    ],
-)
-def test_what_makes_no_queue_is_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Contrastive(**arguments)
-
-
-def test_labels_of_a_users_own_work_without_a_queue() -> None:
-    step = replace(batch(3, 0), classes=[1, 1, 1])
-    assert train(Contrastive(InfoNCE(T), pair_labels=Unaware()), [step]) == train(Contrastive(InfoNCE(T)), [step])
+def test_a_queue_without_room_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Queue\.size: expected 1 or more, got 0; leave Queue out"):
+        Queue(0)

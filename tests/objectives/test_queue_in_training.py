@@ -19,7 +19,7 @@ from contrastive_text.core.batch import StepBatch
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.losses import InfoNCE, NTXent
-from contrastive_text.objectives import Contrastive, Momentum, Terms
+from contrastive_text.objectives import Contrastive, Duplicates, Momentum, Queue, Siblings, Terms
 from contrastive_text.training import PCGrad
 from contrastive_text.training.initial_weights import load_initial_weights
 from contrastive_text.training.module import ContrastiveModule
@@ -47,7 +47,10 @@ def check_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
 def module(bert: str, **parts: Any) -> ContrastiveModule:
     """Queues of unlike kinds, one of keys, dropout, and rates that let the weights move."""
     keys = Momentum(0.9, of="anchor", head="trained")
-    one, other = Contrastive(InfoNCE(T), queue=12, keys=keys), Contrastive(NTXent(T), queue=40)
+    one, other = (
+        Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(12), keys]),
+        Contrastive(NTXent(T), columns=[Duplicates(), Siblings(), Queue(40)]),
+    )
     objectives = {"one": one, "other": other}
     return tiny.module(bert, dropout=0.1, optimizer=tiny.SGD(), **{"objectives": objectives, **parts})
 
@@ -71,7 +74,10 @@ def test_every_micro_batch_enters_under_any_combination_of_gradients(
     bert: str, texts: str, tmp_path: Path
 ) -> None:
     built = module(bert, combine=PCGrad(), log_gradients=1)
-    built.objectives["one"], built.objectives["other"] = Contrastive(queue=99), Contrastive(NTXent(), queue=99)
+    built.objectives["one"], built.objectives["other"] = (
+        Contrastive(columns=[Duplicates(), Siblings(), Queue(99)]),
+        Contrastive(NTXent(), columns=[Duplicates(), Siblings(), Queue(99)]),
+    )
     fit(built, texts, tmp_path, max_steps=2, accumulate_grad_batches=2)
     assert [fill(part) for part in built.objective_parts().values()] == [[32], [64]]
 
@@ -80,7 +86,8 @@ class Watched(Contrastive):
     """Keeps what each pass compares."""
 
     def __init__(self, queue: int, task: str | None = None) -> None:
-        super().__init__(queue=queue, task=task)
+        super().__init__(columns=[Duplicates(), Siblings(), Queue(queue)], task=task)
+        self.queue = queue
         self.seen: list[Tensor] = []
 
     def forward(self, encoded: Encoded) -> Terms:

@@ -12,14 +12,16 @@ from queues import T, batch, fill, held, train
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, SupCon
 from contrastive_text.losses.comparison import Triples
-from contrastive_text.objectives import Contrastive
-from contrastive_text.objectives.queue import Queue
+from contrastive_text.objectives import Contrastive, Duplicates, Pairs, Queue, SameClass, Siblings
 
 # What enters, and when
 
 
 def test_only_a_finished_step_enters_and_only_once() -> None:
-    objective, twice = Contrastive(InfoNCE(T), queue=9), Contrastive(InfoNCE(T), queue=9)
+    objective, twice = (
+        Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(9)]),
+        Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(9)]),
+    )
     steps = [batch(3, seed) for seed in range(3)]
     train(objective, steps[:2])
     twice(steps[2].encoded)  # as the pass that looks for a gradient does
@@ -28,13 +30,13 @@ def test_only_a_finished_step_enters_and_only_once() -> None:
     twice.finish_step()
     twice(steps[2].encoded)
     [reached] = train(twice, [steps[1]])
-    assert reached == train(Contrastive(InfoNCE(T), queue=9), steps[:2])[1]
+    assert reached == train(Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(9)]), steps[:2])[1]
     for name, part in held(objective).items():
         assert torch.equal(part, held(twice)[name])
 
 
 def test_in_evaluation_the_queue_is_neither_read_nor_filled() -> None:
-    objective = Contrastive(InfoNCE(T), queue=9)
+    objective = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(9)])
     steps = [batch(3, seed) for seed in range(2)]
     train(objective, steps[:1])
     before = held(objective)
@@ -47,7 +49,7 @@ def test_in_evaluation_the_queue_is_neither_read_nor_filled() -> None:
     ("size", "expected"), [(2, [1004, 1005]), (4, [4, 1003, 1004, 1005]), (99, [3, 4, 1003, 1004, 1005])]
 )
 def test_the_oldest_columns_leave_first(size: int, expected: list[int]) -> None:
-    objective = Contrastive(InfoNCE(T), queue=size)
+    objective = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(size)])
     steps = [batch(2, 0, ids=[0, 1, 3, 4]), batch(3, 1)]
     train(objective, steps)
     state = held(objective)
@@ -58,7 +60,7 @@ def test_the_oldest_columns_leave_first(size: int, expected: list[int]) -> None:
 
 
 def test_columns_are_kept_behind_the_head_and_in_float32() -> None:
-    objective = Contrastive(InfoNCE(T), head=TanhHead(), queue=4)
+    objective = Contrastive(InfoNCE(T), head=TanhHead(), columns=[Duplicates(), Siblings(), Queue(4)])
     objective.build(4)
     assert objective.head is not None
     rows = batch(2, 0).encoded
@@ -67,7 +69,7 @@ def test_columns_are_kept_behind_the_head_and_in_float32() -> None:
     objective.finish_step()
     # The objective projects anchors and positives apart, whose products a processor may round otherwise.
     torch.testing.assert_close(held(objective)["vectors"], objective.head(rows.embeddings)[2:].detach())
-    plain = Contrastive(InfoNCE(T), queue=4)
+    plain = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(4)])
     half = replace(rows, embeddings=rows.embeddings.bfloat16())
     plain(half)
     plain.finish_step()
@@ -82,12 +84,12 @@ def test_columns_are_kept_behind_the_head_and_in_float32() -> None:
 @pytest.mark.parametrize("filled", [0, 1, 3])
 def test_a_restored_queue_goes_on_as_before(filled: int) -> None:
     steps = [batch(3, seed, classes=True) for seed in range(5)]
-    objective = Contrastive(SupCon(T), classes=2, queue=13)
+    objective = Contrastive(SupCon(T), columns=[Duplicates(), SameClass(2), Queue(13)])
     train(objective, steps[:filled])
     file = io.BytesIO()
     torch.save(objective.state_dict(), file)
     file.seek(0)
-    again = Contrastive(SupCon(T), classes=2, queue=13)
+    again = Contrastive(SupCon(T), columns=[Duplicates(), SameClass(2), Queue(13)])
     train(again, steps[2:4])  # what it held before is gone
     again.load_state_dict(torch.load(file, weights_only=True))
     assert fill(again) == [min(6 * filled, 13)]
@@ -95,25 +97,30 @@ def test_a_restored_queue_goes_on_as_before(filled: int) -> None:
 
 
 def test_a_shorter_queue_takes_the_latest_columns_over() -> None:
-    long, short = Contrastive(InfoNCE(T), queue=9), Contrastive(InfoNCE(T), queue=4)
+    long, short = (
+        Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(9)]),
+        Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(4)]),
+    )
     steps = [batch(3, seed) for seed in range(4)]
     train(long, steps[:3])
     short.load_state_dict(long.state_dict())
-    fresh = Contrastive(InfoNCE(T), queue=4)
+    fresh = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(4)])
     assert train(short, steps[3:]) == train(fresh, steps)[3:]
 
 
 def test_without_a_queue_there_is_no_state() -> None:
     assert not Contrastive().state_dict()
-    assert not list(Contrastive(queue=4).parameters())
-    assert not list(Contrastive(queue=4).buffers())  # DDP would send them round
+    assert not list(Contrastive(columns=[Duplicates(), Siblings(), Queue(4)]).parameters())
+    assert not list(
+        Contrastive(columns=[Duplicates(), Siblings(), Queue(4)]).buffers()
+    )  # DDP would send them round
 
 
 def test_another_device_takes_the_past_columns_along() -> None:
     queue = Queue(size=4)
     texts = Triples.distinct(torch.eye(2), torch.eye(2))
-    queue.comparisons(InfoNCE(), texts, texts, offset=0)
-    queue.take_in()
+    queue.finish(Pairs("texts", InfoNCE(), texts, texts, 0, texts))
+    queue.finish_step()
     there = texts.map(lambda rows: rows.to("meta"))
-    [block] = queue.comparisons(InfoNCE(), there, there, offset=0)
+    [block] = queue(Pairs("texts", InfoNCE(), there, there, 0, there)).blocks()
     assert (block.columns.device.type, len(block.columns)) == ("meta", 4)

@@ -17,8 +17,19 @@ from torch import Tensor
 
 from contrastive_text.core.types import Encoded, Slot
 from contrastive_text.losses import Comparison, InfoNCE, Loss, NTXent, SupCon, reduce_terms
-from contrastive_text.losses.comparison import NO_ID
-from contrastive_text.objectives import Contrastive, NegativesAsHard, PairLabels, PositivesOnly, SignedPairs
+from contrastive_text.losses.comparison import NO_ID, Joined
+from contrastive_text.objectives import (
+    ColumnPart,
+    Contrastive,
+    Duplicates,
+    NegativesAsHard,
+    PairLabels,
+    PositivesOnly,
+    Queue,
+    SameClass,
+    Siblings,
+    SignedPairs,
+)
 
 # Logits of at most 20 in float64, sums of some thirty terms.
 ROUNDING = 1e-11
@@ -29,7 +40,14 @@ WAYS: list[dict[str, Any]] = [
     {"siblings": "attract"},
     {"siblings": "attract", "attract": "sum"},
 ]
+ATTRACT = Siblings("positive")
 PAIR = (Slot("anchor", 0), Slot("positive", 0))
+
+
+def parts(siblings: str = "keep", attract: Joined = "mean") -> list[ColumnPart]:
+    """The column parts under which the double loop of the same words holds."""
+    ways = {"keep": [], "hide": [Siblings()], "attract": [Siblings("positive", attract)]}
+    return [Duplicates(), *ways[siblings]]
 
 
 def encoded(ids: Sequence[Sequence[int]], seed: int = 0) -> Encoded:
@@ -124,18 +142,20 @@ VALUES = [2.8758356755656713, 2.734002044794379, 2.875835675565671, 1.7641893546
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(("how", "expected"), [*zip(WAYS, VALUES, strict=True)], ids=str)
 def test_p11_values_of_the_sheet(how: dict[str, Any], expected: float, streamed: bool) -> None:
-    reached = value(Contrastive(InfoNCE(0.1, streamed=streamed), **how), SHEET)
+    reached = value(Contrastive(InfoNCE(0.1, streamed=streamed), columns=parts(**how)), SHEET)
     assert reached == pytest.approx(expected, abs=1e-12)
 
 
 def test_siblings_are_hidden_by_default_and_where_there_are_none_nothing_changes() -> None:
     rows = encoded([[0, 0, 2], [10, 11, 12]])
-    assert value(Contrastive(InfoNCE(T)), rows) == value(Contrastive(InfoNCE(T), siblings="hide"), rows)
+    assert value(Contrastive(InfoNCE(T)), rows) == value(
+        Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings()]), rows
+    )
     alone = encoded([[0, 1, 2], [10, 11, 12]])
     for loss in (InfoNCE(T, "two_sided"), NTXent(T)):
-        reached = {value(Contrastive(loss, **how), alone) for how in WAYS[:2]}
+        reached = {value(Contrastive(loss, columns=parts(**how)), alone) for how in WAYS[:2]}
         assert len(reached) == 1
-        attracting = [value(Contrastive(loss, **how), alone) for how in WAYS[2:]]
+        attracting = [value(Contrastive(loss, columns=parts(**how)), alone) for how in WAYS[2:]]
         assert attracting == pytest.approx([*reached] * 2, abs=ROUNDING)
 
 
@@ -144,7 +164,7 @@ def test_p11_of_equal_anchors_the_mean_of_plain_is_that_of_all_positives_as_targ
     vectors = rows.embeddings.clone()
     vectors[[1, 3, 4]] = vectors[[0, 0, 2]]
     rows = replace(rows, embeddings=vectors)
-    plain, attract = (value(Contrastive(InfoNCE(T), siblings=way), rows) for way in ("keep", "attract"))
+    plain, attract = (value(Contrastive(InfoNCE(T), columns=parts(way)), rows) for way in ("keep", "attract"))
     assert attract == pytest.approx(plain, abs=ROUNDING)
     assert value(Contrastive(InfoNCE(T)), rows) < plain - 0.1
 
@@ -166,13 +186,15 @@ def test_siblings_as_in_the_double_loop(how: dict[str, Any], rows: Encoded, stre
     for loss in (InfoNCE(T, "two_sided", streamed=streamed), NTXent(T, streamed=streamed)):
         terms = slow_terms(rows, loss, **how)
         expected = sum(terms) / len(terms) * (2 if loss.reduction == "two_sided" else 1)
-        assert value(Contrastive(loss, **how), rows) == pytest.approx(expected, abs=ROUNDING, rel=ROUNDING)
+        assert value(Contrastive(loss, columns=parts(**how)), rows) == pytest.approx(
+            expected, abs=ROUNDING, rel=ROUNDING
+        )
 
 
 def test_hard_negatives_of_a_sibling_stay_and_those_that_are_one_are_hidden() -> None:
     own = encoded([[0, 0, 2], [10, 11, 12], [20, 21, 22]])
     kept, hidden = (
-        Contrastive(InfoNCE(T, hard_negative_log_weight=0.7), siblings=way) for way in ("keep", "hide")
+        Contrastive(InfoNCE(T, hard_negative_log_weight=0.7), columns=parts(way)) for way in ("keep", "hide")
     )
     anchors, positives, negatives = (own.role(role).squeeze(1) for role in ("anchor", "positive", "negative"))
     first = torch.cosine_similarity(anchors[0], torch.cat([positives, negatives]), dim=1) / T
@@ -193,7 +215,7 @@ def test_hard_negatives_of_a_sibling_stay_and_those_that_are_one_are_hidden() ->
 @given(steps=st.lists(batches(), min_size=2, max_size=3), size=st.integers(1, 20))
 def test_past_siblings_as_in_the_double_loop(how: dict[str, Any], steps: list[Encoded], size: int) -> None:
     for loss in (InfoNCE(T), NTXent(T, streamed=True)):
-        objective, past = Contrastive(loss, queue=size, **how), list[Text]()
+        objective, past = Contrastive(loss, columns=[*parts(**how), Queue(size)]), list[Text]()
         for rows in steps:
             anchors, positives, hard = sides(rows)
             known = {each.text: each.partner for each in reversed(positives)}
@@ -207,7 +229,7 @@ def test_past_siblings_as_in_the_double_loop(how: dict[str, Any], steps: list[En
 
 def test_a_queue_that_was_filled_without_partners_is_read_with_them() -> None:
     rows = encoded([[0, 0], [10, 11]])
-    filled, resumed = (Contrastive(InfoNCE(T), queue=4, siblings=way) for way in ("keep", "hide"))
+    filled, resumed = (Contrastive(InfoNCE(T), columns=[*parts(way), Queue(4)]) for way in ("keep", "hide"))
     filled(rows)
     filled.finish_step()
     resumed.load_state_dict(filled.state_dict())
@@ -216,7 +238,12 @@ def test_a_queue_that_was_filled_without_partners_is_read_with_them() -> None:
     terms = slow_terms(later, InfoNCE(T), past, siblings="hide")
     assert value(resumed, later) == pytest.approx(sum(terms) / 2, abs=ROUNDING)
     resumed.finish_step()
-    assert resumed.state_dict()["queues.texts._extra_state"]["groups"].tolist() == [NO_ID, NO_ID, 0, 5]
+    assert resumed.state_dict()["kept_parts.Queue._extra_state"]["texts"]["groups.siblings"].tolist() == [
+        NO_ID,
+        NO_ID,
+        0,
+        5,
+    ]
 
 
 def test_texts_are_siblings_by_what_they_were_before_any_view() -> None:
@@ -237,7 +264,9 @@ def test_the_gradient_is_that_of_finite_differences(
     loss: type[InfoNCE | NTXent], how: int, streamed: bool
 ) -> None:
     rows = encoded([[0, 0, 2], [10, 11, 10], [20, 11, 22]])
-    objective = Contrastive(loss(T, learn_temperature=True, streamed=streamed), **WAYS[how]).double()
+    objective = Contrastive(
+        loss(T, learn_temperature=True, streamed=streamed), columns=parts(**WAYS[how])
+    ).double()
     assert objective.loss.learned is not None
 
     def total(vectors: Tensor, _scale: Tensor) -> Tensor:
@@ -256,9 +285,11 @@ def test_negative_pairs_make_no_siblings() -> None:
     seen = {0: [0, 1, 3], 1: [1, 3], 2: [1, 2, 3], 3: [0, 1, 2, 3]}
     cosines = torch.cosine_similarity(rows.embeddings[:4, None], rows.embeddings[None, 4:], dim=2) / T
     terms = [float(cosines[i, columns].logsumexp(0) - cosines[i, i]) for i, columns in seen.items()]
-    reached = value(Contrastive(InfoNCE(T), pair_labels=SignedPairs(bound=math.inf)), rows)
+    reached = value(
+        Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), SignedPairs(bound=math.inf)]), rows
+    )
     assert reached == pytest.approx((terms[0] + terms[2] + terms[3]) / 3 - terms[1], abs=ROUNDING)
-    hard = value(Contrastive(InfoNCE(T), pair_labels=NegativesAsHard()), rows)
+    hard = value(Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), NegativesAsHard()]), rows)
     assert hard == pytest.approx((terms[0] + terms[2] + terms[3]) / 3, abs=ROUNDING)
 
 
@@ -266,8 +297,8 @@ def test_negative_pairs_make_no_siblings() -> None:
 def test_positives_of_labelled_pairs_attract(labels: PairLabels) -> None:
     rows = encoded([[0, 0, 2, 0], [10, 11, 12, 13]])
     labelled = replace(rows, target=torch.ones(4))
-    reached = value(Contrastive(InfoNCE(T), pair_labels=labels, siblings="attract"), labelled)
-    assert reached == value(Contrastive(InfoNCE(T), siblings="attract"), rows)
+    reached = value(Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings("positive"), labels]), labelled)
+    assert reached == value(Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings("positive")]), rows)
 
 
 # Refused
@@ -283,45 +314,41 @@ class OneTarget(Loss):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"siblings": "hidden"}, r"Contrastive\.siblings: expected one of hide, attract, keep, got 'hidden'"),
+        ({"loss": SupCon(), "columns": [Duplicates(), SameClass(2), Siblings()]}, "got SupCon, which takes posi"),
+        ({"loss": OneTarget()}, "got OneTarget, which has one positive per row; take NTXent"),
+        ({"between": "views"}, "got BetweenViews, under which a text has no sibling"),
         (
-            {"siblings": "attract", "attract": "max"},
-            r"Contrastive\.attract: expected one of mean, sum, got 'max'",
+            {"columns": [Duplicates(), ATTRACT, SignedPairs()]},
+            "got SignedPairs, under which negative pairs are rows",
         ),
-        ({"attract": "sum"}, "expected siblings: attract for sum, got siblings: hide"),
-        ({"siblings": "attract", "loss": SupCon(), "classes": 2}, "got SupCon, whose classes say what attracts"),
-        ({"siblings": "attract", "loss": OneTarget()}, "got OneTarget, which has one target a row; take NTXent"),
-        ({"siblings": "attract", "between": "views"}, "got BetweenViews, where a text has none"),
-        (
-            {"siblings": "attract", "pair_labels": SignedPairs()},
-            "got SignedPairs, where negative pairs are rows",
-        ),
-        ({"siblings": "attract", "mask_duplicates": False}, "got mask_duplicates: false, where rows don't know"),
+        ({"columns": [ATTRACT]}, "got columns without Duplicates, under which rows don't know equal texts"),
     ],
 )
-def test_siblings_that_cannot_attract_are_refused(options: dict[str, Any], said: str) -> None:
+def test_siblings_that_rows_can_not_have_are_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Contrastive(**options)
+        Contrastive(**{"columns": [Duplicates(), ATTRACT], **options})
 
 
-def test_classes_views_and_unknown_texts_leave_siblings_alone() -> None:
-    rows = replace(encoded([[0, 0, 2], [10, 11, 12]]), target=torch.tensor([0.0, 1.0, 0.0]))
-    for options in (
-        {"loss": SupCon(T), "classes": 2},
-        {"loss": NTXent(T), "mask_duplicates": False},
-    ):
-        hidden, kept = (Contrastive(siblings=way, **options) for way in ("hide", "keep"))  # type: ignore[arg-type]  # both are
-        assert value(hidden, rows) == value(kept, rows)
-        assert hidden.siblings_in_effect != "hide"
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"effect": "hide"}, r"Siblings\.effect: expected mask or positive, got 'hide'"),
+        ({"effect": "positive", "joined": "max"}, r"Siblings\.joined: expected mean or sum, got 'max'"),
+        ({"joined": "sum"}, "expected effect: positive for sum, got effect: mask"),
+    ],
+)
+def test_unknown_effects_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Siblings(**options)
 
 
 @pytest.mark.parametrize(
     ("loss", "options", "accuracy", "negative"),
     [
-        (InfoNCE(), {"siblings": "keep"}, 2 / 3, (1 + 0.6) / 6),
-        (InfoNCE(), {"siblings": "hide"}, 1.0, 0.0),
-        (InfoNCE(), {"siblings": "attract"}, 1.0, 0.0),
-        (SupCon(), {"classes": 2}, 1.0, 0.0),
+        (InfoNCE(), {"columns": [Duplicates()]}, 2 / 3, (1 + 0.6) / 6),
+        (InfoNCE(), {"columns": [Duplicates(), Siblings()]}, 1.0, 0.0),
+        (InfoNCE(), {"columns": [Duplicates(), ATTRACT]}, 1.0, 0.0),
+        (SupCon(), {"columns": [Duplicates(), SameClass(2)]}, 1.0, 0.0),
     ],
     ids=["keep", "hide", "attract", "class"],
 )

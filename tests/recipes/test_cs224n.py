@@ -13,7 +13,7 @@ from recipe_options import built, first_and_second_layers
 from contrastive_text.core.specs import describe
 from contrastive_text.data.mixture import Mixture, TaskSize
 from contrastive_text.losses import CosineMSE
-from contrastive_text.objectives import BilinearScorer
+from contrastive_text.objectives import BilinearScorer, PairLabels
 from contrastive_text.poolers import CLSPooler
 from contrastive_text.recipes import recipe_names
 from contrastive_text.recipes.layers import read_recipe
@@ -87,7 +87,7 @@ def test_m9_m14_pretraining_on_three_sets_signs_labelled_pairs_and_throws_its_on
     module = built("cs224n_pretrain_3sets", bert)
     parts = module.objective_parts()
     assert {part.loss.temperature for part in parts.values()} == {0.05}
-    assert {name: describe(part.pair_labels) for name, part in parts.items() if part.pair_labels} == {
+    assert {name: describe(found) for name, part in parts.items() if (found := part.part(PairLabels))} == {
         "paraphrase": "SignedPairs(weight=1.0, bound=None)"
     }
     one, other, third = first_and_second_layers(module).values()

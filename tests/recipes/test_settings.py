@@ -99,7 +99,9 @@ def test_esimcse_has_the_settings_of_its_script_and_is_simcse_else(
     model, objective = own["model"], own["model"]["objectives"]["contrastive"]["init_args"]
     assert model.pop("views") == {"positive": [{"class_path": "RepeatTokens", "init_args": {"rate": repeated}}]}
     keys = {"decay": 0.995, "of": "anchor", "views": False, "dropout": False, "head": "trained"}
-    assert (objective.pop("queue"), objective.pop("keys")["init_args"]) == (queue, keys)
+    duplicates, siblings, past, momentum = objective.pop("columns")
+    assert (duplicates, siblings) == ("Duplicates", "Siblings")
+    assert (past["init_args"], momentum["init_args"]) == ({"size": queue}, keys)
     encoder = name.replace("_", "-") + ("-uncased" if name.startswith("bert") else "")
     assert model["encoder"]["init_args"].pop("dropout", None) == dropout
     assert model["encoder"]["init_args"].pop("model_name_or_path") == encoder
@@ -115,9 +117,9 @@ def test_moco_is_simcse_with_the_settings_of_moco() -> None:
     own, simcse = read_recipe("moco"), read_recipe("simcse")
     objective = own["model"]["objectives"]["contrastive"]["init_args"]
     keys = {"decay": 0.999, "of": "positive"}
-    assert (objective.pop("queue"), objective.pop("in_batch"), objective.pop("keys")["init_args"]) == (
-        65536, False, keys,
-    )  # fmt: skip
+    duplicates, siblings, past, masked, momentum = objective.pop("columns")
+    assert (duplicates, siblings, masked) == ("Duplicates", "Siblings", "MaskBatch")
+    assert (past["init_args"], momentum["init_args"]) == ({"size": 65536}, keys)
     assert objective["loss"]["init_args"].pop("temperature") == 0.07
     del simcse["model"]["objectives"]["contrastive"]["init_args"]["loss"]["init_args"]["temperature"]
     assert own == simcse

@@ -15,7 +15,7 @@ from torch import Tensor
 from contrastive_text.core.distributed import whole
 from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, Fusion, Mixture, TextTask
 from contrastive_text.heads import ProjectorHead
-from contrastive_text.objectives import Contrastive, Momentum
+from contrastive_text.objectives import Contrastive, Duplicates, Momentum, Queue, Siblings
 from contrastive_text.training import AtomicCheckpointIO, Combine, Schedule
 from contrastive_text.views import FeatureCutoff, SwapWords
 
@@ -55,7 +55,11 @@ def run(
         dropout=dropout,
         combine=combine,
         schedule=schedule,
-        contrastive=Contrastive(task="sst", head=ProjectorHead(last_norm=True), queue=20, keys=Momentum(0.9)),
+        contrastive=Contrastive(
+            task="sst",
+            head=ProjectorHead(last_norm=True),
+            columns=[Duplicates(), Siblings(), Queue(20), Momentum(0.9)],
+        ),
         views={"sst": {"anchor": [SwapWords(0.3)], "positive": [FeatureCutoff(0.2)]}},
     )
     keep = ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=1)
@@ -94,7 +98,7 @@ def check_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     """Holds two runs with all that a run may carry, networks of objectives and a queue, to the same bits."""
     check_same(one, other)
     assert {name.partition(".")[0] for name in one} >= {"encoder", "momentum", "objectives"}
-    assert any(name.endswith("_extra_state.vectors") for name in one)  # the queue
+    assert any(name.endswith("_extra_state.texts.vectors") for name in one)  # the queue
 
 
 class KeepValidated(ModelCheckpoint):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from contrastive_text.encoders import LoRA, TransformerEncoder
 from contrastive_text.heads import MLPHead
-from contrastive_text.objectives import Contrastive, Momentum
+from contrastive_text.objectives import Contrastive, Duplicates, Momentum, Queue, Siblings
 from contrastive_text.training import AtomicCheckpointIO, Schedule
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.optim import (
@@ -60,7 +60,11 @@ def run(
     torch.manual_seed(0)
     module = ContrastiveModule(
         TransformerEncoder(bert, adapters=LoRA(rank=4, dropout=0.2)),
-        objectives={"c": Contrastive(head=MLPHead(dropout=0.2), queue=16, keys=Momentum(0.9))},
+        objectives={
+            "c": Contrastive(
+                head=MLPHead(dropout=0.2), columns=[Duplicates(), Siblings(), Queue(16), Momentum(0.9)]
+            )
+        },
         chunk_tokens=40,
         schedule=schedule,
     )

@@ -25,11 +25,22 @@ OPTIONS: dict[str, Any] = {
     "log_every_n_steps": 1,
     "val_check_interval": 1.0,
 }
+
+
+def with_queue(size: int, *parts: Any) -> list[Any]:  # Any: parts as a configuration has them
+    """The default columns with a queue, and further parts."""
+    return ["Duplicates", "Siblings", {"class_path": "Queue", "init_args": {"size": size}}, *parts]
+
+
+def momentum(decay: float) -> dict[str, Any]:
+    return {"class_path": "Momentum", "init_args": {"decay": decay}}
+
+
 CONFIG: dict[str, Any] = {
     "model.optimizer.lr": 1e-3,
     "model.optimizer.weight_decay": 0.1,
     "model.schedule": "ConstantSchedule",
-    "model.objectives.contrastive.queue": 8,
+    "model.objectives.contrastive.columns": with_queue(8),
 }
 LEARNED = {"model.objectives.contrastive.loss.learn_temperature": True}
 
@@ -104,7 +115,7 @@ APPLIED: list[tuple[str, Any, str]] = [
     ("model.schedule", "LinearSchedule", "model.schedule LinearSchedule("),
     ("model.schedule.warmup_steps", 9, "model.schedule.warmup_steps 9 instead of 0"),
     ("model.objectives.contrastive.loss.temperature", 0.5, "loss.temperature 0.5 instead of 0.05"),
-    ("model.objectives.contrastive.queue", 4, "model.objectives.contrastive.queue 4 instead of 8"),
+    ("model.objectives.contrastive.columns", with_queue(4), "Queue(size=4)] instead of [Duplicates()"),
     ("model.objectives.contrastive.loss", "NTXent", "model.objectives.contrastive.loss NTXent("),
     ("model.views", {"positive": ["FeatureCutoff"]}, "model.views.positive [FeatureCutoff("),
     ("model.weights", {"contrastive": 3.0}, "model.weights {'contrastive': 3.0} instead of None"),
@@ -139,13 +150,13 @@ def test_a_changed_setting_is_in_force_from_the_first_resumed_step(
 @pytest.mark.slow
 def test_a_changed_momentum_is_in_force(begin: Begin, capfd: pytest.CaptureFixture[str]) -> None:
     def keys(decay: float) -> dict[str, Any]:
-        return {"model.objectives.contrastive.keys": {"class_path": "Momentum", "init_args": {"decay": decay}}}
+        return {"model.objectives.contrastive.columns": with_queue(8, momentum(decay))}
 
     first = begin(keys(0.9), max_steps=5)
     first.fit()
     kept = first.trainer.checkpoint_callback.best_model_path  # type: ignore[union-attr]  # there is one
     same, other = (weights_after(begin(keys(decay), max_steps=9, ckpt_path=kept)) for decay in (0.9, 0.1))
-    assert "keys.decay 0.1 instead of 0.9" in capfd.readouterr().out.replace("init_args.", "")
+    assert "Momentum(decay=0.1" in capfd.readouterr().out.replace("init_args.", "")
     assert any(not torch.equal(weight, other[name]) for name, weight in same.items())
 
 
@@ -234,8 +245,8 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("end", "model.objectives.contrastive.head", None, "head"),
     (
         "end",
-        "model.objectives.contrastive.keys",
-        {"class_path": "Momentum", "init_args": {"decay": 0.9}},
+        "model.objectives.contrastive.columns",
+        with_queue(8, momentum(0.9)),
         "momentum",
     ),
     ("end", "model.encoder.model_name_or_path", "wide", "size mismatch"),

@@ -16,7 +16,7 @@ from contrastive_text.data import AllTasks
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import ProjectorHead
 from contrastive_text.losses import BarlowTwins
-from contrastive_text.objectives import Contrastive, MaskedLM, Momentum, WholeBatch
+from contrastive_text.objectives import Contrastive, Duplicates, MaskedLM, Momentum, Queue, Siblings, WholeBatch
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import MaskTokens
 
@@ -28,7 +28,9 @@ ROUNDING = 1e-9
 def figures(_: int, folder: str, masked: str) -> list[dict[str, Tensor]]:
     """Returns the figures of the first steps: seven rows of each task, four and three on two ranks."""
     torch.manual_seed(0)
-    keyed = Contrastive(task="sst", head=ProjectorHead(), queue=20, keys=Momentum(0.9))
+    keyed = Contrastive(
+        task="sst", head=ProjectorHead(), columns=[Duplicates(), Siblings(), Queue(20), Momentum(0.9)]
+    )
     several_tasks = several.objectives(contrastive=keyed)
     objectives = {**several_tasks, "barlow": WholeBatch(BarlowTwins(), task="sst"), "mlm": MaskedLM(task="quora")}
     views = {"quora": {"anchor": [MaskTokens(0.5)]}}

@@ -18,9 +18,12 @@ from contrastive_text.inference.vector_files import EmbeddingRun
 from contrastive_text.losses import NTXent
 from contrastive_text.objectives import (
     Contrastive,
+    Duplicates,
     FalseNegatives,
     Matryoshka,
     Objective,
+    Queue,
+    Siblings,
     Terms,
     VectorDistillation,
 )
@@ -226,12 +229,14 @@ def test_a_guide_is_said_with_its_identity_and_one_that_is_not_there_with_its_op
 def test_a_guide_that_would_remove_nothing_of_one_text_twice_is_refused(made: dict[str, str]) -> None:
     for margin, refused in ((0.0, True), (0.1, False)):
         removed = FalseNegatives("file", relative_margin=margin)
-        module = module_of(made, Matryoshka(Contrastive(false_negatives=removed), dims=[16, 4]))
+        module = module_of(
+            made, Matryoshka(Contrastive(columns=[Duplicates(), Siblings(), removed]), dims=[16, 4])
+        )
         data = tiny.data([{"text": text} for text in tiny.TEXTS])
         data.attach(module)
         if refused:
             with pytest.raises(
-                ValueError, match="pairing SameText: expected two texts for false_negatives without a"
+                ValueError, match="pairing SameText: expected two texts for FalseNegatives without a"
             ):
                 data.setup("fit")
         else:
@@ -239,7 +244,7 @@ def test_a_guide_that_would_remove_nothing_of_one_text_twice_is_refused(made: di
 
 
 def test_texts_of_any_early_row_may_differ_for_a_guide_without_a_margin(made: dict[str, str]) -> None:
-    module = module_of(made, Contrastive(false_negatives=FalseNegatives("file")))
+    module = module_of(made, Contrastive(columns=[Duplicates(), Siblings(), FalseNegatives("file")]))
     rows = [{"anchor": text, "positive": text} for text in tiny.TEXTS[:8]]
     for positive, alike in ((tiny.TEXTS[8], True), (tiny.TEXTS[9], False)):
         data = tiny.data([*rows, {"anchor": tiny.TEXTS[8], "positive": positive}], pairing=Given())  # type: ignore[arg-type]  # rows
@@ -267,7 +272,9 @@ def test_a_batch_that_a_guide_can_not_read_is_refused(made: dict[str, str]) -> N
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")  # each run has a folder of its own
 def test_a_resumed_run_ends_with_the_same_weights_and_past_vectors(made: dict[str, str], tmp_path: Path) -> None:
     def fit(name: str, resume: Path | None = None) -> dict[str, Any]:
-        objective = Contrastive(NTXent(0.1), queue=25, false_negatives=FalseNegatives("file"))
+        objective = Contrastive(
+            NTXent(0.1), columns=[Duplicates(), Siblings(), Queue(25), FalseNegatives("file")]
+        )
         module = module_of(made, objective, dropout=0.1, views={"positive": [SwapWords(0.3)]})
         keep = ModelCheckpoint(tmp_path / name, filename="{step}", save_top_k=-1, every_n_train_steps=1)
         options = {"accumulate_grad_batches": 2, "enable_checkpointing": True, "callbacks": [keep]}
@@ -276,8 +283,8 @@ def test_a_resumed_run_ends_with_the_same_weights_and_past_vectors(made: dict[st
         return dict(module.state_dict())
 
     whole, again = fit("whole"), fit("again", resume=tmp_path / "whole" / "step=1.ckpt")
-    name = "objectives.follow.queues.texts._extra_state"
-    past, same = whole.pop(name), again.pop(name)
+    name = "objectives.follow.kept_parts.Queue._extra_state"
+    past, same = whole.pop(name)["texts"], again.pop(name)["texts"]
     assert past["guide"].shape == (25, 24)
-    assert all(torch.equal(past[kind], same[kind]) for kind in ("vectors", "ids", "groups", "guide"))
+    assert all(torch.equal(past[kind], same[kind]) for kind in past)
     assert all(torch.equal(weight, again[name]) for name, weight in whole.items())

@@ -15,7 +15,7 @@ from contrastive_text.cli import run
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.losses import InfoNCE, NTXent
-from contrastive_text.objectives import Contrastive
+from contrastive_text.objectives import Contrastive, Duplicates
 from contrastive_text.poolers import CLSPooler, FirstLastPooler
 from contrastive_text.training import AdamW, ConstantSchedule
 from contrastive_text.training.module import ContrastiveModule
@@ -76,7 +76,7 @@ def test_a_checkpoint_gives_back_equal_vectors_and_every_part(bert: str, texts: 
         pooler=CLSPooler(),
         head=MLPHead(hidden_features=5, out_features=7, train_only=False),
         views={"anchor": [SwapWords(rate=0.5)], "positive": [FeatureCutoff(rate=0.4)]},
-        objectives={"c": Contrastive(NTXent(temperature=0.2), head=TanhHead(), mask_duplicates=False)},
+        objectives={"c": Contrastive(NTXent(temperature=0.2), head=TanhHead(), columns=[])},
         weights={"c": 2.0},
         optimizer=AdamW(lr=1e-2, weight_decay=0.01),
         schedule=ConstantSchedule(warmup_steps=1),
@@ -91,7 +91,7 @@ def test_a_checkpoint_gives_back_equal_vectors_and_every_part(bert: str, texts: 
     assert not torch.equal(tiny.module(bert, pooler=CLSPooler()).eval()(batch)[:, :7], trained)
     assert loaded.hparams == module.hparams
     assert loaded.weights == {"c": 2.0}
-    assert not loaded.objectives["c"].mask_duplicates
+    assert loaded.objectives["c"].part(Duplicates) is None
 
 
 @pytest.mark.slow

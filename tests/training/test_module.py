@@ -130,7 +130,7 @@ def test_a_user_s_loss_and_pooler_need_no_more_than_their_one_method(
 def test_hard_negatives_from_the_data_reach_the_loss(bert: str, tmp_path: Path) -> None:
     triples = tiny.write_triples(tmp_path / "triples.jsonl")
     loss = InfoNCE(temperature=0.5, hard_negative_log_weight=1.0)
-    module = tiny.module(bert, dropout=0.0, objectives={"c": Contrastive(loss=loss, mask_duplicates=False)})
+    module = tiny.module(bert, dropout=0.0, objectives={"c": Contrastive(loss=loss, columns=[])})
     encoded = module.encode(batches(module, triples, pairing=Given())[0])
     assert encoded.embeddings.shape[0] == 24
     a, p, n = encoded.embeddings.detach().reshape(3, 8, -1)

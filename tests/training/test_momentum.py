@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,15 @@ from contrastive_text.core.types import Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE
-from contrastive_text.objectives import Contrastive, Momentum
+from contrastive_text.objectives import (
+    ColumnPart,
+    Contrastive,
+    Duplicates,
+    MaskBatch,
+    Momentum,
+    Queue,
+    Siblings,
+)
 from contrastive_text.training.checks import check_strategy
 from contrastive_text.training.forward_pass import read_slots
 from contrastive_text.training.module import ContrastiveModule
@@ -30,11 +39,14 @@ DECAY = 0.7
 ROUNDING = 1e-12
 
 
-def module_of(keys: Momentum, dropout: float = 0.0, **parts: Any) -> ContrastiveModule:  # Any: of the module
+def module_of(
+    keys: Momentum, dropout: float = 0.0, masked: Sequence[ColumnPart] = (), **parts: Any
+) -> ContrastiveModule:  # Any: of the module
     """A module in float64 with a queue of keys, behind a head."""
     torch.manual_seed(0)
-    options = parts.pop("options", {})
-    objective = Contrastive(InfoNCE(0.2), head=TanhHead(), queue=9, keys=keys, **options)
+    objective = Contrastive(
+        InfoNCE(0.2), head=TanhHead(), columns=[Duplicates(), Siblings(), Queue(9), keys, *masked]
+    )
     encoder = TransformerEncoder(config={**tiny.CONFIG, "initializer_range": 0.3}, dropout=dropout)
     return ContrastiveModule(encoder, objectives={"c": objective}, **parts).double()
 
@@ -63,7 +75,7 @@ def keys_of(module: ContrastiveModule, batch: Batch) -> Tensor:
 def test_the_keys_are_those_of_the_authors_order_of_a_step(method: str) -> None:
     esimcse = method == "ESimCSE"
     options: dict[str, Any] = {"of": "anchor", "head": "trained"} if esimcse else {}
-    module = module_of(Momentum(DECAY, **options), options={"in_batch": esimcse})
+    module = module_of(Momentum(DECAY, **options), masked=[] if esimcse else [MaskBatch()])
     objective = module.objective_parts()["c"]
     optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=0.5)
     copy = deepcopy(module)  # the authors'
@@ -116,7 +128,7 @@ def test_a_run_follows_once_for_every_step_of_the_optimiser_from_the_weights_tha
     tmp_path: Path, bert: str
 ) -> None:
     keys = Momentum(DECAY, of="anchor", views=False, dropout=False, head="trained")
-    objectives = {"c": Contrastive(queue=12, keys=keys)}
+    objectives = {"c": Contrastive(columns=[Duplicates(), Siblings(), Queue(12), keys])}
     module = tiny.module(bert, dropout=0.1, objectives=objectives, optimizer=tiny.SGD())
     with torch.no_grad():  # weights that come once it is built, as those of --init_from do
         module.encoder.model.embeddings.word_embeddings.weight.mul_(2)
@@ -178,7 +190,7 @@ def test_dropout_and_views_are_as_asked_for() -> None:
             found[dropout, alters] = keys_of(module, rows())
             assert torch.equal(keys_of(module, rows()), found[dropout, alters])
             assert module.momentum["c"].encoder.training  # as before
-    plain = module_of(Momentum(), options={"in_batch": False})
+    plain = module_of(Momentum(), masked=[MaskBatch()])
     plain.momentum.eval()
     head = plain.momentum["c"].own_head
     expected = head(plain.embedder.pool(rows().keep([Slot("positive", 0)])))
@@ -198,7 +210,7 @@ def test_the_trained_network_leaves_positives_out_that_are_keys() -> None:
 
 @pytest.mark.parametrize("head", ["copied", "trained"])
 def test_a_head_that_makes_keys_is_trained_under_autocast_too(head: Any) -> None:
-    module = module_of(Momentum(of="anchor", head=head), options={}).float()
+    module = module_of(Momentum(of="anchor", head=head)).float()
     with torch.autocast("cpu", torch.bfloat16):
         encoded = module.encode(rows())
         value, _ = module.objective_value(encoded, "c")
@@ -232,7 +244,7 @@ def test_the_copy_is_in_checkpoints_and_in_nothing_else() -> None:
         (
             Momentum(of="anchor", views=False),
             {"anchor": [RepeatTokens()]},
-            r"objectives\.c\.keys\.views: expected true, for RepeatTokens at model\.views\.anchor\[0\] alters",
+            r"columns: expected Momentum\.views: true, for RepeatTokens at model\.views\.anchor\[0\] alters",
         ),
         (
             Momentum(),
@@ -248,9 +260,9 @@ def test_views_without_sense_are_refused(keys: Momentum, views: dict[str, Any], 
 
 def test_one_momentum_for_two_objectives_is_refused() -> None:
     keys = Momentum()
-    objectives = {name: Contrastive(keys=keys) for name in ("a", "b")}
+    objectives = {name: Contrastive(columns=[Duplicates(), Siblings(), keys]) for name in ("a", "b")}
     with pytest.raises(
-        ValueError, match=r"objectives\.a\.keys: expected a Momentum of its own, got that of b too"
+        ValueError, match=r"objectives\.a\.columns: expected a Momentum of its own, got that of b too"
     ):
         ContrastiveModule(TransformerEncoder(config=tiny.CONFIG), objectives=dict(objectives))
 

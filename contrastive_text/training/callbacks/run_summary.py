@@ -25,7 +25,7 @@ from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.heads import FineTuningHead, Head, StackHead, stack_of
 from contrastive_text.inference.model_folder import ModelStart, folder_prompts, read_start
 from contrastive_text.inference.model_parts import pooler_name
-from contrastive_text.objectives import Contrastive, Matryoshka, Objective
+from contrastive_text.objectives import Contrastive, Matryoshka, Objective, PairLabels, Siblings
 from contrastive_text.recipes.layers import PLAIN, layer_file, merge, read_layers
 from contrastive_text.training.callbacks.best_checkpoint import data_of, monitored
 from contrastive_text.training.folder_start import is_same_pooler
@@ -185,21 +185,24 @@ def _siblings(objective: Objective, data: TextDataModule) -> str | None:
     """Says how many rows meet other positives of their anchor, and what those are to them."""
     if isinstance(objective, Matryoshka):
         objective = objective.objective  # each width has a copy
-    if not isinstance(objective, Contrastive) or objective.siblings_in_effect is None:
+    if not isinstance(objective, Contrastive) or objective.loss.reads_labels or objective.between == "views":
         return None
     if objective.task is not None and objective.task not in data.training.tasks:
         return None  # scored alone
     training = data.training.of(objective.task)
     step = data.training.rows_per_step(training.name)
-    labelled = objective.pair_labels is not None
+    labelled = objective.part(PairLabels) is not None
     having, met, looked_at = sibling_rows(training.texts, step, labelled=labelled)
     if not having:
         return None
     first = "" if looked_at >= len(training.texts) or labelled else "the first "
-    become = {"hide": "hidden", "attract": f"targets too, {objective.attract}", "keep": "kept as negatives"}
+    part = objective.part(Siblings)
+    effect = "negatives" if not isinstance(part, Siblings) else "masked"
+    if isinstance(part, Siblings) and part.effect == "positive":
+        effect = f"positives too, joined by the {part.joined}"
     return (
         f"{having:,} of {first}{looked_at:,} rows have an anchor with other positives, some {met:.1%} meet one "
-        f"in a step; {become[objective.siblings_in_effect]}"
+        f"in a step; {effect}"
     )
 
 

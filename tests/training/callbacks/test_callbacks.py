@@ -25,7 +25,7 @@ from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import InfoNCE, NTXent
 from contrastive_text.metrics import SpearmanSimilarity
-from contrastive_text.objectives import Contrastive, Matryoshka
+from contrastive_text.objectives import Contrastive, Duplicates, Matryoshka, Siblings
 from contrastive_text.pairings import Given
 from contrastive_text.poolers import CLSPooler
 from contrastive_text.training import AdamW, ConstantSchedule, LinearSchedule
@@ -304,12 +304,16 @@ def test_rows_that_meet_siblings_are_counted(bert: str, tmp_path: Path) -> None:
     rows = [{"query": f"the bird {i}", "pos": [f"it sings {i}", f"it flies {i}"]} for i in range(8)]
     path.write_text("\n".join(map(json.dumps, [*rows, {"query": "a dog", "pos": ["it runs"]}])))
     trainer = tiny.trainer(tmp_path, max_steps=1, callbacks=[summary])
-    inside = Matryoshka(Contrastive(siblings="keep"), dims=[16, 8])
-    parts = {"c": Contrastive(InfoNCE()), "d": Contrastive(siblings="attract"), "e": inside}
+    inside = Matryoshka(Contrastive(columns=[Duplicates()]), dims=[16, 8])
+    parts = {
+        "c": Contrastive(InfoNCE()),
+        "d": Contrastive(columns=[Duplicates(), Siblings("positive")]),
+        "e": inside,
+    }
     trainer.fit(tiny.module(bert, objectives=parts), datamodule=tiny.data(str(path), pairing=Given()))
     said = "16 of 17 rows have an anchor with other positives, some 41.2% meet one in a step; "
     assert summary.facts["siblings"].splitlines() == [
-        f"c: {said}hidden", f"d: {said}targets too, mean", f"e: {said}kept as negatives",
+        f"c: {said}masked", f"d: {said}positives too, joined by the mean", f"e: {said}negatives",
     ]  # fmt: skip
 
 
