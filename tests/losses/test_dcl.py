@@ -146,7 +146,7 @@ def test_what_makes_no_sense_is_refused_in_words(make: type[SoftmaxLoss]) -> Non
     with pytest.raises(ValueError, match=f"got {make.__name__}, which has one positive per row; take NTXent"):
         Contrastive(make(), columns=[Duplicates(), Siblings("positive")])
     if make is DCLW:
-        with pytest.raises(ValueError, match="can be maximised for SignedPairs, got DCLW"):
+        with pytest.raises(ValueError, match="SignedPairs expects a loss whose terms can be maximized, got DCLW"):
             Contrastive(make(), columns=[Duplicates(), Siblings(), SignedPairs()])
 
 
