@@ -187,7 +187,7 @@ def other_formulas(how: How) -> dict[str, Objective]:
         "siglip": SigLIP(0.2, bias=-3.0, **how),
     }
     return {
-        name: Contrastive(loss, columns=[Duplicates(), Siblings(), Queue(30 * (name == "dcl"))])
+        name: Contrastive(loss, columns=[Duplicates(), Siblings(), *([Queue(30)] if name == "dcl" else [])])
         for name, loss in losses.items()
     }
 

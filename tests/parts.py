@@ -27,7 +27,16 @@ def public_parts(module: ModuleType, base: type) -> set[type]:
 
 
 def _is_concrete(cls: type) -> bool:
-    return not inspect.isabstract(cls) and len(cls.__mro__) > 2 and not cls.__subclasses__()
+    return (
+        not inspect.isabstract(cls)
+        and len(cls.__mro__) > 2
+        and not any(is_own(each) for each in cls.__subclasses__())
+    )
+
+
+def is_own(cls: type) -> bool:
+    """Whether a class is one of the library, and not of another test."""
+    return cls.__module__.startswith("contrastive_text.")
 
 
 def rebuilt(plain: Any) -> Any:

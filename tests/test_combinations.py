@@ -68,6 +68,8 @@ HEADS = {
     "kept": (part("MLPHead", train_only=False), None),
     "thrown": (None, part("TanhHead")),
 }
+BOTH = ["Duplicates", "Siblings"]
+PAST = part("Queue", size=20)
 DIRECTIONS = ["query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc"]
 OBJECTIVES: dict[str, dict[str, dict[str, object]]] = {
     "InfoNCE": {"contrastive": part("Contrastive", loss=part("InfoNCE"))},
@@ -90,12 +92,14 @@ OBJECTIVES: dict[str, dict[str, dict[str, object]]] = {
         "replaced": part("ReplacedTokens", generator="generator"),
     },
     "SupCon, pairs signed by label, PCGrad": {
-        "contrastive": part("Contrastive", loss=part("SupCon"), classes=2),
-        "signed": part("Contrastive", loss=part("NTXent"), pair_labels=part("SignedPairs")),
+        "contrastive": part(
+            "Contrastive", loss=part("SupCon"), columns=["Duplicates", part("SameClass", classes=2)]
+        ),
+        "signed": part("Contrastive", loss=part("NTXent"), columns=[*BOTH, "SignedPairs"]),
     },
     "InfoNCE, queues of keys": {
-        "contrastive": part("Contrastive", queue=20, keys=part("Momentum", of="anchor", head="trained")),
-        "alone": part("Contrastive", queue=20, keys=part("Momentum"), in_batch=False),
+        "contrastive": part("Contrastive", columns=[*BOTH, PAST, part("Momentum", of="anchor", head="trained")]),
+        "alone": part("Contrastive", columns=[*BOTH, PAST, "MaskBatch", "Momentum"]),
     },
     "SigLIP, DCLW, four directions, debiased": {
         "contrastive": part("Contrastive", loss=part("SigLIP")),
@@ -110,7 +114,7 @@ OBJECTIVES: dict[str, dict[str, dict[str, object]]] = {
         "sigreg": part("WholeBatch", loss=part("SIGReg", directions=8)),
         "gor": part("WholeBatch", loss=part("GlobalOrthogonalRegularization")),
         "angles": part("PairRegression", loss=part("AnglE"), low=0.0, high=1.0),
-        "labelled": part("Contrastive", loss=part("NTXent"), pair_labels=part("NegativesAsHard")),
+        "labelled": part("Contrastive", loss=part("NTXent"), columns=[*BOTH, "NegativesAsHard"]),
     },
     "InfoNCE, ranks and vectors of a guide": {
         "contrastive": part("Contrastive", loss=part("InfoNCE")),

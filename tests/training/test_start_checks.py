@@ -50,7 +50,7 @@ def test_data_of_a_recipe_take_options_over_it() -> None:
     data = TextDataModule.from_recipe("declutr", train="docs.jsonl", batch_size=8)
     assert isinstance(data.task.pairing, Spans) and (data.train, data.batch_size) == ("docs.jsonl", 8)
     assert isinstance(TextDataModule.from_recipe("simcse", pairing=Given()).task.pairing, Given)
-    with pytest.raises(InvalidValueError, match="got 'trian'; did you mean 'train'"):
+    with pytest.raises(InvalidValueError, match="no option 'trian' at this place; did you mean 'train'"):
         TextDataModule.from_recipe("simcse", trian="a.txt")
 
 
