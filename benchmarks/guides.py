@@ -28,7 +28,8 @@ from runs import RESULTS, markdown, publish
 from timing import parser, ratio_and_range, take_turns
 
 from contrastive_text import ContrastiveModule, SentenceEncoder, TextDataModule
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.types import Slot
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference.vector_files import EmbeddingRun

@@ -15,7 +15,8 @@ from runs import RESULTS, markdown, publish
 from timing import parser, take_turns
 from torch import nn
 
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.types import Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.losses import InfoNCE, NTXent
 from contrastive_text.objectives import Contrastive, Duplicates, Siblings

@@ -24,8 +24,8 @@ import torch
 from runs import publish
 
 from contrastive_text import ContrastiveModule
+from contrastive_text.core.config.specs import describe
 from contrastive_text.core.random import RowRandom, generator
-from contrastive_text.core.specs import describe
 from contrastive_text.data import Collator, KeyedRow, TextTask, read_rows
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.pairings import Spans

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from contrastive_text.core.specs import to_plain
+from contrastive_text.core.config.specs import to_plain
 
 Refused = tuple[Callable[[], object], type[Exception], list[str]]
 """A call, the class of its error, and words of the message: the option, and what came."""

@@ -10,7 +10,8 @@ import reference
 import torch
 from hypothesis import strategies as st
 
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.types import Slot
 from contrastive_text.losses import reduce_terms
 from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.objectives.queue import Queue

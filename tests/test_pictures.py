@@ -17,7 +17,7 @@ import yaml
 from jsonargparse import ArgumentParser
 
 from contrastive_text import pairings, views
-from contrastive_text.core.specs import to_plain
+from contrastive_text.core.config.specs import to_plain
 from contrastive_text.objectives import MaskedLM, Objective
 from contrastive_text.pairings import Pairing
 from contrastive_text.views import View, ViewPlan

@@ -13,8 +13,9 @@ import torch
 from covering import rest_slow
 from torch import Tensor
 
+from contrastive_text.core.batch import Encoded
 from contrastive_text.core.similarity import at_least_float32
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.types import Slot
 from contrastive_text.losses import CoSENT, CosineMSE, InfoNCE, NTXent, SupCon
 from contrastive_text.objectives import (
     Contrastive,

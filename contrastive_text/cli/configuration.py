@@ -13,8 +13,8 @@ from pytorch_lightning.cli import LightningArgumentParser
 
 from contrastive_text.cli.paths import RUN_READS, RUN_WRITES, check_paths
 from contrastive_text.cli.words import option_value, option_values, with_values
+from contrastive_text.core.config.misspelt import parser_answer
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.misspelt import parser_answer
 from contrastive_text.core.terminal import say
 from contrastive_text.recipes import BASE
 from contrastive_text.recipes.layers import (

@@ -30,8 +30,8 @@ def corpus(options: Corpus) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from contrastive_text.core.console import console
     from contrastive_text.core.storage.disk import replacing
+    from contrastive_text.core.terminal import console
     from contrastive_text.evaluation.sts_data import PUBLISHED, consert_corpus
 
     if options.output.suffix != ".txt":

@@ -16,10 +16,9 @@ from torch import Tensor
 from contrastive_text.cli.commands import Diagnose
 from contrastive_text.cli.files import plain_form, print_or_write
 from contrastive_text.cli.models import load_model
-from contrastive_text.core.console import console
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.storage.text_files import Bounds
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import console, say
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.diagnosis import Diagnosis, takes_mean

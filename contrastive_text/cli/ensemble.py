@@ -24,8 +24,8 @@ def ensemble(options: Ensemble) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from contrastive_text.core.console import console
     from contrastive_text.core.storage.disk import alone_with
+    from contrastive_text.core.terminal import console
     from contrastive_text.runs.ensemble import build_ensemble
 
     with alone_with(options.output):

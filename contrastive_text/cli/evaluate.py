@@ -17,10 +17,9 @@ from contrastive_text.cli.commands import Evaluate, Suite
 from contrastive_text.cli.files import form_of, plain_form, print_or_write
 from contrastive_text.cli.models import load_readings, warnings_as_notes
 from contrastive_text.cli.options import check_read
-from contrastive_text.core.console import print_whole
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.text_files import Bounds
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import print_whole, say
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from contrastive_text import __version__
 from contrastive_text.cli.answers import answer
 from contrastive_text.cli.words import RUN_COMMANDS, expand_recipes, spelled_out, take_trust
-from contrastive_text.core.class_paths import UntrustedError, finding_own_parts, trusting
+from contrastive_text.core.config.class_paths import UntrustedError, finding_own_parts, trusting
+from contrastive_text.core.config.misspelt import nearest
 from contrastive_text.core.errors import InvalidValueError, cause_of
 from contrastive_text.core.libraries import is_panic
-from contrastive_text.core.misspelt import nearest
 from contrastive_text.core.terminal import escaping_output, say
 
 _TRAINING = ("fit", "validate", "test", "predict")

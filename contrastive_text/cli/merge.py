@@ -9,9 +9,8 @@ from typing import Annotated
 
 from contrastive_text.cli.arguments import Model, Texts, TextsCommand
 from contrastive_text.cli.paths import WrittenFolder
-from contrastive_text.core.markdown import as_markdown
 from contrastive_text.core.storage.manifests import MODULES
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import as_markdown, say
 
 
 @dataclass(frozen=True)

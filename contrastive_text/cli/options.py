@@ -18,8 +18,8 @@ from types import NoneType
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from contrastive_text.cli.paths import Role, check_paths
+from contrastive_text.core.config.misspelt import nearest
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.misspelt import nearest
 
 _T = TypeVar("_T")
 OTHERS = object()

@@ -20,7 +20,7 @@ from contrastive_text.cli.commands import Sweep
 from contrastive_text.cli.sweep_checks import check_cells, check_words, read_reports, usual_score, with_seed
 from contrastive_text.cli.train import quieten
 from contrastive_text.cli.words import SHORT, option_value
-from contrastive_text.core.class_paths import trusted
+from contrastive_text.core.config.class_paths import trusted
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.storage.disk import held, replacing
 from contrastive_text.core.terminal import say

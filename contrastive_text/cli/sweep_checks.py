@@ -16,8 +16,8 @@ from contrastive_text.cli.configuration import configured
 from contrastive_text.cli.options import paths_of
 from contrastive_text.cli.paths import RUN_READS, check_paths
 from contrastive_text.cli.words import expand_recipes, option_values, with_values
+from contrastive_text.core.config.misspelt import nearest
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.misspelt import nearest
 from contrastive_text.evaluation.suites import SUITES, read_suites
 from contrastive_text.metrics.verdicts import Mode, usual_mode
 from contrastive_text.recipes.layers import Config

@@ -13,11 +13,10 @@ from rich.table import Table
 from contrastive_text.cli.configuration import configured, laid_over
 from contrastive_text.cli.predictions import write_outputs
 from contrastive_text.cli.words import option_value, option_values, with_values
-from contrastive_text.core.console import console
+from contrastive_text.core.config.foreign import foreign_modules
 from contrastive_text.core.distributed import leaving_the_group
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
-from contrastive_text.core.foreign import foreign_modules
-from contrastive_text.core.terminal import shown
+from contrastive_text.core.terminal import console, shown
 from contrastive_text.recipes.layers import Config, read_config
 from contrastive_text.runs.ensemble import Choice, is_ensemble, read_choices
 from contrastive_text.training.held_out import OVERALL

@@ -11,11 +11,10 @@ from rich.text import Text
 
 from contrastive_text.cli.configuration import configured
 from contrastive_text.cli.train import quieten
-from contrastive_text.core.batch import Batch
-from contrastive_text.core.console import console
+from contrastive_text.core.batch import Batch, Encoded
+from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.specs import describe
-from contrastive_text.core.types import Encoded
+from contrastive_text.core.terminal import console
 from contrastive_text.data import Collator
 from contrastive_text.data.preparation import TrainingData
 from contrastive_text.data.prompts import NO_PROMPTS

@@ -1,16 +1,22 @@
-"""What is printed: text of files and of users is shown as it is, and never steers the terminal."""
+"""Output for people: lines and tables on a terminal, tables in a notebook, code spans in Markdown."""
 
 from __future__ import annotations
 
+import html
 import io
 import json
 import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TextIO
+
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment
+from rich.table import Table
 
 _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # but tab and newline: control characters, the escape and C1's CSI among them
@@ -119,3 +125,125 @@ def show_warnings() -> None:
         say(laid_out, file=sys.stderr if file is None else file, end="")
 
     warnings.showwarning = show
+
+
+def console(file: TextIO | None = None, soft_wrap: bool = False) -> Console:
+    """Returns a console for tables, which takes no text for markup and shows what would steer the terminal.
+
+    Args:
+        file: Where it prints, without colours, also where FORCE_COLOR asks for them, as notebooks do; None for
+            standard output.
+        soft_wrap: Whether long lines are left to the terminal.
+    """
+    made = Console(
+        file=file,
+        color_system="auto" if file is None else None,
+        soft_wrap=soft_wrap,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+    made.push_render_hook(_ShowAll())
+    return made
+
+
+def print_whole(table: Table) -> None:
+    """Prints a table, as wide as it is where no terminal bounds it: a name that is cut is another one's, too."""
+    screen = console()
+    if not screen.is_terminal:
+        unbound = screen.options.update(max_width=10_000)
+        screen.width = max(screen.width, Measurement.get(screen, unbound, table).maximum)
+    screen.print(table)
+
+
+class _ShowAll(RenderHook):
+    """Lets nothing through to the terminal but what the console makes by itself."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Shown(renderable) for renderable in renderables]
+
+
+class _Shown:
+    def __init__(self, renderable: RenderableType) -> None:
+        self.renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        segments: Iterable[Segment] = console.render(self.renderable, options)
+        for segment in segments:
+            yield segment if segment.control else Segment(shown(segment.text), segment.style)
+
+
+def html_table(caption: str, cells: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> str:
+    """Returns rows of cells as a table whose first row names the columns and whose first column the rows.
+
+    Texts stay texts: markup in them is escaped, and lines of a cell stay lines.
+
+    Args:
+        caption: What the table shows.
+        cells: The rows, all of the same number of cells.
+        notes: Lines under the table.
+
+    Example:
+        >>> print(html_table("scores", [["model", "MR"], ["<mine>", "81.00"]], notes=["times 100"]))
+        <table><caption>scores</caption>
+        <thead><tr><th scope="col">model</th><th scope="col">MR</th></tr></thead>
+        <tbody><tr><th scope="row">&lt;mine&gt;</th><td>81.00</td></tr></tbody></table>
+        <ul><li>times 100</li></ul>
+    """
+    head, *rows = [[_lines(cell) for cell in row] for row in cells]
+    names = "".join(f'<th scope="col">{name}</th>' for name in head)
+    body = "\n".join(
+        f'<tr><th scope="row">{name}</th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>'
+        for name, *rest in rows
+    )
+    top = f"<caption>{_lines(caption)}</caption>\n<thead><tr>{names}</tr></thead>"
+    return "\n".join([f"<table>{top}\n<tbody>{body}</tbody></table>", *([html_list(notes)] if notes else [])])
+
+
+def html_list(notes: Sequence[str]) -> str:
+    """Returns notes as a list."""
+    return f"<ul>{''.join(f'<li>{_lines(note)}</li>' for note in notes)}</ul>"
+
+
+def facts_table(caption: str, facts: Mapping[str, str]) -> str:
+    """Returns facts by name as a table of two columns."""
+    return html_table(caption, [["", "value"], *([name, fact] for name, fact in facts.items())])
+
+
+def _lines(text: str) -> str:
+    return html.escape(text).replace("\n", "<br>")
+
+
+_MARKUP = re.compile(r"[\\`*\[\]<|~$&#]|^>|(?<!\w)_|_(?!\w)")
+"""Characters of markup; an underscore inside a word is none."""
+
+
+def as_markdown(text: object) -> str:
+    r"""Returns a text as Markdown that shows it unchanged on one line: no markup, no HTML, no cell ends.
+
+    Characters that steer a terminal or the direction of writing are shown as escapes.
+
+    Example:
+        >>> print(as_markdown("<img src=x onerror=alert(1)> a|b"))
+        \<img src=x onerror=alert(1)> a\|b
+        >>> print(as_markdown("](javascript:x) `code`\nmodel_name_or_path __init__"))
+        \](javascript:x) \`code\` model_name_or_path \__init_\_
+    """
+    return _MARKUP.sub(r"\\\g<0>", shown(_one_line(text)))
+
+
+def _one_line(text: object) -> str:
+    return re.sub(r"\s*[\r\n]+\s*", " ", str(text))
+
+
+def code_span(text: object) -> str:
+    """Returns a text as code in Markdown, whatever backticks it has.
+
+    Example:
+        >>> code_span("bert-base"), code_span("a`b"), code_span("`a")
+        ('`bert-base`', '``a`b``', '`` `a ``')
+    """
+    line = shown(_one_line(text)) or " "
+    fence = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
+    pad = " " if line[0] == "`" or line[-1] == "`" else ""
+    return f"{fence}{pad}{line}{pad}{fence}"

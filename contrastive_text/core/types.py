@@ -7,16 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
-import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.host import of_slots, unpadded
-
-if TYPE_CHECKING:
-    from contrastive_text.core.batch import Batch
+from contrastive_text.core.host import unpadded
 
 Role = Literal["anchor", "positive", "negative", "original"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -29,12 +25,6 @@ NO_WORD = -1
 
 Alter: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Alters the embedding output of a batch: embeddings (S, L, D) and mask (S, L) -> (S, L, D)."""
-
-
-OwnPass: TypeAlias = Callable[
-    ["Batch", Callable[["Batch", Tensor], Tensor]], "list[tuple[Batch, Tensor, Tensor]]"
-]
-"""Runs a network group by group: (rows, what it makes of a group and its places) -> each group with both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,78 +269,3 @@ class Hidden:
     def tokens(self, layer: int) -> Tensor:
         """Returns the vectors of a layer's tokens without padding, one row after another, (tokens, D)."""
         return unpadded(self.layers[layer], self.mask if self.on_host is None else self.on_host.mask)
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """What objectives read: one vector per row, before any train-only head.
-
-    Args:
-        embeddings: Sentence vectors, (S, D), row = slot * N + example.
-        slots: The slots, in row order.
-        text_ids: 64-bit hash of each row's text before any view, (S,); where views edit texts also that of the
-            token ids after them, (S, 2). Texts that agree in either are no negatives of each other.
-        target: Label or score of each example, (N,), in at least float32, or None.
-        masked_hidden: Last-layer vectors of the tokens that have a label, (M, D), or None.
-        masked_labels: Their labels, (M,), or None.
-        token_logits: From such vectors to a score for every entry of the vocabulary, (M, D) -> (M, V), or None.
-        guides: Name of a guide -> its vectors of the same rows' texts, (S, Dg), without a gradient.
-        batch: The rows whose token ids are read, of encoded slots and others; None where none are.
-        by_groups: Runs a network over rows as the encoder was run; see ``OwnPass``.
-        keys: Settings of a momentum network, an objective's own -> what that makes of the slots that it encodes,
-            after the objective's head and without a gradient. Training alone has any.
-        shares: Examples of each rank, as ``Batch.shares``; None where they aren't known.
-        logged: Whether figures beside the loss are looked at; otherwise an objective may leave them out.
-    """
-
-    embeddings: Tensor
-    slots: tuple[Slot, ...]
-    text_ids: Tensor
-    target: Tensor | None = None
-    masked_hidden: Tensor | None = None
-    masked_labels: Tensor | None = None
-    token_logits: Callable[[Tensor], Tensor] | None = None
-    guides: Mapping[str, Tensor] = field(default_factory=dict)
-    batch: Batch | None = None
-    by_groups: OwnPass | None = None
-    keys: Mapping[object, Encoded] = field(default_factory=dict)
-    shares: tuple[int, ...] | None = None
-    logged: bool = True
-
-    def role(self, role: Role) -> Tensor:
-        """Returns the vectors of a role, (N, slots of the role, D).
-
-        Example:
-            >>> import torch
-            >>> slots = (Slot("anchor", 0), Slot("positive", 0))
-            >>> encoded = Encoded(torch.eye(4), slots, text_ids=torch.arange(4))
-            >>> encoded.role("positive").shape
-            torch.Size([2, 1, 4])
-        """
-        return self._of(role, self.embeddings)
-
-    def role_ids(self, role: Role) -> Tensor:
-        """Returns the text ids of a role, (N, slots of the role), or of two ids each (N, slots of it, 2)."""
-        return self._of(role, self.text_ids)
-
-    def role_guide(self, name: str, role: Role) -> Tensor:
-        """Returns a guide's vectors of a role, (N, slots of the role, Dg)."""
-        return self._of(role, self.guides[name])
-
-    def tokens(self, *roles: Role) -> Batch:
-        """Returns the rows of roles with their token ids, slot by slot: of roles that an objective names.
-
-        Raises:
-            ValueError: No objective of the step says that it reads them.
-        """
-        each = [] if self.batch is None else [self.batch.by_role(role) for role in roles]
-        if self.batch is None or not all(len(rows) for rows in each):
-            raise InvalidValueError(
-                f"Encoded.tokens: expected roles whose tokens an objective reads, got {', '.join(roles)}; name "
-                "them in reads_tokens of the objective"
-            )
-        return self.batch.split(torch.cat(each))
-
-    def _of(self, role: Role, rows: Tensor) -> Tensor:
-        wanted = [i for i, slot in enumerate(self.slots) if slot.role == role]
-        return of_slots(rows.reshape(len(self.slots), -1, *rows.shape[1:]), wanted).transpose(0, 1)

@@ -12,10 +12,10 @@ import pytorch_lightning as pl
 from torch.utils.data import DataLoader
 
 from contrastive_text.core.checks import at_least
+from contrastive_text.core.config.specs import part_spec, to_plain
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.notebook import facts_table
-from contrastive_text.core.specs import part_spec, to_plain
 from contrastive_text.core.storage.checkpoints import load_options
+from contrastive_text.core.terminal import facts_table
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
 from contrastive_text.data.evaluation_loaders import HeldOutRows, PlainLoaders
 from contrastive_text.data.files.given import Source, check_given, given_sources, handed, source

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.utils.data import Subset
 
+from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, generator, text_id
-from contrastive_text.core.specs import describe
 from contrastive_text.core.types import Example, Role, Row, Slot, TextPair
 from contrastive_text.data.collator import example_slots
 from contrastive_text.data.files import mapped

@@ -12,9 +12,9 @@ from operator import itemgetter
 import numpy as np
 
 from contrastive_text.core.batch import StepKind
+from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold_each, generator
-from contrastive_text.core.specs import describe
 from contrastive_text.core.types import MASK, SLOT, Frame, Row, TextPair
 from contrastive_text.data.collator import PAIRING, row_keys
 from contrastive_text.data.files.mapped import sampled

@@ -24,9 +24,9 @@ from transformers import (
 )
 
 from contrastive_text.core.checks import share
+from contrastive_text.core.config.misspelt import nearest_folder
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
 from contrastive_text.core.libraries import is_failure, quiet
-from contrastive_text.core.misspelt import nearest_folder
 from contrastive_text.core.storage.manifests import MODULES, TODO, model_place
 from contrastive_text.core.storage.records import Record, inside, read_json, records, shown
 from contrastive_text.encoders.adapters import (

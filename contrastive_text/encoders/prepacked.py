@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers.activations import GELUActivation
 
-from contrastive_text.core.onednn import has_fast_layers
+from contrastive_text.core.native import has_fast_layers
 
 _NEXT_TO_ACTIVATION = {"dense", "intermediate_act_fn"}
 """Children of the first half of a feed-forward block in BERT and its relatives, which runs them in this order."""

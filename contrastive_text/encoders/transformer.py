@@ -18,9 +18,9 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.forks import check_not_forked
 from contrastive_text.core.host import sent, unpadded
 from contrastive_text.core.libraries import quiet
+from contrastive_text.core.native import check_not_forked
 from contrastive_text.core.storage.weights import sampled_identity
 from contrastive_text.core.types import Alter, Hidden, PaddedOnHost
 from contrastive_text.encoders.adapters import Adapters, WeightsType, check_base, plain_name, take_out, unpacked

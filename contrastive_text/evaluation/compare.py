@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.markdown import as_markdown
-from contrastive_text.core.notebook import html_list, html_table
 from contrastive_text.core.random import fold, text_id
+from contrastive_text.core.terminal import as_markdown, html_list, html_table
 from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder, drawn_texts
 from contrastive_text.evaluation.results import AVERAGE, ScoreTable, TaskScore, in_columns, in_markdown

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from contrastive_text.core.class_paths import resolve
+from contrastive_text.core.config.class_paths import resolve
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
 from contrastive_text.core.libraries import require
 from contrastive_text.evaluation.results import TaskScore

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.markdown import as_markdown
-from contrastive_text.core.notebook import html_table
+from contrastive_text.core.terminal import as_markdown, html_table
 
 AVERAGE = "Avg."
 """Name of the column of means, as the papers have it."""

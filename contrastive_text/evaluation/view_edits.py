@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from contrastive_text.core.batch import Batch
+from contrastive_text.core.batch import Batch, Encoded
+from contrastive_text.core.config.specs import describe
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.similarity import unit_vectors
-from contrastive_text.core.specs import describe
-from contrastive_text.core.types import Alter, Encoded
+from contrastive_text.core.types import Alter
 from contrastive_text.data import Collator, KeyedRow
 from contrastive_text.data.sampler import Rows
 from contrastive_text.encoders import Encoder

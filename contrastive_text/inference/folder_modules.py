@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from contrastive_text.core.class_paths import resolve
+from contrastive_text.core.config.class_paths import resolve
+from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
 from contrastive_text.core.libraries import is_failure
-from contrastive_text.core.specs import part_spec
 from contrastive_text.core.storage.manifests import MODULES, TODO
 from contrastive_text.core.storage.records import Record
 from contrastive_text.data import TextTokenizer

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.specs import part_spec
 from contrastive_text.inference.folder_modules import is_plain
 from contrastive_text.inference.model_card import ModelCard
 from contrastive_text.inference.model_folder import local_folder, read_folder

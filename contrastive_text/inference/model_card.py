@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contrastive_text.core.markdown import as_markdown
 from contrastive_text.core.storage.disk import replacing
 from contrastive_text.core.storage.manifests import leads_out
-from contrastive_text.core.terminal import shown
+from contrastive_text.core.terminal import as_markdown, shown
 
 CARD = "README.md"
 """The file. A folder's manifest doesn't vouch for it, so it may be edited."""

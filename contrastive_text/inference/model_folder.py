@@ -12,8 +12,8 @@ from huggingface_hub import snapshot_download
 from torch import nn
 
 from contrastive_text.core.checks import one_of
+from contrastive_text.core.config.misspelt import nearest_folder
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.misspelt import nearest_folder
 from contrastive_text.core.storage.manifests import MODULES, TODO, UNREAD, check_whole, whole_folder
 from contrastive_text.core.storage.records import Record, inside, read_json, records
 from contrastive_text.core.types import MASK, SLOT

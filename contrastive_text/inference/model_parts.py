@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from contrastive_text.core.class_paths import is_own, resolve, trusting
+from contrastive_text.core.config.class_paths import is_own, resolve, trusting
+from contrastive_text.core.config.specs import describe, part_spec, typed_part
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.notation import typed_part
-from contrastive_text.core.specs import describe, part_spec
 from contrastive_text.core.storage.manifests import TODO
 from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.weights import add_weights

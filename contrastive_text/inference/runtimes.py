@@ -23,10 +23,9 @@ from torch import Tensor, nn
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
-from contrastive_text.core.forks import check_not_forked
 from contrastive_text.core.libraries import quiet, require
+from contrastive_text.core.native import check_not_forked, kept_signal_stack
 from contrastive_text.core.setting import one_thread
-from contrastive_text.core.signal_stack import kept_signal_stack
 from contrastive_text.core.storage.manifests import GRAPH
 from contrastive_text.core.storage.weights import add_weights
 from contrastive_text.core.types import Alter, Hidden

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.onednn import products
+from contrastive_text.core.native import products
 from contrastive_text.core.similarity import (
     EPSILON,
     at_least_float32,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor, nn
 
+from contrastive_text.core.batch import Encoded
 from contrastive_text.core.targets import Target
-from contrastive_text.core.types import ROLES, Encoded, Role
+from contrastive_text.core.types import ROLES, Role
 from contrastive_text.objectives.momentum import Momentum
 from contrastive_text.objectives.terms import Terms
 

@@ -9,8 +9,9 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
+from contrastive_text.core.batch import Encoded
 from contrastive_text.core.similarity import full_precision, unit_vectors
-from contrastive_text.core.types import Encoded, Role
+from contrastive_text.core.types import Role
 from contrastive_text.losses.comparison import HIDDEN_ID, SameId, Triples
 from contrastive_text.objectives.between import BetweenTexts
 from contrastive_text.objectives.columns import gather_triples

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from contrastive_text.core.batch import Encoded
 from contrastive_text.core.similarity import full_precision, unit_vectors
-from contrastive_text.core.types import Encoded
 from contrastive_text.heads import Head, build_head, check_train_only
 from contrastive_text.losses.base import check_temperature
 from contrastive_text.losses.by_rows import terms_by_rows

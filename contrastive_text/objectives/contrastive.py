@@ -9,11 +9,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.batch import Encoded
 from contrastive_text.core.distributed import gather_all, gather_sizes
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import unit_vectors
 from contrastive_text.core.targets import Target
-from contrastive_text.core.types import Encoded, Role
+from contrastive_text.core.types import Role
 from contrastive_text.heads import Head, check_train_only
 from contrastive_text.losses import InfoNCE, Loss
 from contrastive_text.losses.comparison import GuideVectors, Triples

@@ -10,10 +10,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.batch import Encoded
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, generator, text_id
 from contrastive_text.core.targets import Target
-from contrastive_text.core.types import Encoded
 from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.terms import Terms
 

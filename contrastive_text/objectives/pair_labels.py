@@ -68,7 +68,8 @@ class PositivesOnly(PairLabels):
 
     Example:
         >>> from contrastive_text.objectives import Contrastive
-        >>> from contrastive_text.core.types import Encoded, Slot
+        >>> from contrastive_text.core.types import Slot
+        >>> from contrastive_text.core.batch import Encoded
         >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
         >>> slots, labels = (Slot("anchor", 0), Slot("positive", 0)), torch.tensor([1.0, 0.0])
         >>> encoded = Encoded(vectors, slots, text_ids=torch.arange(4), target=labels)
@@ -92,7 +93,8 @@ class NegativesAsHard(PairLabels):
 
     Example:
         >>> from contrastive_text.objectives import Contrastive
-        >>> from contrastive_text.core.types import Encoded, Slot
+        >>> from contrastive_text.core.types import Slot
+        >>> from contrastive_text.core.batch import Encoded
         >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
         >>> slots, labels = (Slot("anchor", 0), Slot("positive", 0)), torch.tensor([1.0, 0.0])
         >>> encoded = Encoded(vectors, slots, text_ids=torch.arange(4), target=labels)
@@ -138,7 +140,8 @@ class SignedPairs(PairLabels):
 
     Example:
         >>> from contrastive_text.objectives import Contrastive
-        >>> from contrastive_text.core.types import Encoded, Slot
+        >>> from contrastive_text.core.types import Slot
+        >>> from contrastive_text.core.batch import Encoded
         >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
         >>> slots, labels = (Slot("anchor", 0), Slot("positive", 0)), torch.tensor([1.0, 0.0])
         >>> encoded = Encoded(vectors, slots, text_ids=torch.arange(4), target=labels)

@@ -6,11 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from contrastive_text.core.batch import Encoded
 from contrastive_text.core.distributed import gather_all, gather_sizes
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import EPSILON, at_least_float32, full_precision
 from contrastive_text.core.targets import Classes, Scores
-from contrastive_text.core.types import Encoded, Role
+from contrastive_text.core.types import Role
 from contrastive_text.heads import Head, build_head
 from contrastive_text.losses import CosineMSE, ScoreLoss
 from contrastive_text.objectives.scorers import ConcatenationScorer, Scorer

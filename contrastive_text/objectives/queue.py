@@ -44,7 +44,8 @@ class Queue(ColumnPart, nn.Module):
         ValueError: A size below 1.
 
     Example:
-        >>> from contrastive_text.core.types import Encoded, Slot
+        >>> from contrastive_text.core.types import Slot
+        >>> from contrastive_text.core.batch import Encoded
         >>> from contrastive_text.objectives import Contrastive
         >>> slots, queue = (Slot("anchor", 0), Slot("positive", 0)), Queue(size=3)
         >>> objective = Contrastive(columns=[queue])

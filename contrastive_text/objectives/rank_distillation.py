@@ -9,9 +9,10 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from contrastive_text.core.batch import Encoded
 from contrastive_text.core.distributed import rank
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.types import Encoded, Role
+from contrastive_text.core.types import Role
 from contrastive_text.heads import Head, build_head, check_train_only
 from contrastive_text.losses import RankLoss
 from contrastive_text.losses.by_rows import terms_by_rows

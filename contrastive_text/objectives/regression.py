@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from contrastive_text.core.batch import Encoded
 from contrastive_text.core.targets import Scores
-from contrastive_text.core.types import Encoded, Role
+from contrastive_text.core.types import Role
 from contrastive_text.heads import Head
 from contrastive_text.objectives.supervised import Supervised, build_outputs, outputs
 from contrastive_text.objectives.terms import Terms

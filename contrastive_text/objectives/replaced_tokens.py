@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerBase
 
-from contrastive_text.core.batch import Batch
+from contrastive_text.core.batch import Batch, Encoded
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.host import sent, unpadded
 from contrastive_text.core.random import RowRandom, text_id
 from contrastive_text.core.storage.weights import add_weights
-from contrastive_text.core.types import Encoded, Role
+from contrastive_text.core.types import Role
 from contrastive_text.encoders import Embedder, Encoder, TransformerEncoder, token_mask
 from contrastive_text.heads import Head, linear_exactly, output_width
 from contrastive_text.objectives.base import Objective

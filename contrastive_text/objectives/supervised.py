@@ -7,9 +7,10 @@ from typing import Generic, TypeVar
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from contrastive_text.core.batch import Encoded
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Classes, Target
-from contrastive_text.core.types import Encoded, Role
+from contrastive_text.core.types import Role
 from contrastive_text.heads import (
     Head,
     apply_exactly,

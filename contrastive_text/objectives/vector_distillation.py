@@ -8,9 +8,10 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
+from contrastive_text.core.batch import Encoded
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32, unit_vectors
-from contrastive_text.core.types import Encoded, Role
+from contrastive_text.core.types import Role
 from contrastive_text.heads import linear_exactly
 from contrastive_text.losses.comparison import HIDDEN_ID
 from contrastive_text.objectives.base import Objective

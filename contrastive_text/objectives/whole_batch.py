@@ -7,7 +7,8 @@ from typing import Literal
 
 import torch
 
-from contrastive_text.core.types import Encoded, Role
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.types import Role
 from contrastive_text.heads import Head, build_head, check_train_only
 from contrastive_text.losses import BatchLoss
 from contrastive_text.losses.comparison import Triples

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from jsonargparse import ArgumentParser
 
-from contrastive_text.core.misspelt import parsing
+from contrastive_text.core.config.misspelt import parsing
 from contrastive_text.recipes import BASE
 from contrastive_text.recipes.layers import Config, merge, read_config
 

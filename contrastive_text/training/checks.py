@@ -9,10 +9,10 @@ import pytorch_lightning as pl
 from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
 from pytorch_lightning.utilities import rank_zero_warn
 
+from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import generator
 from contrastive_text.core.setting import SETTING, current_setting, other_setting
-from contrastive_text.core.specs import describe
 from contrastive_text.core.storage.checkpoints import check_resumable
 from contrastive_text.data import TextDataModule
 from contrastive_text.data.collator import example_slots

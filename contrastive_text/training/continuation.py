@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 
+from contrastive_text.core.config.specs import describe_spec
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.specs import describe_spec
 from contrastive_text.core.terminal import say
 from contrastive_text.data import TextDataModule
 from contrastive_text.losses import Loss

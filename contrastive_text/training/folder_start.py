@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.specs import part_spec
 from contrastive_text.core.storage.manifests import model_place
 from contrastive_text.heads import Head, StackHead, stack_of
 from contrastive_text.inference.model_folder import ModelStart, read_start

@@ -15,12 +15,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torchmetrics import Metric
 
-from contrastive_text.core.batch import Batch, StepBatch
+from contrastive_text.core.batch import Batch, Encoded, StepBatch
 from contrastive_text.core.distributed import gather_all, gather_rows, gather_sizes, sum_over_ranks
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.terminal import say
-from contrastive_text.core.types import Encoded
 from contrastive_text.data import Collator
 from contrastive_text.data.collator import StepCollator
 from contrastive_text.data.evaluation_loaders import HeldOutCollator, Ranked, RankedCollator

@@ -9,8 +9,8 @@ from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
 
-from contrastive_text.core.markdown import code_span
 from contrastive_text.core.storage.checkpoints import read_checkpoint
+from contrastive_text.core.terminal import code_span
 from contrastive_text.inference.folder_modules import is_plain
 from contrastive_text.inference.model_card import ModelCard
 from contrastive_text.inference.sentence_encoder import SentenceEncoder

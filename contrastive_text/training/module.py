@@ -12,12 +12,11 @@ from pytorch_lightning.utilities import rank_zero_warn
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
-from contrastive_text.core.batch import Batch, StepBatch
+from contrastive_text.core.batch import Batch, Encoded, StepBatch
+from contrastive_text.core.config.specs import stored_arguments
 from contrastive_text.core.distributed import means_over_ranks, rank
 from contrastive_text.core.random import fold, seed_torch, text_id
 from contrastive_text.core.similarity import new_in_full_precision
-from contrastive_text.core.specs import stored_arguments
-from contrastive_text.core.types import Encoded
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.tasks import DataNeeds

@@ -14,12 +14,11 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from contrastive_text.core.batch import Batch
+from contrastive_text.core.batch import Batch, Encoded
 from contrastive_text.core.distributed import rank, whole
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, seed_torch
 from contrastive_text.core.similarity import full_precision
-from contrastive_text.core.types import Encoded
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.shared_use import evaluating
 from contrastive_text.heads import Head

@@ -17,14 +17,13 @@ from pytorch_lightning.cli import LightningArgumentParser, SaveConfigCallback
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from contrastive_text.core.class_paths import own_modules, trust_words
+from contrastive_text.core.config.class_paths import own_modules, trust_words
+from contrastive_text.core.config.misspelt import nearest, parsing
+from contrastive_text.core.config.specs import to_plain
 from contrastive_text.core.errors import InvalidValueError, RunError
-from contrastive_text.core.misspelt import nearest, parsing
-from contrastive_text.core.notebook import facts_table
-from contrastive_text.core.specs import to_plain
 from contrastive_text.core.storage.disk import replacing
 from contrastive_text.core.storage.manifests import model_place
-from contrastive_text.core.terminal import escaping_output, say
+from contrastive_text.core.terminal import escaping_output, facts_table, say
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.files.given import given_sources, handed
 from contrastive_text.data.tasks import TextTask

@@ -15,9 +15,9 @@ import pytorch_lightning as pl
 from jsonargparse import ActionYesNo
 from pytorch_lightning.cli import LightningArgumentParser
 
-from contrastive_text.core.class_paths import dotted_texts, find_own, own_modules
+from contrastive_text.core.config.class_paths import dotted_texts, find_own, own_modules
+from contrastive_text.core.config.foreign import importing_only
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.foreign import importing_only
 from contrastive_text.core.storage.checkpoints import read_checkpoint
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.recipes import BASE

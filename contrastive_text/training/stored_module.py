@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from contrastive_text.core.config.misspelt import parsing
 from contrastive_text.core.distributed import split_as
 from contrastive_text.core.errors import InvalidValueError, RunError
-from contrastive_text.core.misspelt import parsing
 from contrastive_text.core.setting import SETTING, current_setting
 from contrastive_text.core.storage.checkpoints import BASE, load_options
 from contrastive_text.data.tokenizing import wrap_tokenizer

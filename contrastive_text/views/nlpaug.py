@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from contrastive_text.core.class_paths import resolve, trusting
+from contrastive_text.core.config.class_paths import resolve, trusting
 from contrastive_text.core.errors import InvalidTypeError, MissingLibraryError
 from contrastive_text.views.base import TextView
 

@@ -12,8 +12,9 @@ import torch
 from sheet import BOX, GAP, LABELS, LINE, MARGIN, PAD, ROW, SMALL, WIDTH, Box, Kind, Sheet, box_width, text_width
 from torch.nn.functional import one_hot
 
+from contrastive_text.core.batch import Encoded
 from contrastive_text.core.random import RowRandom, generator
-from contrastive_text.core.types import NO_LABEL, NO_WORD, Encoded, Row, TextPair, Tokens, Vocabulary
+from contrastive_text.core.types import NO_LABEL, NO_WORD, Row, TextPair, Tokens, Vocabulary
 from contrastive_text.objectives import MaskedLM, Terms
 from contrastive_text.pairings import Pairing, Spans
 from contrastive_text.pairings.spans import Strategy

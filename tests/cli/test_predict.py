@@ -15,9 +15,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from contrastive_text.cli import run
 from contrastive_text.cli.predictions import write_predictions
-from contrastive_text.core.batch import Batch
+from contrastive_text.core.batch import Batch, Encoded
 from contrastive_text.core.targets import Classes, Scores
-from contrastive_text.core.types import Encoded, Role, Slot
+from contrastive_text.core.types import Role, Slot
 from contrastive_text.recipes.layers import merge, option_over
 from contrastive_text.training.module import ContrastiveModule
 

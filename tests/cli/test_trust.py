@@ -18,8 +18,8 @@ from foreign_code import EVIL, POPEN
 
 from contrastive_text import ContrastiveModule, TextDataModule
 from contrastive_text.cli import run
+from contrastive_text.core.config.foreign import foreign_modules
 from contrastive_text.core.errors import ContrastiveTextError
-from contrastive_text.core.foreign import foreign_modules
 from contrastive_text.runs.ensemble import TaskEnsemble
 from contrastive_text.training.run_parser import importing_parts, run_parser
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from contrastive_text.cli import run
 from contrastive_text.cli.views import show_task
 from contrastive_text.core.batch import Batch
-from contrastive_text.core.console import console
+from contrastive_text.core.terminal import console
 from contrastive_text.objectives import Contrastive, Duplicates, FalseNegatives, Momentum, Siblings
 from contrastive_text.pairings import Given
 from contrastive_text.training import Guide

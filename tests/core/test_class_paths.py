@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from contrastive_text.core.class_paths import UntrustedError, resolve, trusting
+from contrastive_text.core.config.class_paths import UntrustedError, resolve, trusting
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.poolers import MeanPooler, Pooler
 from contrastive_text.views import CropTokens, View

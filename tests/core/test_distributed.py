@@ -16,7 +16,7 @@ import torch
 from processes import free_ports, means, meeting, start_all
 from torch import Tensor, nn
 
-from contrastive_text.core.batch import Batch
+from contrastive_text.core.batch import Batch, Encoded
 from contrastive_text.core.distributed import (
     gather_all,
     gather_rows,
@@ -28,7 +28,7 @@ from contrastive_text.core.distributed import (
     world_size,
 )
 from contrastive_text.core.random import RowRandom
-from contrastive_text.core.types import NO_LABEL, Encoded, Slot
+from contrastive_text.core.types import NO_LABEL, Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms

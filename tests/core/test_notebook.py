@@ -10,7 +10,7 @@ import pytest
 import tiny
 
 from contrastive_text import Run
-from contrastive_text.core.notebook import facts_table
+from contrastive_text.core.terminal import facts_table
 from contrastive_text.evaluation.compare import Agreement, ModelComparison, ScoreDifference
 from contrastive_text.evaluation.results import ScoreTable, TaskScore
 from contrastive_text.training import RunSummary

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from contrastive_text.core.onednn import products
+from contrastive_text.core.native import products
 
 
 @pytest.mark.parametrize("features", [6, 16, 48])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from contrastive_text.core.specs import describe, part_spec, to_plain
+from contrastive_text.core.config.specs import describe, part_spec, to_plain
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.losses import InfoNCE, NTXent

@@ -18,8 +18,7 @@ from rich.color import ColorSystem
 from rich.table import Table
 
 import contrastive_text
-from contrastive_text.core.console import console
-from contrastive_text.core.terminal import escaping_output, say, say_json, show_warnings, shown
+from contrastive_text.core.terminal import console, escaping_output, say, say_json, show_warnings, shown
 
 PACKAGE = Path(contrastive_text.__file__).parent
 HOSTILE = (
@@ -101,7 +100,7 @@ def test_warnings_are_printed_in_the_same_way_however_they_are_laid_out(
     assert file.getvalue() == "its own way: \\x1b[31m\n"
 
 
-ALLOWED = {("core/console.py", "Console")}
+ALLOWED = {("core/terminal.py", "Console")}
 """The one place of each."""
 
 

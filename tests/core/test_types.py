@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contrastive_text.core.types import Encoded, Slot, Tokens
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.types import Slot, Tokens
 
 SLOTS = (Slot("anchor", 0), Slot("positive", 0), Slot("positive", 1))
 

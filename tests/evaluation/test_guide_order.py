@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.types import Slot
 from contrastive_text.evaluation.view_edits import guide_order
 from contrastive_text.losses import InfoNCE
 from contrastive_text.objectives import Contrastive, Duplicates, FalseNegatives, Siblings

@@ -16,7 +16,7 @@ import torch
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.cli import run
-from contrastive_text.core.class_paths import UntrustedError, finding_own_parts, trusting
+from contrastive_text.core.config.class_paths import UntrustedError, finding_own_parts, trusting
 from contrastive_text.data import RetrievalSet
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.evaluation import score_retrieval

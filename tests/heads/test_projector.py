@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.types import Slot
 from contrastive_text.heads import Head, ProjectorHead, TanhHead, WholeBatchNorm, build_head, project_parts
 from contrastive_text.objectives import Contrastive, Objective, PairRegression
 

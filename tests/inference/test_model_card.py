@@ -7,8 +7,7 @@ import re
 import pytest
 import yaml
 
-from contrastive_text.core.markdown import code_span
-from contrastive_text.core.terminal import shown
+from contrastive_text.core.terminal import code_span, shown
 from contrastive_text.inference.model_card import ModelCard
 
 NAMES = (

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.cli import run
-from contrastive_text.core.signal_stack import signal_stack
+from contrastive_text.core.native import signal_stack
 from contrastive_text.core.types import Hidden
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import TransformerEncoder

@@ -23,7 +23,7 @@ import torch
 from torch.backends import mkldnn
 
 from contrastive_text import SentenceEncoder
-from contrastive_text.core import forks as core_forks
+from contrastive_text.core import native as core_forks
 from contrastive_text.core.setting import one_thread
 from contrastive_text.core.types import Hidden
 from contrastive_text.data.token_rows import collate_texts

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from contrastive_text.core.batch import Encoded
 from contrastive_text.core.targets import Classes, Scores
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.types import Slot
 from contrastive_text.losses import AnglE, CoSENT, NTXent, angle_similarity
 from contrastive_text.objectives import Contrastive, Duplicates, NegativesAsHard, PairRegression, Siblings
 from contrastive_text.recipes.layers import read_recipe

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.types import Slot
 from contrastive_text.losses import DCL, DCLW, Loss, NTXent, SoftmaxLoss
 from contrastive_text.losses.comparison import Triples
 from contrastive_text.objectives import Contrastive, Duplicates, Queue, Siblings, SignedPairs

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.types import Slot
 from contrastive_text.losses import InfoNCE
 from contrastive_text.losses.comparison import Triples
 from contrastive_text.losses.info_nce import Direction

@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.types import Slot
 from contrastive_text.losses import SigLIP
 from contrastive_text.losses.comparison import Triples
 from contrastive_text.objectives import Contrastive, Duplicates, Siblings, SignedPairs

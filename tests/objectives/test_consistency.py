@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.types import Slot
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.losses import by_rows, cosine_similarity_matrix
 from contrastive_text.objectives import Consistency

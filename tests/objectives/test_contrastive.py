@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contrastive_text.core.specs import describe
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.config.specs import describe
+from contrastive_text.core.types import Slot
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import AlignmentUniformity, InfoNCE, ListNet, Loss, NTXent, SupCon, reduce_terms
 from contrastive_text.objectives import (

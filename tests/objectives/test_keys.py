@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from queues import held
 from torch import Tensor
 
-from contrastive_text.core.types import ROLES, Encoded, Role, Slot
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.types import ROLES, Role, Slot
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
 from contrastive_text.objectives import (

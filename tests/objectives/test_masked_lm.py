@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForMaskedLM
 
-from contrastive_text.core.batch import Batch
-from contrastive_text.core.types import NO_LABEL, Encoded
+from contrastive_text.core.batch import Batch, Encoded
+from contrastive_text.core.types import NO_LABEL
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder

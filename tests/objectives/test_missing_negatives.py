@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.types import Slot
 from contrastive_text.losses import DCL, DCLW, DebiasedNTXent, InfoNCE, KLDivergence, NTXent, SigLIP
 from contrastive_text.losses.comparison import HIDDEN_ID
 from contrastive_text.losses.info_nce import Direction

@@ -17,9 +17,10 @@ from jsonargparse import ArgumentParser
 from processes import of_two_ranks
 from torch import Tensor, nn
 
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.distributed import sum_over_ranks, world_size
-from contrastive_text.core.specs import part_spec
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.types import Slot
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
 from contrastive_text.objectives import (
     Contrastive,

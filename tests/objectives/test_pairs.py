@@ -14,9 +14,10 @@ from processes import of_two_ranks
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.distributed import sum_over_ranks, world_size
-from contrastive_text.core.specs import part_spec
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.types import Slot
 from contrastive_text.heads import MLPHead, TanhHead, share_layers
 from contrastive_text.losses import CoSENT, CosineMSE, NTXent, ScoreLoss, reduce_terms
 from contrastive_text.objectives import (

@@ -12,7 +12,8 @@ from covering import crossed
 from hypothesis import given
 from queues import ROUNDING, Batch, Past, T, batch, fill, held, runs, slow_push, slow_terms, train, value
 
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.types import Slot
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
 from contrastive_text.objectives import (
     Contrastive,

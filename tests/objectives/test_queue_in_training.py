@@ -15,8 +15,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from contrastive_text.core.batch import Batch as RaggedBatch
-from contrastive_text.core.batch import StepBatch
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.batch import Encoded, StepBatch
+from contrastive_text.core.types import Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.losses import InfoNCE, NTXent
 from contrastive_text.objectives import Contrastive, Duplicates, Momentum, Queue, Siblings, Terms

@@ -11,7 +11,8 @@ import pytest
 import reference
 import torch
 
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.types import Slot
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.losses import KLDivergence, ListMLE, ListNet, MarginMSE, RankLoss, by_rows
 from contrastive_text.objectives import RankDistillation

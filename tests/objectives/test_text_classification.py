@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from contrastive_text.core.specs import part_spec
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.config.specs import part_spec
+from contrastive_text.core.types import Slot
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.objectives import TextClassification
 

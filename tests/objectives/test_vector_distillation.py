@@ -9,7 +9,8 @@ import pytest
 import reference
 import torch
 
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.types import Slot
 from contrastive_text.objectives import Matryoshka, VectorDistillation
 
 SLOTS = (Slot("anchor", 0), Slot("positive", 0), Slot("negative", 0), Slot("original", 0))

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from contrastive_text import metrics
-from contrastive_text.core.types import Encoded, Slot
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.types import Slot
 from contrastive_text.heads import ProjectorHead
 from contrastive_text.losses import AlignmentUniformity, BarlowTwins, BatchLoss, SIGReg, VICReg
 from contrastive_text.objectives import Contrastive, Matryoshka, WholeBatch

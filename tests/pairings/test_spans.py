@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from contrastive_text.core.batch import Encoded
 from contrastive_text.core.random import generator
-from contrastive_text.core.types import Encoded, Slot, Tokens
+from contrastive_text.core.types import Slot, Tokens
 from contrastive_text.data.collator import example_slots
 from contrastive_text.losses import NTXent, reduce_terms
 from contrastive_text.objectives import Contrastive

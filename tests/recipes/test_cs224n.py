@@ -10,7 +10,7 @@ from covering import rest_slow
 from jsonargparse import ArgumentParser
 from recipe_options import built, first_and_second_layers
 
-from contrastive_text.core.specs import describe
+from contrastive_text.core.config.specs import describe
 from contrastive_text.data.mixture import Mixture, TaskSize
 from contrastive_text.losses import CosineMSE
 from contrastive_text.objectives import BilinearScorer, PairLabels

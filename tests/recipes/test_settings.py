@@ -12,8 +12,9 @@ import yaml
 from recipe_options import INFERENCE, built
 from torch import nn
 
-from contrastive_text.core.specs import describe
-from contrastive_text.core.types import NO_LABEL, Encoded, Slot
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.config.specs import describe
+from contrastive_text.core.types import NO_LABEL, Slot
 from contrastive_text.data import Collator, KeyedRow, TextDataModule
 from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.heads import TanhHead

@@ -10,8 +10,8 @@ from covering import crossed
 from passes import PROMISE, TRIPLE, Along, ReadsAll, contrast, masked, module_of, texts
 from torch import Tensor, nn
 
-from contrastive_text.core.batch import Batch
-from contrastive_text.core.types import NO_LABEL, Encoded, Slot
+from contrastive_text.core.batch import Batch, Encoded
+from contrastive_text.core.types import NO_LABEL, Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.layouts import token_mask
 from contrastive_text.losses import NTXent

@@ -11,7 +11,7 @@ import tiny
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from contrastive_text.core.types import Encoded
+from contrastive_text.core.batch import Encoded
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import EmbeddingRun

@@ -11,8 +11,8 @@ import torch
 from steps import LastToken, Watch, batches, check_gradients, weights_of
 from torch import Tensor, nn
 
-from contrastive_text.core.batch import Batch
-from contrastive_text.core.types import Encoded, Tokens
+from contrastive_text.core.batch import Batch, Encoded
+from contrastive_text.core.types import Tokens
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.inference.sentence_encoder import SentenceEncoder

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
+from contrastive_text.core.config.specs import describe
 from contrastive_text.core.random import generator
-from contrastive_text.core.specs import describe
 from contrastive_text.core.types import Vocabulary
 from contrastive_text.data import TextTokenizer
 from contrastive_text.views.inflection import noun_forms, verb_forms

@@ -14,11 +14,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from contrastive_text.core.class_paths import trusting
+from contrastive_text.core.config.class_paths import trusting
+from contrastive_text.core.config.foreign import foreign_modules, importing_only
+from contrastive_text.core.config.misspelt import nearest, parsing
 from contrastive_text.core.errors import InvalidValueError, MissingFileError, first_line
-from contrastive_text.core.foreign import foreign_modules, importing_only
 from contrastive_text.core.libraries import is_failure
-from contrastive_text.core.misspelt import nearest, parsing
 from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.weights import check_dense
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.specs import part_spec
 from contrastive_text.core.targets import NLI, UNLABELLED, Target, number_of, plain_label
 from contrastive_text.core.types import Row
 from contrastive_text.data.files.columns import label_columns, plain

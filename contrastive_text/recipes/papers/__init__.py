@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from contrastive_text.core.config.misspelt import nearest
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.misspelt import nearest
 from contrastive_text.recipes.yaml_files import read_yaml
 
 _FOLDER = Path(__file__).parent

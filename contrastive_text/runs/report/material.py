@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from contrastive_text.core.class_paths import UntrustedError
+from contrastive_text.core.config.class_paths import UntrustedError
+from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import is_failure
 from contrastive_text.core.random import generator
-from contrastive_text.core.specs import describe
 from contrastive_text.core.types import Row
 from contrastive_text.data import Table, TextDataModule, read_pairs, read_rows
 from contrastive_text.data.files.formats import FileForm

@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from contrastive_text.core.config.specs import describe_spec, typed_part, typed_value
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.notation import typed_part, typed_value
-from contrastive_text.core.specs import describe_spec
 from contrastive_text.recipes.yaml_files import read_yaml
 
 _CALL = re.compile(r"[\w.]+\(.*\)", flags=re.DOTALL)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.markdown import as_markdown
 from contrastive_text.core.storage.records import Record, write_json
+from contrastive_text.core.terminal import as_markdown
 from contrastive_text.metrics.verdicts import Mode
 from contrastive_text.runs.sweeps.grid import Cell
 from contrastive_text.runs.sweeps.noise import SeedDifference, paired_difference

@@ -12,8 +12,8 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 
+from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.specs import describe
 from contrastive_text.core.storage.checkpoints import BestSoFar
 from contrastive_text.core.storage.disk import remove_abandoned
 from contrastive_text.core.terminal import say

@@ -10,12 +10,12 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
-from contrastive_text.core.class_paths import own_modules, trust_words
-from contrastive_text.core.console import console
+from contrastive_text.core.config.class_paths import own_modules, trust_words
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.checkpoints import verify_checkpoint
 from contrastive_text.core.storage.disk import remove_abandoned
 from contrastive_text.core.storage.manifests import MODULES
+from contrastive_text.core.terminal import console
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference.folder_modules import check_loadable
 from contrastive_text.training.callbacks.best_checkpoint import BestCheckpoint

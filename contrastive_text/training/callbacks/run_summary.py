@@ -11,13 +11,11 @@ from pytorch_lightning.callbacks import Callback, RichProgressBar, Timer
 from rich.table import Table
 from rich.text import Text
 
-from contrastive_text.core.console import console
+from contrastive_text.core.config.specs import describe
 from contrastive_text.core.distributed import world_size
-from contrastive_text.core.notebook import facts_table
 from contrastive_text.core.setting import is_faster_in_bfloat16
-from contrastive_text.core.specs import describe
 from contrastive_text.core.storage.manifests import model_place
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import console, facts_table, say
 from contrastive_text.data import TextDataModule
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.training_set import sibling_rows

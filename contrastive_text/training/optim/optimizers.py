@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from contrastive_text.core.class_paths import resolve
+from contrastive_text.core.config.class_paths import resolve
+from contrastive_text.core.config.misspelt import nearest
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.libraries import is_failure
-from contrastive_text.core.misspelt import nearest
 from contrastive_text.training.optim.schedules import Schedule
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from contrastive_text.core.specs import part_spec
+from contrastive_text.core.config.specs import part_spec
 from contrastive_text.training import AdamW, Combine, PCGrad, Uncertainty, WeightedSum
 from contrastive_text.training.optim import gradient_figures
 from contrastive_text.training.optim.combine import Gradients, objective_gradients, without_conflicts

@@ -18,8 +18,8 @@ from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import TypeVar
 
+from contrastive_text.core.config.misspelt import near_class, nearest
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.core.misspelt import near_class, nearest
 
 _T = TypeVar("_T")
 _OWN = __name__.partition(".")[0]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from jsonargparse import set_parsing_settings
 from jsonargparse._common import parsing_settings
 
-from contrastive_text.core.class_paths import is_trusted, resolve, trusted
+from contrastive_text.core.config.class_paths import is_trusted, resolve, trusted
 from contrastive_text.core.errors import InvalidValueError
 
 # Otherwise the parser builds any class that is named where the type is Any.
