@@ -124,7 +124,17 @@ class Pairs:
         )
 
     def add_columns(self, columns: Texts) -> Pairs:
-        """Returns the pairs with further columns, which belong to no example."""
+        """Returns the pairs with further columns, which belong to no example.
+
+        Raises:
+            ValueError: Columns of another width than the vectors of the batch.
+        """
+        width, expected = columns.vectors.shape[1], self.every.anchor.shape[1]
+        if width != expected:
+            raise InvalidValueError(
+                f"Contrastive.columns: expected further columns of {expected} features, the width of the batch's "
+                f"vectors, got {width}; make them with the same encoder and head"
+            )
         further = columns if self.further is None else Texts.join([self.further, columns])
         return replace(self, further=further)
 
@@ -254,8 +264,8 @@ class ColumnPart(ABC):
         """
 
     def describe(self, negatives: Negatives) -> Negatives:
-        """Returns the number of negatives with those that the part adds or removes."""
-        return negatives
+        """Returns the number of negatives with those that the part adds or removes; by default with a remark."""
+        return replace(negatives, notes=(*negatives.notes, f"{type(self).__name__} changes them"))
 
     def finish(self, pairs: Pairs) -> None:  # noqa: B027  # most parts keep nothing
         """Receives the pairs after the whole chain, once per step."""
@@ -283,6 +293,10 @@ class Duplicates(ColumnPart):
     def __call__(self, pairs: Pairs) -> Pairs:
         """Returns the pairs with equal ids for equal texts."""
         return replace(pairs, every=pairs.texts)
+
+    def describe(self, negatives: Negatives) -> Negatives:
+        """Returns the negatives unchanged: which columns it masks depends on the texts of a step."""
+        return negatives
 
 
 class Siblings(ColumnPart):
@@ -331,6 +345,10 @@ class Siblings(ColumnPart):
         if (known := further.groups.get("siblings")) is not None:
             ids = torch.where(known == NO_ID, ids, known)
         return replace(pairs, further=replace(further, groups={**further.groups, "siblings": ids}))
+
+    def describe(self, negatives: Negatives) -> Negatives:
+        """Returns the negatives unchanged: which columns it masks depends on the texts of a step."""
+        return negatives
 
     def check(self, setup: Setup) -> None:
         """Checks that siblings exist and that a row may have several positives."""
@@ -504,6 +522,10 @@ class MaskBatch(ColumnPart):
         """Returns the pairs with a rule for all examples."""
         ids = torch.zeros(len(pairs.every.anchor), dtype=torch.long, device=pairs.every.anchor.device)
         return pairs.add_rule("batch", Group.of(ids, effect="mask", lasts=False))
+
+    def describe(self, negatives: Negatives) -> Negatives:
+        """Returns the negatives unchanged: ``Contrastive`` counts no examples of the batch (``masks_batch``)."""
+        return negatives
 
     def check(self, setup: Setup) -> None:
         """Checks that anchors are the only rows and that no pair is negative."""

@@ -16,7 +16,7 @@ from contrastive_text.core.host import of_slots
 from contrastive_text.core.types import ROLES, Role
 from contrastive_text.losses.comparison import Triples
 from contrastive_text.objectives.between import Between
-from contrastive_text.objectives.columns import ColumnPart, Pairs, Setup
+from contrastive_text.objectives.columns import ColumnPart, Negatives, Pairs, Setup
 
 KeyHead = Literal["copied", "trained"]
 
@@ -85,6 +85,10 @@ class Momentum(ColumnPart):
     def __call__(self, pairs: Pairs) -> Pairs:
         """Returns the pairs unchanged: their columns are momentum vectors already."""
         return pairs
+
+    def describe(self, negatives: Negatives) -> Negatives:
+        """Returns the negatives unchanged: momentum vectors take the place of other columns."""
+        return negatives
 
     def read_keys(self, encoded: Encoded) -> Encoded:
         """Returns the momentum vectors of a batch.
