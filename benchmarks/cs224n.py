@@ -50,7 +50,7 @@ from contrastive_text.poolers import CLSPooler
 TASKS = {"sentiment": "accuracy", "paraphrase": "accuracy", "similarity": "pearson"}
 """The tasks and their scores."""
 
-AVERAGE = "cs224n_multitask_average"
+AVERAGE = "cs224n/multitask_average"
 
 
 class Setup(NamedTuple):
@@ -93,20 +93,20 @@ SETUPS = {
     ),
     "fusion": Setup(AVERAGE, "each batch supervised, then contrastive", "52.0*", over="cs224n_fusion.yaml"),
     "batch-round-robin": Setup(
-        "cs224n_batch_round_robin", "a step for each task in turn", "49.1", mixture="BatchRoundRobin"
+        "cs224n/batch_round_robin", "a step for each task in turn", "49.1", mixture="BatchRoundRobin"
     ),
     "epoch-round-robin": Setup(
-        "cs224n_epoch_round_robin", "one task after the other", "49.3", mixture="EpochRoundRobin"
+        "cs224n/epoch_round_robin", "one task after the other", "49.3", mixture="EpochRoundRobin"
     ),
-    "pcgrad": Setup("cs224n_pcgrad", "conflicting gradients projected", "62.5*"),
-    "separate-heads": Setup("cs224n_separate_heads", "average, no layer shared", "53.0"),
-    "shared-head": Setup("cs224n_shared_head", "average, both layers of pairs shared", "49.4"),
+    "pcgrad": Setup("cs224n/pcgrad", "conflicting gradients projected", "62.5*"),
+    "separate-heads": Setup("cs224n/separate_heads", "average, no layer shared", "53.0"),
+    "shared-head": Setup("cs224n/shared_head", "average, both layers of pairs shared", "49.4"),
     "sentiment-alone": Setup(AVERAGE, "a model of its own", "", alone="sentiment"),
     "paraphrase-alone": Setup(AVERAGE, "a model of its own", "", alone="paraphrase"),
     "similarity-alone": Setup(AVERAGE, "a model of its own", "", alone="similarity"),
 }
 ENSEMBLE = "ensemble"
-PRETRAINING = {"3sets": "cs224n_pretrain_3sets", "nli": "cs224n_pretrain_nli"}
+PRETRAINING = {"3sets": "cs224n/pretrain_3sets", "nli": "cs224n/pretrain_nli"}
 OTHERS = {"start": ("untrained", ""), ENSEMBLE: ("the three models of their own", "70.6")}
 """What the table says of the other rows, and the report's overall score."""
 NOTE = "* In another setting: supervised first and fusion on SST, PCGrad after two pre-trainings (average: 62.8)."

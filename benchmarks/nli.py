@@ -71,15 +71,15 @@ class Setup(NamedTuple):
 
 
 SETUPS = {
-    "simcse-unsup": Setup("simcse_unsup_bert_base", "sentences", "sentences, without labels"),
-    "simcse-sup": Setup("simcse_sup_bert_base", "triples", "the given triples", pairing="Given"),
+    "simcse-unsup": Setup("simcse/unsup_bert_base", "sentences", "sentences, without labels"),
+    "simcse-sup": Setup("simcse/sup_bert_base", "triples", "the given triples", pairing="Given"),
     "simcse-sup-built": Setup(
-        "simcse_sup_bert_base", "pairs", "triples that NLITriples builds of the inference pairs", "NLITriples"
+        "simcse/sup_bert_base", "pairs", "triples that NLITriples builds of the inference pairs", "NLITriples"
     ),
-    "sbert": Setup("consert_sup_base", "pairs", "inference pairs"),
-    "joint": Setup("consert_joint_base", "pairs", "inference pairs"),
-    "sup-unsup": Setup("consert_sup_unsup_base", "sts", "STS sentences, without scores", after="sbert"),
-    "joint-unsup": Setup("consert_joint_unsup_base", "sts", "STS sentences, without scores", after="joint"),
+    "sbert": Setup("consert/sup_base", "pairs", "inference pairs"),
+    "joint": Setup("consert/joint_base", "pairs", "inference pairs"),
+    "sup-unsup": Setup("consert/sup_unsup_base", "sts", "STS sentences, without scores", after="sbert"),
+    "joint-unsup": Setup("consert/joint_unsup_base", "sts", "STS sentences, without scores", after="joint"),
 }
 
 

@@ -152,7 +152,7 @@ def studies(options: argparse.Namespace) -> dict[str, Study]:
         ),
         "declutr-figure-2-one-anchor": Study(
             "DeCLUTR, Figure 2: where positives lie, one anchor of twice as many documents",
-            ["--recipe", "declutr_one_anchor", *declutr, *spans, "--data.batch_size", "32", *strategies],
+            ["--recipe", "declutr/one_anchor", *declutr, *spans, "--data.batch_size", "32", *strategies],
         ),
         "consert-table-4": Study(
             "ConSERT, Table 4: batch size, 7,200 texts in each run",
@@ -189,23 +189,23 @@ def cs224n(options: argparse.Namespace, encoder: Sequence[str]) -> dict[str, Stu
     contrastive += words("--data.tasks.sst_texts.limit 1600 --data.tasks.sts_texts.limit 1600")
     scores = (OVERALL, "val/sentiment/accuracy", "val/paraphrase/accuracy", "val/similarity/pearson")
     report = [word for score in scores for word in ("--report", score)]
-    after = [*words("--recipe cs224n_pretrain_after_sentiment --keep_heads true"), *contrastive]
+    after = [*words("--recipe cs224n/pretrain_after_sentiment --keep_heads true"), *contrastive]
     return {
         "cs224n-table-1": Study(
             "CS224N, Table 1: sentiment alone, and with the contrastive loss in turns",
-            [*words("--vary recipe=cs224n_vanilla,cs224n_fusion"), *vanilla, *report],
+            [*words("--vary recipe=cs224n/vanilla,cs224n/fusion"), *vanilla, *report],
             counts=OVERALL,
         ),
         "cs224n-table-1-contrastive-first": Study(
             "CS224N, Table 1: contrastive, then sentiment",
-            [*words("--recipe cs224n_vanilla"), *vanilla, *report],
-            before=[*words("--recipe cs224n_pretrain"), *contrastive],
+            [*words("--recipe cs224n/vanilla"), *vanilla, *report],
+            before=[*words("--recipe cs224n/pretrain"), *contrastive],
             counts=OVERALL,
         ),
         "cs224n-table-1-supervised-first": Study(
             "CS224N, Table 1: sentiment, then contrastive",
             [*after, *files("validation", labels), *report],
-            before=[*words("--recipe cs224n_vanilla"), *vanilla],
+            before=[*words("--recipe cs224n/vanilla"), *vanilla],
             counts=OVERALL,
         ),
     }
@@ -329,18 +329,18 @@ FINDINGS = (
     Finding("ConSERT: batch 288 > 16", ("consert-table-4", "288"), ("consert-table-4", "16")),
     Finding(
         "CS224N: contrastive first > sentiment alone",
-        ("cs224n-table-1-contrastive-first", "cs224n_vanilla"),
-        ("cs224n-table-1", "cs224n_vanilla"),
+        ("cs224n-table-1-contrastive-first", "cs224n/vanilla"),
+        ("cs224n-table-1", "cs224n/vanilla"),
     ),
     Finding(
         "supervised first > contrastive first",
-        ("cs224n-table-1-supervised-first", "cs224n_pretrain_after_sentiment"),
-        ("cs224n-table-1-contrastive-first", "cs224n_vanilla"),
+        ("cs224n-table-1-supervised-first", "cs224n/pretrain_after_sentiment"),
+        ("cs224n-table-1-contrastive-first", "cs224n/vanilla"),
     ),
     Finding(
         "fusion > supervised first",
-        ("cs224n-table-1", "cs224n_fusion"),
-        ("cs224n-table-1-supervised-first", "cs224n_pretrain_after_sentiment"),
+        ("cs224n-table-1", "cs224n/fusion"),
+        ("cs224n-table-1-supervised-first", "cs224n/pretrain_after_sentiment"),
     ),
 )
 

@@ -78,7 +78,7 @@ def train(options: argparse.Namespace) -> None:
             found["peak"] = max(peak[0], found["memory"])
             Path(f"{options.report}.{trainer.global_rank}").write_text(json.dumps(found), encoding="utf-8")
 
-    module = ContrastiveModule.from_recipe("simcse_sup", encoder(Path(options.cache)))
+    module = ContrastiveModule.from_recipe("simcse/sup", encoder(Path(options.cache)))
     data = TextDataModule(options.file, task=TextTask(pairing=Given()), batch_size=64, cache_dir=options.cache)
     trainer = pl.Trainer(
         max_steps=1, accelerator="cpu", devices=options.train, logger=False, enable_checkpointing=False,
@@ -162,7 +162,7 @@ def forms(options: argparse.Namespace, folder: Path) -> None:
         "tuples": [tuple(row.values()) for row in rows], "pandas": frame, "polars": polars.DataFrame(rows),
         "datasets": datasets.Dataset.from_list(rows),
     }  # fmt: skip
-    module = ContrastiveModule.from_recipe("simcse_sup", encoder(folder))
+    module = ContrastiveModule.from_recipe("simcse/sup", encoder(folder))
     of_file = None
     for name, data in given.items():
         start = time.perf_counter()

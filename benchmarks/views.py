@@ -105,7 +105,7 @@ def main() -> None:
 
 def view_table(options: argparse.Namespace, texts: Sequence[str]) -> list[dict[str, Any]]:
     """Measures every view by itself."""
-    module = ContrastiveModule.from_recipe("clear_del_word", options.encoder).eval()
+    module = ContrastiveModule.from_recipe("clear/del_word", options.encoder).eval()
     tokenizer = module.text_tokenizer()
     assert tokenizer is not None
     vocabulary = tokenizer.vocabulary(module.plan.new_tokens)

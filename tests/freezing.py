@@ -24,7 +24,7 @@ from recipe_options import own_options
 from contrastive_text.cli import run
 from contrastive_text.recipes import recipe_names
 
-RECIPES = ("simcse", "declutr", "consert", "clear", "consert_joint_base", "cs224n")
+RECIPES = ("simcse", "declutr", "consert", "clear", "consert/joint_base", "cs224n")
 FILE = Path(__file__).with_name("frozen.json")
 TOTALS_FILE = Path(__file__).with_name("frozen_totals.json")
 STEPS = 3

@@ -17,7 +17,7 @@ from contrastive_text.training.module import ContrastiveModule
 
 SETS = {"sst": "sentiment", "quora": "paraphrase", "sts": "similarity"}
 INFERENCE = [
-    f"consert_{stage.format(size)}"
+    f"consert/{stage.format(size)}"
     for stage in ("sup_{}", "joint_{}", "joint_{}_paper")
     for size in ("base", "large")
 ]
@@ -60,10 +60,10 @@ def own_options(name: str, folder: Path) -> list[str]:
             "--data.batch_size",
             "4",
         ]
-        if name == "declutr_one_anchor":
+        if name == "declutr/one_anchor":
             short += ["--data.task.pairing.min_document_tokens", "64"]
         return ["--data.train", documents(folder), "--data.cache_dir", str(folder / "cache"), *short]
-    if name.startswith("simcse_sup") or name in ("cs224n_pretrain_nli", "prompteol"):
+    if name.startswith("simcse/sup") or name in ("cs224n/pretrain_nli", "prompteol"):
         return ["--data.train", tiny.write_triples(folder / "triples.jsonl")]
     if name == "gist":
         triples = ["--data.train", tiny.write_triples(folder / "triples.jsonl")]
@@ -101,7 +101,7 @@ def task_options(name: str, files: dict[str, str]) -> list[str]:
     words = []
     for task, options in read_recipe(name)["data"]["tasks"].items():
         trained = options.get("train") != []
-        scored = not task.endswith("_texts") and name != "cs224n_pretrain_3sets"
+        scored = not task.endswith("_texts") and name != "cs224n/pretrain_3sets"
         parts = ["train"] * trained + ["validation"] * scored
         words += [word for part in parts for word in (f"--data.tasks.{task}.{part}", files[task])]
     return words

@@ -327,7 +327,7 @@ class Recipe:
 
 RECIPES = {
     "simcse": Recipe(simcse, AdamW(3e-5), lambda step: linear(step, 0), SameText, head="tanh"),
-    "simcse_sup": Recipe(simcse_sup, AdamW(5e-5), lambda step: linear(step, 0), Given, head="tanh"),
+    "simcse/sup": Recipe(simcse_sup, AdamW(5e-5), lambda step: linear(step, 0), Given, head="tanh"),
     "consert": Recipe(
         consert, AdamW(5e-7, eps=1e-6, decay=0.01, corrected=False), lambda step: linear(step, 1), SameText
     ),
@@ -345,7 +345,7 @@ RECIPES = {
 def write(path: Path, name: str) -> tuple[str, list[str]]:
     """Training data of a recipe, and their texts."""
     count = STEPS * EXAMPLES
-    if name == "simcse_sup":
+    if name == "simcse/sup":
         texts = sentences(3 * count, longest=9, seed=2)
         rows = ["\t".join(texts[i::count]) for i in range(count)]
         file = path / "triples.tsv"

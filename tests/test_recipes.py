@@ -20,7 +20,7 @@ from contrastive_text.cli import run
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import NTXent
 from contrastive_text.poolers import MeanPooler
-from contrastive_text.recipes import recipe_file, recipe_names
+from contrastive_text.recipes import recipe_names, recipe_texts
 from contrastive_text.recipes.layers import read_recipe
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens
@@ -57,7 +57,7 @@ def trained(bert: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[st
 
     @cache
     def folder_of(name: str) -> Path:
-        folder = tmp_path_factory.mktemp(name)
+        folder = tmp_path_factory.mktemp(name.replace("/", "_"))
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(folder)
             patch.setattr(sys, "path", [*sys.path])
@@ -162,7 +162,7 @@ def test_the_example_from_nothing_learns_its_vocabulary_from_the_text(words: lis
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_the_head_of_a_recipe_says_how_true_it_is_and_what_to_expect(name: str) -> None:
-    text = recipe_file(name).read_text()
+    text = recipe_texts()[name]
     head = " ".join(line.removeprefix("#").strip() for line in text.splitlines() if line.startswith("#"))
     assert re.search(r"fidelity: (paper|code|corrected)\b", head)
     assert re.search(r"[Nn]ot reproduced here|benchmarks/results|Out of reach", head)
@@ -177,7 +177,7 @@ def test_the_head_of_a_recipe_says_how_true_it_is_and_what_to_expect(name: str) 
 def test_supervised_first_keeps_the_head_of_sentiment_and_scores_all_three(
     trained: Callable[[str], Path], steps: list[str], tmp_path: Path, bert: str
 ) -> None:
-    start, name = trained("cs224n_vanilla") / "runs" / "version_0", "cs224n_pretrain_after_sentiment"
+    start, name = trained("cs224n/vanilla") / "runs" / "version_0", "cs224n/pretrain_after_sentiment"
     words = ["--model.encoder.model_name_or_path", bert, *steps, *own_options(name, tmp_path)]
     assert run(["fit", "--recipe", name, *words, "--init_from", str(start), "--keep_heads"]) == 0
     first, second = (
@@ -195,7 +195,7 @@ def test_supervised_first_keeps_the_head_of_sentiment_and_scores_all_three(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"),
-    [("consert_joint_base", "consert_joint_unsup_base"), ("cs224n_pretrain_3sets", "cs224n")],
+    [("consert/joint_base", "consert/joint_unsup_base"), ("cs224n/pretrain_3sets", "cs224n")],
 )
 def test_a_second_stage_starts_from_the_first_one_s_encoder(
     first: str, second: str, steps: list[str], tmp_path: Path, bert: str, trained: Callable[[str], Path]

@@ -16,7 +16,7 @@ from contrastive_text.cli.words import option_value, option_values, with_values
 from contrastive_text.core.config.misspelt import parser_answer
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
-from contrastive_text.recipes import BASE
+from contrastive_text.recipes import BASE, split_variant
 from contrastive_text.recipes.layers import (
     UNBOUNDED,
     Config,
@@ -76,7 +76,8 @@ def configured(
     if command != "fit":
         parsed["folder"] = None  # a file may have it, and it is of the run that trained
     paths = RUN_READS | RUN_WRITES if command == "fit" else RUN_READS
-    check_paths(paths, {**parsed.as_dict(), "config": option_values(words, "--config")})
+    files = [str(split_variant(path)[0]) for path in option_values(words, "--config")]
+    check_paths(paths, {**parsed.as_dict(), "config": files})
     return parser, parsed
 
 

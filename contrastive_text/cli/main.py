@@ -61,7 +61,7 @@ Later files override earlier ones, recipes and --config FILE alike; options over
 COMMANDS = re.findall(r"^  (\w+) ", _USAGE, flags=re.MULTILINE)
 _OF_A_RUN = """usage: contrastive-text {command} [options]
 
-  --recipe NAME     the configuration of a method: simcse, declutr, ...
+  --recipe NAME     the configuration of a method or of a variant: simcse, simcse/sup, ...
   --config FILE     a YAML file over it; of several, later ones override earlier ones
   --ckpt_path FILE  a checkpoint, with the parts and files of its run; options override them
   --KEY VALUE       any key of the configuration: --data.validation PAIRS.tsv, --trainer.devices 2, ...{own}
@@ -93,7 +93,7 @@ What people change:
 
 Methods to begin with:
   simcse, dcl, consert       sentences, one a line
-  simcse_sup, gist           pairs or triples
+  simcse/sup, gist           pairs or triples
   declutr                    documents
   sbert_nli, cs224n, glue    labels
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from contrastive_text.core.terminal import say
-from contrastive_text.recipes import BASE, recipe_file, recipe_names
+from contrastive_text.recipes import BASE, recipe_file, recipe_texts
 
 
 @dataclass(frozen=True)
@@ -18,15 +18,16 @@ class Recipes:
 
 
 def recipes(options: Recipes) -> None:
-    """Prints each recipe in a line, the variants of one below it; or the file of one.
+    """Prints each recipe in a line, those over it below it; or the YAML of one.
 
     Raises:
         ValueError: No recipe of that name.
     """
     if options.name is not None:
-        say(recipe_file(options.name, where="recipes").read_text(encoding="utf-8"), end="")
+        recipe_file(options.name, where="recipes")  # which answers an unknown name
+        say(recipe_texts()[options.name], end="")
         return
-    files = {name: recipe_file(name).read_text(encoding="utf-8") for name in recipe_names()}
+    files = dict(sorted(recipe_texts().items()))
     parents = {name: parent(text) for name, text in files.items()}
     for name, text in files.items():
         if parents[name] is None:
@@ -54,7 +55,7 @@ def parent(text: str) -> str | None:
         >>> parent("# Over SimCSE.\\nrecipe: simcse\\n")
         'simcse'
     """
-    found = re.search(r"^recipe: *(\w+)", text, flags=re.MULTILINE)
+    found = re.search(r"^recipe: *([\w/]+)", text, flags=re.MULTILINE)
     return found and found[1]
 
 

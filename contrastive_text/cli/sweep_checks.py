@@ -20,6 +20,7 @@ from contrastive_text.core.config.misspelt import nearest
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.evaluation.suites import SUITES, read_suites
 from contrastive_text.metrics.verdicts import Mode, usual_mode
+from contrastive_text.recipes import split_variant
 from contrastive_text.recipes.layers import Config
 from contrastive_text.runs.sweeps import Axis, Cell, Report
 from contrastive_text.training.callbacks import PAIR_SCORE, RANKING_SCORE, TASK_SCORE
@@ -90,9 +91,8 @@ def check_cells(cells: Sequence[Cell], options: Sweep, seed: int) -> dict[Cell, 
                 "--select val/OBJECTIVE/loss"
             )
         check_folder_options(str(options.output), config["trainer"])
-        check_paths(
-            RUN_READS | paths_of(Sweep), {**config, **vars(options), "config": option_values(words, "--config")}
-        )
+        files = [str(split_variant(path)[0]) for path in option_values(words, "--config")]
+        check_paths(RUN_READS | paths_of(Sweep), {**config, **vars(options), "config": files})
         configs[cell] = config
         parsed.append((cell, parser, namespace))
     for cell, parser, namespace in parsed:

@@ -1,13 +1,17 @@
 """Recipes: methods as YAML files that name parts, shipped with the package.
 
 A recipe is a small diff: ``base.yaml`` lies under every run, and under a recipe the one that its line ``recipe``
-names: ``simcse_sup_roberta_base.yaml`` has ``recipe: simcse_sup``.
+names: ``esimcse.yaml`` has ``recipe: simcse``. A method is one file. What its variants override stands below the
+key ``variants``: ``simcse/sup`` is the variant ``sup`` of ``simcse.yaml``.
 """
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
+from textwrap import dedent
 
 from contrastive_text.core.errors import InvalidValueError
 
@@ -18,27 +22,61 @@ GLUE_GRID = BASE.parent / "grids" / "glue.yaml"
 
 
 def recipe_names() -> list[str]:
-    """Returns the names that ``--recipe`` takes.
+    """Returns the names that ``--recipe`` takes: of each file, and of each variant in it.
 
     Example:
-        >>> "simcse" in recipe_names()
-        True
+        >>> "simcse" in recipe_names(), "simcse/sup" in recipe_names()
+        (True, True)
     """
-    return sorted(path.stem for path in BASE.parent.glob("*.yaml") if path != BASE)
+    return sorted(recipe_texts())
+
+
+@cache
+def recipe_texts() -> dict[str, str]:
+    """Returns the YAML of each recipe by name; that of a variant as a file over its method.
+
+    Example:
+        >>> print(recipe_texts()["simcse/sup_bert_base"].partition("recipe: ")[2].splitlines()[0])
+        simcse/sup
+    """
+    texts = {}
+    for path in BASE.parent.glob("*.yaml"):
+        method, _, variants = path.read_text(encoding="utf-8").partition("\nvariants:\n")
+        texts[path.stem] = method.rstrip("\n") + "\n"
+        _, *found = re.split(r"^  (\w+):\n", variants, flags=re.MULTILINE)
+        for variant, text in zip(found[::2], found[1::2], strict=True):
+            own = dedent(text)
+            if not re.search("^recipe:", own, flags=re.MULTILINE):
+                own = re.sub("^(?!#)", f"recipe: {path.stem}\n", own, count=1, flags=re.MULTILINE)
+            texts[f"{path.stem}/{variant}"] = own
+    del texts[BASE.stem]
+    return texts
+
+
+def split_variant(path: str | Path) -> tuple[Path, str]:
+    """Splits the path of a recipe into that of its file and the name of the variant, which is empty for none.
+
+    Example:
+        >>> file, variant = split_variant(recipe_file("simcse/sup"))
+        >>> file.name, variant
+        ('simcse.yaml', 'sup')
+    """
+    path = Path(path)
+    return (path.parent, path.name) if path.parent.is_file() else (path, "")
 
 
 def is_shipped(path: str | Path) -> bool:
-    """Returns whether a file is a shipped recipe.
+    """Returns whether a path is that of a shipped recipe.
 
     Example:
         >>> is_shipped(recipe_file("simcse")), is_shipped("mine.yaml")
         (True, False)
     """
-    return Path(path).resolve().parent == BASE.parent.resolve()
+    return split_variant(path)[0].resolve().parent == BASE.parent.resolve()
 
 
 def recipe_file(name: str, where: str = "recipe") -> Path:
-    """Returns the file of a recipe.
+    """Returns the path of a recipe: its file, and below it the name of its variant.
 
     Args:
         name: Its name.
@@ -48,15 +86,19 @@ def recipe_file(name: str, where: str = "recipe") -> Path:
         ValueError: No recipe of that name.
 
     Example:
-        >>> recipe_file("simcse").name
-        'simcse.yaml'
+        >>> recipe_file("simcse").name, recipe_file("simcse/sup").parts[-2:]
+        ('simcse.yaml', ('simcse.yaml', 'sup'))
         >>> recipe_file("simsce")
         Traceback (most recent call last):
         contrastive_text.core.errors.InvalidValueError: recipe: expected a recipe, ... did you mean simcse? ...
     """
     names = recipe_names()
+    method, slash, variant = name.partition("/")
     if name in names:
-        return BASE.parent / f"{name}.yaml"
+        return BASE.parent / f"{method}.yaml" / variant
+    if slash and method in names:
+        known = ", ".join(each for each in names if each.startswith(f"{method}/")) or "no variant"
+        raise InvalidValueError(f"{where}: expected {method} alone, or {known}, got {name!r}")
     near = get_close_matches(name, names, n=1)
     if near:
         advice = f"did you mean {near[0]}? contrastive-text recipes lists all"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from contrastive_text.recipes import BASE, is_shipped, recipe_file, recipe_names
+from contrastive_text.recipes import BASE, is_shipped, recipe_names, recipe_texts, split_variant
 
 _ENTRIES = BASE.parent / "papers" / "citations.bib"
 _FIELD = re.compile(r"^ +(\w+) = \{(.*)\},?$", flags=re.MULTILINE)
@@ -18,12 +18,13 @@ def shipped(file: str | Path) -> str | None:
     """Returns the name of the shipped recipe that a file is, or that it overrides; None for neither.
 
     Example:
-        >>> shipped(BASE.parent / "simcse_sup.yaml")
-        'simcse_sup'
+        >>> shipped(BASE.parent / "simcse.yaml" / "sup")
+        'simcse/sup'
     """
-    path = Path(file)
+    path, variant = split_variant(file)
     if is_shipped(path):
-        return path.stem if path.stem in recipe_names() else None
+        name = "/".join(filter(None, (path.stem, variant)))
+        return name if name in recipe_names() else None
     found = _OVER.search(path.read_text(encoding="utf-8")) if path.is_file() else None
     return found[1] if found and found[1] in recipe_names() else None
 
@@ -48,7 +49,7 @@ def entry_of(key: str) -> str:
 
 
 def _cited(recipe: str) -> list[str]:
-    text = recipe_file(recipe).read_text(encoding="utf-8")
+    text = recipe_texts()[recipe]
     header = text.partition("\nmodel:")[0]
     found = sorted((header.find(mark), entry) for mark, entry in _entries().items() if mark in header)
     above = _OVER.search(text)

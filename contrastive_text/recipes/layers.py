@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.recipes import is_shipped, recipe_file
+from contrastive_text.recipes import is_shipped, recipe_file, split_variant
 from contrastive_text.recipes.yaml_files import parse_yaml, read_yaml
 
 Config: TypeAlias = dict[str, Any]  # Any: what YAML can hold
 
+VARIANTS = "variants"
+"""Key of a file below which its variants stand by name, each with the options that it overrides."""
 _NAMED_ALONE = frozenset(
     {
         "tasks",
@@ -42,17 +44,30 @@ POOLING = ("pooler", "inference_pooler", "head")
 
 
 def read_config(path: str | Path) -> Config:
-    """Reads a YAML file.
+    """Reads a YAML file without its variants, or what one of them overrides.
+
+    Args:
+        path: The file; of a variant, the file and below it the variant's name: ``mine.yaml/large``.
 
     Raises:
-        ValueError: There is no such file, or it holds something else than names and values.
+        ValueError: There is no such file or variant, or it holds something else than names and values.
     """
-    file = Path(path)
+    file, variant = split_variant(path)
     if not file.exists():
         raise InvalidValueError(f"--config: expected a YAML file, got {path}, which isn't there")
-    content = read_yaml(file, "--config")
+    content = _names_and_values(read_yaml(file, "--config"), str(file))
+    variants = _names_and_values(content.pop(VARIANTS, None), f"{file}: {VARIANTS}")
+    if not variant:
+        return content
+    if variant not in variants:
+        known = ", ".join(variants) or "a file without variants"
+        raise InvalidValueError(f"--config: {file}: expected a variant of {known}, got {variant!r}")
+    return _names_and_values(variants[variant], f"{file}: {VARIANTS}.{variant}")
+
+
+def _names_and_values(content: object, place: str) -> Config:
     if content is not None and not isinstance(content, Mapping):
-        raise InvalidValueError(f"--config: expected names and values in {path}, got {type(content).__name__}")
+        raise InvalidValueError(f"--config: expected names and values in {place}, got {type(content).__name__}")
     return dict(content or {})
 
 
@@ -60,9 +75,10 @@ def read_layers(path: str | Path, apart: bool = False) -> list[Config]:
     """Reads a YAML file with the recipes under it, the lowest first.
 
     Its line ``recipe``, if it has one, names a shipped recipe that it overrides, which may name one in its turn.
+    A variant without that line overrides its file.
 
     Args:
-        path: The file.
+        path: The file, or the path of a variant.
         apart: Whether a shipped recipe's parts for a plain encoder are put under ``PLAIN``, because a run that
             starts from an embedding model has that model's instead.
 
@@ -74,9 +90,12 @@ def read_layers(path: str | Path, apart: bool = False) -> list[Config]:
     is_method = bool(own.pop(METHOD, False))
     if apart and is_shipped(path):
         own = _set_apart(own, is_method)
-    if below is None:
+    file, variant = split_variant(path)
+    if below is not None:
+        file = recipe_file(str(below), f"--config: {path}: recipe")
+    elif not variant:
         return [own]
-    return [*read_layers(recipe_file(str(below), f"--config: {path}: recipe"), apart), own]
+    return [*read_layers(file, apart), own]
 
 
 def _set_apart(recipe: Config, is_method: bool) -> Config:
@@ -104,15 +123,17 @@ def read_recipe(recipe: str | Path) -> Config:
         ValueError: No such recipe, or no such file.
 
     Example:
-        >>> read_recipe("simcse_unsup_roberta_base")["model"]["pooler"]  # of simcse.yaml
+        >>> read_recipe("simcse/unsup_roberta_base")["model"]["pooler"]  # of simcse.yaml
         'CLSPooler'
     """
     return merge(read_layers(layer_file(recipe)))
 
 
 def layer_file(recipe: str | Path) -> Path:
-    """Returns the file of a recipe: a path of YAML, or that of a shipped one's name."""
-    return Path(recipe) if Path(recipe).suffix in (".yaml", ".yml") else recipe_file(str(recipe))
+    """Returns the path of a recipe: one of YAML, with or without a variant below it, or that of a shipped one."""
+    path = Path(recipe)
+    is_file = {path.suffix, path.parent.suffix} & {".yaml", ".yml"}
+    return path if is_file else recipe_file(str(recipe))
 
 
 def merge(layers: Sequence[Config]) -> Config:

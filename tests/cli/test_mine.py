@@ -25,7 +25,7 @@ def test_mined_triples_train_a_model(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "the nearest 1 of all candidates were skipped" in said
     assert "50%" in said and "#" in said and f"rows written to {out}" in said
     assert out.read_text().startswith("anchor\tpositive\tnegative\tpositive_cosine\tnegative_cosine\n")
-    fit = ["fit", "--recipe", "simcse_sup", "--model.encoder.model_name_or_path", model, "--data.train", str(out)]
+    fit = ["fit", "--recipe", "simcse/sup", "--model.encoder.model_name_or_path", model, "--data.train", str(out)]
     fit += ["--data.batch_size", "8", "--data.num_workers", "0", "--trainer.max_steps", "1"]
     fit += ["--trainer.accelerator", "cpu", "--trainer.default_root_dir", str(tmp_path / "run")]
     assert run([*fit, "--trainer.val_check_interval", "1.0", "--export.dirpath", str(tmp_path / "out")]) == 0

@@ -60,5 +60,5 @@ def test_the_texts_that_are_trained_on_are_cleaned_which_is_said_and_no_others(t
 
 
 def test_the_recipes_of_declutr_clean_as_the_authors_do_and_no_other_recipe_does() -> None:
-    assert TextDataModule.from_recipe("declutr_base").task.clean == Clean(collapse=True, leading_blank=True)
+    assert TextDataModule.from_recipe("declutr/base").task.clean == Clean(collapse=True, leading_blank=True)
     assert TextDataModule.from_recipe("simcse").task.clean is None

@@ -21,7 +21,7 @@ def test_every_recipe_has_a_paper_whose_entry_is_whole() -> None:
 
 @pytest.mark.parametrize(
     ("name", "first"),
-    [("simcse", "2104.08821"), ("consert_sup_base", "2105.11741"), ("cs224n_pcgrad", "stanford"), ("x", "")],
+    [("simcse", "2104.08821"), ("consert/sup_base", "2105.11741"), ("cs224n/pcgrad", "stanford"), ("x", "")],
 )
 def test_the_paper_of_a_method_comes_first(name: str, first: str) -> None:
     assert first in "".join(citations([name])[:1])

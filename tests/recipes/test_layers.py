@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,15 +13,15 @@ import yaml
 from contrastive_text.cli import run
 from contrastive_text.cli.configuration import laid_over
 from contrastive_text.cli.words import expand_recipes
-from contrastive_text.recipes import BASE, recipe_file, recipe_names
+from contrastive_text.recipes import BASE, recipe_file, recipe_names, recipe_texts
 from contrastive_text.recipes.layers import read_config, read_layers, read_recipe
 
 
 def test_a_file_lies_over_the_recipe_that_it_names(tmp_path: Path) -> None:
-    own = [read_config(recipe_file(name)) for name in ("simcse", "simcse_sup", "simcse_sup_bert_base")]
-    assert [layer.pop("recipe", None) for layer in own] == [None, "simcse", "simcse_sup"]
-    assert read_layers(recipe_file("simcse_sup_bert_base")) == own
-    (tmp_path / "mine.yaml").write_text("recipe: simcse_sup\ndata: {batch_size: 8}\n")
+    own = [read_config(recipe_file(name)) for name in ("simcse", "simcse/sup", "simcse/sup_bert_base")]
+    assert [layer.pop("recipe", None) for layer in own] == [None, None, "simcse/sup"]
+    assert read_layers(recipe_file("simcse/sup_bert_base")) == own
+    (tmp_path / "mine.yaml").write_text("recipe: simcse/sup\ndata: {batch_size: 8}\n")
     assert read_layers(tmp_path / "mine.yaml") == [*own[:2], {"data": {"batch_size": 8}}]
     (tmp_path / "mine.yaml").write_text("recipe: simsce\n")
     with pytest.raises(ValueError, match=r"mine\.yaml: recipe: expected .*, got 'simsce'; did you mean simcse"):
@@ -66,3 +69,53 @@ def test_an_option_of_another_class_inherits_nothing(option: list[str], place: s
     config, left = laid_over({}, expand_recipes([*option, "--recipe", "clear"]))
     assert config["model"][place] == expected
     assert not left
+
+
+def test_a_variant_resolves_to_what_its_own_file_held_before_methods_became_one_file() -> None:
+    resolved, renamed = (
+        json.loads(Path(__file__).with_name(name).read_text()) for name in ("resolved.json", "renamed.json")
+    )
+    names = {old: renamed.get(old, old) for old in resolved}
+    assert sorted(names.values()) == recipe_names()
+    for old, name in names.items():
+        assert hashlib.sha256(json.dumps(read_recipe(name)).encode()).hexdigest() == resolved[old], name
+
+
+def test_the_names_are_those_of_the_files_and_of_their_variants() -> None:
+    files = {path.stem: yaml.safe_load(path.read_text()) for path in BASE.parent.glob("*.yaml") if path != BASE}
+    variants = {f"{method}/{name}" for method, file in files.items() for name in file.get("variants", {})}
+    assert {*files, *variants} == {*recipe_names()}
+    for name, text in recipe_texts().items():
+        method = name.partition("/")[0]
+        assert {"recipe": method, **read_config(recipe_file(name))} == {"recipe": method, **yaml.safe_load(text)}
+
+
+def test_a_file_of_one_s_own_has_variants_too(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(
+        "recipe: dcl\ndata: {batch_size: 8}\n"
+        "variants: {long: {trainer: {max_epochs: 9}}, other: {recipe: simcse/sup, data: {batch_size: 4}}}\n"
+    )
+    assert read_recipe(mine) == {**read_recipe("dcl"), "data": {"batch_size": 8}}
+    assert read_recipe(mine / "long")["trainer"]["max_epochs"] == 9
+    assert {**read_recipe(mine / "long"), "trainer": 0} == {**read_recipe(mine), "trainer": 0}
+    assert read_recipe(mine / "other")["data"] == {"task": {"pairing": "Given"}, "batch_size": 4}
+    with pytest.raises(ValueError, match=r"mine\.yaml: expected a variant of long, other, got 'short'"):
+        read_recipe(mine / "short")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("clear/dell", r"expected clear alone, or clear/del_span, .*clear/subs_del_word.*, got 'clear/dell'"),
+        ("gist/large", "expected gist alone, or no variant, got 'gist/large'"),
+        ("simcse_sup", "did you mean simcse/sup"),
+    ],
+)
+def test_an_unknown_variant_is_told_the_known_ones(
+    name: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match=expected):
+        recipe_file(name)
+    assert run(["recipes", name]) == 2
+    assert re.search(expected, " ".join(capsys.readouterr().err.split()))

@@ -78,7 +78,7 @@ def test_c11_c12_clear_predicts_the_original_and_uses_cls_without_the_projection
     ],
 )
 def test_unsupervised_simcse_has_the_settings_of_its_readme(name: str, rate: float, batch: int) -> None:
-    config = read_recipe(f"simcse_unsup_{name}")
+    config = read_recipe(f"simcse/unsup_{name}")
     encoder = name.replace("_", "-") + ("-uncased" if name.startswith("bert") else "")
     assert config["model"]["encoder"]["init_args"] == {"model_name_or_path": encoder, "max_length": 32}
     assert (config["model"]["optimizer"]["init_args"]["lr"], config["data"]["batch_size"]) == (rate, batch)
@@ -96,7 +96,7 @@ def test_unsupervised_simcse_has_the_settings_of_its_readme(name: str, rate: flo
 def test_esimcse_has_the_settings_of_its_script_and_is_simcse_else(
     name: str, rate: float, queue: int, dropout: float | None, repeated: float
 ) -> None:
-    own, simcse = read_recipe(f"esimcse_{name}"), read_recipe("simcse")
+    own, simcse = read_recipe(f"esimcse/{name}"), read_recipe("simcse")
     model, objective = own["model"], own["model"]["objectives"]["contrastive"]["init_args"]
     assert model.pop("views") == {"positive": [{"class_path": "RepeatTokens", "init_args": {"rate": repeated}}]}
     keys = {"decay": 0.995, "of": "anchor", "views": False, "dropout": False, "head": "trained"}
@@ -138,7 +138,7 @@ def test_dcl_is_simcse_but_for_the_loss() -> None:
 
 @pytest.mark.parametrize(
     ("name", "loss"),
-    [("rankcse_listnet", ListNet(0.05, guide_temperature=0.025)), ("rankcse_listmle", ListMLE(0.05))],
+    [("rankcse/listnet", ListNet(0.05, guide_temperature=0.025)), ("rankcse/listmle", ListMLE(0.05))],
 )
 def test_rankcse_has_the_settings_of_its_readme_and_one_head(name: str, loss: RankLoss, bert: str) -> None:
     module, config = ContrastiveModule.from_recipe(name, bert), read_recipe(name)
@@ -156,10 +156,10 @@ def test_rankcse_has_the_settings_of_its_readme_and_one_head(name: str, loss: Ra
 @pytest.mark.parametrize(
     ("name", "encoder", "rate"),
     [
-        ("simcse_sup_bert_base", "bert-base-uncased", 5e-5),
-        ("simcse_sup_bert_large", "bert-large-uncased", 1e-5),
-        ("simcse_sup_roberta_base", "roberta-base", 5e-5),
-        ("simcse_sup_roberta_large", "roberta-large", 1e-5),
+        ("simcse/sup_bert_base", "bert-base-uncased", 5e-5),
+        ("simcse/sup_bert_large", "bert-large-uncased", 1e-5),
+        ("simcse/sup_roberta_base", "roberta-base", 5e-5),
+        ("simcse/sup_roberta_large", "roberta-large", 1e-5),
     ],
 )
 def test_supervised_simcse_has_the_settings_of_its_readme(
@@ -176,7 +176,7 @@ def test_supervised_simcse_has_the_settings_of_its_readme(
 
 
 def test_s8_supervised_simcse_keeps_its_head_for_use_and_unsupervised_does_not(bert: str) -> None:
-    kept, thrown_away = (ContrastiveModule.from_recipe(name, bert).eval() for name in ("simcse_sup", "simcse"))
+    kept, thrown_away = (ContrastiveModule.from_recipe(name, bert).eval() for name in ("simcse/sup", "simcse"))
     assert isinstance(kept.head, TanhHead) and not kept.head.train_only
     assert kept.objectives["contrastive"].head is None
     tokenizer = kept.text_tokenizer()
@@ -203,7 +203,7 @@ def test_sbert_reads_the_paper_s_features_of_the_last_layer_s_mean(
 @pytest.mark.parametrize("name", INFERENCE)
 def test_consert_s_first_stages_have_the_settings_of_their_scripts(name: str, bert: str) -> None:
     module, config = built(name, bert), read_recipe(name)
-    joint, paper = name.startswith("consert_joint"), name.endswith("_paper")
+    joint, paper = name.startswith("consert/joint"), name.endswith("_paper")
     assert module.weights == {"inference": 1.0} | ({"contrastive": 0.15} if joint else {})
     assert module.objectives["inference"].classes == NLI_CLASSES
     features = module.objectives["inference"].scorer.linear.in_features / module.encoder.features
@@ -231,10 +231,10 @@ def test_consert_s_first_stages_have_the_settings_of_their_scripts(name: str, be
 @pytest.mark.parametrize(
     ("name", "view", "epochs", "length"),
     [
-        ("consert_sup_unsup_base", "FeatureCutoff(rate=0.1)", 25, 64),
-        ("consert_sup_unsup_large", "FeatureCutoff(rate=0.1)", 10, 64),
-        ("consert_joint_unsup_base", "ShufflePositions(specials=True)", 25, 64),
-        ("consert_joint_unsup_large", "ShufflePositions(specials=True)", 10, 40),
+        ("consert/sup_unsup_base", "FeatureCutoff(rate=0.1)", 25, 64),
+        ("consert/sup_unsup_large", "FeatureCutoff(rate=0.1)", 10, 64),
+        ("consert/joint_unsup_base", "ShufflePositions(specials=True)", 25, 64),
+        ("consert/joint_unsup_large", "ShufflePositions(specials=True)", 10, 40),
     ],
 )
 def test_consert_s_second_stages_alter_one_of_two_views_of_single_texts(
@@ -254,8 +254,8 @@ def test_consert_s_second_stages_alter_one_of_two_views_of_single_texts(
 
 
 def test_two_masked_copies_weigh_as_the_sum_of_two_losses(bert: str) -> None:
-    module, logits = built("clear_mlm_double_mask", bert), nn.Linear(4, 9)
-    assert read_recipe("clear_mlm_double_mask")["data"]["task"]["originals"] == 2
+    module, logits = built("clear/mlm_double_mask", bert), nn.Linear(4, 9)
+    assert read_recipe("clear/mlm_double_mask")["data"]["task"]["originals"] == 2
     hidden, labels = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.arange(6)
 
     def loss(copies: slice) -> float:
@@ -272,8 +272,8 @@ def test_nli_triples_take_the_place_of_given_triples(tmp_path: Path, bert: str) 
     rows = [(text, tiny.TEXTS[i + 8], "entailment") for i, text in enumerate(tiny.TEXTS[:16])]
     rows += [(text, tiny.TEXTS[i + 16], "contradiction") for i, text in enumerate(tiny.TEXTS[:16])]
     file = tiny.write_texts(tmp_path / "nli.tsv", ("premise\thypothesis\tlabel", *map("\t".join, rows)))
-    module = built("simcse_sup", bert)
-    data = TextDataModule.from_recipe("simcse_sup", train=file, pairing=NLITriples(), batch_size=8, num_workers=0)
+    module = built("simcse/sup", bert)
+    data = TextDataModule.from_recipe("simcse/sup", train=file, pairing=NLITriples(), batch_size=8, num_workers=0)
     data.attach(module)
     data.setup("fit")
     batch = next(iter(data.train_dataloader()))

@@ -114,7 +114,7 @@ def settings(folder: Path) -> list[Any]:
     rest_slow(
         [
             ("simcse", "labse", {}, "MeanPooler", True),
-            ("simcse_sup", "labse", {}, "MeanPooler", True),
+            ("simcse/sup", "labse", {}, "MeanPooler", True),
             ("consert", "labse", {}, "MeanPooler", True),
             ("promptbert", "labse", {}, "MaskTokenPooler", False),
             ("tsdae", "labse", {}, "CLSPooler", False),
