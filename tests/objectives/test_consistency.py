@@ -57,12 +57,6 @@ def test_views_that_agree_have_no_loss_and_community_code_would_flatten_them(row
     assert float(anchors.grad.abs().max()) < 1e-13
 
 
-def test_examples_in_another_order_have_the_same_value(rows: Encoded) -> None:
-    places = torch.tensor([2, 0, 3, 1, 6, 4, 7, 5])
-    moved = replace(rows, embeddings=rows.embeddings[places])
-    assert value(moved) == pytest.approx(value(rows), abs=EXACT)
-
-
 def test_the_gradient_agrees_with_finite_differences_also_of_some_rows_at_a_time(
     rows: Encoded, monkeypatch: pytest.MonkeyPatch
 ) -> None:

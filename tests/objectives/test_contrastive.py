@@ -227,14 +227,6 @@ def test_logged_figures_are_those_of_the_vectors() -> None:
     assert logs["uniformity"] < 0
 
 
-def test_logged_figures_carry_no_gradient() -> None:
-    rows = encoded(3)
-    rows.embeddings.requires_grad_()
-    terms = Contrastive()(rows)
-    assert terms.total.requires_grad
-    assert not any(figure.requires_grad for figure in terms.logs.values())
-
-
 def test_a_batch_of_one_example_has_no_loss_and_finite_figures() -> None:
     terms = Contrastive()(encoded(1))
     assert float(terms.total) == 0.0

@@ -9,16 +9,13 @@ from typing import Any
 import pytest
 import reference
 import torch
-import yaml
 from covering import crossed, rest_slow
 from hypothesis import given
 from hypothesis import strategies as st
-from jsonargparse import ArgumentParser
 from processes import of_two_ranks
 from torch import Tensor, nn
 
 from contrastive_text.core.batch import Encoded
-from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.distributed import sum_over_ranks, world_size
 from contrastive_text.core.types import Slot
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
@@ -26,7 +23,6 @@ from contrastive_text.objectives import (
     Contrastive,
     Duplicates,
     NegativesAsHard,
-    Objective,
     PairLabels,
     PositivesOnly,
     SameClass,
@@ -283,38 +279,7 @@ def test_gradients_agree_with_finite_differences(labels: PairLabels, loss: Loss)
     assert torch.autograd.gradcheck(lambda v: objective(replace(rows, embeddings=v)).total, [vectors])
 
 
-@pytest.mark.parametrize("labels", LABELS)
-@given(case=batches(), order=st.randoms(use_true_random=False))
-def test_the_order_of_the_pairs_does_not_matter(
-    labels: PairLabels, case: tuple[list[int], list[int], int], order: object
-) -> None:
-    rows = encoded(case[0], ids=case[1], seed=case[2])
-    n = len(case[0])
-    places = list(range(n))
-    order.shuffle(places)  # type: ignore[attr-defined]  # hypothesis draws a random.Random
-    assert rows.target is not None
-    both = [*places, *(place + n for place in places)]
-    moved = replace(
-        rows, embeddings=rows.embeddings[both], text_ids=rows.text_ids[both], target=rows.target[places]
-    )
-    objective = Contrastive(NTXent(0.2), columns=[Duplicates(), Siblings(), labels])
-    assert value(objective(moved)) == pytest.approx(value(objective(rows)), abs=ROUNDING, rel=ROUNDING)
-
-
 # The parts
-
-
-@pytest.mark.parametrize("labels", LABELS)
-def test_the_command_line_names_labels_by_their_class(labels: PairLabels) -> None:
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(Objective, "objective")
-    short = {"class_path": type(labels).__name__, "init_args": part_spec(labels, "labels")["init_args"]}
-    columns = ["Duplicates", "Siblings", short]
-    text = yaml.safe_dump({"class_path": "Contrastive", "init_args": {"columns": columns}})
-    built = parser.instantiate_classes(parser.parse_object({"objective": yaml.safe_load(text)})).objective
-    spec = part_spec(built, "objective")
-    assert spec == part_spec(Contrastive(columns=[Duplicates(), Siblings(), labels]), "objective")
-    assert yaml.safe_load(yaml.safe_dump(spec)) == spec
 
 
 @pytest.mark.parametrize("weight", [-1.0, math.inf, math.nan])

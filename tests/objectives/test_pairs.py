@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from contrastive_text.core.batch import Encoded
-from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.distributed import sum_over_ranks, world_size
 from contrastive_text.core.types import Slot
 from contrastive_text.heads import MLPHead, TanhHead, share_layers
@@ -348,15 +347,6 @@ def test_gradients_agree_with_finite_differences(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_the_order_of_pairs_does_not_matter(name: str) -> None:
-    objective, vectors, order = built(OBJECTIVES[name]()), some(5), [3, 0, 4, 2, 1]
-    before = objective(pairs(vectors, TARGET)).total.item()
-    changed = torch.cat([vectors[:5][order], vectors[5:][order]])
-    after = objective(pairs(changed, [TARGET[i] for i in order])).total.item()
-    assert after == pytest.approx(before, abs=ROUNDING)
-
-
-@pytest.mark.parametrize("name", OBJECTIVES)
 def test_autocast_leaves_predictions_in_float32(name: str) -> None:
     objective = built(OBJECTIVES[name](), features=32).float()
     rows = pairs(some(8, width=32).float(), None)
@@ -365,14 +355,6 @@ def test_autocast_leaves_predictions_in_float32(name: str) -> None:
         inside = objective.predict(rows)
         assert (rows.embeddings @ torch.eye(32)).dtype == torch.bfloat16  # autocast was on
     assert torch.equal(inside, outside)
-
-
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_half_precision_weights_and_vectors_give_float32(name: str) -> None:
-    objective = built(OBJECTIVES[name](), features=32).bfloat16()
-    terms = objective(pairs(some(5, width=32).bfloat16().requires_grad_(), TARGET))
-    terms.total.backward()
-    assert terms.total.dtype == torch.float32
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
@@ -404,16 +386,6 @@ def test_arguments_that_cannot_be_are_refused(make: Any) -> None:
         make(head=TanhHead(train_only=False))
     with pytest.raises(ValueError, match=r"\.view: expected the number of a view, 1 or more, got 0"):
         make(view=0)
-
-
-def test_they_are_written_as_the_arguments_that_make_them_again() -> None:
-    classes = part_spec(PairClassification([0, 1], scorer=BilinearScorer(), task="quora"), "objective")
-    assert classes["init_args"] | {"scorer": None} == {
-        "classes": [0, 1], "scorer": None, "head": None, "view": 1, "task": "quora",
-    }  # fmt: skip
-    assert classes["init_args"]["scorer"]["class_path"].endswith("BilinearScorer")
-    scores = part_spec(PairRegression(loss=CoSENT(0.1)), "objective")
-    assert scores["init_args"]["loss"]["init_args"] == {"temperature": 0.1}
 
 
 # Two gloo processes against one.

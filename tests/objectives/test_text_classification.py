@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from contrastive_text.core.batch import Encoded
-from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.types import Slot
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.objectives import TextClassification
@@ -64,21 +63,6 @@ def test_two_texts_by_hand() -> None:
     # Probabilities 3/4 and 1/4 of the first text, of which the second class is right; 1/2 of the second.
     expected = -math.log(1 / 4) - math.log(1 / 2)
     assert objective(texts(vectors, [1.0, 0.0])).total.item() == pytest.approx(expected, abs=ROUNDING)
-
-
-def test_the_order_of_texts_does_not_matter() -> None:
-    vectors = torch.randn(5, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    target = [2.0, 0.0, 1.0, 1.0, 2.0]
-    objective = built(TextClassification(3), features=4)
-    order = [3, 0, 4, 2, 1]
-    before, after = (
-        objective(texts(vectors, target)),
-        objective(texts(vectors[order], [target[i] for i in order])),
-    )
-    assert after.total.item() == pytest.approx(before.total.item(), abs=ROUNDING)
-    assert torch.equal(
-        objective.predict(texts(vectors, None))[order], objective.predict(texts(vectors[order], None))
-    )
 
 
 @pytest.mark.parametrize("head", [None, MLPHead(hidden_features=4, out_features=3)])
@@ -161,11 +145,6 @@ def test_its_target_is_its_classes_and_predictions_become_their_names() -> None:
     assert TextClassification([1, 2, 3]).target.names == ("1", "2", "3")
     with pytest.raises(ValueError, match=r"TextClassification\.classes: expected two classes or more"):
         TextClassification(1)
-
-
-def test_it_is_written_as_the_arguments_that_make_it_again() -> None:
-    spec = part_spec(TextClassification(["a", "b"], view=2, task="sst"), "objective")
-    assert spec["init_args"] == {"classes": ["a", "b"], "head": None, "view": 2, "task": "sst"}
 
 
 def test_it_asks_to_be_built_first() -> None:

@@ -1,0 +1,372 @@
+"""Properties that every public objective and every public column part has.
+
+Objectives are those of ``objective_cases``, each with the vectors that its training step gives it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import parts
+import pytest
+import queues
+import torch
+import yaml
+from executions import EXAMPLES, Execution, batch_of, module_of, part_of
+from jsonargparse import ArgumentParser
+from objective_cases import CASES
+from torch import Tensor
+
+from contrastive_text import objectives
+from contrastive_text.core.batch import Encoded
+from contrastive_text.core.config.specs import part_spec
+from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon
+from contrastive_text.objectives import (
+    ColumnPart,
+    Contrastive,
+    DenoisingDecoder,
+    Duplicates,
+    FalseNegatives,
+    MaskBatch,
+    MaskedLM,
+    Matryoshka,
+    Momentum,
+    NegativesAsHard,
+    Objective,
+    PairClassification,
+    PairRegression,
+    PositivesOnly,
+    Queue,
+    RankDistillation,
+    ReplacedTokens,
+    SameClass,
+    Siblings,
+    SignedPairs,
+    Terms,
+    TextClassification,
+    TextRegression,
+    VectorDistillation,
+)
+
+EXACT = 1e-10
+"""The promise of every way to compute a step, in float64."""
+
+NAMES = [(case, name) for case, each in CASES.items() for name in each.objectives({})]
+every_objective = pytest.mark.parametrize(("case", "name"), NAMES)
+
+# Column parts: class -> parts with other options.
+COLUMNS: dict[type[ColumnPart], list[Callable[[], ColumnPart]]] = {
+    Duplicates: [Duplicates],
+    Siblings: [Siblings, lambda: Siblings("positive"), lambda: Siblings("positive", joined="sum")],
+    SameClass: [lambda: SameClass(2), lambda: SameClass(["bad", "good"])],
+    FalseNegatives: [lambda: FalseNegatives("teacher"), lambda: FalseNegatives("teacher", 0.3, 0.1)],
+    MaskBatch: [MaskBatch],
+    Queue: [lambda: Queue(5)],
+    Momentum: [lambda: Momentum(0.5, of=["positive", "negative"]), lambda: Momentum(of="anchor", views=False)],
+    PositivesOnly: [PositivesOnly],
+    NegativesAsHard: [NegativesAsHard],
+    SignedPairs: [SignedPairs, lambda: SignedPairs(0.5, bound=3.0)],
+}
+PARTS = [make for each in COLUMNS.values() for make in each]
+LOSSES: dict[str, Callable[[], Loss]] = {
+    "InfoNCE": lambda: InfoNCE(0.2),
+    "NTXent": lambda: NTXent(0.2),
+    "SupCon": lambda: SupCon(0.2),
+}
+
+
+def described(each: object) -> str:
+    """A part as its class and options, for the name of a test."""
+    made = each() if callable(each) else each
+    if not isinstance(made, ColumnPart):
+        return str(each)
+    return f"{type(made).__name__}{[*part_spec(made, 'part').get('init_args', {}).values()] or ''}"
+
+
+def inner(objective: Objective) -> Objective:
+    """The objective that is computed at each width."""
+    return objective.objective if isinstance(objective, Matryoshka) else objective
+
+
+def every_case() -> list[Objective]:
+    return [each for case in CASES.values() for each in case.objectives({}).values()]
+
+
+def test_every_public_objective_has_an_entry() -> None:
+    found = {type(each) for objective in every_case() for each in (objective, inner(objective))}
+    assert parts.public_parts(objectives, Objective) == found
+
+
+def test_every_public_column_part_has_an_entry() -> None:
+    chains = [each.columns for objective in every_case() if isinstance(each := inner(objective), Contrastive)]
+    public = parts.public_parts(objectives, ColumnPart)
+    assert public == {*COLUMNS}
+    assert public == {type(part) for chain in chains for part in chain}
+    assert all(type(make()) is cls for cls, makes in COLUMNS.items() for make in makes)
+
+
+# Plain data
+
+
+@every_objective
+def test_an_objective_is_made_again_from_its_arguments_and_from_yaml(case: str, name: str) -> None:
+    objective = CASES[case].objectives({})[name]
+    parts.check_part(objective)
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(Objective, "objective")
+    spec = part_spec(objective, "objective")
+    text = yaml.safe_dump({"objective": spec})
+    built = parser.instantiate_classes(parser.parse_object(yaml.safe_load(text))).objective
+    assert part_spec(built, "objective") == spec
+
+
+@pytest.mark.parametrize("make", PARTS, ids=described)
+def test_a_column_part_is_made_again_from_its_arguments_and_its_short_name(
+    make: Callable[[], ColumnPart],
+) -> None:
+    part = make()
+    parts.check_part(part)
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--columns", type=list[ColumnPart])
+    short = {
+        "class_path": type(part).__name__,
+        **{k: v for k, v in part_spec(part, "").items() if k == "init_args"},
+    }
+    [built] = parser.instantiate_classes(parser.parse_object({"columns": [short]})).columns
+    assert part_spec(built, "part") == part_spec(part, "part")
+
+
+# Values
+
+
+@dataclass(frozen=True)
+class Taken:
+    """An objective of a module, and the vectors that it has got in each step."""
+
+    objective: Objective
+    steps: list[Encoded]
+
+
+def taken(case: str, name: str, steps: int = 2, examples: slice = slice(EXAMPLES)) -> Taken:
+    """An objective after some steps of training on some examples of each batch; its weights stay."""
+    module = module_of(Execution(case, "no views", "padded", "whole", "dense", "one process"))
+    objective, seen = module.objective_parts()[name], []
+
+    def note(_: object, inputs: tuple[Encoded]) -> None:
+        rows = inputs[0]
+        hidden = None if rows.masked_hidden is None else rows.masked_hidden.detach()
+        seen.append(replace(rows, embeddings=rows.embeddings.detach(), masked_hidden=hidden))
+
+    handle = objective.register_forward_pre_hook(note)
+    for step in range(steps):
+        module.training_step(part_of(batch_of(CASES[case], "no views", step), examples), step)
+    handle.remove()
+    return Taken(objective, seen)
+
+
+def same(one: Any, other: Any) -> bool:  # Any: of a state dict
+    """Whether two states are equal, number by number."""
+    if isinstance(one, Tensor):
+        return isinstance(other, Tensor) and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(each, other[key]) for key, each in one.items())
+    return bool(one == other)
+
+
+def copied(objective: Objective) -> dict[str, Any]:  # Any: of a state dict
+    """The state dict as a checkpoint holds it."""
+    file = io.BytesIO()
+    torch.save(objective.state_dict(), file)
+    file.seek(0)
+    loaded: dict[str, Any] = torch.load(file, weights_only=True)
+    return loaded
+
+
+@every_objective
+def test_evaluation_has_one_value_and_touches_no_state(case: str, name: str) -> None:
+    found = taken(case, name)
+    objective, rows = found.objective.eval(), found.steps[-1]
+    before, values = copied(objective), [objective(rows) for _ in range(2)]
+    assert torch.equal(values[0].total, values[1].total)
+    assert same(dict(values[0].logs), dict(values[1].logs))
+    assert not any(each.requires_grad for each in values[0].logs.values())
+    assert same(copied(objective), before)
+
+
+def gradients(objective: Objective, rows: Encoded) -> tuple[Terms, list[Tensor]]:
+    """The terms of some rows, and the gradients of vectors and weights that have any."""
+    vectors = rows.embeddings.clone().requires_grad_()
+    hidden = None if rows.masked_hidden is None else rows.masked_hidden.clone().requires_grad_()
+    terms = objective(replace(rows, embeddings=vectors, masked_hidden=hidden))
+    objective.zero_grad()
+    if terms.total.requires_grad:
+        terms.total.backward()
+    leaves = [vectors, *objective.parameters(), *([] if hidden is None else [hidden])]
+    return terms, [each.grad for each in leaves if each.grad is not None]
+
+
+@every_objective
+def test_gradients_are_finite_also_of_a_zero_vector_and_of_equal_vectors(case: str, name: str) -> None:
+    found = taken(case, name)
+    rows = found.steps[-1]
+    zero, equal = rows.embeddings.clone(), rows.embeddings[:1].expand_as(rows.embeddings)
+    zero[0] = 0.0
+    for vectors in (rows.embeddings, zero, equal):
+        terms, reached = gradients(found.objective, replace(rows, embeddings=vectors))
+        assert reached
+        assert all(each.isfinite().all() for each in (terms.total, *terms.logs.values(), *reached))
+
+
+@every_objective
+def test_an_objective_goes_on_from_its_state_dict(case: str, name: str) -> None:
+    first, other = taken(case, name), taken(case, name, steps=1)
+    with torch.no_grad():
+        for weight in other.objective.parameters():
+            weight.add_(1.0)
+    state = copied(first.objective)
+    other.objective.load_state_dict(state)
+    assert same(copied(other.objective), state)
+    rows = first.steps[-1]
+    # Each momentum encoder finds its vectors by itself.
+    own: dict[object, Encoded] = {}
+    if first.objective.keys is not None:
+        own[other.objective.keys] = rows.keys[first.objective.keys]
+    terms, reached = gradients(first.objective, rows)
+    again, reached_again = gradients(other.objective, replace(rows, keys=own))
+    assert torch.equal(terms.total, again.total)
+    torch.testing.assert_close(reached_again, reached, rtol=0, atol=0)
+
+
+@every_objective
+def test_the_order_of_examples_does_not_matter(case: str, name: str) -> None:
+    found = taken(case, name)
+    objective, order = found.objective, torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(0))
+    if objective.reads_tokens:
+        pytest.skip("reads tokens, which stay in their order")
+
+    def moved(rows: Encoded) -> Encoded:
+        places = (torch.arange(len(rows.slots)).unsqueeze(1) * EXAMPLES + order).flatten()
+        return replace(
+            rows,
+            embeddings=rows.embeddings[places],
+            text_ids=rows.text_ids[places],
+            target=None if rows.target is None else rows.target[order],
+            guides={guide: each[places] for guide, each in rows.guides.items()},
+            keys={settings: moved(each) for settings, each in rows.keys.items()},
+        )
+
+    one, other = (objective(rows).total for rows in (found.steps[-1], moved(found.steps[-1])))
+    torch.testing.assert_close(other, one, rtol=EXACT, atol=EXACT)
+
+
+@every_objective
+def test_half_precision_gives_float32(case: str, name: str) -> None:
+    found = taken(case, name)
+    rows, keys = found.steps[-1], found.steps[-1].keys
+    if not rows.slots or found.objective.reads_tokens or found.objective.needs_token_logits:
+        pytest.skip("reads vectors of a network, which stay in float64")
+    halves = {each: replace(key, embeddings=key.embeddings.bfloat16()) for each, key in keys.items()}
+    target = None if rows.target is None else rows.target.float()
+    rows = replace(rows, embeddings=rows.embeddings.bfloat16(), target=target, keys=halves)
+    terms = found.objective.bfloat16().eval()(rows)
+    assert terms.total.dtype == torch.float32
+    assert terms.total.isfinite()
+
+
+BY_ROW = (
+    PairClassification, TextClassification, TextRegression, VectorDistillation, MaskedLM, ReplacedTokens,
+    DenoisingDecoder,
+)  # fmt: skip
+"""Objectives that compare no example with another."""
+
+
+def is_by_row(objective: Objective) -> bool:
+    """Whether the terms of an example depend on no other example in evaluation."""
+    if isinstance(objective, PairRegression):
+        return not objective.loss.whole_batch
+    if isinstance(objective, RankDistillation):
+        return objective.among == "own"
+    # The other objective's projector has statistics of the training batch.
+    return isinstance(objective, BY_ROW) and objective.head_of is None
+
+
+@every_objective
+def test_terms_of_two_parts_add_up_exactly_if_no_example_is_compared_with_another(case: str, name: str) -> None:
+    whole, *halves = (
+        taken(case, name, 1, examples) for examples in (slice(EXAMPLES), slice(5), slice(5, EXAMPLES))
+    )
+    value, *of_parts = (each.objective.eval()(each.steps[0]) for each in (whole, *halves))
+    total = sum(float(each.total.detach()) for each in of_parts)
+    by_row = is_by_row(whole.objective)
+    assert (total == pytest.approx(float(value.total.detach()), rel=EXACT, abs=EXACT)) == by_row
+    if by_row:
+        assert sum(int(each.count) for each in of_parts) == int(value.count)
+
+
+@every_objective
+def test_the_summary_says_the_number_of_negatives_if_there_are_any(case: str, name: str) -> None:
+    objective = CASES[case].objectives({})[name]
+    said = objective.describe_negatives(batch_size=64, positives=1, negatives=1)
+    if isinstance(inner(objective), Contrastive):
+        assert said is not None
+        number, counts = re.match(r"(?:at most )?([\d,]+) per anchor[^:]*: ([^;]+)", said).groups()  # type: ignore[union-attr]  # it matches
+        kinds = re.findall(r"(?:^|, )([\d,]+) ", counts)
+        assert int(number.replace(",", "")) == sum(int(kind.replace(",", "")) for kind in kinds) > 0
+    else:
+        assert said is None or "none" in said
+
+
+# Chains of column parts
+
+
+def chain_of(loss: str, makes: list[Callable[[], ColumnPart]]) -> Contrastive | None:
+    """An objective of a chain; None if its parts exclude each other."""
+    try:
+        return Contrastive(LOSSES[loss](), columns=[make() for make in makes])
+    except ValueError:
+        return None
+
+
+def trained(objective: Contrastive) -> list[float]:
+    """The losses of three steps, of which texts recur."""
+    steps = []
+    for seed in range(3):
+        ids = [(seed + 3 * i * i) % 11 for i in range(15)]
+        rows = queues.batch(5, seed, ids=ids, hard=True, classes=True).encoded
+        other = queues.batch(5, seed + 9, ids=ids, hard=True).encoded
+        rows = replace(rows, guides={"teacher": other.embeddings.roll(1, dims=0)})
+        if isinstance(momentum := objective.part(Momentum), Momentum):
+            kept = [i for i, slot in enumerate(other.slots) if slot.role in momentum.roles]
+            keys = Encoded(
+                other.embeddings.reshape(3, 5, -1)[kept].flatten(0, 1),
+                tuple(other.slots[i] for i in kept),
+                other.text_ids.reshape(3, 5)[kept].flatten(),
+            )
+            rows = replace(rows, keys={momentum: keys})
+        steps.append(rows)
+    losses = []
+    for rows in steps:
+        losses.append(queues.value(objective(rows)))
+        objective.finish_step()
+    return losses
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_order_of_column_parts_changes_neither_the_loss_nor_what_is_kept(loss: str) -> None:
+    compared = 0
+    for further in combinations([make for make in PARTS if type(make()) is not Duplicates], 2):
+        chain = [Duplicates, *further, *([lambda: SameClass(2)] if loss == "SupCon" else [])]
+        one, other = chain_of(loss, chain), chain_of(loss, chain[::-1])
+        assert (one is None) == (other is None), [described(make) for make in chain]
+        if one is None or other is None:
+            continue
+        compared += 1
+        assert trained(one) == pytest.approx(trained(other), rel=EXACT, abs=EXACT), [
+            described(make) for make in chain
+        ]
+    assert compared >= 8
