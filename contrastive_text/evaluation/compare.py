@@ -24,7 +24,6 @@ from contrastive_text.evaluation.retrieval import query_scores
 from contrastive_text.evaluation.sts import check_setting, pair_cosines, score_tasks
 from contrastive_text.evaluation.sts_data import STSPairs
 from contrastive_text.metrics import FIGURES
-from contrastive_text.metrics.agreement import linear_cka, neighbour_overlap
 from contrastive_text.metrics.bootstrap import (
     PairedBootstrap,
     check_resamples,
@@ -32,6 +31,7 @@ from contrastive_text.metrics.bootstrap import (
     paired_bootstrap_mean,
     paired_bootstrap_spearman,
 )
+from contrastive_text.metrics.neighbours import linear_cka, neighbour_overlap
 
 NEIGHBOURS = 10
 """Nearest neighbours of a text that two models may have in common."""
@@ -201,7 +201,7 @@ def compare(
     The difference of two scores has a percentile interval from the paired bootstrap over test rows (see
     ``metrics.bootstrap``): all models are scored on the same resamples, and pairs are drawn within their sub-sets
     where the setting takes a mean over these. The mean over tasks takes these for independent. How alike vectors
-    are (see ``metrics.agreement``) needs no gold scores.
+    are (see ``metrics.neighbours``) needs no gold scores.
 
     Args:
         models: Name -> encoder; the first is the baseline.

@@ -29,7 +29,7 @@ from contrastive_text.evaluation.sts import pair_vectors, score_tasks
 from contrastive_text.evaluation.sts_data import STSPairs
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.metrics import exact_similarity, spearman
-from contrastive_text.metrics.spread import NEIGHBOURS
+from contrastive_text.metrics.neighbours import NEIGHBOURS
 from contrastive_text.metrics.verdicts import collapse
 from contrastive_text.poolers import FirstLastPooler, LastTwoPooler, MeanPooler
 

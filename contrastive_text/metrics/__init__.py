@@ -1,22 +1,10 @@
 """Metrics of sentence vectors: pure functions, and torchmetrics classes over them."""
 
-from contrastive_text.metrics.agreement import guide_agreement, linear_cka, neighbour_overlap
 from contrastive_text.metrics.bootstrap import (
     PairedBootstrap,
     holm,
     paired_bootstrap_mean,
     paired_bootstrap_spearman,
-)
-from contrastive_text.metrics.functional import (
-    alignment,
-    answer_ranks,
-    effective_rank,
-    in_batch_accuracy,
-    mean_cosine,
-    off_diagonal,
-    positive_pairs,
-    spectrum,
-    uniformity,
 )
 from contrastive_text.metrics.geometry import (
     Alignment,
@@ -25,21 +13,48 @@ from contrastive_text.metrics.geometry import (
     MeanCosine,
     PositiveAlignment,
     Uniformity,
+    alignment,
+    effective_rank,
+    iso_score,
+    mean_cosine,
+    off_diagonal,
+    positive_pairs,
+    spectrum,
+    uniformity,
 )
-from contrastive_text.metrics.neighbours import nearest_neighbour_accuracy
-from contrastive_text.metrics.predictions import F1, Matthews, Spearman, f1, further_metrics, matthews
-from contrastive_text.metrics.ranking import FIGURES, ranking_scores
-from contrastive_text.metrics.retrieval import RetrievalScores, paired_retrieval
+from contrastive_text.metrics.neighbours import (
+    Hubs,
+    guide_agreement,
+    hubness,
+    k_occurrences,
+    linear_cka,
+    nearest_neighbour_accuracy,
+    nearest_similarity,
+    neighbour_overlap,
+)
+from contrastive_text.metrics.retrieval import (
+    FIGURES,
+    RetrievalScores,
+    answer_ranks,
+    in_batch_accuracy,
+    paired_retrieval,
+    ranking_scores,
+)
 from contrastive_text.metrics.similarity import (
+    F1,
+    Matthews,
     PearsonSimilarity,
+    Spearman,
     SpearmanSimilarity,
     average_ranks,
     exact_similarity,
+    f1,
+    further_metrics,
+    matthews,
     pair_similarity,
     pearson,
     spearman,
 )
-from contrastive_text.metrics.spread import Hubs, hubness, iso_score, k_occurrences, nearest_similarity
 
 __all__ = [
     "F1",

@@ -16,8 +16,8 @@ from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.compare import ModelComparison, compare
 from contrastive_text.evaluation.sts import aggregate, pair_cosines
 from contrastive_text.evaluation.sts_data import STSPairs
-from contrastive_text.metrics.agreement import linear_cka, neighbour_overlap
 from contrastive_text.metrics.bootstrap import holm
+from contrastive_text.metrics.neighbours import linear_cka, neighbour_overlap
 from contrastive_text.poolers import MeanPooler
 
 MISSING = "expected sts13.test.tsv, found none"

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from contrastive_text.metrics import functional
-from contrastive_text.metrics.agreement import guide_agreement, linear_cka, neighbour_overlap
+from contrastive_text.metrics import geometry
+from contrastive_text.metrics.neighbours import guide_agreement, linear_cka, neighbour_overlap
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -97,7 +97,7 @@ def test_the_overlap_is_that_of_the_sets_of_neighbours(k: int) -> None:
 def test_blocks_of_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = draw(23, 4), draw(23, 6, seed=1)
     whole = neighbour_overlap(x, y)
-    monkeypatch.setattr(functional, "_BLOCK_VALUES", 100)  # four rows at a time
+    monkeypatch.setattr(geometry, "_BLOCK_VALUES", 100)  # four rows at a time
     assert float(neighbour_overlap(x, y)) == pytest.approx(float(whole), abs=1e-12)  # order of a float64 sum
 
 

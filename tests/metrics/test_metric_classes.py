@@ -1,29 +1,12 @@
 """The torchmetrics classes: batches, resets and ranks give the value of all pairs together."""
 
-import copy
-import pickle
-
 import pytest
 import torch
 
 from contrastive_text.metrics import (
     Alignment,
-    EffectiveRank,
-    IsoScore,
-    MeanCosine,
-    PearsonSimilarity,
-    PositiveAlignment,
     SpearmanSimilarity,
     Uniformity,
-    alignment,
-    effective_rank,
-    exact_similarity,
-    iso_score,
-    mean_cosine,
-    pearson,
-    positive_pairs,
-    spearman,
-    uniformity,
 )
 
 
@@ -32,65 +15,6 @@ def normal(*shape, seed=0):
 
 
 U, V, TARGET = normal(11, 4, seed=1), normal(11, 4, seed=2), normal(11, seed=3)
-POSITIVE = positive_pairs(TARGET)
-CASES = {
-    "alignment": (Alignment(), (U, V), alignment(U, V)),
-    "alignment, power 1": (Alignment(alpha=1.0), (U, V), alignment(U, V, alpha=1.0)),
-    "alignment of positives": (PositiveAlignment(), (U, V, TARGET), alignment(U[POSITIVE], V[POSITIVE])),
-    "effective rank": (EffectiveRank(), (U,), effective_rank(U)),
-    "iso score": (IsoScore(), (U,), iso_score(U)),
-    "mean cosine": (MeanCosine(), (U,), mean_cosine(U)),
-    "pearson": (PearsonSimilarity(), (U, V, TARGET), 100 * pearson(exact_similarity(U, V), TARGET)),
-    "spearman": (SpearmanSimilarity(), (U, V, TARGET), 100 * spearman(exact_similarity(U, V), TARGET)),
-    "uniformity": (Uniformity(), (U,), uniformity(U)),
-    "uniformity, t 3": (Uniformity(t=3.0), (U,), uniformity(U, t=3.0)),
-}
-
-
-@pytest.fixture(params=CASES, name="case")
-def fixture_case(request):
-    metric, inputs, expected = CASES[request.param]
-    return copy.deepcopy(metric), inputs, expected
-
-
-def test_uneven_batches_give_the_value_of_the_whole(case):
-    metric, inputs, expected = case
-    for part in zip(*(tensor.split([5, 1, 5]) for tensor in inputs), strict=True):
-        metric.update(*part)
-    torch.testing.assert_close(metric.compute(), expected)
-
-
-def test_a_reset_forgets_all_batches(case):
-    metric, inputs, expected = case
-    metric.update(*(tensor * 2 + 1 for tensor in inputs))
-    metric.reset()
-    metric.update(*inputs)
-    torch.testing.assert_close(metric.compute(), expected)
-
-
-def test_two_ranks_give_the_value_of_the_whole(case):
-    # As torchmetrics synchronises: "sum" states are added, "cat" states concatenated in rank order.
-    metric, inputs, expected = case
-    other = copy.deepcopy(metric)
-    metric.update(*(tensor[:4] for tensor in inputs))
-    other.update(*(tensor[4:] for tensor in inputs))
-    for name, reduction in metric._reductions.items():
-        mine, theirs = getattr(metric, name), getattr(other, name)
-        both = torch.cat(mine + theirs) if isinstance(mine, list) else reduction(torch.stack([mine, theirs]))
-        setattr(metric, name, both)
-    torch.testing.assert_close(metric.compute(), expected)
-
-
-def test_a_pickled_metric_gives_the_same_value(case):
-    metric, inputs, expected = case
-    metric.update(*inputs)
-    torch.testing.assert_close(pickle.loads(pickle.dumps(metric)).compute(), expected)
-
-
-def test_states_hold_no_graph(case):
-    metric, inputs, _ = case
-    metric.update(*(tensor.clone().requires_grad_() for tensor in inputs))
-    assert not metric.compute().requires_grad
 
 
 def test_e2_ties_take_average_ranks():

@@ -1,0 +1,250 @@
+"""Properties that every public metric has: functions of vectors, other functions, and torchmetrics classes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from contrastive_text import metrics
+from contrastive_text.core.targets import Classes
+from contrastive_text.metrics import (
+    F1,
+    Alignment,
+    EffectiveRank,
+    IsoScore,
+    Matthews,
+    MeanCosine,
+    PairedBootstrap,
+    PearsonSimilarity,
+    PositiveAlignment,
+    Spearman,
+    SpearmanSimilarity,
+    Uniformity,
+    alignment,
+    answer_ranks,
+    average_ranks,
+    effective_rank,
+    exact_similarity,
+    f1,
+    further_metrics,
+    guide_agreement,
+    holm,
+    hubness,
+    in_batch_accuracy,
+    iso_score,
+    k_occurrences,
+    linear_cka,
+    matthews,
+    mean_cosine,
+    nearest_neighbour_accuracy,
+    nearest_similarity,
+    neighbour_overlap,
+    off_diagonal,
+    pair_similarity,
+    paired_bootstrap_mean,
+    paired_bootstrap_spearman,
+    paired_retrieval,
+    pearson,
+    positive_pairs,
+    ranking_scores,
+    spearman,
+    spectrum,
+    uniformity,
+)
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+N = 15
+LABELS = torch.arange(N) % 3
+# Functions of vectors that are paired or alone, (N, D): name -> the figure, a number or a row of numbers.
+OF_VECTORS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "alignment": alignment,
+    "uniformity": lambda x, _: uniformity(x),
+    "effective_rank": lambda x, _: effective_rank(x),
+    "spectrum": lambda x, _: spectrum(x),
+    "mean_cosine": lambda x, _: mean_cosine(x),
+    "iso_score": lambda x, _: iso_score(x),
+    "hubness": lambda x, _: torch.tensor(hubness(x, k=3)),
+    "k_occurrences": lambda x, _: k_occurrences(x, k=3).sort().values,
+    "nearest_similarity": lambda x, _: nearest_similarity(x).sort().values,
+    "nearest_neighbour_accuracy": lambda x, _: torch.tensor(nearest_neighbour_accuracy(x, LABELS[: len(x)], k=1)),
+    "neighbour_overlap": lambda x, y: neighbour_overlap(x, y, k=3),
+    "linear_cka": linear_cka,
+    "pair_similarity": lambda x, y: pair_similarity(x, y).sort().values,
+    "exact_similarity": lambda x, y: exact_similarity(x, y).sort().values,
+    "answer_ranks": lambda x, y: answer_ranks(x, y, torch.arange(len(x))).sort().values,
+    "in_batch_accuracy": lambda x, y: in_batch_accuracy(x, y, torch.arange(len(x))),
+    "paired_retrieval": lambda x, y: torch.tensor(paired_retrieval(x, y)),
+    "off_diagonal": lambda x, _: off_diagonal(x),
+}
+U, V, TARGET = normal(11, 4, seed=1), normal(11, 4, seed=2), normal(11, seed=3)
+CLASSES, SCORES = torch.arange(11) % 2, normal(11, 2, seed=4)
+# Other functions: name -> their inputs.
+OF_VALUES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "spearman": (spearman, (U[:, 0], V[:, 0])),
+    "pearson": (pearson, (U[:, 0], V[:, 0])),
+    "average_ranks": (average_ranks, (TARGET.round(),)),
+    "positive_pairs": (positive_pairs, (TARGET,)),
+    "f1": (f1, (SCORES.argmax(dim=1), CLASSES)),
+    "matthews": (matthews, (SCORES.argmax(dim=1), CLASSES)),
+    "guide_agreement": (guide_agreement, (U, V, torch.eye(11, 4) > 0)),
+    "ranking_scores": (ranking_scores, (torch.arange(100).expand(2, 100), [{3: 1.0}, {0: 2.0, 9: 1.0}])),
+    "holm": (holm, ([0.01, 0.04, 0.03],)),
+    "further_metrics": (lambda target: [*further_metrics(target)], (Classes(("no", "yes")),)),
+    "paired_bootstrap_mean": (
+        lambda *values: paired_bootstrap_mean(*values, resamples=20, generator=torch.Generator().manual_seed(0)),
+        (U[:, 0], V[:, 0]),
+    ),
+    "paired_bootstrap_spearman": (
+        lambda *values: paired_bootstrap_spearman(
+            *values, resamples=20, generator=torch.Generator().manual_seed(0)
+        ),
+        (U[:, 0], V[:, 0], TARGET),
+    ),
+}
+POSITIVE = positive_pairs(TARGET)
+# Classes: a metric, its inputs, and its value from the function under it.
+CLASSES_OF_METRICS: dict[str, tuple[Metric, tuple[Tensor, ...], Tensor]] = {
+    "Alignment": (Alignment(), (U, V), alignment(U, V)),
+    "Alignment, power 1": (Alignment(alpha=1.0), (U, V), alignment(U, V, alpha=1.0)),
+    "PositiveAlignment": (PositiveAlignment(), (U, V, TARGET), alignment(U[POSITIVE], V[POSITIVE])),
+    "EffectiveRank": (EffectiveRank(), (U,), effective_rank(U)),
+    "IsoScore": (IsoScore(), (U,), iso_score(U)),
+    "MeanCosine": (MeanCosine(), (U,), mean_cosine(U)),
+    "Uniformity": (Uniformity(), (U,), uniformity(U)),
+    "Uniformity, t 3": (Uniformity(t=3.0), (U,), uniformity(U, t=3.0)),
+    "PearsonSimilarity": (PearsonSimilarity(), (U, V, TARGET), 100 * pearson(exact_similarity(U, V), TARGET)),
+    "SpearmanSimilarity": (SpearmanSimilarity(), (U, V, TARGET), 100 * spearman(exact_similarity(U, V), TARGET)),
+    "F1": (F1(), (SCORES, CLASSES), f1(SCORES.argmax(dim=1), CLASSES)),
+    "Matthews": (Matthews(), (SCORES, CLASSES), matthews(SCORES.argmax(dim=1), CLASSES)),
+    "Spearman": (Spearman(), (SCORES[:, 0], TARGET), spearman(SCORES[:, 0], TARGET)),
+}
+of_vectors = pytest.mark.parametrize("name", OF_VECTORS)
+every_class = pytest.mark.parametrize("name", CLASSES_OF_METRICS)
+RECORDS = {"Hubs", "PairedBootstrap", "RetrievalScores"}
+"""Results of functions."""
+
+
+def test_every_public_metric_has_an_entry() -> None:
+    public = {name for name in metrics.__all__ if callable(vars(metrics)[name])} - RECORDS
+    classes = {name.partition(",")[0] for name in CLASSES_OF_METRICS}
+    assert public == {*OF_VECTORS, *OF_VALUES} | classes
+    assert all(type(each[0]).__name__ == name.partition(",")[0] for name, each in CLASSES_OF_METRICS.items())
+    assert all(">>> " in str(vars(metrics)[name].__doc__) for name in public)
+
+
+# Functions
+
+
+def close(one: Any, other: Any) -> None:  # Any: a number, or numbers
+    """Both are equal up to rounding, in whatever floating type."""
+    torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(other), check_dtype=False)
+
+
+@of_vectors
+def test_a_rotation_and_another_order_change_nothing(name: str) -> None:
+    figure, x, y = OF_VECTORS[name], normal(N, 4) + 0.2, normal(N, 4, seed=1)
+    rotation = torch.linalg.qr(normal(4, 4, seed=2)).Q
+    # Labels of vectors, three in turn, stay those of their places.
+    order = torch.randperm(5, generator=torch.Generator().manual_seed(3)).repeat_interleave(3) * 3
+    order = order + torch.arange(3).repeat(5)
+    if name not in ("off_diagonal", "spectrum"):
+        close(figure(x @ rotation, y @ rotation), figure(x, y))
+    close(figure(x[order], y[order]), figure(x, y))
+
+
+@of_vectors
+def test_the_length_of_vectors_changes_nothing_that_reads_directions(name: str) -> None:
+    figure, x, y = OF_VECTORS[name], normal(N, 4) + 0.2, normal(N, 4, seed=1)
+    lengths = torch.linspace(0.1, 10, N, dtype=torch.float64).unsqueeze(1)
+    if name in ("linear_cka", "off_diagonal"):
+        lengths = torch.full_like(lengths, 3.0)  # one length for all
+    close(figure(x * lengths, y), figure(x, y))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@of_vectors
+def test_half_precision_and_autocast_are_computed_in_float32(name: str, dtype: torch.dtype) -> None:
+    figure, x, y = OF_VECTORS[name], normal(N, 8).to(dtype), normal(N, 8, seed=1).to(dtype)
+    plain = figure(x.float(), y.float())
+    close(figure(x, y), plain)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        close(figure(x.float(), y.float()), plain)
+
+
+def plain(result: Any) -> Any:  # Any: of a metric
+    """The result as numbers that can be compared."""
+    if isinstance(result, PairedBootstrap):
+        return result.difference, result.resampled.tolist()
+    if isinstance(result, dict):
+        return {name: plain(each) for name, each in result.items()}
+    return result.tolist() if isinstance(result, Tensor) else result
+
+
+@pytest.mark.parametrize("name", [*OF_VECTORS, *OF_VALUES])
+def test_a_function_leaves_its_inputs_as_they_are_and_has_one_value(name: str) -> None:
+    sides = (normal(N, 4), normal(N, 4, seed=1))
+    function, inputs = (OF_VECTORS[name], sides) if name in OF_VECTORS else OF_VALUES[name]
+    before = copy.deepcopy(inputs)
+    one, other = (function(*inputs) for _ in range(2))
+    assert plain(one) == plain(other)
+    for each, was in zip(inputs, before, strict=True):
+        assert torch.equal(each, was) if isinstance(each, Tensor) else each == was
+
+
+# Classes
+
+
+def case(name: str) -> tuple[Metric, tuple[Tensor, ...], Tensor]:
+    metric, inputs, expected = CLASSES_OF_METRICS[name]
+    return copy.deepcopy(metric), inputs, expected
+
+
+@every_class
+def test_uneven_batches_give_the_value_of_the_whole(name: str) -> None:
+    metric, inputs, expected = case(name)
+    for part in zip(*(tensor.split([5, 1, 5]) for tensor in inputs), strict=True):
+        metric.update(*part)
+    close(metric.compute(), expected)
+
+
+@every_class
+def test_a_reset_forgets_all_batches(name: str) -> None:
+    metric, inputs, expected = case(name)
+    metric.update(*(tensor.flip(0) for tensor in inputs[:1]), *inputs[1:])
+    metric.reset()
+    metric.update(*inputs)
+    close(metric.compute(), expected)
+
+
+@every_class
+def test_two_ranks_give_the_value_of_the_whole(name: str) -> None:
+    # As torchmetrics synchronizes: "sum" states are added, "cat" states concatenated in rank order.
+    metric, inputs, expected = case(name)
+    other = copy.deepcopy(metric)
+    metric.update(*(tensor[:4] for tensor in inputs))
+    other.update(*(tensor[4:] for tensor in inputs))
+    for state, reduction in metric._reductions.items():
+        mine, theirs = getattr(metric, state), getattr(other, state)
+        both = torch.cat(mine + theirs) if isinstance(mine, list) else reduction(torch.stack([mine, theirs]))  # type: ignore[operator,misc]  # torchmetrics' own
+        setattr(metric, state, both)
+    close(metric.compute(), expected)
+
+
+@every_class
+def test_a_pickled_metric_has_the_same_value_and_states_hold_no_graph(name: str) -> None:
+    metric, inputs, expected = case(name)
+    metric.update(*(each.clone().requires_grad_(each.is_floating_point()) for each in inputs))
+    value = pickle.loads(pickle.dumps(metric)).compute()
+    assert not metric.compute().requires_grad
+    close(value, expected)
