@@ -218,7 +218,7 @@ class Contrastive(Objective):
         if self.part(PairLabels) is None:
             logs, weights = health(pairs.local, pairs.every, offset, sides)
         else:
-            positives = pairs.only_paired().local
+            positives = pairs.only_paired().every  # of all ranks, so that ranks log the same figures
             logs, weights = health(positives, positives, 0)
         if pairs.is_by_text and every.anchor_ids.ndim == 2:
             every_ids = [every.anchor_ids, every.positive_ids]
