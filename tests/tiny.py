@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-import pytest
 import pytorch_lightning as pl
 import torch
 from torch import nn
@@ -126,8 +126,7 @@ def data(train: Any, **options: Any) -> TextDataModule:  # Any: rows too
 @contextmanager
 def computed_above(rows: int | None) -> Iterator[None]:
     """Lowers the number of rows above which an order of an epoch is computed; None leaves it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampler, "PERMUTATION_ROWS", sampler.PERMUTATION_ROWS if rows is None else rows)
+    with mock.patch.object(sampler, "PERMUTATION_ROWS", sampler.PERMUTATION_ROWS if rows is None else rows):
         yield
 
 
