@@ -79,7 +79,7 @@ def small(words: Sequence[str], folder: Path) -> list[str]:
     if kept[0] in ("fit", "sweep", "views"):
         kept += ["--model.encoder.model_name_or_path", str(folder / "encoder")]
         kept += ["--data.batch_size", "8", "--data.num_workers", "0"]
-        if any(re.fullmatch(r"clear\w*", word) for word in words):  # from scratch
+        if any(re.fullmatch(r"clear(/\w+)?", word) for word in words):  # from scratch
             kept += ["--model.encoder.config", "null"]
         kept += ["--data.task.join", "16"] if "--data.task.join" in words else []
         if any(re.fullmatch(r"(recipe=)?declutr[\w,]*", word) for word in kept):

@@ -82,9 +82,7 @@ NUMBERS = (
     *refused("--model.optimizer.eps", "nan", "-1", "inf"),
     *refused("--model.optimizer.betas", "[0.9]", "[0.9, 1.0]", "[0.9, -1]", "x"),
     *refused("--model.objectives.contrastive.loss.temperature", "nan", "inf", "0", "-1", "x"),
-    *refused(
-        "--model.objectives.contrastive.columns", "-1", "[Queue]", "[{class_path: Queue, init_args: {size: 0}}]"
-    ),
+    *refused("--model.objectives.contrastive.columns", "-1", "[{class_path: Queue, init_args: {size: 0}}]"),
     *refused("--model.encoder.max_length", "0", "-1", "33", "2", "x"),
     *refused("--model.encoder.dropout", "nan", "-1", "1.5", "1"),
     *refused("--model.log_gradients", "-1"),

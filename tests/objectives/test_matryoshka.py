@@ -171,7 +171,8 @@ def test_a_run_from_yaml_scores_each_width_and_saves_what_sentence_transformers_
     bert, texts = tiny.save_bert(tmp_path / "bert"), tiny.write_texts(tmp_path / "texts.txt")
     (tmp_path / "widths.yaml").write_text(
         "model:\n  objectives:\n    contrastive:\n      class_path: Matryoshka\n      init_args:\n"
-        "        dims: [12, 4]\n        objective: {class_path: Contrastive, init_args: {queue: 20}}\n"
+        "        dims: [12, 4]\n        objective:\n          class_path: Contrastive\n          init_args:\n"
+        "            columns: [Duplicates, Siblings, {class_path: Queue, init_args: {size: 20}}]\n"
     )
     words = ["fit", "--recipe", "simcse", "--config", str(tmp_path / "widths.yaml"), "--data.train", texts]
     words += ["--data.validation", tiny.write_pairs(tmp_path / "pairs.tsv"), "--data.batch_size", "8"]
