@@ -21,7 +21,6 @@ from contrastive_text.core.similarity import (
     unit_vectors,
 )
 from contrastive_text.data.retrieval import RetrievalSet
-from contrastive_text.metrics import FIGURES, ranking_scores
 
 SimilarityName = Literal["cosine", "dot", "euclidean", "manhattan"]
 """Similarities of a model's vectors, with the names and values of sentence-transformers."""
@@ -391,6 +390,8 @@ def retrieval_scores(
         >>> scores["mrr@10"].tolist()
         [0.5, 0.5]
     """
+    from contrastive_text.metrics import ranking_scores  # loads torchmetrics
+
     longest = max((int(name.rpartition("@")[2]) for name in figures), default=1)
     return ranking_scores(retrieved(queries, documents, longest, data.own), data.relevance, figures)
 
