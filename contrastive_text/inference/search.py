@@ -368,7 +368,7 @@ def retrieved(queries: Tensor, documents: Tensor, k: int, own: Sequence[int] | N
 
 
 def retrieval_scores(
-    data: RetrievalSet, queries: Tensor, documents: Tensor, figures: Sequence[str] = FIGURES
+    data: RetrievalSet, queries: Tensor, documents: Tensor, figures: Sequence[str] | None = None
 ) -> dict[str, Tensor]:
     """Returns the retrieval scores of each query; see ``metrics.ranking_scores``.
 
@@ -376,7 +376,7 @@ def retrieval_scores(
         data: Queries, corpus, and relevance.
         queries: Vectors of its queries, (Q, D).
         documents: Vectors of its documents, (C, D).
-        figures: Names such as ``ndcg@10``.
+        figures: Names such as ``ndcg@10``; None for ``metrics.FIGURES``.
 
     Returns:
         Name -> its value for each query, (Q,), float64, on the CPU, in [0, 1].
@@ -390,8 +390,9 @@ def retrieval_scores(
         >>> scores["mrr@10"].tolist()
         [0.5, 0.5]
     """
-    from contrastive_text.metrics import ranking_scores  # loads torchmetrics
+    from contrastive_text.metrics import FIGURES, ranking_scores  # loads torchmetrics
 
+    figures = FIGURES if figures is None else figures
     longest = max((int(name.rpartition("@")[2]) for name in figures), default=1)
     return ranking_scores(retrieved(queries, documents, longest, data.own), data.relevance, figures)
 
