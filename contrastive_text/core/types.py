@@ -254,6 +254,7 @@ class Hidden:
         on_host: The mask where the host knows it, and the ids, of vectors on a device; None elsewhere.
 
     Example:
+        >>> import torch
         >>> hidden = Hidden({-1: torch.tensor([[[1.0], [3.0], [9.0]]])}, mask=torch.tensor([[True, True, False]]))
         >>> hidden.tokens(-1)
         tensor([[1.],

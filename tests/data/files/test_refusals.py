@@ -46,7 +46,7 @@ def scored(value: str) -> str:
     )
 
 
-GZIPPED = gzip.compress(b"one\n" * 100)
+GZIPPED = gzip.compress(b"one\n" * 100, mtime=0)  # the same in every worker, as ids of tests must be
 COLUMNS = [
     *(Refusal(f"nearest{suffix}", suffix, TEXT, ["expected a column for text (text, texts,", 'got headline, ""',
               "give columns text=NAME or column NAME"]) for suffix in FORMATS),
