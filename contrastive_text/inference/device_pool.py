@@ -85,8 +85,7 @@ def _map(
         while results:
             yield results.popleft().result()
     except BrokenProcessPool as lost:
-        for process in processes.values():
-            process.join()
+        pool.shutdown()  # its thread collects the exit codes, which only one thread can
         ended = {process.exitcode for process in processes.values()}
         codes = ended - {-signal.SIGTERM}  # by which the pool ends the others
         raise RuntimeError(

@@ -32,7 +32,7 @@ TEXTS = [*tiny.TEXTS[::5], LONG, "The OLD Bird Sings", "a", ""]
 
 QUICK = (
     "pooling of all modes", "pooling max and mean without the prompt", "flag of weightedmean",
-    "Dense, LayerNorm, Dense, Normalize", "query_length", "do_lower_case",
+    "Dense, LayerNorm, Dense, Normalize", "query_length", "do_lower_case", "prompts with a default",
 )  # fmt: skip
 """Rows of the default suite: poolings, modules and settings."""
 NO_POOLER = "ignore:.* names no pooler:UserWarning"
