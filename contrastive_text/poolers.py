@@ -9,11 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.batch import Hidden, sent
 from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import InvalidTextError, InvalidValueError
-from contrastive_text.core.host import sent
 from contrastive_text.core.similarity import at_least_float32
-from contrastive_text.core.types import Hidden
 
 FirstLayer = Literal["embeddings", "block_1"]
 

@@ -10,8 +10,7 @@ import tiny
 import torch
 from torch import Tensor
 
-from contrastive_text.core.batch import Batch
-from contrastive_text.core.host import sent
+from contrastive_text.core.batch import Batch, sent
 from contrastive_text.core.types import Role, Slot
 from contrastive_text.heads import FineTuningHead, MLPHead, ProjectorHead, TanhHead
 from contrastive_text.losses import (

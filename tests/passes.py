@@ -12,7 +12,7 @@ from torch import Tensor
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import NO_LABEL, ROLES, Slot
-from contrastive_text.encoders.layouts import Layout
+from contrastive_text.encoders.packing import Layout
 from contrastive_text.losses import InfoNCE
 from contrastive_text.objectives import Contrastive
 from contrastive_text.training.module import ContrastiveModule

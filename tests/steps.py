@@ -10,8 +10,7 @@ import tiny
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.batch import Batch
-from contrastive_text.core.types import Hidden
+from contrastive_text.core.batch import Batch, Hidden
 from contrastive_text.poolers import Pooler
 from contrastive_text.training.module import ContrastiveModule
 

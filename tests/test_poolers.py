@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contrastive_text.core.types import Hidden
+from contrastive_text.core.batch import Hidden
 from contrastive_text.poolers import (
     CLSPooler,
     ConcatPooler,

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from contrastive_text.core.lazy_imports import importing
 
 if TYPE_CHECKING:
-    from contrastive_text.core.batch import Batch, Encoded, StepBatch, StepKind
+    from contrastive_text.core.batch import Batch, Encoded, Hidden, StepBatch, StepKind
     from contrastive_text.core.distributed import (
         gather_all,
         gather_rows,
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
         NO_WORD,
         Alter,
         Example,
-        Hidden,
         Row,
         Slot,
         Text,

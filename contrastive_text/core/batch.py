@@ -1,4 +1,4 @@
-"""Batches of a step: ragged rows of token ids, and the vectors that objectives read."""
+"""Batches of a step: ragged rows of token ids, token vectors, and the vectors that objectives read."""
 
 from __future__ import annotations
 
@@ -10,8 +10,54 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.host import of_slots, sent
 from contrastive_text.core.types import Role, Slot
+
+
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """Returns a tensor on a device, to which the host copies it without waiting; where it is there, itself.
+
+    A GPU works through what it was given while the host goes on; a copy from ordinary memory would make the host
+    wait for all of that first, so the way leads through page-locked memory, of which torch keeps a stock.
+
+    Example:
+        >>> values = torch.arange(2)
+        >>> sent(values, torch.device("cpu")) is values
+        True
+    """
+    if values.device.type != "cpu" or device.type == "mps":  # whose queue doesn't hold on to the memory
+        return values.to(device)
+    if device.type == "cuda":
+        values = values.pin_memory()
+    return values.to(device, non_blocking=True)
+
+
+def unpadded(rows: Tensor, mask: Tensor) -> Tensor:
+    """Returns what stands where a mask is True, row by row, (S, L, ...) and (S, L) -> (tokens, ...).
+
+    Args:
+        rows: On any device.
+        mask: On the host for vectors on a GPU, which the host otherwise has to wait for.
+
+    Example:
+        >>> unpadded(torch.tensor([[7, 0], [8, 9]]), torch.tensor([[True, False], [True, True]]))
+        tensor([7, 8, 9])
+    """
+    if mask.device == rows.device:
+        return rows[mask]
+    return rows.flatten(0, 1)[sent(mask.flatten().nonzero().flatten(), rows.device)]
+
+
+def of_slots(rows: Tensor, slots: Sequence[int]) -> Tensor:
+    """Returns some slots of a batch, (slots, N, ...) -> (their number, N, ...), without an index to be copied.
+
+    Example:
+        >>> of_slots(torch.tensor([[1], [2], [3]]), [2, 0]).tolist()
+        [[3], [1]]
+    """
+    first = slots[0] if slots else 0
+    if list(slots) == list(range(first, first + len(slots))):
+        return rows[first : first + len(slots)]
+    return torch.stack([rows[slot] for slot in slots])
 
 
 class OnHost(NamedTuple):
@@ -218,6 +264,48 @@ class StepBatch:
 
     def _each(self, move: Callable[[Batch], Batch]) -> StepBatch:
         return replace(self, batches={task: move(batch) for task, batch in self.batches.items()})
+
+
+class PaddedOnHost(NamedTuple):
+    """What the host knows of padded rows whose vectors are on a device.
+
+    Args:
+        mask: As ``Hidden.mask``, (n, L).
+        ids: As ``Hidden.ids``, (n, L).
+    """
+
+    mask: Tensor
+    ids: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """Token vectors of the layers that a pooler asked for.
+
+    Args:
+        layers: Layer number -> (n, L, D). Numbers count as in Transformers' ``hidden_states``: 0 is the
+            embedding output, 1 the first block, -1 the last block.
+        mask: True on tokens, False on padding, (n, L).
+        ids: Token ids, of any value on padding, (n, L); None of an encoder of one's own that doesn't say them.
+        mask_id: Id of the mask token; None where there is none.
+        on_host: The mask where the host knows it, and the ids, of vectors on a device; None elsewhere.
+
+    Example:
+        >>> hidden = Hidden({-1: torch.tensor([[[1.0], [3.0], [9.0]]])}, mask=torch.tensor([[True, True, False]]))
+        >>> hidden.tokens(-1)
+        tensor([[1.],
+                [3.]])
+    """
+
+    layers: Mapping[int, Tensor]
+    mask: Tensor
+    ids: Tensor | None = None
+    mask_id: int | None = None
+    on_host: PaddedOnHost | None = None
+
+    def tokens(self, layer: int) -> Tensor:
+        """Returns the vectors of a layer's tokens without padding, one row after another, (tokens, D)."""
+        return unpadded(self.layers[layer], self.mask if self.on_host is None else self.on_host.mask)
 
 
 OwnPass: TypeAlias = Callable[

@@ -12,7 +12,6 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.host import unpadded
 
 Role = Literal["anchor", "positive", "negative", "original"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -227,46 +226,3 @@ class Slot(NamedTuple):
 
     role: Role
     number: int
-
-
-class PaddedOnHost(NamedTuple):
-    """What the host knows of padded rows whose vectors are on a device.
-
-    Args:
-        mask: As ``Hidden.mask``, (n, L).
-        ids: As ``Hidden.ids``, (n, L).
-    """
-
-    mask: Tensor
-    ids: Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Hidden:
-    """Token vectors of the layers that a pooler asked for.
-
-    Args:
-        layers: Layer number -> (n, L, D). Numbers count as in Transformers' ``hidden_states``: 0 is the
-            embedding output, 1 the first block, -1 the last block.
-        mask: True on tokens, False on padding, (n, L).
-        ids: Token ids, of any value on padding, (n, L); None of an encoder of one's own that doesn't say them.
-        mask_id: Id of the mask token; None where there is none.
-        on_host: The mask where the host knows it, and the ids, of vectors on a device; None elsewhere.
-
-    Example:
-        >>> import torch
-        >>> hidden = Hidden({-1: torch.tensor([[[1.0], [3.0], [9.0]]])}, mask=torch.tensor([[True, True, False]]))
-        >>> hidden.tokens(-1)
-        tensor([[1.],
-                [3.]])
-    """
-
-    layers: Mapping[int, Tensor]
-    mask: Tensor
-    ids: Tensor | None = None
-    mask_id: int | None = None
-    on_host: PaddedOnHost | None = None
-
-    def tokens(self, layer: int) -> Tensor:
-        """Returns the vectors of a layer's tokens without padding, one row after another, (tokens, D)."""
-        return unpadded(self.layers[layer], self.mask if self.on_host is None else self.on_host.mask)

@@ -3,7 +3,7 @@
 from contrastive_text.encoders.adapters import Adapters, LoRA
 from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.embedder import Embedder
-from contrastive_text.encoders.layouts import pad, token_mask
+from contrastive_text.encoders.packing import pad, token_mask
 from contrastive_text.encoders.transformer import TransformerEncoder
 
 __all__ = ["Adapters", "Embedder", "Encoder", "LoRA", "TransformerEncoder", "pad", "token_mask"]

@@ -6,15 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from types import MappingProxyType
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from contrastive_text.core.batch import Batch
+from contrastive_text.core.batch import Batch, Hidden
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.types import Alter, Hidden
-from contrastive_text.encoders.layouts import FixedLayout
+from contrastive_text.core.types import Alter
+from contrastive_text.encoders.packing import FixedLayout
+
+training_threads: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+"""Encoder -> identity of the thread that last ran it in training mode with gradients."""
 
 
 class Encoder(nn.Module, ABC):

@@ -9,14 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.batch import Batch, OnHost
+from contrastive_text.core.batch import Batch, Hidden, OnHost, sent
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidTextError, InvalidValueError
-from contrastive_text.core.host import sent
 from contrastive_text.core.random import hash_rows, seed_torch
-from contrastive_text.core.types import NO_LABEL, Alter, Hidden
+from contrastive_text.core.types import NO_LABEL, Alter
 from contrastive_text.encoders.base import Encoder
-from contrastive_text.encoders.layouts import in_lockstep, natural_positions, split_rows
+from contrastive_text.encoders.packing import in_lockstep, natural_positions, split_rows
 from contrastive_text.poolers import Pooler
 
 _JOINED = ("ids", "positions", "types", "lengths", "row_slots", "draw_keys", "text_ids", "unpooled")

@@ -5,30 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from weakref import WeakKeyDictionary
 
 from torch import nn
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.encoders.base import Encoder
+from contrastive_text.encoders.base import Encoder, training_threads
 
 _OWN_DICTS = ("_buffers", "_forward_hooks", "_forward_pre_hooks")
 """Dictionaries of a module that Transformers adds to in a pass."""
 
-_training_threads: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
-"""Encoder -> identity of the thread that last ran it in training mode with gradients."""
-
 _switching = threading.RLock()
-
-
-def note_training(encoder: nn.Module) -> None:
-    """Records that this thread trains an encoder, until the encoder is in evaluation mode."""
-    _training_threads[encoder] = threading.get_ident()
 
 
 def _is_trained_elsewhere(encoder: nn.Module) -> bool:
     """Returns whether another thread, which is still running, trains an encoder."""
-    thread = _training_threads.get(encoder)
+    thread = training_threads.get(encoder)
     if not encoder.training or thread is None or thread == threading.get_ident():
         return False
     return any(other.ident == thread for other in threading.enumerate())

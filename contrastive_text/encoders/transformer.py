@@ -16,17 +16,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from contrastive_text.core.batch import Batch
+from contrastive_text.core.batch import Batch, Hidden, PaddedOnHost, sent, unpadded
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.host import sent, unpadded
 from contrastive_text.core.libraries import quiet
 from contrastive_text.core.native import check_not_forked
+from contrastive_text.core.random import replace_dropouts
 from contrastive_text.core.storage.weights import sampled_identity
-from contrastive_text.core.types import Alter, Hidden, PaddedOnHost
+from contrastive_text.core.types import Alter
 from contrastive_text.encoders.adapters import Adapters, WeightsType, check_base, plain_name, take_out, unpacked
-from contrastive_text.encoders.base import Encoder
-from contrastive_text.encoders.dropout import replace_dropouts
-from contrastive_text.encoders.layouts import FixedLayout, Layout, natural_positions, pad, token_mask
+from contrastive_text.encoders.base import Encoder, training_threads
 from contrastive_text.encoders.loading import (
     check_vocabulary,
     end_rows,
@@ -36,25 +34,32 @@ from contrastive_text.encoders.loading import (
     load_tokenizer,
 )
 from contrastive_text.encoders.networks import (
+    Attention,
     dropouts,
     embedding_module,
     first_position,
+    heeds_positions,
+    is_causal,
     longest_row,
     padding_id,
     pooler_layer,
+    prepare_layout,
+    set_attention,
     text_config,
     without_cache,
 )
-from contrastive_text.encoders.packing import NO_MASK, Packing, checkpoint_layers, packed
-from contrastive_text.encoders.probes import (
-    Attention,
-    choose_layout,
-    heeds_positions,
-    is_causal,
-    prepare_layout,
-    set_attention,
+from contrastive_text.encoders.packing import (
+    NO_MASK,
+    FixedLayout,
+    Layout,
+    Packing,
+    checkpoint_layers,
+    checkpointed_by_others,
+    natural_positions,
+    packed,
+    pad,
+    token_mask,
 )
-from contrastive_text.encoders.shared_use import note_training
 
 
 @contextmanager
@@ -244,7 +249,7 @@ class TransformerEncoder(Encoder):
                 f"got {max_length}"
             )
         self.max_length = max_length
-        self._first_position = first_position(self.model)
+        self._first_position, self._options = first_position(self.model), without_cache(self.model)
         self.token_head: TokenHead | None = None
         self.takes_embedding_views = embedding_module(self.model) is not None
         # RoBERTa has a table of one type, and DistilBERT, MPNet and DeBERTa have none. GPT-2 and XLNet have
@@ -264,10 +269,27 @@ class TransformerEncoder(Encoder):
         return prepare_layout(self.model, self.layout, self.compiled, self.limit)
 
     def layout_on(self, device: torch.device) -> tuple[FixedLayout, str]:
-        """Returns the layout of its rows on a device, and the reason; see ``probes.choose_layout``."""
-        layout, why = choose_layout(self.model, self.layout, self._why_not_packed, device)
-        if layout is not None:
-            return layout, why
+        """Returns the layout of its rows on a device, and the reason; see ``Encoder.layout_on``.
+
+        Raises:
+            ValueError: ``packed``, and another function checkpoints layers: it would recompute them unpacked.
+        """
+        by_others = checkpointed_by_others(self.model)
+        if self.layout == "packed" and by_others:
+            raise InvalidValueError(
+                "encoder.layout: expected auto, bucketed or padded, for layers are checkpointed by another "
+                "function, whose gradient would be another, got packed; or set encoder.gradient_checkpointing "
+                "instead"
+            )
+        if self.layout != "auto":
+            return self.layout, "as asked for"
+        why = self._why_not_packed
+        if by_others:
+            why = "layers are checkpointed by another function: encoder.gradient_checkpointing does it packed"
+        if why is None and device.type == "cpu":
+            return "packed", "the fastest on a CPU: no padding in any layer"
+        if why is None and device.type == "cuda" and torch.version.hip is None:
+            return "packed", "torch's kernels take rows of any lengths: no padding in any layer"
         layout, reason = super().layout_on(device)
         return layout, f"{reason}; not packed, for {why}" if why else reason
 
@@ -349,10 +371,9 @@ class TransformerEncoder(Encoder):
     ) -> dict[int, Tensor]:
         """Calls the network with the alteration in place, and returns the requested layers."""
         if self.training and torch.is_grad_enabled():
-            note_training(self)
+            training_threads[self] = get_ident()  # until the encoder is in evaluation mode
         with _altered_embeddings(self.model, alter, mask):
-            options = without_cache(self.model)
-            output = self.model(**inputs, **options, output_hidden_states=layers != (-1,))
+            output = self.model(**inputs, **self._options, output_hidden_states=layers != (-1,))
         if layers == (-1,):
             return {-1: output.last_hidden_state}
         return {layer: output.hidden_states[layer] for layer in layers}

@@ -21,7 +21,7 @@ from contrastive_text.data import Table
 from contrastive_text.data.prompts import DOCUMENT, QUERY
 from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.encoders.embedder import Embedder, in_order, pooled_part
-from contrastive_text.encoders.layouts import pad
+from contrastive_text.encoders.packing import pad
 from contrastive_text.encoders.shared_use import evaluating
 from contrastive_text.evaluation.cached import CachedEncoder, drawn_texts
 from contrastive_text.evaluation.results import ScoreTable, TaskScore

@@ -17,9 +17,9 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from contrastive_text.core.batch import sent
 from contrastive_text.core.checks import at_least, one_of
 from contrastive_text.core.errors import InvalidTextError, InvalidTypeError, InvalidValueError
-from contrastive_text.core.host import sent
 from contrastive_text.core.native import check_not_forked
 from contrastive_text.core.storage.text_files import lone_surrogate
 from contrastive_text.core.types import NO_FRAME, Frame

@@ -14,10 +14,10 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from contrastive_text.core.batch import Hidden
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import quiet, require
 from contrastive_text.core.storage.manifests import GRAPH, MODULES, whole_folder
-from contrastive_text.core.types import Hidden
 from contrastive_text.encoders.packing import ATTENTION
 from contrastive_text.inference.runtimes import OPSET, onnx_session, write_graph
 from contrastive_text.inference.sentence_encoder import SentenceEncoder

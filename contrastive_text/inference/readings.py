@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.batch import Hidden
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.types import Hidden
 from contrastive_text.inference.model_parts import ModelParts, pooler_name, read_with
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import Pooler

@@ -20,7 +20,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from contrastive_text.core.batch import Batch
+from contrastive_text.core.batch import Batch, Hidden
 from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
 from contrastive_text.core.libraries import quiet, require
@@ -28,7 +28,7 @@ from contrastive_text.core.native import check_not_forked, kept_signal_stack
 from contrastive_text.core.setting import one_thread
 from contrastive_text.core.storage.manifests import GRAPH
 from contrastive_text.core.storage.weights import add_weights
-from contrastive_text.core.types import Alter, Hidden
+from contrastive_text.core.types import Alter
 from contrastive_text.data.cache import cache_folder, cached
 from contrastive_text.encoders import Encoder, TransformerEncoder, pad, token_mask
 from contrastive_text.encoders.networks import padding_id, without_cache

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, nn
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, PreTrainedModel
 
-from contrastive_text.core.batch import Batch, Encoded
+from contrastive_text.core.batch import Batch, Encoded, sent
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.host import sent
+from contrastive_text.core.random import replace_dropouts
 from contrastive_text.core.types import Role
 from contrastive_text.encoders import Embedder, Encoder, TransformerEncoder
-from contrastive_text.encoders.dropout import replace_dropouts
 from contrastive_text.encoders.loading import build_model
-from contrastive_text.encoders.probes import is_causal
+from contrastive_text.encoders.networks import is_causal
 from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.masked_lm import token_entropy
 from contrastive_text.objectives.terms import Terms

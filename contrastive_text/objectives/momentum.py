@@ -9,10 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from contrastive_text.core.batch import Encoded
+from contrastive_text.core.batch import Encoded, of_slots
 from contrastive_text.core.checks import one_of, share
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.host import of_slots
 from contrastive_text.core.types import ROLES, Role
 from contrastive_text.losses.comparison import Triples
 from contrastive_text.objectives.between import Between

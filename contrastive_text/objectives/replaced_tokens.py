@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerBase
 
-from contrastive_text.core.batch import Batch, Encoded
+from contrastive_text.core.batch import Batch, Encoded, sent, unpadded
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.host import sent, unpadded
 from contrastive_text.core.random import RowRandom, text_id
 from contrastive_text.core.storage.weights import add_weights
 from contrastive_text.core.types import Role

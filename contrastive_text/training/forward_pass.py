@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from contrastive_text.core.batch import Batch, Encoded
+from contrastive_text.core.batch import Batch, Encoded, of_slots, sent
 from contrastive_text.core.distributed import rank, world_size
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.host import of_slots, sent
 from contrastive_text.core.random import fold, seed_torch
 from contrastive_text.core.types import NO_LABEL, Alter, Slot
 from contrastive_text.encoders.embedder import Embedder, RowGroup, in_order

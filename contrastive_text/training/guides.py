@@ -13,10 +13,9 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from contrastive_text.core.batch import Batch
+from contrastive_text.core.batch import Batch, sent
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, MissingFileError
-from contrastive_text.core.host import sent
 from contrastive_text.core.random import text_id
 from contrastive_text.core.similarity import at_least_float32, full_precision
 from contrastive_text.core.storage.records import shown

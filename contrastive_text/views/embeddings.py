@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from contrastive_text.core.batch import sent
 from contrastive_text.core.checks import at_least, share
-from contrastive_text.core.host import sent
 from contrastive_text.core.random import RowRandom
 from contrastive_text.views.base import EmbeddingView, GradientView, View
 

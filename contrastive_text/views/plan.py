@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contrastive_text.core.batch import Batch
+from contrastive_text.core.batch import Batch, sent
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.core.host import sent
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import ROLES, Alter, Frame, Role, Slot, Tokens, Vocabulary
 from contrastive_text.views.base import EmbeddingView, GradientView, TextView, TokenView, View, check_returned

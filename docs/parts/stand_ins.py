@@ -10,12 +10,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
-from contrastive_text.core.batch import Batch
+from contrastive_text.core.batch import Batch, Hidden
 from contrastive_text.core.libraries import quiet
 from contrastive_text.core.random import RowRandom
-from contrastive_text.core.types import Alter, Hidden
+from contrastive_text.core.types import Alter
 from contrastive_text.encoders import Encoder
-from contrastive_text.encoders.layouts import token_mask
+from contrastive_text.encoders.packing import token_mask
 
 SYNONYMS = {"man": ("bloke", "chap"), "hard": ("solid", "stiff"), "hat": ("helmet", "lid"), "street": ("road",)}
 FITTING = {

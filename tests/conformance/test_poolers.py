@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contrastive_text import poolers
-from contrastive_text.core.types import Hidden
+from contrastive_text.core.batch import Hidden
 from contrastive_text.poolers import (
     CLSPooler,
     ConcatPooler,

@@ -12,8 +12,7 @@ import tiny
 import torch
 from token_pairings import Halves
 
-from contrastive_text.core.batch import Batch, StepBatch
-from contrastive_text.core.host import sent
+from contrastive_text.core.batch import Batch, StepBatch, sent
 from contrastive_text.core.types import Example, Row, Slot
 from contrastive_text.data import read_pairs
 from contrastive_text.data.datamodule import TextDataModule

@@ -18,7 +18,7 @@ from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.tokenizing import PairTemplate, TextTokenizer, learn_vocabulary
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
-from contrastive_text.encoders.layouts import FixedLayout
+from contrastive_text.encoders.packing import FixedLayout
 from contrastive_text.objectives import TextClassification
 from contrastive_text.pairings import OneSequence
 from contrastive_text.poolers import CLSPooler

@@ -17,8 +17,8 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from transformers import AutoModel
 
+from contrastive_text.core.random import Dropout
 from contrastive_text.encoders import Adapters, LoRA, TransformerEncoder
-from contrastive_text.encoders.dropout import Dropout
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.objectives import (
     Contrastive,

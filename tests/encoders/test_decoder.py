@@ -9,7 +9,7 @@ from covering import rest_slow
 from transformers import AutoModelForCausalLM
 
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.layouts import Layout
+from contrastive_text.encoders.packing import Layout
 from contrastive_text.objectives.denoising import TextDecoder
 
 BATCH = ragged(*ROWS)

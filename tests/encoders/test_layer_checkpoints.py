@@ -16,7 +16,7 @@ from objective_cases import CASES
 from torch import Tensor, nn
 
 from contrastive_text.encoders import LoRA, TransformerEncoder, packing
-from contrastive_text.encoders.layouts import Layout
+from contrastive_text.encoders.packing import Layout
 from contrastive_text.objectives import Contrastive, DenoisingDecoder, Objective
 from contrastive_text.poolers import LastTwoPooler
 from contrastive_text.training.module import ContrastiveModule

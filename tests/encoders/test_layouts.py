@@ -21,15 +21,19 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.core.types import Alter
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
-from contrastive_text.encoders.layouts import (
+from contrastive_text.encoders.packing import (
+    ATTENTION,
+    NO_MASK,
     FixedLayout,
     Layout,
+    Packing,
     natural_positions,
+    packed,
+    packed_attention,
     pad,
     split_rows,
     token_mask,
 )
-from contrastive_text.encoders.packing import ATTENTION, NO_MASK, Packing, packed, packed_attention
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler, MeanPooler
 from contrastive_text.training.module import ContrastiveModule

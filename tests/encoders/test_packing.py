@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contrastive_text.encoders import packing as kernels
-from contrastive_text.encoders.layouts import natural_positions
-from contrastive_text.encoders.packing import Packing, attention, band, packed, packed_attention
+from contrastive_text.encoders.packing import (
+    Packing,
+    attention,
+    band,
+    natural_positions,
+    packed,
+    packed_attention,
+)
 
 CPU = torch.device("cpu")
 

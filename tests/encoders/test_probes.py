@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.layouts import Layout
-from contrastive_text.encoders.probes import Attention
+from contrastive_text.encoders.networks import Attention
+from contrastive_text.encoders.packing import Layout
 
 CPU = torch.device("cpu")
 WINDOW = 3  # shorter than most of the rows

@@ -10,8 +10,7 @@ import pytest
 import tiny
 from architectures import CONFIGS, encoder_of
 
-from contrastive_text.core.batch import Batch
-from contrastive_text.core.types import Hidden
+from contrastive_text.core.batch import Batch, Hidden
 from contrastive_text.encoders import Encoder, LoRA, TransformerEncoder
 from contrastive_text.objectives.denoising import TextDecoder
 

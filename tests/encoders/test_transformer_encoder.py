@@ -13,10 +13,10 @@ from covering import crossed, rest_slow
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForMaskedLM, BertConfig, PreTrainedTokenizerFast
 
+from contrastive_text.core.batch import Hidden
 from contrastive_text.core.random import RowRandom
-from contrastive_text.core.types import Hidden
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.layouts import pad, token_mask
+from contrastive_text.encoders.packing import pad, token_mask
 from contrastive_text.views import (
     Adversarial,
     EmbeddingDropout,

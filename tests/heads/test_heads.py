@@ -11,8 +11,8 @@ import tiny
 import torch
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
-from contrastive_text.core.batch import Encoded
-from contrastive_text.core.types import Hidden, Slot
+from contrastive_text.core.batch import Encoded, Hidden
+from contrastive_text.core.types import Slot
 from contrastive_text.data import learn_vocabulary
 from contrastive_text.heads import (
     FineTuningHead,

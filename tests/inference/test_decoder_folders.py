@@ -12,7 +12,7 @@ import torch
 from decoders import DECODERS, ENDS, save_decoder
 
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.probes import Attention
+from contrastive_text.encoders.networks import Attention
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import LastTokenPooler, MeanPooler, Pooler, WeightedMeanPooler
 from contrastive_text.training.module import ContrastiveModule

@@ -16,8 +16,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from contrastive_text.core.batch import Hidden
 from contrastive_text.core.storage.manifests import MANIFEST
-from contrastive_text.core.types import Hidden
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference.onnx_export import export_onnx
 from contrastive_text.inference.sentence_encoder import SentenceEncoder

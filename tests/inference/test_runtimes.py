@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.cli import run
+from contrastive_text.core.batch import Hidden
 from contrastive_text.core.native import signal_stack
-from contrastive_text.core.types import Hidden
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference import runtimes

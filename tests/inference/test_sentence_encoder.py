@@ -13,7 +13,7 @@ import tiny
 import torch
 from torch import nn
 
-from contrastive_text.core.types import Hidden
+from contrastive_text.core.batch import Hidden
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.quantization import Precision, quantize, value_ranges

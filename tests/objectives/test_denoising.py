@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.types import Slot
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.layouts import Layout
+from contrastive_text.encoders.packing import Layout
 from contrastive_text.heads import MLPHead
 from contrastive_text.objectives import DenoisingDecoder, MaskedLM, Matryoshka
 from contrastive_text.poolers import CLSPooler

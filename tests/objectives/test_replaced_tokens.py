@@ -17,7 +17,7 @@ from transformers import AutoModelForMaskedLM, BertForMaskedLM
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.types import Slot
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.layouts import Layout
+from contrastive_text.encoders.packing import Layout
 from contrastive_text.heads import MLPHead, ProjectorHead
 from contrastive_text.objectives import Contrastive, MaskedLM, Matryoshka, ReplacedTokens
 from contrastive_text.poolers import CLSPooler

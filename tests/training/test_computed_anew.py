@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.random import RowRandom
-from contrastive_text.encoders.layouts import Layout
+from contrastive_text.encoders.packing import Layout
 from contrastive_text.heads import Head, MLPHead
 from contrastive_text.objectives import Contrastive, MaskedLM, Objective
 from contrastive_text.training.module import ContrastiveModule

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from contrastive_text.core.batch import Batch, Encoded
 from contrastive_text.core.types import NO_LABEL, Slot
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.layouts import token_mask
+from contrastive_text.encoders.packing import token_mask
 from contrastive_text.losses import NTXent
 from contrastive_text.objectives import Contrastive, MaskedLM, Objective, PairClassification
 from contrastive_text.training.module import ContrastiveModule

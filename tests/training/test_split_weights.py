@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from contrastive_text.core.distributed import own_part, whole
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders import LoRA
-from contrastive_text.encoders.layouts import in_lockstep
+from contrastive_text.encoders.packing import in_lockstep
 from contrastive_text.training import PCGrad
 from contrastive_text.training.callbacks.chunk_size import ChunkSize
 from contrastive_text.training.fsdp2 import average_gradients, clip_gradients, own_blocks

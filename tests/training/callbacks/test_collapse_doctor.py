@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text import metrics
-from contrastive_text.core.types import Hidden
+from contrastive_text.core.batch import Hidden
 from contrastive_text.data import read_pairs
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import AlignmentUniformity, BarlowTwins, InfoNCE, VICReg
