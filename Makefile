@@ -1,15 +1,15 @@
-# Two commands, each from nothing: make quickstart, make test.
+# Each target works from a fresh clone. The first ones to try: make quickstart, make test.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The versions to hold to; make test CONSTRAINTS= takes the newest of everything.
+# The pinned versions; make test CONSTRAINTS= installs the newest of everything.
 CONSTRAINTS ?= constraints.txt
 INSTALL := $(BIN)/pip install --quiet $(addprefix --constraint ,$(CONSTRAINTS)) --editable
 export HF_HUB_OFFLINE ?= 1
 # Tests start many processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test coverage lint types pages docs portable slow exhaustive oldest dist tutorials size
+.PHONY: quickstart test coverage lint types pages docs repository portable slow exhaustive dist tutorials size
 
 quickstart: $(VENV)/offline.stamp
 	$(BIN)/python examples/quickstart.py
@@ -17,7 +17,7 @@ quickstart: $(VENV)/offline.stamp
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-# The same, twice as long: how much of the package they run, which must not be less than pyproject.toml's floor.
+# The default tests and the share of the package that they execute. It fails under the floor in pyproject.toml.
 coverage: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --cov --cov-report=term
 
@@ -27,6 +27,10 @@ lint: $(VENV)/dev.stamp
 
 types: $(VENV)/dev.stamp
 	$(BIN)/mypy
+
+# Tests of everything around the package: pictures, site, tutorials, workflows, benchmarks, what can be installed.
+repository: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest tests/repository -m 'not network and not gpu' --numprocesses auto --dist worksteal
 
 # The pictures and the list of docs/parts, the README's picture, and docs/papers.
 pages: $(VENV)/dev.stamp
@@ -47,8 +51,8 @@ size: $(VENV)/dev.stamp
 tutorials: $(VENV)/docs.stamp
 	$(BIN)/python docs/tutorials/execute.py
 
-# Tests that compare bits or digits, with one factor varied at a time; tests/bits.py tells which they are. The
-# default tests take one thread, and all that the processor has. One without AVX-512 has the last two settings anyway.
+# Tests that compare bits or digits (tests/bits.py finds them), with one factor varied at a time. The default tests
+# use one thread and the processor's own instructions, so the last two settings need a processor with AVX-512.
 BITS := -m pytest -m 'bits and not slow and not network and not gpu' --numprocesses auto --dist loadfile --no-loadscope-reorder
 SETTINGS := OMP_NUM_THREADS=4 ATEN_CPU_CAPABILITY=default
 ifneq ($(shell grep -m 1 avx512 /proc/cpuinfo 2> /dev/null),)
@@ -63,14 +67,10 @@ portable-%: $(VENV)/dev.stamp
 slow: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m slow --numprocesses auto --dist worksteal
 
-# Every combination of which slow takes a part: an hour.
+# All combinations, of which make slow takes a part: an hour.
 exhaustive: $(VENV)/dev.stamp
 	CONTRASTIVE_TEXT_PART=1/1 $(BIN)/python -m pytest -m slow --numprocesses auto --dist worksteal \
 		tests/test_combinations.py tests/test_one_gradient.py
-
-# The lowest versions of all that is needed, in an environment of their own: imported and trained with.
-oldest: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -m slow tests/test_installation.py
 
 # The wheel and the archive of sources in dist/, by pinned tools that share no environment with the library.
 dist:

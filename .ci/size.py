@@ -16,6 +16,8 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "contrastive_text"
 TESTS = ROOT / "tests"
+LONGEST = 500
+"""Lines of a module."""
 SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
@@ -105,14 +107,18 @@ def rows() -> Iterator[tuple[str, str, str]]:
     from contrastive_text.training import ContrastiveModule
 
     sys.path.insert(0, str(Path(__file__).parent))
-    from walks import step_files, yaml_files
+    from walks import step_codes, yaml_codes
 
     package, tests = python_files(PACKAGE), python_files(TESTS)
     graph = imports()
     yield "package, lines of code", str(sum(map(code_lines, package))), "<= 26000"
     yield "package, modules without __init__", str(len([p for p in package if p.stem != "__init__"])), "<= 220"
     longest = max(package, key=code_lines)
-    yield f"longest module ({longest.relative_to(PACKAGE)}), lines of code", str(code_lines(longest)), "<= 500"
+    yield (
+        f"longest module ({longest.relative_to(PACKAGE)}), lines of code",
+        str(code_lines(longest)),
+        f"<= {LONGEST}",
+    )
     yield "tests, lines of code", str(sum(map(code_lines, tests))), "<= 30000"
     helpers = [path for path in tests if not has_tests(path)]
     yield "modules of tests without a test, lines of code", str(sum(map(code_lines, helpers))), "<= 3000"
@@ -125,8 +131,8 @@ def rows() -> Iterator[tuple[str, str, str]]:
     yield "arguments of Contrastive", str(arguments(Contrastive)), "<= 6"
     files = [name for name in reached(graph, NTXent.__module__) if not is_empty(name)]
     yield "files that NT-Xent reaches", str(len(files)), "<= 7"
-    yield "files that a step of SimCSE executes", str(len(step_files())), "<= 18"
-    yield "files from a YAML key to its object", str(len(yaml_files())), "<= 4"
+    yield "files that a step of SimCSE executes", str(len(set(step_codes().values()))), "<= 18"
+    yield "files from a YAML key to its object", str(len(set(yaml_codes().values()))), "<= 4"
 
 
 def is_empty(module: str) -> bool:
@@ -144,3 +150,7 @@ if __name__ == "__main__":
         print(f"{name:<60} {value:>7}   {target}")
     for circle in circles(imports()):
         print("circle:", ", ".join(circle))
+    for path in python_files(PACKAGE):
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        if lines > LONGEST:
+            print(f"more than {LONGEST} lines with docstrings: {path.relative_to(PACKAGE)}, {lines}")

@@ -16,14 +16,15 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "contrastive_text"
 sys.path.insert(0, str(ROOT / "tests"))
 
 
-def traced(run: Callable[[], object]) -> list[str]:
-    """Runs a function and returns the file of each function of the package that it calls, by first calls."""
+def traced(run: Callable[[], object]) -> dict[CodeType, str]:
+    """Runs a function and returns the code that it executes with its file of the package, by first calls."""
     codes: dict[CodeType, str] = {}
 
     def note(frame: FrameType, event: str, _: Any) -> None:
@@ -38,11 +39,7 @@ def traced(run: Callable[[], object]) -> list[str]:
         run()
     finally:
         sys.setprofile(None)
-    return list(codes.values())
-
-
-def files_of(calls: list[str]) -> list[str]:
-    return list(dict.fromkeys(calls))
+    return codes
 
 
 def returns(calls: list[str]) -> int:
@@ -51,20 +48,28 @@ def returns(calls: list[str]) -> int:
     return len(calls) - stays - len(set(calls))
 
 
-def step_files() -> list[str]:
-    """Returns the files that a training step of SimCSE executes."""
+def step_codes(whole: bool = False) -> dict[CodeType, str]:
+    """Traces a training step of SimCSE, or the whole way from its file of texts to the loss."""
     import tiny
 
     from contrastive_text.training import ContrastiveModule
 
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(ContrastiveModule, "current_epoch", 0),
+    ):
         module = ContrastiveModule.from_recipe("simcse", tiny.save_bert(Path(folder, "bert")))
         data = tiny.data(tiny.write_texts(Path(folder, "texts.txt")))
-        data.attach(module)
-        data.setup("fit")
-        ContrastiveModule.current_epoch = property(lambda _: 0)  # type: ignore[assignment,method-assign]
-        batch = next(iter(data.train_dataloader()))
-        return files_of(traced(lambda: module.training_step(batch, 0)))
+
+        def batch() -> Any:  # Any: as the module takes it
+            data.attach(module)
+            data.setup("fit")
+            return next(iter(data.train_dataloader()))
+
+        if whole:
+            return traced(lambda: module.training_step(batch(), 0))
+        ready = batch()
+        return traced(lambda: module.training_step(ready, 0))
 
 
 class Owner:
@@ -74,7 +79,7 @@ class Owner:
         self.view = view
 
 
-def yaml_calls() -> list[str]:
+def yaml_codes() -> dict[CodeType, str]:
     """Traces how a key of a YAML file becomes an object."""
     from contrastive_text.recipes.building import build_part
     from contrastive_text.recipes.layers import read_recipe
@@ -87,12 +92,8 @@ def yaml_calls() -> list[str]:
         return traced(lambda: build_part(Owner, "owner", read_recipe(str(path)), "own.yaml"))
 
 
-def yaml_files() -> list[str]:
-    return files_of(yaml_calls())
-
-
-def walks(folder: Path) -> dict[str, list[str]]:
-    """Returns the calls of each way by its name."""
+def walks(folder: Path) -> dict[str, dict[CodeType, str]]:
+    """Returns the code of each way by its name."""
     import tiny
     import torch
 
@@ -102,49 +103,34 @@ def walks(folder: Path) -> dict[str, list[str]]:
     from contrastive_text.training import ContrastiveModule
 
     bert, texts = tiny.save_bert(folder / "bert"), tiny.write_texts(folder / "texts.txt")
-    found: dict[str, list[str]] = {}
-
-    def to_loss() -> None:
-        data = tiny.data(texts)
-        data.attach(module)
-        data.setup("fit")
-        module.training_step(next(iter(data.train_dataloader())), 0)
-
-    module = ContrastiveModule.from_recipe("simcse", bert)
-    ContrastiveModule.current_epoch = property(lambda _: 0)  # type: ignore[assignment,method-assign]
-    found["a batch from file to loss"] = traced(to_loss)
-    found["a YAML key to its object"] = yaml_calls()
-    words = ["fit", "--recipe", "simcse", "--model.encoder.model_name_or_path", bert, "--data.train", texts]
-    words += [
-        "--data.batch_size",
-        "8",
-        "--data.num_workers",
-        "0",
-        "--trainer.max_steps",
-        "1",
-        "--trainer.accelerator",
-        "cpu",
-    ]
+    words = (
+        f"fit --recipe simcse --model.encoder.model_name_or_path {bert} --data.train {texts} --data.batch_size 8"
+        " --data.num_workers 0 --trainer.max_steps 1 --trainer.enable_progress_bar false"
+    )
     said = io.StringIO()
     with chdir(folder), redirect_stdout(said), redirect_stderr(said):
-        if run([*words, "--trainer.enable_progress_bar", "false"]) != 0:
+        if run(words.split()) != 0:
             raise SystemExit(f"the run that the walks need has failed: {said.getvalue()}")
-        (checkpoint,) = folder.rglob("*.ckpt")
-        found["a checkpoint to a model"] = traced(lambda: ContrastiveModule.load_from_checkpoint(checkpoint))
+    (checkpoint,) = folder.rglob("*.ckpt")
+    model = SentenceEncoder.from_pretrained(bert)
 
     def to_hit() -> None:
         corpus, query = model.encode(list(tiny.TEXTS)), model.encode(["an old bird sings"])
         nearest("cosine", torch.as_tensor(query), torch.as_tensor(corpus), k=3)
 
-    model = SentenceEncoder.from_pretrained(bert)
-    found["encode to a search hit"] = traced(to_hit)
-    return found
+    return {
+        "a batch from file to loss": step_codes(whole=True),
+        "a YAML key to its object": yaml_codes(),
+        "a checkpoint to a model": traced(lambda: ContrastiveModule.load_from_checkpoint(checkpoint)),
+        "encode to a search hit": traced(to_hit),
+    }
 
 
 if __name__ == "__main__":
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     with tempfile.TemporaryDirectory() as name:
-        for title, calls in walks(Path(name)).items():
-            files = files_of(calls)
+        for title, codes in walks(Path(name)).items():
+            calls = list(codes.values())
+            files = list(dict.fromkeys(calls))
             print(f"{title}: {len(files)} files, {len(calls)} functions, {returns(calls)} returns")
             print("  " + ", ".join(files))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import gc
-import inspect
 import json
 import multiprocessing
 import os
@@ -13,18 +11,16 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-# Read when the hub client is first imported, so set before anything imports it.
+# The hub client reads this on its first import.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # of a model of 40 small weights threads take longer
-# Likewise for torch. One, unless it is set, for two threads take half as long again over matrices of 16 columns.
-# Processes that tests start inherit it, so that parent and child take their sums in one order. Nothing else sets
-# the number: torch takes as many threads of these as there are cores, which set_num_threads wouldn't know.
+os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # a model of 40 small weights loads faster without threads
+# Torch reads this, and so do the processes that tests start: parent and child sum in one order. One thread is the
+# default, because two take half as long again over matrices of 16 columns.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Of more threads than cores those that wait sleep; else a suite under four threads takes three times as long.
+# More threads than cores sleep while they wait. Otherwise a suite of four threads takes three times as long.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="contrastive_text_cache_")  # never the user's
 
@@ -35,44 +31,26 @@ from hypothesis import settings
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 SHARED = Path(os.environ.get("CONTRASTIVE_TEXT_SHARED", Path(__file__).parents[2] / "shared"))
 DATA = SHARED / "data"
-SETTING: dict[str, Any] = {}
 needs_data = pytest.mark.skipif(
     not DATA.is_dir(), reason=f"needs data of others, which are in no repository of ours; {DATA} isn't there"
 )
 
 LONGEST = ("test_installation", "test_embed_ray", "test_one_gradient", "test_tutorials")
-"""Files with tests of minutes, which begin first: at the end the other workers would wait for one of them."""
+"""Files with tests of minutes. They begin first: at the end the other workers would wait for them."""
 
 collect_ignore = ["ray_job.py", "own_mteb_tasks.py"]  # programs of a user, which tests start or copy
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Notes on which processor, with how many threads and with which versions the numbers are made."""
-    if vars(session.config).get("workerinput") or not session.config.getoption("numprocesses", None):
-        # here, for the process that hands out tests needs no torch
-        from contrastive_text.core.setting import current_setting
+def pytest_report_header() -> str:
+    """Names the processor, threads and versions that the last bits of a number depend on."""
+    from contrastive_text.core.setting import current_setting
 
-        SETTING.update(current_setting())
-        vars(session.config).get("workeroutput", {})["setting"] = SETTING
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:  # Any: pytest-xdist's
-    """Takes a worker's note."""
-    SETTING.update(getattr(node, "workeroutput", {}).get("setting", {}))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says what the note says."""
-    terminalreporter.write_line("setting: " + ", ".join(f"{name} {value}" for name, value in SETTING.items()))
+    return "setting: " + ", ".join(f"{name} {value}" for name, value in current_setting().items())
 
 
 @pytest.hookimpl(tryfirst=True)  # before marks choose
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Takes the longest tests first, and marks those that compare bits where they are asked for.
-
-    To tell those takes a look at their source.
-    """
+    """Moves the longest tests to the front, and marks those that compare bits if ``-m`` names the mark."""
     items.sort(key=lambda item: item.path.stem not in LONGEST)
     if "bits" in config.getoption("markexpr"):
         for item in items:
@@ -80,13 +58,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker("bits")
 
 
-# Derandomised: a failure is a bug of the change under test, never of the day's luck. No deadline, because
-# the first example of a test pays for torch's warm-up.
+# The same examples in every run: a failure is a bug of the change under test. No deadline, because the first
+# example of a test pays for torch's warm-up.
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=10)
 settings.load_profile("repeatable")
 
-# What collection imports and makes is there to stay: the collector of garbage, which would look through it again
-# and again for a fifth of the time, begins after it.
+# Modules and collected tests stay to the end. The garbage collector would search them again and again, a fifth of
+# the time: it starts after the collection, without them.
 gc.disable()
 
 CORPUS = (
@@ -102,7 +80,7 @@ CORPUS = (
 
 
 def pytest_collection_finish() -> None:
-    """Begins to collect garbage, rarely, but for what imports and collection have made: it stays to the end."""
+    """Starts the garbage collector."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
@@ -110,69 +88,19 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def unflushed() -> Iterator[None]:
-    """Leaves it to the system when files reach the disk: a test may kill a process, but none cuts the power."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(os, "fsync", lambda _: None)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def seeding_what_is_there() -> Iterator[None]:
-    """Keeps ``torch.manual_seed`` from writing down its stack, thrice, for devices that may come."""
-    import torch
-
-    with pytest.MonkeyPatch.context() as patched:
-        for device in (torch.cuda, torch.xpu, torch.mtia):
-            if not device.is_available():
-                patched.setattr(device, "_is_in_bad_fork", lambda: True)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_weights_without_memory() -> Iterator[None]:
-    """Draws no first values on the device ``meta``, which holds none: a fifth of a small model's loading."""
-    from torch import nn
-
-    with pytest.MonkeyPatch.context() as patched:
-        for layer in (nn.Linear, nn.Embedding):
-            of_layer = layer.reset_parameters
-
-            def reset_parameters(self: Any, of_layer: Any = of_layer) -> None:  # Any: a layer, and its method
-                if not self.weight.is_meta:
-                    of_layer(self)
-
-            patched.setattr(layer, "reset_parameters", reset_parameters)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def lightning_without_detours() -> Iterator[None]:
-    """Lets Lightning look for other packages' callbacks once, and at its callers without reading their source."""
-    from lightning_fabric.utilities import registry
-    from pytorch_lightning.utilities import model_helpers
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(registry, "entry_points", functools.cache(registry.entry_points))
-        frames = SimpleNamespace(**vars(inspect) | {"stack": lambda: inspect.stack(context=0)})
-        patched.setattr(model_helpers, "inspect", frames)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def forking(seeding_what_is_there: None, unflushed: None) -> None:  # noqa: ARG001  # the processes inherit them
-    """Starts the server of processes before any test has started a thread."""
+def processes_start_fast() -> Iterator[None]:
+    """Forks the server of processes before a test starts a thread. Skips ``os.fsync``: no test cuts the power."""
     import processes
 
-    processes.serve()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "fsync", lambda _: None)
+        processes.serve()
+        yield
 
 
 @pytest.fixture(autouse=True)
 def no_place_among_processes() -> Iterator[None]:
-    """Takes back what Lightning's launchers write into the environment.
-
-    A command that a later test starts would take itself for one of several processes, and wait for the others.
-    """
+    """Removes the variables that Lightning's launchers set: a later command would wait for other processes."""
     names = ("LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
     before = {name: os.environ[name] for name in names if name in os.environ}
     yield
@@ -183,9 +111,9 @@ def no_place_among_processes() -> Iterator[None]:
 
 @pytest.fixture
 def warm_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forks a device's process from the server; one that imports torch itself takes seconds.
+    """Forks a device's process from the server. A spawned process takes seconds to import torch.
 
-    The example of ``map_on_devices`` and the slow tests start theirs as users do.
+    The example of ``map_on_devices`` and the slow tests spawn their processes, as users do.
     """
     of = multiprocessing.get_context
     monkeypatch.setattr(

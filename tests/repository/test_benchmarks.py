@@ -9,27 +9,33 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
+import decoder_memory
+import history
+import inputs
+import packed_rows
 import pytest
+import runs
+import scaling
+import timing
 import tiny
 import torch
-from covering import rest_slow
+import train_step
 from decoders import save_decoder
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertModel
 
+from contrastive_text.data import TextDataModule
 from contrastive_text.encoders import LoRA, TransformerEncoder
 from contrastive_text.training.callbacks.chunk_size import saved_bytes
 from contrastive_text.training.module import ContrastiveModule
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
+FOLDER = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = ("timing", "train_step", "memory", "encode", "scaling", "sts", "transfer", "embed", "papers", "runs")
 SCRIPTS += ("decoder_memory", "profiles", "history", "duplicates", "search", "loss", "machines")
-SCRIPTS += ("inputs", "packed_rows", "load", "revisions")
+SCRIPTS += ("inputs", "packed_rows", "load", "revisions", "gpu", "gpu_work", "gpu_speed", "gpu_exact")
 SMOKES = {
     "train_step": ("--max-lengths", "32", "--precisions", "float32", "--only", "ours", "sentence-transformers"),
     "encode": ("--precisions", "float32"),
@@ -44,27 +50,14 @@ EXTRAS = {"search": "faiss", "loss": "pytorch_metric_learning"}
 WAYS = [("all", "float32"), ("LoRA", "bfloat16"), ("LoRA", "float32"), ("all", "bfloat16")]
 
 
-@pytest.fixture
-def scripts() -> Iterator[dict[str, ModuleType]]:
-    """The scripts by name, imported as they import each other."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        yield {name: importlib.import_module(name) for name in SCRIPTS}
-    finally:
-        sys.path.remove(str(FOLDER))
-
-
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_the_examples_of_a_benchmark_hold(scripts: dict[str, ModuleType], name: str) -> None:
-    outcome = doctest.testmod(scripts[name])
+def test_the_examples_of_a_benchmark_hold(name: str) -> None:
+    outcome = doctest.testmod(importlib.import_module(name))
     assert outcome.failed == 0
-    assert outcome.attempted or name in ("memory", "transfer", "revisions")
+    assert outcome.attempted or name in ("memory", "transfer", "revisions", "gpu_speed")
 
 
-def test_a_result_holds_the_configuration_of_its_runs_without_the_folders_of_a_machine(
-    scripts: dict[str, ModuleType], tmp_path: Path
-) -> None:
-    runs = scripts["runs"]
+def test_a_result_holds_the_configuration_of_its_runs_without_the_folders_of_a_machine(tmp_path: Path) -> None:
     for seed in ("1", "2"):
         run = tmp_path / "runs" / "any" / seed / "version_0"
         run.mkdir(parents=True)
@@ -81,11 +74,8 @@ def test_a_result_holds_the_configuration_of_its_runs_without_the_folders_of_a_m
 
 # No bound on a ratio: works this small are mostly the starting of them, and have come out at 0.6 of the peer's
 # speed where those of a real size have 2.2 of it. A script ends with an error where batches or results differ.
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SMOKES)
-def test_a_smoke_run_leaves_figures_of_ours_and_the_peers(
-    name: str, scripts: dict[str, ModuleType], tmp_path: Path
-) -> None:
+def test_a_smoke_run_leaves_figures_of_ours_and_the_peers(name: str, tmp_path: Path) -> None:
     if name in EXTRAS:
         pytest.importorskip(EXTRAS[name])
     words = ["--quick", "--rounds", "2", "--threads", "1", "--out", str(tmp_path), *SMOKES[name]]
@@ -93,7 +83,7 @@ def test_a_smoke_run_leaves_figures_of_ours_and_the_peers(
     subprocess.run(command, check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True)
     (table,) = tmp_path.glob("*.md")
     assert table.read_text().startswith("# ")
-    known = scripts["history"].read(tmp_path)
+    known = history.read(tmp_path)
     taken = {figure: dates for figure, dates in known.items() if "seconds" in figure}
     assert all(value > 0 for dates in taken.values() for value in dates.values())
     assert len(taken) > 1, "no peer"
@@ -101,20 +91,17 @@ def test_a_smoke_run_leaves_figures_of_ours_and_the_peers(
     assert table.name.startswith(date)
 
 
-def test_every_result_has_figures_of_its_date(scripts: dict[str, ModuleType]) -> None:
-    history = scripts["history"]
+def test_every_result_has_figures_of_its_date() -> None:
     known = history.read(history.RESULTS)
     results = {path.stem[11:] for path in history.RESULTS.glob("*.json")}
     assert {name.partition(" ")[0] for name in known} == results
     assert known["train-step 32 float32 ours seconds"]["2026-11-22"] > 0
 
 
-@pytest.mark.parametrize(("trained", "dtype"), rest_slow(WAYS, quick=1))
-def test_a_decoder_keeps_as_many_bytes_as_the_formula_says(
-    trained: str, dtype: str, scripts: dict[str, ModuleType], tmp_path: Path
-) -> None:
-    depth, tokens = scripts["decoder_memory"], 32
-    sizes = depth.Sizes(layers=5, features=128, inner=320, queries=128, keys=64, vocabulary=400)
+@pytest.mark.parametrize(("trained", "dtype"), WAYS)
+def test_a_decoder_keeps_as_many_bytes_as_the_formula_says(trained: str, dtype: str, tmp_path: Path) -> None:
+    tokens = 32
+    sizes = decoder_memory.Sizes(layers=5, features=128, inner=320, queries=128, keys=64, vocabulary=400)
     changes = {"num_hidden_layers": 5, "hidden_size": 128, "intermediate_size": 320}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
     folder = save_decoder(tmp_path, "llama", **changes, **heads)
@@ -125,8 +112,8 @@ def test_a_decoder_keeps_as_many_bytes_as_the_formula_says(
         module.trainer = tiny.trainer(tmp_path)
         if trained == "all":
             module.to(getattr(torch, dtype))
-        way = depth.Way(trained, dtype, layers_anew=anew)
-        said = depth.predicted(sizes, way, tokens, rank=4)
+        way = decoder_memory.Way(trained, dtype, layers_anew=anew)
+        said = decoder_memory.predicted(sizes, way, tokens, rank=4)
         weights = {weight.data_ptr(): weight.nbytes for weight in encoder.parameters()}
         assert sum(weights.values()) == said.weights
         states = 3 * sum(weight.nbytes for weight in encoder.parameters() if weight.requires_grad)
@@ -136,8 +123,8 @@ def test_a_decoder_keeps_as_many_bytes_as_the_formula_says(
         assert saved_bytes(module, tokens) == pytest.approx(said.kept, rel=0.03 if not anew else 0.06)
 
 
-def test_forward_flops_are_those_that_torch_counts(scripts: dict[str, ModuleType]) -> None:
-    inputs, length = scripts["inputs"], 7
+def test_forward_flops_are_those_that_torch_counts() -> None:
+    length = 7
     shape = inputs.Shape(layers=2, features=16, inner=24)
     config = BertConfig(
         vocab_size=30,
@@ -153,8 +140,8 @@ def test_forward_flops_are_those_that_torch_counts(scripts: dict[str, ModuleType
     assert inputs.forward_flops(shape, [length] * 3) == counter.get_total_flops()
 
 
-def test_the_bare_loop_attends_within_rows_alone(scripts: dict[str, ModuleType]) -> None:
-    attend = scripts["packed_rows"].attend_in_runs
+def test_the_bare_loop_attends_within_rows_alone() -> None:
+    attend = packed_rows.attend_in_runs
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 2, 7, 4)
     packed, _ = attend(nn.Identity(), q, k, v, None, runs=[(2, 2), (1, 3)])
@@ -165,14 +152,8 @@ def test_the_bare_loop_attends_within_rows_alone(scripts: dict[str, ModuleType])
     torch.testing.assert_close(packed, torch.cat(alone, dim=2).transpose(1, 2))
 
 
-def test_the_peers_read_the_batches_in_the_order_of_our_sampler(
-    scripts: dict[str, ModuleType], tmp_path: Path
-) -> None:
-    import tiny
-
-    from contrastive_text.data.datamodule import TextDataModule
-
-    given, ordered = scripts["train_step"].write_texts(tmp_path, tiny.TEXTS, 8)
+def test_the_peers_read_the_batches_in_the_order_of_our_sampler(tmp_path: Path) -> None:
+    given, ordered = train_step.write_texts(tmp_path, tiny.TEXTS, 8)
     data = TextDataModule(train=given, batch_size=8)
     folder = tmp_path / "model"
     folder.mkdir()
@@ -184,10 +165,10 @@ def test_the_peers_read_the_batches_in_the_order_of_our_sampler(
     assert texts != list(tiny.TEXTS)
 
 
-def test_a_turn_answers_after_its_steps_and_only_then(scripts: dict[str, ModuleType]) -> None:
+def test_a_turn_answers_after_its_steps_and_only_then() -> None:
     ours, theirs = multiprocessing.Pipe()
     ours.send(2)
-    turn = scripts["timing"].Turn(theirs, "cpu")
+    turn = timing.Turn(theirs, "cpu")
     turn.loaded()
     turn.ended_step(tokens=3, loss=0.5)
     assert not ours.poll()
@@ -200,21 +181,20 @@ def test_a_turn_answers_after_its_steps_and_only_then(scripts: dict[str, ModuleT
     assert ours.recv().tokens == 1
 
 
-def test_texts_of_columns_come_row_by_row(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
+def test_texts_of_columns_come_row_by_row(tmp_path: Path) -> None:
     path = tmp_path / "sts.tsv"
     path.write_text('score\tsentence1\tsentence2\n1\ta "\tb\n2\tc\td\n', encoding="utf-8")
-    assert scripts["inputs"].column_texts(path, ("sentence1", "sentence2")) == ['a "', "b", "c", "d"]
+    assert inputs.column_texts(path, ("sentence1", "sentence2")) == ['a "', "b", "c", "d"]
 
 
-def test_a_finished_setting_is_not_measured_again(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
-    kept = scripts["timing"].kept
+def test_a_finished_setting_is_not_measured_again(tmp_path: Path) -> None:
+    kept = timing.kept
     assert kept(tmp_path, "32-float32", lambda: [{"seconds": 1}]) == [{"seconds": 1}]
     assert kept(tmp_path, "32-float32", lambda: [{"seconds": 2}]) == [{"seconds": 1}]
     assert kept(None, "32-float32", lambda: [{"seconds": 2}]) == [{"seconds": 2}]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_the_cost_model_has_the_flops_of_the_loss(scripts: dict[str, ModuleType], ranks: int) -> None:
-    scaling = scripts["scaling"]
+def test_the_cost_model_has_the_flops_of_the_loss(ranks: int) -> None:
     paper = scaling.cost(ranks, pairs=8, features=16, parameters=10)
     assert scaling.counted_loss_flops(ranks, 8, 16) == paper.loss_flops
