@@ -123,7 +123,7 @@ def train(objective: Objective, steps: Sequence[Batch]) -> list[float]:
 
 def held(objective: Objective, comparison: str = "texts") -> dict[str, Any]:
     """The extra state of the objective's queue for a comparison."""
-    return dict(objective.state_dict()["kept_parts.Queue._extra_state"].get(comparison, {}))
+    return dict(objective.state_dict()["column_modules.Queue._extra_state"].get(comparison, {}))
 
 
 def fill(objective: Objective) -> list[int]:

@@ -53,11 +53,6 @@ class SameId:
     rows: Tensor
     columns: Tensor
 
-    @classmethod
-    def for_all(cls, rows: int, columns: Tensor) -> Self:
-        """Returns the rule that selects the columns that are True, (C,), for every one of some rows."""
-        return cls(columns.new_ones(1, 1, dtype=torch.long).expand(rows, 1), columns.long())
-
     def _kinds(self) -> list[tuple[Tensor, Tensor]]:
         if self.columns.ndim == 1:
             return [(self.rows, self.columns)]
@@ -306,28 +301,6 @@ class Texts:
 
 
 @dataclass(frozen=True, slots=True)
-class GuideVectors:
-    """A guide's unit vectors of the texts of N examples.
-
-    Args:
-        anchor: (N, Dg).
-        positive: (N, Dg).
-        negative: (N, K, Dg), or None.
-        bound: Largest cosine of a negative, for both rows of an example, (N,); None if nothing is masked by it.
-    """
-
-    anchor: Tensor
-    positive: Tensor
-    negative: Tensor | None
-    bound: Tensor | None = None
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> GuideVectors:
-        """Returns the vectors with every tensor changed."""
-        negative, bound = (None if each is None else change(each) for each in (self.negative, self.bound))
-        return GuideVectors(change(self.anchor), change(self.positive), negative, bound)
-
-
-@dataclass(frozen=True, slots=True)
 class Group:
     """Ids of N examples, by which a rule selects columns: a column whose id is among the ids of the row.
 
@@ -362,13 +335,8 @@ class Group:
     def map(self, change: Callable[[Tensor], Tensor]) -> Group:
         """Returns the group with every tensor changed."""
         negative = None if self.negative is None else change(self.negative)
-        return replace(
-            self,
-            rows=change(self.rows),
-            anchor=change(self.anchor),
-            positive=change(self.positive),
-            negative=negative,
-        )
+        rows, anchor, positive = change(self.rows), change(self.anchor), change(self.positive)
+        return replace(self, rows=rows, anchor=anchor, positive=positive, negative=negative)
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +352,10 @@ class Triples:
         negative_ids: (N, K), or (N, K, kinds), or None; ``HIDDEN_ID`` where an example has fewer hard negatives.
         target: Label or class of each example, (N,), or None.
         groups: Name of a rule -> its ids.
-        guide: A guide's vectors of the texts; None without a guide.
+        guide: A guide's unit vectors of anchors, positives and hard negatives, (N, Dg), (N, Dg) and (N, K, Dg) or
+            None; None without a guide.
+        bound: Largest cosine of a negative by the guide, for both rows of an example, (N,); None if no column is
+            masked by it.
     """
 
     anchor: Tensor
@@ -395,7 +366,8 @@ class Triples:
     negative_ids: Tensor | None
     target: Tensor | None = None
     groups: Mapping[str, Group] = field(default_factory=dict)
-    guide: GuideVectors | None = None
+    guide: tuple[Tensor, Tensor, Tensor | None] | None = None
+    bound: Tensor | None = None
 
     @classmethod
     def distinct(cls, anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Triples:
@@ -427,21 +399,13 @@ class Triples:
         negative_ids = 2 * n + torch.arange(n * negative.shape[1], device=anchor.device)
         return cls(anchor, positive, negative, ids[:n], ids[n:], negative_ids.reshape(n, -1))
 
-    def apart(self) -> Triples:
-        """Returns the same vectors with different ids for all texts, so that equal texts are not masked."""
-        distinct = Triples.distinct(self.anchor, self.positive, self.negative)
-        ids = distinct.negative_ids
-        if ids is not None and self.negative_ids is not None:
-            first = self.negative_ids if self.negative_ids.ndim == 2 else self.negative_ids[..., 0]
-            ids = torch.where(first == HIDDEN_ID, HIDDEN_ID, ids)
-        return replace(distinct, negative_ids=ids, target=self.target, guide=self.guide)
-
     def map(self, change: Callable[[Tensor], Tensor]) -> Triples:
         """Returns the triples with every tensor changed."""
 
         def changed(each: Tensor | None) -> Tensor | None:
             return None if each is None else change(each)
 
+        guide = self.guide and (change(self.guide[0]), change(self.guide[1]), changed(self.guide[2]))
         return Triples(
             anchor=change(self.anchor),
             positive=change(self.positive),
@@ -451,17 +415,18 @@ class Triples:
             negative_ids=changed(self.negative_ids),
             target=changed(self.target),
             groups={name: group.map(change) for name, group in self.groups.items()},
-            guide=None if self.guide is None else self.guide.map(change),
+            guide=guide,
+            bound=changed(self.bound),
         )
 
     def sides(self) -> tuple[Texts, Texts]:
         """Returns anchors and positives as columns."""
-        guide = (None, None) if self.guide is None else (self.guide.anchor, self.guide.positive)
+        anchor, positive, _ = self.guide or (None, None, None)
         of_anchors = {name: each.anchor for name, each in self.groups.items()}
         of_positives = {name: each.positive for name, each in self.groups.items()}
         return (
-            Texts(self.anchor, self.anchor_ids, of_anchors, guide[0]),
-            Texts(self.positive, self.positive_ids, of_positives, guide[1]),
+            Texts(self.anchor, self.anchor_ids, of_anchors, anchor),
+            Texts(self.positive, self.positive_ids, of_positives, positive),
         )
 
     def rows(self) -> tuple[Texts, Texts]:
@@ -469,12 +434,10 @@ class Triples:
         ids = torch.stack([self.anchor_ids, self.positive_ids], dim=1)
         groups = {name: each.rows for name, each in self.groups.items()}
         flipped = {name: each.flip(1) for name, each in groups.items()}
-        if self.guide is None:
-            return Texts(self.anchor, ids, groups), Texts(self.positive, ids.flip(1), flipped)
-        anchor, positive, bound = self.guide.anchor, self.guide.positive, self.guide.bound
+        anchor, positive, _ = self.guide or (None, None, None)
         return (
-            Texts(self.anchor, ids, groups, guide=anchor, bound=bound),
-            Texts(self.positive, ids.flip(1), flipped, guide=positive, bound=bound),
+            Texts(self.anchor, ids, groups, anchor, self.bound),
+            Texts(self.positive, ids.flip(1), flipped, positive, self.bound),
         )
 
     def compare(self, rows: Texts, columns: Texts, target: Tensor) -> Comparison:
@@ -488,7 +451,7 @@ class Triples:
         masks: dict[str, Rule] = {"texts": SameId(rows.ids, columns.ids)}
         positives, joined = None, None
         if self.negative is not None:
-            masks["missing"] = SameId.for_all(len(rows.ids), columns.first_ids == HIDDEN_ID)
+            masks["missing"] = SameId(rows.ids.new_full((len(rows.ids), 1), HIDDEN_ID), columns.first_ids)
         for name, group in self.groups.items():
             rule = SameId(rows.groups[name], columns.groups[name])
             if group.effect == "mask":
@@ -502,52 +465,32 @@ class Triples:
         )
 
     def columns(self, sides: Sequence[Texts], places: Tensor, further: Texts | None = None) -> Texts:
-        """Returns sides followed by all hard negatives.
+        """Returns sides, then the hard negatives of all examples, then further columns.
 
         Args:
             sides: Sides of all examples.
             places: Places of the local examples, (n,).
-            further: Hard negatives that belong to no example.
+            further: Columns that belong to no example.
         """
-        hard = self.hard_negatives(places, further)
-        return Texts.join(sides if hard is None else [*sides, hard])
+        parts = [*sides, self.hard_negatives(places), further]
+        return Texts.join([part for part in parts if part is not None])
 
-    def hard_negatives(self, places: Tensor, further: Texts | None) -> Texts | None:
-        """Returns the hard negatives of all examples, then further ones; None without any.
+    def hard_negatives(self, places: Tensor) -> Texts | None:
+        """Returns the hard negatives of all examples; None without any.
 
         Args:
             places: Places of the local examples, (n,).
-            further: Hard negatives that belong to no example.
         """
         if self.negative is None or self.negative_ids is None:
-            return further
+            return None
         k = self.negative.shape[1]
-        guide = None if self.guide is None or self.guide.negative is None else self.guide.negative.flatten(0, 1)
+        _, _, guide = self.guide or (None, None, None)
+        guide = None if guide is None else guide.flatten(0, 1)
         own = places.unsqueeze(1) * k + torch.arange(k, device=places.device)
         groups = {
             name: each.negative.flatten() for name, each in self.groups.items() if each.negative is not None
         }
-        hard = Texts(self.negative.flatten(0, 1), self.negative_ids.flatten(0, 1), groups, guide, own=own)
-        return hard if further is None else Texts.join([hard, further])
-
-
-def partners_among(ids: Tensor, texts: Tensor, partners: Tensor) -> Tensor:
-    """Returns the partner of each id that is among some texts, of the first such text; ``NO_ID`` elsewhere.
-
-    Args:
-        ids: (H,).
-        texts: (N,).
-        partners: (N,).
-
-    Example:
-        >>> partners_among(torch.tensor([5, 8]), texts=torch.tensor([8, 9]), partners=torch.tensor([1, 2]))
-        tensor([-1,  1])
-    """
-    if not len(texts):
-        return torch.full_like(ids, NO_ID)
-    ordered, order = texts.sort(stable=True)
-    places = torch.searchsorted(ordered, ids.contiguous()).clamp(max=len(texts) - 1)
-    return torch.where(ordered[places] == ids, partners[order[places]], NO_ID)
+        return Texts(self.negative.flatten(0, 1), self.negative_ids.flatten(0, 1), groups, guide, own=own)
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:

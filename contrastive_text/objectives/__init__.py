@@ -3,15 +3,14 @@
 from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.between import Between, BetweenTexts, BetweenViews
 from contrastive_text.objectives.classification import TextClassification
-from contrastive_text.objectives.columns import (
-    ColumnPart,
+from contrastive_text.objectives.column_rules import (
     Duplicates,
     FalseNegatives,
     MaskBatch,
-    Pairs,
     SameClass,
     Siblings,
 )
+from contrastive_text.objectives.columns import ColumnPart, Pairs
 from contrastive_text.objectives.consistency import Consistency
 from contrastive_text.objectives.contrastive import Contrastive
 from contrastive_text.objectives.denoising import DenoisingDecoder

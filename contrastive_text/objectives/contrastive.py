@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
@@ -17,19 +17,19 @@ from contrastive_text.core.targets import Target
 from contrastive_text.core.types import Role
 from contrastive_text.heads import Head, check_train_only
 from contrastive_text.losses import InfoNCE, Loss
-from contrastive_text.losses.comparison import GuideVectors, Triples
+from contrastive_text.losses.comparison import Triples
 from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.between import Between, named_between, read_vectors
+from contrastive_text.objectives.column_rules import Duplicates, Siblings
 from contrastive_text.objectives.columns import (
     HARD,
     ColumnPart,
-    Duplicates,
     Negatives,
     Pairs,
     Setup,
-    Siblings,
     Stage,
     gather_triples,
+    with_distinct_ids,
 )
 from contrastive_text.objectives.health import count_alike, health
 from contrastive_text.objectives.momentum import Momentum, rows_and_columns
@@ -94,7 +94,7 @@ class Contrastive(Objective):
             if self._between.is_pairs and not self.loss.reads_labels:
                 columns.append(Siblings())
         self.columns = list(columns)
-        self.kept_parts = nn.ModuleDict(
+        self.column_modules = nn.ModuleDict(
             {type(part).__name__: part for part in self.columns if isinstance(part, nn.Module)}
         )
         self._check_columns()
@@ -182,21 +182,18 @@ class Contrastive(Objective):
                     "pairing that reads the column target"
                 )
             target = encoded.target.long()
-        guides: dict[str, GuideVectors] = {}
+        guides: dict[str, tuple[Tensor, Tensor, Tensor | None]] = {}
         for guide in self.guides:
             known = replace(encoded, embeddings=encoded.guides[guide])
             roles: Sequence[Role] = (*self.reads, *self.takes)
             for name, texts in self._between.triples(known, read_vectors(known, roles, head=None)).items():
                 negative = None if texts.negative is None else unit_vectors(texts.negative)
-                guides[name] = GuideVectors(unit_vectors(texts.anchor), unit_vectors(texts.positive), negative)
+                guides[name] = unit_vectors(texts.anchor), unit_vectors(texts.positive), negative
         return {name: replace(each, target=target, guide=guides.get(name)) for name, each in columns.items()}
 
-    def _running(self) -> Iterator[ColumnPart]:
-        """Yields the parts in the order in which they run."""
-        for stage in get_args(Stage):
-            for part in self.columns:
-                if part.stage == stage and (self.training or not part.trains_only):
-                    yield part
+    def _in_order(self) -> list[ColumnPart]:
+        """Returns the parts in the order of their stages."""
+        return sorted(self.columns, key=lambda part: get_args(Stage).index(part.stage))
 
     def _terms(
         self,
@@ -207,11 +204,12 @@ class Contrastive(Objective):
         logged: bool,
         sides: Sequence[Tensor] | None = None,
     ) -> Terms:
-        pairs = Pairs(name, self.loss, rows, every.apart(), offset, texts=every)
-        for part in self._running():
+        pairs = Pairs(name, self.loss, rows, with_distinct_ids(every), offset, texts=every)
+        running = [part for part in self._in_order() if self.training or not part.trains_only]
+        for part in running:
             pairs = part(pairs)
         terms = pairs.terms()
-        for part in self._running():
+        for part in running:
             part.finish(pairs)
         if not logged:
             return replace(terms, logs={})
@@ -253,8 +251,9 @@ class Contrastive(Objective):
             counts = dict.fromkeys([f"other {self._between.others}", *self.loss.others], batch_size - 1)
         if hard := batch_size * negatives if "negative" in self.takes else 0:
             counts[HARD] = hard
-        said = Negatives(batch_size, counts)
-        for part in self.columns:
+        sides: tuple[Role, ...] = ("anchor", "positive") if self.loss.anchors_are_columns else ("positive",)
+        said = Negatives(batch_size, counts, roles=(*sides, "negative"))
+        for part in self._in_order():
             said = part.describe(said)
         return str(said)
 

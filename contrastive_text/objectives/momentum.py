@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import ROLES, Role
 from contrastive_text.losses.comparison import Triples
 from contrastive_text.objectives.between import Between
-from contrastive_text.objectives.columns import ColumnPart, Negatives, Pairs, Setup
+from contrastive_text.objectives.columns import ColumnPart, Negatives, Pairs, Setup, Stage
 
 KeyHead = Literal["copied", "trained"]
 
@@ -57,6 +57,9 @@ class Momentum(ColumnPart):
         ('anchor',)
     """
 
+    stage: ClassVar[Stage] = "examples"
+    trains_only: ClassVar[bool] = True
+
     def __init__(
         self,
         decay: float = 0.999,
@@ -82,12 +85,12 @@ class Momentum(ColumnPart):
         return self
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the pairs unchanged: their columns are momentum vectors already."""
-        return pairs
+        """Returns the pairs, whose vectors of its roles are momentum vectors already."""
+        return replace(pairs, momentum=self.roles)
 
     def describe(self, negatives: Negatives) -> Negatives:
-        """Returns the negatives unchanged: momentum vectors take the place of other columns."""
-        return negatives
+        """Returns the negatives with the roles whose vectors enter a queue; their number is unchanged."""
+        return replace(negatives, roles=self.roles, momentum=True)
 
     def read_keys(self, encoded: Encoded) -> Encoded:
         """Returns the momentum vectors of a batch.

@@ -15,7 +15,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Classes, Target
 from contrastive_text.losses import Comparison, reduce_terms
 from contrastive_text.losses.comparison import Rule, SameId
-from contrastive_text.objectives.columns import ColumnPart, Negatives, Pairs, Setup, Stage, first_ids
+from contrastive_text.objectives.columns import ColumnPart, Negatives, Pairs, Setup, Stage
 from contrastive_text.objectives.terms import Terms
 
 
@@ -111,7 +111,7 @@ class NegativesAsHard(PairLabels):
         negative = ~pairs.paired
         _, positives = pairs.every.sides()
         chosen = pairs.only_paired()
-        anchors, offset = first_ids(pairs.texts.anchor_ids), pairs.offset
+        anchors, offset = pairs.texts.sides()[0].first_ids, pairs.offset
         mine = anchors[offset : offset + len(pairs.rows.anchor)][pairs.local_paired]
         columns = positives.map(lambda each: each[negative])
         return chosen.add_columns(replace(columns, own=_places(mine, among=anchors[negative])))

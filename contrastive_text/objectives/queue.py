@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.checks import at_least
 from contrastive_text.losses.comparison import HIDDEN_ID, NO_ID, Texts
-from contrastive_text.objectives.columns import HARD, ColumnPart, Negatives, Pairs, Setup, Stage
-from contrastive_text.objectives.momentum import Momentum
+from contrastive_text.objectives.columns import HARD, ColumnPart, Negatives, Pairs, Stage
 
 
 class Queue(ColumnPart, nn.Module):
@@ -65,8 +64,6 @@ class Queue(ColumnPart, nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()
         self.size = at_least("Queue.size", size, 1, "leave Queue out to keep no past columns")
-        self._momentum: Momentum | None = None
-        self._sides: tuple[str, ...] = ()
         self._past: dict[str, Texts] = {}
         self._entering: dict[str, Texts] = {}
         self._start = 0
@@ -96,12 +93,12 @@ class Queue(ColumnPart, nn.Module):
     def _columns(self, pairs: Pairs) -> Texts:
         """Returns the columns of the step without past ones, or the momentum vectors."""
         every, none = pairs.every, pairs.every.anchor_ids[:0]
-        if self._momentum is not None:
+        if pairs.momentum:
             anchors, positives = every.sides()
             sides = {"anchor": anchors, "positive": positives}
-            if (hard := every.hard_negatives(none, None)) is not None:
+            if (hard := every.hard_negatives(none)) is not None:
                 sides["negative"] = hard
-            return Texts.join([sides[role] for role in self._momentum.roles if role in sides])
+            return Texts.join([sides[role] for role in pairs.momentum if role in sides])
         further = pairs.further
         if further is not None:
             stop = self._start + self.filled(pairs.name)
@@ -123,16 +120,10 @@ class Queue(ColumnPart, nn.Module):
         older = [] if past is None or not kept else [past.map(lambda each: each[-kept:])]
         return Texts.join([*older, newest])
 
-    def check(self, setup: Setup) -> None:
-        """Learns whether momentum vectors enter, and which roles are columns."""
-        self._momentum = next((part for part in setup.parts if isinstance(part, Momentum)), None)
-        self._sides = ("anchor", "positive") if setup.loss.anchors_are_columns else ("positive",)
-
     def describe(self, negatives: Negatives) -> Negatives:
         """Returns the negatives with the past columns, and the number of batches that they are of."""
-        kind, roles = "past columns", (*self._sides, "negative")
-        if self._momentum is not None:
-            kind, roles = f"past keys of {' and '.join(self._momentum.roles)}", self._momentum.roles
+        roles = negatives.roles
+        kind = f"past keys of {' and '.join(roles)}" if negatives.momentum else "past columns"
         hard = negatives.counts.get(HARD, 0)
         entering = sum(hard if role == "negative" else negatives.batch_size for role in roles)
         batches = self.size / max(entering, 1)

@@ -14,7 +14,8 @@ from contrastive_text.losses import BatchLoss
 from contrastive_text.losses.comparison import Triples
 from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.between import Between, named_between, read_vectors
-from contrastive_text.objectives.columns import gather_triples, sibling_group
+from contrastive_text.objectives.column_rules import sibling_group
+from contrastive_text.objectives.columns import gather_triples
 from contrastive_text.objectives.health import features_alike, health
 from contrastive_text.objectives.terms import Terms, check_compared
 

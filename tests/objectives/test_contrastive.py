@@ -19,19 +19,16 @@ from contrastive_text.core.config.specs import describe
 from contrastive_text.core.types import Slot
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import (
-    NO_ID,
     AlignmentUniformity,
     InfoNCE,
     ListNet,
     Loss,
     NTXent,
     SupCon,
-    Texts,
     reduce_terms,
 )
 from contrastive_text.objectives import (
     BetweenViews,
-    ColumnPart,
     Consistency,
     Contrastive,
     Duplicates,
@@ -39,7 +36,6 @@ from contrastive_text.objectives import (
     MaskedLM,
     Matryoshka,
     Objective,
-    Pairs,
     PositivesOnly,
     Queue,
     RankDistillation,
@@ -430,40 +426,6 @@ def test_a_name_and_a_class_say_the_same_of_what_is_compared() -> None:
     assert describe(by_class) == describe(by_name).replace("'views'", "BetweenViews()")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"between": "roles"}, "Contrastive.between: expected texts or views, got 'roles'"),
-        (
-            {"columns": [PositivesOnly()], "between": "views"},
-            "PositivesOnly expects between: texts, got BetweenView",
-        ),
-        ({"columns": [PositivesOnly()], "loss": SupCon()}, "doesn't compare by classes, got SupCon"),
-        (
-            {"columns": [PositivesOnly(), SameClass(2)]},
-            "one part that reads labels, got PositivesOnly and SameClass",
-        ),
-        ({"loss": SupCon()}, "Contrastive.columns: expected SameClass for SupCon, got Duplicates"),
-        ({"columns": [SameClass(3)]}, "SameClass expects a loss that compares by classes, got InfoNCE"),
-    ],
-)
-def test_arguments_that_do_not_belong_together_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Contrastive(**arguments)
-
-
-@pytest.mark.parametrize(
-    "objective",
-    [
-        Contrastive(loss=SupCon(), columns=[Duplicates(), SameClass(2)]),
-        Contrastive(columns=[Duplicates(), Siblings(), PositivesOnly()]),
-    ],
-)
-def test_a_batch_without_the_target_that_is_read_is_refused(objective: Contrastive) -> None:
-    with pytest.raises(ValueError, match=r"expected a batch with a target, .* got one without"):
-        objective(encoded(3))
-
-
 def test_hard_negatives_can_be_the_only_negatives() -> None:
     rows = encoded(3, negatives=1)
     anchors, positives, negatives = rows.embeddings.reshape(3, 3, 4).tolist()
@@ -508,32 +470,3 @@ def test_a_step_of_one_example_is_enough_where_negatives_come_from_elsewhere(
     objective: Objective, negatives: int
 ) -> None:
     objective.check_examples(1, negatives)
-
-
-class Bank(ColumnPart):
-    """Fixed vectors as negatives of every row, and nothing else: a part of a user's own."""
-
-    stage = "columns"
-
-    def __init__(self, vectors: Tensor) -> None:
-        self.vectors = vectors
-
-    def __call__(self, pairs: Pairs) -> Pairs:
-        ids = torch.full((len(self.vectors),), NO_ID)
-        return pairs.add_columns(Texts(self.vectors.to(pairs.every.anchor), ids))
-
-
-def test_a_part_of_a_users_own_adds_columns_and_is_named_in_the_summary() -> None:
-    rows, bank = encoded(3), torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
-    anchors, positives = (rows.role(role).squeeze(1) for role in ("anchor", "positive"))
-    columns = torch.cat([positives, bank.to(positives)])
-    logits = torch.nn.functional.cosine_similarity(anchors.unsqueeze(1), columns.unsqueeze(0), dim=2) / 0.2
-    expected = float(torch.nn.functional.cross_entropy(logits, torch.arange(3), reduction="mean"))
-    objective = Contrastive(InfoNCE(0.2), columns=[Duplicates(), Bank(bank)])
-    assert value(objective(rows)) == pytest.approx(expected, abs=1e-6)
-    assert "Bank changes them" in objective.describe_negatives(batch_size=3, positives=1, negatives=0)
-
-
-def test_added_columns_of_another_width_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"expected further columns of 4 features, .* got 7"):
-        Contrastive(columns=[Bank(torch.randn(2, 7))])(encoded(3))

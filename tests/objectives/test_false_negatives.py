@@ -27,7 +27,6 @@ from contrastive_text.objectives import (
     Queue,
     SameClass,
     Siblings,
-    SignedPairs,
 )
 
 GIST: tuple[Direction, ...] = ("query_to_doc", "query_to_query", "doc_to_doc")
@@ -275,12 +274,3 @@ def test_what_is_removed_and_how_far_both_agree_is_logged() -> None:
     )
     assert wide.guides == ("teacher",)
     assert float(wide(same).logs["guide_agreement@2"]) < 1
-
-
-def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"FalseNegatives.relative_margin: expected 0 or more, got -0.1"):
-        FalseNegatives("teacher", relative_margin=-0.1)
-    with pytest.raises(ValueError, match=r"FalseNegatives expects .* got SignedPairs, under which"):
-        Contrastive(columns=[Duplicates(), Siblings(), SignedPairs(), FalseNegatives("teacher")])
-    with pytest.raises(ValueError, match=r"absolute_margin: expected a margin for BetweenViews, got 0"):
-        Contrastive(between="views", columns=[Duplicates(), FalseNegatives("teacher")])

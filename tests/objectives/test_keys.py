@@ -24,7 +24,6 @@ from contrastive_text.objectives import (
     MaskBatch,
     Matryoshka,
     Momentum,
-    NegativesAsHard,
     PositivesOnly,
     Queue,
     SameClass,
@@ -273,29 +272,6 @@ def test_the_summary_says_what_a_row_meets() -> None:
     assert said[1].startswith("160 per anchor once the queue is full: 160 past keys of positive (of 2.5 ")
     many = moco(queue=65536).describe_negatives(32, 1, 0)
     assert many.startswith("65,536 per anchor once the queue is full: 65,536 past keys of positive (of 2,048 ")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"columns": [Momentum()], "between": "views"}, "expected texts for Momentum, got BetweenViews"),
-        (
-            {"columns": chain(9, Momentum(of="original"))},
-            r"Momentum\.of: expected roles that are compared \(anchor, positive, negative\), got original",
-        ),
-        (
-            {"columns": [Momentum(of="anchor")]},
-            r"Momentum\.of: expected positive, or a Queue .* got anchor without",
-        ),
-        ({"columns": chain(9, MaskBatch()), "loss": NTXent()}, "MaskBatch expects .* got NTXent of both sides"),
-        ({"columns": chain(9, MaskBatch()), "loss": InfoNCE(T, "two_sided")}, "got InfoNCE of both sides"),
-        ({"columns": chain(9, MaskBatch(), NegativesAsHard())}, "got NegativesAsHard"),
-        ({"columns": [Duplicates(), Duplicates()]}, "expected each part once, got Duplicates twice"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Contrastive(**options)
 
 
 @pytest.mark.parametrize(

@@ -282,18 +282,6 @@ def test_gradients_agree_with_finite_differences(labels: PairLabels, loss: Loss)
 # The parts
 
 
-@pytest.mark.parametrize("weight", [-1.0, math.inf, math.nan])
-def test_a_weight_that_is_no_weight_is_refused(weight: float) -> None:
-    with pytest.raises(ValueError, match=r"SignedPairs.weight: expected .*0 or more"):
-        SignedPairs(weight=weight)
-
-
-@pytest.mark.parametrize("bound", [0.0, -1.0, math.nan])
-def test_a_bound_that_leaves_nothing_to_maximise_is_refused(bound: float) -> None:
-    with pytest.raises(ValueError, match=r"SignedPairs.bound: expected a number above 0"):
-        SignedPairs(bound=bound)
-
-
 def test_the_summary_says_what_becomes_of_negative_pairs() -> None:
     said = Contrastive(columns=[Duplicates(), Siblings(), NegativesAsHard()]).describe_negatives(
         batch_size=64, positives=1, negatives=0

@@ -275,8 +275,3 @@ def test_the_summary_counts_the_columns_of_a_full_queue(loss: Loss, hard: bool, 
     # Collapsed vectors: a term is the logarithm of the columns, the target among them.
     columns = torch.tensor(float(described.split()[0]) + 1).double()
     assert train(objective, same)[-1] == pytest.approx(float(columns.log()), abs=ROUNDING)
-
-
-def test_a_queue_without_room_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Queue\.size: expected 1 or more, got 0; leave Queue out"):
-        Queue(0)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Slot
-from contrastive_text.losses import Comparison, InfoNCE, Loss, NTXent, SupCon, reduce_terms
+from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
 from contrastive_text.losses.comparison import NO_ID, Joined
 from contrastive_text.objectives import (
     ColumnPart,
@@ -239,7 +239,7 @@ def test_a_queue_that_was_filled_without_partners_is_read_with_them() -> None:
     terms = slow_terms(later, InfoNCE(T), past, siblings="hide")
     assert value(resumed, later) == pytest.approx(sum(terms) / 2, abs=ROUNDING)
     resumed.finish_step()
-    assert resumed.state_dict()["kept_parts.Queue._extra_state"]["texts"]["groups.siblings"].tolist() == [
+    assert resumed.state_dict()["column_modules.Queue._extra_state"]["texts"]["groups.siblings"].tolist() == [
         NO_ID,
         NO_ID,
         0,
@@ -303,44 +303,6 @@ def test_positives_of_labelled_pairs_attract(labels: PairLabels) -> None:
 
 
 # Refused
-
-
-class OneTarget(Loss):
-    """A loss of one target."""
-
-    def terms(self, block: Comparison) -> Tensor:
-        return block.rows.sum(dim=1)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"loss": SupCon(), "columns": [Duplicates(), SameClass(2), Siblings()]}, "got SupCon, which takes posi"),
-        ({"loss": OneTarget()}, "got OneTarget, which has one positive per row; take NTXent"),
-        ({"between": "views"}, "got BetweenViews, under which a text has no sibling"),
-        (
-            {"columns": [Duplicates(), ATTRACT, SignedPairs()]},
-            "got SignedPairs, under which negative pairs are rows",
-        ),
-        ({"columns": [ATTRACT]}, "got columns without Duplicates, under which rows don't know equal texts"),
-    ],
-)
-def test_siblings_that_rows_can_not_have_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Contrastive(**{"columns": [Duplicates(), ATTRACT], **options})
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"effect": "hide"}, r"Siblings\.effect: expected mask or positive, got 'hide'"),
-        ({"effect": "positive", "joined": "max"}, r"Siblings\.joined: expected mean or sum, got 'max'"),
-        ({"joined": "sum"}, "expected effect: positive for sum, got effect: mask"),
-    ],
-)
-def test_unknown_effects_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        Siblings(**options)
 
 
 @pytest.mark.parametrize(

@@ -283,7 +283,7 @@ def test_a_resumed_run_ends_with_the_same_weights_and_past_vectors(made: dict[st
         return dict(module.state_dict())
 
     whole, again = fit("whole"), fit("again", resume=tmp_path / "whole" / "step=1.ckpt")
-    name = "objectives.follow.kept_parts.Queue._extra_state"
+    name = "objectives.follow.column_modules.Queue._extra_state"
     past, same = whole.pop(name)["texts"], again.pop(name)["texts"]
     assert past["guide"].shape == (25, 24)
     assert all(torch.equal(past[kind], same[kind]) for kind in past)
