@@ -81,8 +81,7 @@ class Owner:
 
 def yaml_codes() -> dict[CodeType, str]:
     """Traces how a key of a YAML file becomes an object."""
-    from contrastive_text.recipes.building import build_part
-    from contrastive_text.recipes.layers import read_recipe
+    from contrastive_text.recipes.layers import build_part, read_recipe
     from contrastive_text.views import View
 
     Owner.__init__.__annotations__["view"] = View  # read at call time: the package is imported late

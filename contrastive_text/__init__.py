@@ -54,6 +54,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from contrastive_text.core.lazy_imports import importing
 
     return importing(__name__)(name)

@@ -16,19 +16,20 @@ from contrastive_text.cli.words import option_value, option_values, with_values
 from contrastive_text.core.config.misspelt import parser_answer
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
-from contrastive_text.recipes import BASE, split_variant
+from contrastive_text.recipes import BASE
 from contrastive_text.recipes.layers import (
     UNBOUNDED,
     Config,
     lay,
     merge,
     option_over,
+    parse_yaml,
     put,
     read_config,
     read_layers,
     replace_bounds,
+    split_variant,
 )
-from contrastive_text.recipes.yaml_files import parse_yaml
 from contrastive_text.training.folder_start import with_start
 from contrastive_text.training.run_parser import check_places, checkpoint_parts, importing_parts, run_parser
 from contrastive_text.training.trainer_options import answering
@@ -37,8 +38,10 @@ from contrastive_text.training.trainer_options import answering
 class _Parser(LightningArgumentParser):
     """Answers a wrong option in a few lines."""
 
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:  # noqa: ARG002  # jsonargparse's
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         options = [option for action in self._actions for option in action.option_strings]
+        if "--config" not in options:  # a part's own parser: the outer parser names the place
+            super().error(message, ex)
         say(f"error: {parser_answer(message, options)}", file=sys.stderr)
         raise SystemExit(2)
 

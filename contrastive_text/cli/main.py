@@ -14,12 +14,11 @@ import traceback
 from collections.abc import Sequence
 
 from contrastive_text import __version__
-from contrastive_text.cli.answers import answer
 from contrastive_text.cli.words import RUN_COMMANDS, expand_recipes, spelled_out, take_trust
 from contrastive_text.core.config.class_paths import UntrustedError, finding_own_parts, trusting
-from contrastive_text.core.config.misspelt import nearest
-from contrastive_text.core.errors import InvalidValueError, cause_of
-from contrastive_text.core.libraries import is_panic
+from contrastive_text.core.config.misspelt import constructor_answer, nearest
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, cause_of, causes
+from contrastive_text.core.libraries import is_out_of_memory, is_panic
 from contrastive_text.core.terminal import escaping_output, say
 
 _TRAINING = ("fit", "validate", "test", "predict")
@@ -112,6 +111,10 @@ SCREENS = re.findall(r"^ *(--[\w.]+) ", _FIT + _OF_A_RUN, flags=re.MULTILINE)
 """Options of a run that a first screen names, among its hundreds."""
 _OWN = {"validate": "", "test": "", "predict": "", "views": "\n  --n N             rows to show, 3 by default"}
 """Command whose options are those of ``fit`` -> what it has beside them."""
+_TRAINED = {"fit": "give a smaller --batch_size, or --chunk auto", "sweep": "give --chunk auto"}
+_ON_BATCHES = ("embed", "search", "duplicates", "mine", "evaluate", "diagnose", "compare", "postprocess")
+"""Commands with an option ``--batch_size`` of texts that are encoded at once."""
+_IN_A_WORKER = re.compile(r"Caught (?P<error>\w+) in .*\nOriginal Traceback")
 
 
 def run(words: Sequence[str]) -> int:
@@ -181,3 +184,47 @@ def _dispatch(command: str, words: list[str]) -> None:
 
     options = read_options(RECORDS[command], words) if command in RECORDS else words
     vars(importlib.import_module(f"contrastive_text.cli.{command}"))[command](options)
+
+
+def answer(error: BaseException, command: str | None = None) -> str | None:
+    """Returns what to print of an exception, if it is for the user to put right.
+
+    Args:
+        error: The exception.
+        command: The command that raised it, whose options lack of memory is answered with.
+
+    Example:
+        >>> from contrastive_text.core.errors import InvalidValueError
+        >>> answer(InvalidValueError("a: expected 1, got 2")), answer(KeyError("prompts"))
+        ('a: expected 1, got 2', None)
+    """
+    if is_out_of_memory(error):
+        said = next(each for each in causes(error) if not isinstance(each, ContrastiveTextError))
+        return _memory_answer(said, command)
+    if is_panic(error):
+        return (
+            f"tokenizer: expected one that takes these texts, got a panic of its library: {error}; take another "
+            "tokenizer.json"
+        )
+    if isinstance(error, ContrastiveTextError):
+        return _outside_its_worker(str(error))
+    if "/gloo/transport/" in str(error):  # its own class is RuntimeError alone
+        return "processes: expected all of the run to live, got one that has ended; what it said before is why"
+    return constructor_answer(error)
+
+
+def _outside_its_worker(message: str) -> str:
+    """Returns the message of an error that a worker process has passed on together with its traceback."""
+    found = _IN_A_WORKER.match(message)
+    return message if found is None else message.rpartition(f".{found['error']}: ")[2].strip()
+
+
+def _memory_answer(error: BaseException, command: str | None) -> str:
+    """Returns what to do about lack of memory, with the options of a command."""
+    said = " ".join(_outside_its_worker(str(error)).split(". ")[0].split())[:300]
+    todo = _TRAINED.get(str(command))
+    if todo is None:
+        todo = "give a smaller --batch_size" if command in _ON_BATCHES else "make batches smaller"
+    if "shared memory" in said:
+        todo = "give --data.num_workers 0, or the system more shared memory"
+    return f"memory: expected enough of it, got {type(error).__name__}: {said or 'no more'}; {todo}"

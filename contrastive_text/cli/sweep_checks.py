@@ -10,18 +10,16 @@ from collections.abc import Iterator, Sequence
 
 from jsonargparse import get_loader
 
-from contrastive_text.cli.answers import constructor_answer
 from contrastive_text.cli.commands import Sweep
 from contrastive_text.cli.configuration import configured
 from contrastive_text.cli.options import paths_of
 from contrastive_text.cli.paths import RUN_READS, check_paths
 from contrastive_text.cli.words import expand_recipes, option_values, with_values
-from contrastive_text.core.config.misspelt import nearest
+from contrastive_text.core.config.misspelt import constructor_answer, nearest
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.evaluation.suites import SUITES, read_suites
 from contrastive_text.metrics.verdicts import Mode, usual_mode
-from contrastive_text.recipes import split_variant
-from contrastive_text.recipes.layers import Config
+from contrastive_text.recipes.layers import Config, split_variant
 from contrastive_text.runs.sweeps import Axis, Cell, Report
 from contrastive_text.training.callbacks import PAIR_SCORE, RANKING_SCORE, TASK_SCORE
 from contrastive_text.training.run import Run
@@ -128,7 +126,7 @@ def _naming(cell: Cell) -> Iterator[None]:
         reason = printed.getvalue().rpartition("error: ")[2].strip()
         raise InvalidValueError(f"in the cell {cell.name}: {reason}") from error
     except ValueError as error:
-        raise InvalidValueError(f"in the cell {cell.name}: {constructor_answer(str(error)) or error}") from error
+        raise InvalidValueError(f"in the cell {cell.name}: {constructor_answer(error) or error}") from error
     finally:
         logging.disable(logging.NOTSET)
 

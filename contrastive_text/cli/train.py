@@ -13,7 +13,7 @@ from rich.table import Table
 from contrastive_text.cli.configuration import configured, laid_over
 from contrastive_text.cli.predictions import write_outputs
 from contrastive_text.cli.words import option_value, option_values, with_values
-from contrastive_text.core.config.foreign import foreign_modules
+from contrastive_text.core.config.foreign import check_foreign
 from contrastive_text.core.distributed import leaving_the_group
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.core.terminal import console, shown
@@ -85,7 +85,7 @@ def _check_config(config: Mapping[str, object], file: Path) -> None:
     if others := [name for name in config if name not in (*PLACES, *VALUES)]:
         known = ", ".join((*PLACES, *VALUES))
         raise InvalidValueError(f"{file}: expected what a run writes ({known}), got {others[0]!r}; start it anew")
-    foreign_modules(config, str(file))
+    check_foreign(config, str(file))
 
 
 def _perform(command: str, run: Run, folder: Path | None = None, dry_run: bool = False) -> Path | None:

@@ -28,6 +28,7 @@ def importing(package: str) -> Callable[[str], object]:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value: object = getattr(importlib.import_module(modules[name]), name)
+        vars(sys.modules[package])[name] = value  # so that it is asked for once
         return value
 
     return attribute

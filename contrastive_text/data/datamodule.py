@@ -37,8 +37,7 @@ from contrastive_text.data.tasks import (
 )
 from contrastive_text.data.tokenizing import single_threaded_tokenizers
 from contrastive_text.data.training_set import TrainingSet, check_examples, check_turns, learned_tokenizer
-from contrastive_text.recipes.building import build_part
-from contrastive_text.recipes.layers import merge, read_recipe
+from contrastive_text.recipes.layers import build_part, merge, read_recipe
 
 
 class TextDataModule(pl.LightningDataModule):

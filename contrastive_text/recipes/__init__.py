@@ -53,28 +53,6 @@ def recipe_texts() -> dict[str, str]:
     return texts
 
 
-def split_variant(path: str | Path) -> tuple[Path, str]:
-    """Splits the path of a recipe into that of its file and the name of the variant, which is empty for none.
-
-    Example:
-        >>> file, variant = split_variant(recipe_file("simcse/sup"))
-        >>> file.name, variant
-        ('simcse.yaml', 'sup')
-    """
-    path = Path(path)
-    return (path.parent, path.name) if path.parent.is_file() else (path, "")
-
-
-def is_shipped(path: str | Path) -> bool:
-    """Returns whether a path is that of a shipped recipe.
-
-    Example:
-        >>> is_shipped(recipe_file("simcse")), is_shipped("mine.yaml")
-        (True, False)
-    """
-    return split_variant(path)[0].resolve().parent == BASE.parent.resolve()
-
-
 def recipe_file(name: str, where: str = "recipe") -> Path:
     """Returns the path of a recipe: its file, and below it the name of its variant.
 

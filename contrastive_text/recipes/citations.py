@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from contrastive_text.recipes import BASE, is_shipped, recipe_names, recipe_texts, split_variant
+from contrastive_text.recipes import BASE, recipe_names, recipe_texts
+from contrastive_text.recipes.layers import is_shipped, split_variant
 
 _ENTRIES = BASE.parent / "papers" / "citations.bib"
 _FIELD = re.compile(r"^ +(\w+) = \{(.*)\},?$", flags=re.MULTILINE)

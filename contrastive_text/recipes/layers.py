@@ -1,4 +1,4 @@
-"""Configurations that override each other: recipe, files, single lists.
+"""Configurations as YAML: read within bounds, merged layer by layer, and built.
 
 A later layer replaces lists and parts of another class as a whole, and merges what is left key by key; where it
 names tasks, views, guides, objectives, weights, columns or labels, those that it names are all there are. Left to
@@ -8,15 +8,23 @@ of the same name: a chain of views would inherit the rates of the recipe's.
 
 from __future__ import annotations
 
+from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
+import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
+from jsonargparse import ArgumentParser, get_loader
+
+from contrastive_text.core.config.misspelt import refuse_arguments
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.recipes import is_shipped, recipe_file, split_variant
-from contrastive_text.recipes.yaml_files import parse_yaml, read_yaml
+from contrastive_text.core.libraries import is_failure
+from contrastive_text.core.storage.text_files import read_text
+from contrastive_text.recipes import BASE, recipe_file
 
 Config: TypeAlias = dict[str, Any]  # Any: what YAML can hold
+T = TypeVar("T")
 
 VARIANTS = "variants"
 """Key of a file below which its variants stand by name, each with the options that it overrides."""
@@ -41,6 +49,32 @@ PLAIN = "of_plain_encoder"
 """Key under which ``read_layers`` puts a recipe's parts for a plain encoder; no file has it."""
 POOLING = ("pooler", "inference_pooler", "head")
 """Arguments of the module between the network and the vector."""
+MOST_VALUES = 100_000
+"""Values of a file with its aliases written out: nine lines can stand for a thousand million."""
+MOST_LEVELS = 60
+"""Lists and mappings within each other."""
+
+
+def split_variant(path: str | Path) -> tuple[Path, str]:
+    """Splits the path of a recipe into that of its file and the name of the variant, which is empty for none.
+
+    Example:
+        >>> file, variant = split_variant(recipe_file("simcse/sup"))
+        >>> file.name, variant
+        ('simcse.yaml', 'sup')
+    """
+    path = Path(path)
+    return (path.parent, path.name) if path.parent.is_file() else (path, "")
+
+
+def is_shipped(path: str | Path) -> bool:
+    """Returns whether a path is that of a shipped recipe.
+
+    Example:
+        >>> is_shipped(recipe_file("simcse")), is_shipped("mine.yaml")
+        (True, False)
+    """
+    return split_variant(path)[0].resolve().parent == BASE.parent.resolve()
 
 
 def read_config(path: str | Path) -> Config:
@@ -287,3 +321,99 @@ def _same_class(one: object, other: object) -> bool:
         return False
     ours = all("." not in path or path.startswith("contrastive_text.") for path in (one, other))
     return one == other or (ours and one.rpartition(".")[2] == other.rpartition(".")[2])
+
+
+def build_part(part: type[T], place: str, config: Config, recipe: str) -> T:
+    """Builds a part of a run from a configuration, as the shell would.
+
+    Args:
+        part: Its class.
+        place: Where its arguments are in the configuration, such as ``model``.
+        config: The recipe with what overrides it.
+        recipe: Name of the recipe, for errors.
+
+    Raises:
+        ValueError: Arguments that the class doesn't take.
+    """
+    given = {place: merge([read_config(BASE), config]).get(place) or {}}
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(part, place)
+    try:
+        built: T = parser.instantiate(parser.parse_object(given))[place]
+    except (ArgumentError, ValueError) as error:
+        refuse_arguments(error, f"recipe {recipe}")
+    return built
+
+
+def read_yaml(path: Path, where: str) -> Any:
+    """Reads a YAML file; see ``parse_yaml``. Any: what YAML can hold."""
+    return parse_yaml(read_text(path), f"{where}: {path}")
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Returns what a YAML text holds, in which no name stands twice. Any: what YAML can hold.
+
+    Args:
+        text: The text.
+        where: What errors begin with.
+
+    Raises:
+        ValueError: No YAML, a name that stands twice, or more values or levels than the bounds above.
+
+    Example:
+        >>> parse_yaml("a: {b: [1, 2]}", "mine.yaml")
+        {'a': {'b': [1, 2]}}
+    """
+    try:
+        _check(text, where)
+        return get_loader("yaml")(text)
+    except InvalidValueError:
+        raise
+    except yaml.MarkedYAMLError as error:
+        got = " ".join(str(part) for part in (error.context, error.problem) if part)
+        raise _refusal(where, error.problem_mark or error.context_mark, "YAML", got) from error
+    except Exception as error:  # whatever the parser raises, for a character or a number that it can't take
+        if not is_failure(error):
+            raise
+        raise InvalidValueError(f"{where}: expected YAML, got: {' '.join(str(error).split())}") from error
+
+
+@lru_cache(maxsize=32)  # the marks that it has for its errors take ten times the reading
+def _check(text: str, where: str) -> None:
+    """Checks the names and the bounds of a YAML text."""
+    level = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if level > MOST_LEVELS:
+            raise _refusal(where, event.start_mark, f"at most {MOST_LEVELS} levels", "more")
+    node = yaml.compose(text, yaml.SafeLoader)
+    if node is not None and _values(node, where, {}) > MOST_VALUES:
+        got = "more, with its aliases written out"
+        raise _refusal(where, node.start_mark, f"at most {MOST_VALUES:,} values", got)
+
+
+def _values(node: yaml.Node, where: str, known: dict[int, int | None]) -> int:
+    """Counts the values of a node, each alias anew; every node is counted once."""
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) in known:
+        counted = known[id(node)]
+        if counted is None:
+            raise _refusal(where, node.start_mark, "values that end", "an alias within what it stands for")
+        return counted
+    known[id(node)] = None
+    below = [each for pair in node.value for each in pair] if isinstance(node, yaml.MappingNode) else node.value
+    if isinstance(node, yaml.MappingNode):
+        names: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            name = (key.tag, str(key.value))
+            if name in names:
+                raise _refusal(where, key.start_mark, "every name once", f"{key.value} twice")
+            names.add(name)
+    known[id(node)] = count = 1 + sum(_values(each, where, known) for each in below)
+    return count
+
+
+def _refusal(where: str, mark: yaml.Mark | None, expected: str, got: str) -> InvalidValueError:
+    place = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
+    return InvalidValueError(f"{where}{place}: expected {expected}, got {got}; look there")

@@ -26,8 +26,7 @@ from contrastive_text.heads import Head, StackHead
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
-from contrastive_text.recipes.building import build_part
-from contrastive_text.recipes.layers import layer_file, merge, read_layers
+from contrastive_text.recipes.layers import build_part, layer_file, merge, read_layers
 from contrastive_text.training.callbacks.every_run import (
     EndWhenDiverged,
     KeepGradients,

@@ -14,8 +14,8 @@ import tiny
 import torch
 
 from contrastive_text.cli import run
-from contrastive_text.cli.answers import answer as answer_of
 from contrastive_text.cli.commands import RECORDS
+from contrastive_text.cli.main import answer as answer_of
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.checkpoints import read_checkpoint
 from contrastive_text.training.checkpoint_io import AtomicCheckpointIO

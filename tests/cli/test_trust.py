@@ -18,7 +18,7 @@ from foreign_code import EVIL, POPEN
 
 from contrastive_text import ContrastiveModule, TextDataModule
 from contrastive_text.cli import run
-from contrastive_text.core.config.foreign import foreign_modules
+from contrastive_text.core.config.foreign import check_foreign
 from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.runs.ensemble import TaskEnsemble
 from contrastive_text.training.run_parser import importing_parts, run_parser
@@ -119,7 +119,7 @@ def test_no_spelling_of_a_name_has_anything_imported(place: tuple[str, ...], fin
         for value in ("evil.Evil", json.dumps(EVIL), "evil.yaml"):
             at[key] = value
             with contextlib.suppress(ValueError):
-                foreign_modules(config, "a.ckpt")
+                check_foreign(config, "a.ckpt")
                 with importing_parts(config, is_foreign=True), contextlib.suppress(ArgumentError):
                     run_parser().parse_object(config)
             at.clear()
@@ -134,9 +134,10 @@ def test_no_spelling_of_a_name_has_anything_imported(place: tuple[str, ...], fin
         (f"{MODEL}|objectives|contrastive|init_args|loss.class_path", "evil.Evil"),
         (f"{DATA}|tasks", {"a": {"train": "a.txt", "pairing.class_path": "evil.Evil"}}),
         (f"{DATA}|task|columns", {"pairing.class_path": "evil.Evil"}),
+        (f"{DATA}|task|columns", {"anchor": json.dumps(EVIL)}),
     ],
 )
-def test_a_dotted_name_in_a_checkpoint_has_nothing_imported(
+def test_a_dotted_name_or_a_part_as_text_in_a_checkpoint_has_nothing_imported(
     place: str, value: object, foreign: Path, finished: dict[str, str]
 ) -> None:
     saved = torch.load(finished["checkpoint"], weights_only=True)
@@ -147,8 +148,12 @@ def test_a_dotted_name_in_a_checkpoint_has_nothing_imported(
     at[last] = value
     torch.save(saved, foreign / "a.ckpt")
     cls = ContrastiveModule if place.startswith(MODEL) else TextDataModule
-    with pytest.raises(ContrastiveTextError) if "columns" not in place else contextlib.nullcontext():
-        cls.load_from_checkpoint(foreign / "a.ckpt")
+    if "columns" not in place:
+        with pytest.raises(ContrastiveTextError):
+            cls.load_from_checkpoint(foreign / "a.ckpt")
+        return
+    loaded = TextDataModule.load_from_checkpoint(foreign / "a.ckpt")
+    assert "evil.Evil" in str(loaded.task.columns)
 
 
 def test_a_misspelt_argument_of_a_checkpoint_is_answered(here: Path, finished: dict[str, str]) -> None:

@@ -113,6 +113,18 @@ WORDS = (
     answer("fit with the abstract class of a part", f"{FIT} --model.pooler Pooler", {}, "Pooler"),
     answer("fit with a misspelt argument of a view", _with_view({"rat": 1}), {}, "rate"),
     answer("fit with a view's rate above 1", _with_view({"rate": 7}), {}, "rate"),
+    answer(
+        "fit with a part in a list without its argument",
+        f"{FIT} --model.objectives.contrastive.columns [Queue]",
+        {},
+        "model.objectives.columns: expected size for Queue, got none; write it under init_args",
+    ),
+    answer(
+        "fit with a part in a list and empty arguments",
+        f"{FIT} --model.objectives.contrastive.columns '[{{class_path: Queue, init_args: {{}}}}]'",
+        {},
+        "model.objectives.columns: expected size for Queue, got none; write it under init_args",
+    ),
     answer("fit with views for no role", f"""{FIT} --model.views '{{"other": ["DeleteTokens"]}}'""", {}, "other"),
     answer("fit with YAML that is broken in an option", f"{FIT} --model.views '{{a: ['", {}, "views"),
     answer("fit with texts that aren't there", f"{FIT} --data.train nowhere.txt", {}, "nowhere.txt"),

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
-from contrastive_text.recipes.layers import option_over, read_config
-from contrastive_text.recipes.yaml_files import parse_yaml
+from contrastive_text.recipes.layers import option_over, parse_yaml, read_config
 
 LAUGHS = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 10)

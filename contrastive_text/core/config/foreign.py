@@ -19,7 +19,7 @@ _CALLS_FUNCTIONS = "pytorch_lightning.callbacks.lambda_function"
 """Callback that calls functions named by a configuration."""
 
 
-def foreign_modules(plain: object, where: str) -> set[str]:
+def check_foreign(plain: object, where: str) -> None:
     """Checks that a stranger's plain data name only classes that a file may name.
 
     Only modules of this library and trusted modules are imported.
@@ -28,32 +28,26 @@ def foreign_modules(plain: object, where: str) -> set[str]:
         plain: Arguments from a checkpoint or from the configuration in a run folder.
         where: The file, for the error.
 
-    Returns:
-        The modules of the classes, for ``importing_only``.
-
     Raises:
         ValueError: A class that the file may not name, or no such class.
     """
     if isinstance(plain, Mapping):
-        named = set()
         if "class_path" in plain:
-            cls = _part_class(plain["class_path"], where)
-            named = {cls.__module__, str(plain["class_path"]).rpartition(".")[0]}
-        inner = {name: where if name == "init_args" else f"{where}.{name}" for name in plain}
-        return named.union(*(foreign_modules(plain[name], inner[name]) for name in plain))
-    if isinstance(plain, list | tuple):
-        return set().union(*(foreign_modules(item, f"{where}[{i}]") for i, item in enumerate(plain)))
-    return set()
+            _check_class(plain["class_path"], where)
+        for name, value in plain.items():
+            check_foreign(value, where if name == "init_args" else f"{where}.{name}")
+    elif isinstance(plain, list | tuple):
+        for i, item in enumerate(plain):
+            check_foreign(item, f"{where}[{i}]")
 
 
-def _part_class(class_path: object, where: str) -> type:
-    """Returns the class of a part: from a trusted module, or derived from a class of ours or Lightning's."""
+def _check_class(class_path: object, where: str) -> None:
+    """Checks that a class is from a trusted module, or derived from a class of ours or Lightning's."""
     if not isinstance(class_path, str) or "." not in class_path:
         raise InvalidValueError(f"{where}: expected module.Class, got {class_path!r}")
     cls: type = resolve(class_path, object, where)
-    if is_trusted(class_path) or any(base.__module__.partition(".")[0] in _OURS for base in cls.__mro__):
-        return cls
-    raise InvalidValueError(f"{where}: expected a part, got {class_path}, which is none")
+    if not is_trusted(class_path) and all(base.__module__.partition(".")[0] not in _OURS for base in cls.__mro__):
+        raise InvalidValueError(f"{where}: expected a part, got {class_path}, which is none")
 
 
 @contextmanager

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from typing import NoReturn
 
-from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, cause_of
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, cause_of, causes
 from contrastive_text.core.libraries import is_failure
 
 _ELSEWHERE = {
@@ -36,6 +37,14 @@ _OPTION = re.compile(
     r"|[Nn]ested key \"([\w.]+)\"|does not accept option '([\w.]+)'"
 )
 _BARE = re.compile(r"Expected a dot import path string: (\w+)")
+_TAKEN = "arguments that the parts of this version take"
+_KEY = re.compile(r'Parser key "([\w.]+)"')
+_PROBLEM = re.compile(r"Problem with given class_path '([\w.]+)':\n *+(?!Parser key|Does not validate)(.*)")
+_REQUIRED = "the following arguments are required: "
+_REFUSED = re.compile(r"^\s*- (\S+: expected .*)$", flags=re.MULTILINE)
+"""Answer of a part's constructor."""
+_LACKS = re.compile(r"Requirement '(?P<library>[\w-]+)[^']*' not met")
+_OF_LIGHTNING = re.compile(r"class_path='pytorch_lightning\.[\w.]*?(\w+)'")
 _LISTED = 30
 """Names that an answer lists at most."""
 _NOISE = re.compile(
@@ -87,8 +96,7 @@ def parser_answer(message: str, options: Iterable[str] = ()) -> str:
         >>> parser_answer("Parser key \"a\":\n  Expected a <class 'int'>. Got value: b")
         'a: expected int, got b'
     """
-    place = re.search(r'Parser key "([\w.]+)"', message)
-    where = f"{place[1]}: " if place else ""
+    where = f"{place}: " if (place := _place(message)) else ""
     if (found := _OPTION.search(message)) is not None:
         name = next(filter(None, found.groups()))
         is_nested = "." not in name and "unrecognized" not in message  # of a part, whose options lack its place
@@ -99,10 +107,14 @@ def parser_answer(message: str, options: Iterable[str] = ()) -> str:
         words = re.search(r"typing\.Literal\[(.+?)\]", message)
         known = "a class of this library, or module.Class" + (f", or one of {words[1]}" if words else "")
         return f"{where}expected {known}, got {found[1]}{_of_kind(found, message)}"
-    if (refused := re.search(r"^\s*- (\S+: expected .*)$", message, flags=re.MULTILINE)) is not None:
-        return refused[1]  # by the constructor of a part
-    if (found := re.search(r"Problem with given class_path '([\w.]+)':\n(.*)", message)) is not None:
-        return f"{where}expected a class, got {found[1]}; {found[2].strip()}{near_class(found[1])}"
+    if (refused := _REFUSED.search(message)) is not None:
+        return refused[1]
+    if (found := _PROBLEM.search(message)) is not None:
+        if found[2].startswith(_REQUIRED):
+            part = found[1].rpartition(".")[2]
+            named = found[2].removeprefix(_REQUIRED)
+            return f"{where}expected {named} for {part}, got none; write it under init_args"
+        return f"{where}expected a class, got {found[1]}; {found[2]}{near_class(found[1])}"
     got = re.search(r"(?:Got|Given) value: (.*)", message)
     value = got[1] if got else ""
     if (
@@ -118,6 +130,39 @@ def parser_answer(message: str, options: Iterable[str] = ()) -> str:
     if others and not lines:
         return f"{where}expected {' or '.join(others)}, got {value}"
     return where + "; ".join(lines[:3] or [message.partition("\n")[0]])
+
+
+def _place(message: str) -> str:
+    """Returns the keys of the innermost place that a message names, joined by points; empty without one."""
+    keys: dict[int, str] = {}  # indentation -> key
+    for found in _KEY.finditer(message):
+        indent = found.start() - message.rfind("\n", 0, found.start())
+        keys = {level: key for level, key in keys.items() if level < indent} | {indent: found[1]}
+    return ".".join(keys.values())
+
+
+def constructor_answer(error: BaseException) -> str | None:
+    """Returns what a part's constructor reports, from the parser's list of all types that it tried.
+
+    Args:
+        error: The parser's error, which is raised from the constructor's. None is returned for other errors.
+    """
+    message = str(error)
+    if not re.match("Does not validate against any|Problem with given class_path|Parser key ", message):
+        return None
+    if (known := cause_of(error.__cause__, ContrastiveTextError)) is not None:
+        return str(known)
+    if (lacks := _LACKS.search(message)) is not None:
+        part = re.search(r"class_path '[\w.]*?(\w+)'", message)
+        place, library = f"{part[1]}: " if part else "", lacks["library"]
+        return f"{place}expected the library {library}, got none; pip install {library}"
+    if (refused := _REFUSED.search(message)) is not None:
+        return refused[1]
+    if (part := _OF_LIGHTNING.search(message)) is not None and error.__cause__ is not None:
+        *_, first = causes(error.__cause__, with_context=True)
+        said = " ".join(str(first).split())[:300]
+        return f"{part[1]}: expected arguments that it takes, got {type(first).__name__}: {said}"
+    return None
 
 
 def _no_option(name: str, options: Iterable[str]) -> str:
@@ -183,7 +228,7 @@ def _wrapper(path: str) -> str:
 @contextmanager
 def parsing(
     where: object,
-    expected: str = "arguments that the parts of this version take",
+    expected: str = _TAKEN,
     errors: tuple[type[Exception], ...] = (ArgumentError, ValueError),
 ) -> Iterator[None]:
     """Makes an answer of what the parser of arguments says while parts are made, or another library of its own.
@@ -198,12 +243,20 @@ def parsing(
     """
     try:
         yield
-    except ContrastiveTextError:
-        raise
     except errors as error:
-        if not is_failure(error):
-            raise
-        if (known := cause_of(error, ContrastiveTextError)) is not None:
-            raise known from error
-        message = " ".join(parser_answer(str(error)).split())[:300]
-        raise InvalidValueError(f"{where}: expected {expected}, got others: {message}") from error
+        refuse_arguments(error, where, expected)
+
+
+def refuse_arguments(error: Exception, where: object, expected: str = _TAKEN) -> NoReturn:
+    """Raises the answer to an error of the parser or of a part's constructor; arguments as of ``parsing``.
+
+    Raises:
+        Exception: The error itself if it is an answer already, or no fault of the arguments.
+        ValueError: As ``parsing``.
+    """
+    if isinstance(error, ContrastiveTextError) or not is_failure(error):
+        raise error
+    if (known := cause_of(error, ContrastiveTextError)) is not None:
+        raise known from error
+    message = " ".join(parser_answer(str(error)).split())[:300]
+    raise InvalidValueError(f"{where}: expected {expected}, got others: {message}") from error

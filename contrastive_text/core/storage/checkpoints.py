@@ -14,8 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from contrastive_text.core.config.class_paths import trusting
-from contrastive_text.core.config.foreign import foreign_modules, importing_only
+from contrastive_text.core.config.class_paths import own_modules, trusting
+from contrastive_text.core.config.foreign import check_foreign, importing_only
 from contrastive_text.core.config.misspelt import nearest, parsing
 from contrastive_text.core.errors import InvalidValueError, MissingFileError, first_line
 from contrastive_text.core.libraries import is_failure
@@ -159,7 +159,7 @@ class Checkpoint:
                 f"{self.path}: {place}: expected an argument of {cls.__name__}, got {others[0]!r}"
                 f"{nearest(others[0], known)}"
             )
-        foreign_modules(arguments, f"{self.path}: {place}")
+        check_foreign(arguments, f"{self.path}: {place}")
         return arguments
 
     @property
@@ -283,7 +283,7 @@ def load_options(
     """
     with trusting(trust), parsing(path):
         parts = read_checkpoint(path).arguments(cls, place, without=given)
-        with importing_only(foreign_modules(parts, str(path))):
+        with importing_only(own_modules(parts)):
             yield {"weights_only": True, **parts, **given}
 
 

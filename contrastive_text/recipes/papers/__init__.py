@@ -13,7 +13,7 @@ from typing import Any
 
 from contrastive_text.core.config.misspelt import nearest
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.recipes.yaml_files import read_yaml
+from contrastive_text.recipes.layers import read_yaml
 
 _FOLDER = Path(__file__).parent
 _WIDTH = 100

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from contrastive_text.core.config.specs import describe_spec, typed_part, typed_value
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.recipes.yaml_files import read_yaml
+from contrastive_text.recipes.layers import read_yaml
 
 _CALL = re.compile(r"[\w.]+\(.*\)", flags=re.DOTALL)
 _KEYS = re.compile(r"[\w.-]+(,[\w.-]+)*")
