@@ -44,9 +44,9 @@ from contrastive_text.training.run import Run
 from contrastive_text.training.run_parser import run_parser
 
 FIGURES = ("ndcg@10", "mrr@10", "recall@1")
-_TWO = ("--model.prompts", '{"query": "query: ", "document": "passage: "}')
+_TWO = ("--model.prompts.named", '{"query": "query: ", "document": "passage: "}')
 TRAINED: Mapping[str, Sequence[str]] = MappingProxyType(
-    {"prompts": _TWO, "left out": (*_TWO, "--model.include_prompt", "false"), "none": ()}
+    {"prompts": _TWO, "left out": (*_TWO, "--model.prompts.pooled", "false"), "none": ()}
 )
 """Name of a run -> its options."""
 ROWS = (

@@ -276,7 +276,7 @@ class MaskTokenPooler(Pooler):
         template_bias: Whether the vector of the template alone, at the places that it has around the text, is
             taken off, before any head: with gradient, by the same network in the same pass, under one dropout
             mask for all texts of a length that go through the network together. PromptBERT trains with it, and
-            is used without it where it has no labels: ``inference_pooler``.
+            is used without it where it has no labels: ``model.inference.pooler``.
 
     Raises:
         ValueError: At a batch: a row with no mask token or several, with its number; or an encoder that doesn't

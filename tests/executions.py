@@ -38,6 +38,7 @@ from contrastive_text.objectives.queue import Queue
 from contrastive_text.training import forward_pass as encoding
 from contrastive_text.training.fsdp2 import average_gradients, split_weights
 from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.training.optim import Uncertainty
 from contrastive_text.views import (
     Adversarial,
     EmbeddingDropout,
@@ -304,6 +305,7 @@ def execute(execution: Execution, module: ContrastiveModule | None = None, split
         # and so other numbers of parts.
         bound = 50 if split else int(0.4 * tokens)
         module.chunk_tokens = bound if execution.parts == "chunked" else None
+        module.logs_gradients = step == 0 and isinstance(module.combine, Uncertainty) and not split
         optimizer.zero_grad()
         with watched(module) as seen:
             loss = module.training_step(batch, step)

@@ -377,6 +377,6 @@ CASES: dict[str, Case] = {
         several, classes=3, hidden="anchor", layers_anew=True, parts=lambda: {"combine": PCGrad()}
     ),
     "learned weights of three": Case(
-        several, classes=3, hidden="anchor", parts=lambda: {"combine": Uncertainty(), "log_gradients": STEPS}
+        several, classes=3, hidden="anchor", parts=lambda: {"combine": Uncertainty()}
     ),
 }

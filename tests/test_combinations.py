@@ -161,7 +161,7 @@ def config(combination: Combination) -> dict[str, Any]:
         views[role] = [*chain[:place], part("MaskTokens", rate=0.5), *chain[place:]]
     model = {"pooler": POOLERS[combination.pooler], "head": kept, "views": views, "objectives": objectives}
     if combination.pooler == "mask token":
-        model |= {"prompts": {"default": "it says {text} means {mask}."}, "prompt_apart": True}
+        model |= {"prompts": {"named": {"default": "it says {text} means {mask}."}, "apart": True}}
     if "PCGrad" in combination.objectives:
         model["combine"] = part("PCGrad")
     return {"model": model, "data": {"task": PAIRINGS[combination.pairing]}}

@@ -75,7 +75,6 @@ def step(
     with mock.patch.dict(CASES, {"one": case}):
         module = module_of(Execution("one", views, layout, "whole", form, "one process"))
     module.to(DEVICE, torch.bfloat16 if kernel == "flash" else torch.float32)
-    module.log_gradients = 0  # they are compared in a backward pass
     queues = any(isinstance(part, Queue) for part in module.modules())
     for number in range(1 + queues):
         batch = batch_of(case, views, number)

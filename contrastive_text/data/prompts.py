@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.types import MASK, SLOT, Frame, Role
@@ -17,11 +17,11 @@ _TODO = "write prompts as {query: 'query: ', document: 'passage: '}, each with t
 
 @dataclass(frozen=True)
 class Prompts:
-    """What stands around texts, by name, as in sentence-transformers' ``config_sentence_transformers.json``.
+    """Prompts by name, as in sentence-transformers' ``config_sentence_transformers.json``.
 
-    A prompt stands before the text; with ``{text}`` in it, it is a template, which sentence-transformers doesn't
-    have. ``{mask}`` stands for the tokenizer's mask token. It is never cut: the text is. No text or token view
-    alters it.
+    A prompt comes before the text. With ``{text}`` in it, it is a template, which sentence-transformers doesn't
+    have. ``{mask}`` stands for the tokenizer's mask token. A prompt is never cut: the text is. No text or token
+    view alters a prompt.
 
     A name is ``query`` or ``document``; the name of a data set, for all its texts; or ``NAME-query`` and
     ``NAME-document``, for its queries and documents. That is how mteb looks names up too.
@@ -30,12 +30,13 @@ class Prompts:
 
     Args:
         named: Name -> text.
-        default: The name whose text stands before texts that are neither queries nor documents; None for nothing.
-        pooled: Whether the pooler reads the prompt's tokens (E5), or they are left out of it (INSTRUCTOR:
-            ``include_prompt: false`` of sentence-transformers' ``Pooling``), with the special tokens before them.
-        apart: Whether prompts and texts are tokenised each by itself (PromptBERT), or are one string.
-        counted: Whether the length limit counts prompts; otherwise it is the text's own (PromptBERT), as far as
-            the network takes longer rows.
+        default: Name of the prompt of texts that are neither queries nor documents. An empty name is no prompt.
+            None is no prompt either, except in training (see ``trained``).
+        pooled: Whether the pooler reads the prompt's tokens (E5). Otherwise it skips them, with the special
+            tokens before them (INSTRUCTOR: ``include_prompt: false`` of sentence-transformers' ``Pooling``).
+        apart: Whether prompts and texts are tokenized separately (PromptBERT), or as one string.
+        counted: Whether the length limit counts prompts. Otherwise it bounds the text alone (PromptBERT), as far
+            as the network takes longer rows.
 
     Raises:
         TypeError: Something else than texts by name.
@@ -63,48 +64,32 @@ class Prompts:
             if Frame.of(text, f"prompts.{name}").after and not self.pooled:
                 raise InvalidValueError(
                     f"prompts.{name}: expected nothing after the text where the pooler leaves prompts out, got "
-                    f"{text!r}; drop include_prompt: false"
+                    f"{text!r}; drop pooled: false (include_prompt)"
                 )
-        if self.default is not None and self.default not in self.named:
+        if self.default and self.default not in self.named:
             raise InvalidValueError(
-                f"default_prompt_name: expected one of {self._names()}, got {self.default!r}; name one of them, "
-                "or none"
+                f"prompts.default, default_prompt_name: expected one of {self._names()}, got {self.default!r}; "
+                "name one of them, or none"
             )
 
-    @classmethod
-    def trained(
-        cls,
-        prompts: Mapping[str, str] | None,
-        include_prompt: bool = True,
-        prompt_apart: bool = False,
-        prompt_counted: bool = True,
-        default_prompt_name: str | None = None,
-    ) -> Self:
+    def trained(self) -> Prompts:
         """Returns the prompts of a model that is trained with them.
 
-        Texts that are neither queries nor documents are given ``default``, or else what queries have: E5 has
-        "query: " on both sides where these are alike.
-
-        Args:
-            prompts: By name; ``default`` also stands for ``query`` and ``document`` where these aren't named.
-            include_prompt: Whether the pooler reads their tokens.
-            prompt_apart: Whether they are tokenised apart from the texts.
-            prompt_counted: Whether the length limit counts them.
-            default_prompt_name: Of a model's own prompts, which are used unchanged: the name whose text is before
-                texts that are neither queries nor documents, or an empty one for no prompt. None for the rule
-                above.
+        A prompt named ``default`` is also that of ``query`` and ``document`` where these have no names. If
+        ``default`` is None, texts that are neither queries nor documents have the prompt ``default``, or else
+        that of queries: E5 has "query: " on both sides where these are alike.
 
         Example:
-            >>> Prompts.trained({"default": "text: "}).named
+            >>> Prompts({"default": "text: "}).trained().named
             {'query': 'text: ', 'document': 'text: ', 'default': 'text: '}
         """
-        named = dict(cls(prompts or {}).named)
-        if default_prompt_name is not None:
-            return cls(named, default_prompt_name or None, include_prompt, prompt_apart, prompt_counted)
+        if self.default is not None:
+            return replace(self, default=self.default or None)
+        named = dict(self.named)
         if DEFAULT in named:
             named = {QUERY: named[DEFAULT], DOCUMENT: named[DEFAULT], **named}
         default = next((name for name in (DEFAULT, QUERY) if name in named), None)
-        return cls(named, default, include_prompt, prompt_apart, prompt_counted)
+        return replace(self, named=named, default=default)
 
     def __bool__(self) -> bool:
         return any(self.named.values())
@@ -138,7 +123,7 @@ class Prompts:
         Raises:
             ValueError: No such name.
         """
-        name = self.default if name is None else name
+        name = self.default or None if name is None else name
         if name is None:
             return ""
         if name not in self.named:
@@ -206,8 +191,8 @@ class Prompts:
         for name in self.named:
             if name not in known:
                 raise InvalidValueError(
-                    f"model.prompts.{name}: expected one of {', '.join(known)}, got {name!r}, which no text "
-                    "reads; anchors read query, positives and negatives document"
+                    f"model.prompts.named.{name}: expected one of {', '.join(known)}, got {name!r}, which no "
+                    "text reads; anchors read query, positives and negatives document"
                 )
 
     def describe(self) -> str:

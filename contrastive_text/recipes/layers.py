@@ -47,7 +47,7 @@ METHOD = "pooler_is_method"
 """Key of a recipe whose method is its pooler: it replaces the pooler and the head of an embedding model."""
 PLAIN = "of_plain_encoder"
 """Key under which ``read_layers`` puts a recipe's parts for a plain encoder; no file has it."""
-POOLING = ("pooler", "inference_pooler", "head")
+POOLING = ("pooler", "inference", "head")
 """Arguments of the module between the network and the vector."""
 MOST_VALUES = 100_000
 """Values of a file with its aliases written out: nine lines can stand for a thousand million."""

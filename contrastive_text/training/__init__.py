@@ -15,12 +15,12 @@ if TYPE_CHECKING:
         SaveWhenStopped,
         StopWhenSpread,
     )
-    from contrastive_text.training.callbacks.every_run import EndWhenDiverged, KeepGradients
+    from contrastive_text.training.callbacks.every_run import EndWhenDiverged, KeepGradients, LogGradients
     from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
     from contrastive_text.training.forward_pass import encode_views
     from contrastive_text.training.fsdp2 import FSDP2Strategy
     from contrastive_text.training.guides import Guide, GuideFile, GuideModel
-    from contrastive_text.training.module import ContrastiveModule
+    from contrastive_text.training.module import ContrastiveModule, Inference
     from contrastive_text.training.optim import (
         AdamW,
         Combine,
@@ -55,8 +55,10 @@ __all__ = [
     "Guide",
     "GuideFile",
     "GuideModel",
+    "Inference",
     "KeepGradients",
     "LinearSchedule",
+    "LogGradients",
     "NeighbourProbe",
     "Optimizer",
     "PCGrad",

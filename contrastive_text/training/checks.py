@@ -58,22 +58,6 @@ def check_names(objectives: Iterable[str]) -> None:
             )
 
 
-def check_numbers(chunk_tokens: int | None, log_gradients: int = 0) -> None:
-    """Checks the numbers among a module's options.
-
-    Raises:
-        ValueError: One out of its range.
-    """
-    if chunk_tokens is not None and chunk_tokens < 1:
-        raise InvalidValueError(
-            f"model.chunk_tokens: expected a number of tokens above 0, or null for no bound, got {chunk_tokens}"
-        )
-    if log_gradients < 0:
-        raise InvalidValueError(
-            f"model.log_gradients: expected 0 or more batches, got {log_gradients}; 0 is never"
-        )
-
-
 def _check_head_and_weights(
     head: Head | None, weights: Mapping[str, float], objectives: Mapping[str, Objective]
 ) -> None:
@@ -89,27 +73,6 @@ def _check_head_and_weights(
             raise InvalidValueError(
                 f"model.weights.{name}: expected a weight of 0 or more for one of the objectives "
                 f"{', '.join(objectives)}, got {name}: {weight}"
-            )
-
-
-def check_inference(inference: Mapping[str, object] | None) -> None:
-    """Checks the arguments that the saved model gets unchanged.
-
-    Args:
-        inference: Name -> value; None for none.
-
-    Raises:
-        ValueError: An unknown name, or a length below 3.
-    """
-    for name, value in (inference or {}).items():
-        known = ("max_length", "query_length", "document_length", "similarity_fn_name")
-        if name not in known:
-            raise InvalidValueError(
-                f"model.inference.{name}: expected one of {', '.join(known)}, got {name}; drop it"
-            )
-        if name == "max_length" and not (type(value) is int and value >= 3):
-            raise InvalidValueError(
-                f"model.inference.max_length: expected 3 tokens or more, got {value!r}; give a longer length"
             )
 
 
@@ -281,24 +244,19 @@ def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) ->
     check_own_batches(trainer, "fit")
 
 
-def check_split(trainer: pl.Trainer, combine: Combine, log_gradients: int, encoder: Encoder) -> None:
+def check_split(trainer: pl.Trainer, combine: Combine, encoder: Encoder) -> None:
     """Checks that a module's weights can be split, where the strategy is to.
 
     Raises:
-        ValueError: Gradients of single objectives are wanted, or blocks are compiled.
+        ValueError: PCGrad, or an encoder with packed or compiled blocks.
     """
     if not isinstance(trainer.strategy, FSDP2Strategy):
         return
-    wanted = {
-        "model.combine": (isinstance(combine, PCGrad), "no PCGrad", "PCGrad", "take WeightedSum"),
-        "model.log_gradients": (bool(log_gradients), "0", str(log_gradients), "log them in a run on one GPU"),
-    }
-    for place, (given, expected, got, advice) in wanted.items():
-        if given:
-            raise InvalidValueError(
-                f"{place}: expected {expected} with fsdp2, which adds the gradients of all objectives up before "
-                f"any rank has its part, got {got}; {advice}, or --trainer.strategy ddp"
-            )
+    if isinstance(combine, PCGrad):
+        raise InvalidValueError(
+            "model.combine: expected no PCGrad with fsdp2, which adds the gradients of all objectives up before "
+            "any rank has its part, got PCGrad; take WeightedSum, or --trainer.strategy ddp"
+        )
     if isinstance(encoder, TransformerEncoder) and encoder.weights_dtype == "nf4":
         raise InvalidValueError(
             "encoder.weights_dtype: expected float32 or bfloat16 with fsdp2, which splits no packed ones, got "
@@ -354,14 +312,12 @@ def check_resumed(
         ValueError: A run is to go on from weights alone, or with other prompts than it began with.
     """
     check_resumable(checkpoint, trainer.ckpt_path)
-    begun = checkpoint.get("hyper_parameters") or {}
-    options = ("prompts", "include_prompt", "prompt_apart", "prompt_counted", "default_prompt_name")
-    was = Prompts.trained(**{"prompts": None} | {name: begun[name] for name in options if name in begun})
+    was = Prompts(**(checkpoint.get("hyper_parameters") or {}).get("prompts", {})).trained()
     if was.spec != prompts.spec:
         raise InvalidValueError(
             f"model.prompts: expected those with which the run of {trainer.ckpt_path} began ({was.describe()}), "
-            f"got others ({prompts.describe()}); give the same {', '.join(options)}, or begin "
-            "a new run from its weights with --init_from"
+            f"got others ({prompts.describe()}); give the same model.prompts, or begin a new "
+            "run from its weights with --init_from"
         )
     # Before training the module may still be on the CPU.
     if differs := other_setting(checkpoint.get(SETTING), current_setting(trainer.strategy.root_device)):

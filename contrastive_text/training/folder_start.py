@@ -62,11 +62,9 @@ def _folder_config(start: ModelStart, name: str, whole: Config, method: Config, 
     """Returns the arguments of the module that a folder brings along."""
     model = whole.get("model") or {}
     config: Config = {"inference": start.inference}
-    if "prompts" not in model and start.prompts.named:
-        config["prompts"] = dict(start.prompts.named)
-        config["default_prompt_name"] = start.prompts.default or ""
-    if not start.prompts.pooled:
-        config["include_prompt"] = False
+    config["prompts"] = {} if start.prompts.pooled else {"pooled": False}
+    if "named" not in (model.get("prompts") or {}) and start.prompts.named:
+        config["prompts"] |= {"named": dict(start.prompts.named), "default": start.prompts.default or ""}
     limits = (value_at(plain, "encoder.max_length"), start.inference.get("max_length"))
     if limits[0] is not None:
         length = min(limit for limit in limits if limit is not None)

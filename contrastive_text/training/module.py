@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -13,16 +13,18 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch, Encoded, StepBatch
+from contrastive_text.core.checks import at_least, one_of
 from contrastive_text.core.config.specs import stored_arguments
 from contrastive_text.core.distributed import means_over_ranks, rank
 from contrastive_text.core.random import fold, seed_torch, text_id
 from contrastive_text.core.similarity import new_in_full_precision
 from contrastive_text.data import TextTokenizer
-from contrastive_text.data.prompts import Prompts
+from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.data.tasks import DataNeeds
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head, StackHead
+from contrastive_text.inference.search import SimilarityName
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
@@ -35,9 +37,7 @@ from contrastive_text.training.callbacks.every_run import (
 )
 from contrastive_text.training.checks import (
     causal_warning,
-    check_inference,
     check_names,
-    check_numbers,
     check_parts,
     check_split,
     check_start,
@@ -56,6 +56,43 @@ from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import View
 
 
+@dataclass(frozen=True)
+class Inference:
+    """Settings of the saved model that training doesn't change.
+
+    Args:
+        pooler: Pooler of validation and of the saved model. None for the pooler of training. ConSERT trains on
+            the last layer and reports the last two.
+        max_length: Longest text in tokens, with special tokens. It bounds training too. None for the network's
+            limit.
+        query_length: Longest query of ``encode_query`` in tokens. None for ``max_length``.
+        document_length: Longest document of ``encode_document`` in tokens. None for ``max_length``.
+        similarity_fn_name: How the saved model compares vectors.
+
+    Raises:
+        ValueError: A length below 3, or an unknown similarity.
+
+    Example:
+        >>> Inference(max_length=128).similarity_fn_name
+        'cosine'
+    """
+
+    pooler: Pooler | None = None
+    max_length: int | None = None
+    query_length: int | None = None
+    document_length: int | None = None
+    similarity_fn_name: SimilarityName = "cosine"
+
+    def __post_init__(self) -> None:
+        for name in ("max_length", "query_length", "document_length"):
+            at_least(f"model.inference.{name}", vars(self)[name], 3)
+        one_of("model.inference.similarity_fn_name", self.similarity_fn_name, SimilarityName)
+
+
+AS_IN_TRAINING = Inference()
+"""Settings of a saved model that pools as in training, up to the network's limit."""
+
+
 class ContrastiveModule(StoredModule):
     """Encodes all rows of a batch, and minimises a weighted sum of objectives.
 
@@ -65,27 +102,18 @@ class ContrastiveModule(StoredModule):
     Args:
         encoder: From ragged rows to token vectors.
         pooler: From token vectors to one vector per text; None for ``MeanPooler``.
-        inference_pooler: The pooler of validation and of the saved model, where it isn't ``pooler``: ConSERT
-            trains on the last layer and reports the last two.
         head: A head that inference keeps (``train_only: false``); None for none.
         views: Role -> chain of views, or slot -> chain (see ``ViewPlan``), for all tasks, or task -> such a
             dictionary in their place; None for no alteration: with ``SameText`` dropout tells two views apart.
-        prompts: What stands before texts, in training and in use: ``query`` before anchors, ``document`` before
-            others, or by task (see ``data.Prompts``), with ``{text}`` around them; None for nothing.
-        include_prompt: Whether poolers read the tokens of prompts.
-        prompt_apart: Whether prompts and texts are tokenised each by itself; otherwise they are one string.
-        prompt_counted: Whether the encoder's ``max_length`` counts prompts.
-        default_prompt_name: Of an embedding model's own prompts: see ``Prompts.trained``.
-        inference: Arguments of ``SentenceEncoder`` for the saved model, which training doesn't change:
-            ``max_length``, which also bounds training, and ``similarity_fn_name``. None for none.
+        prompts: Prompts of texts, in training and in use: ``query`` comes before anchors, ``document`` before
+            other texts. A task may have its own.
+        inference: Settings of the saved model: its pooler if another one trains, length limits, similarity.
         objectives: Name -> objective; None for one ``Contrastive`` objective. The names appear in the log.
         guides: Name -> other model whose vectors objectives read beside the own ones; None for none.
         weights: Name of an objective -> its weight in the sum, 1 where none is given.
         combine: How the gradients of several objectives make one; None for ``WeightedSum``.
         chunk_tokens: Most tokens that are encoded together while training, computed anew in the backward pass:
             memory of a chunk, loss and gradient of the whole batch, some 4/3 of the time. None for no bound.
-        log_gradients: Every how many steps gradients' norms and cosines are logged, by one more backward pass: in
-            the first step from there on that is logged at all.
         optimizer: None for ``AdamW``.
         schedule: None for ``LinearSchedule``.
 
@@ -97,6 +125,7 @@ class ContrastiveModule(StoredModule):
             rows; 1 where none is given.
         logs_step: Whether the step that runs is logged; ``LogFigures`` sets it. Of another step no figure is
             read, and none need be computed.
+        logs_gradients: Whether a logged step also has figures of gradients; ``LogGradients`` sets it.
 
     Raises:
         ValueError: A head that inference doesn't keep, views out of order, weights of no objective, heads that
@@ -108,51 +137,38 @@ class ContrastiveModule(StoredModule):
         self,
         encoder: Encoder,
         pooler: Pooler | None = None,
-        inference_pooler: Pooler | None = None,
         head: Head | None = None,
         views: dict[str, list[View] | dict[str, list[View]]] | None = None,
-        prompts: dict[str, str] | None = None,
-        include_prompt: bool = True,
-        prompt_apart: bool = False,
-        prompt_counted: bool = True,
-        default_prompt_name: str | None = None,
-        inference: dict[str, Any] | None = None,  # Any: of each its own
+        prompts: Prompts = NO_PROMPTS,
+        inference: Inference = AS_IN_TRAINING,
         objectives: dict[str, Objective] | None = None,
         guides: dict[str, Guide] | None = None,
         weights: dict[str, float] | None = None,
         combine: Combine | None = None,
         chunk_tokens: int | None = None,
-        log_gradients: int = 0,
         optimizer: Optimizer | None = None,
         schedule: Schedule | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
         self.pooler = pooler or MeanPooler()
-        self.inference_pooler, self.head = inference_pooler, head
+        self.inference, self.inference_pooler = inference, inference.pooler
+        self.head = head
         check_names(objectives or ())
         self.objectives = nn.ModuleDict(objectives or {"contrastive": Contrastive()})
         self.weights = dict.fromkeys(self.objectives, 1.0) | (weights or {})
         self.combine = combine or WeightedSum()
-        check_numbers(chunk_tokens, log_gradients)
-        self.chunk_tokens, self.log_gradients = chunk_tokens, log_gradients
+        self.chunk_tokens = at_least("model.chunk_tokens", chunk_tokens, 1, "null is no bound")
         self.optimizer, self.schedule = optimizer or AdamW(), schedule or LinearSchedule()
-        self.prompts, self.include_prompt, self.guides = prompts, include_prompt, guides
-        self.prompt_apart, self.prompt_counted = prompt_apart, prompt_counted
-        self.default_prompt_name, self.inference = default_prompt_name, inference
-        options = (include_prompt, prompt_apart, prompt_counted, default_prompt_name)
-        trained = Prompts.trained(prompts, *options)
-        self.by_task = TaskParts(
-            self.objective_parts(), views or {}, trained, guides or {}, default_prompt_name is None
-        )
+        self.prompts, self.guides = prompts, guides
+        self.by_task = TaskParts(self.objective_parts(), views or {}, prompts, guides or {})
         self.plan = self.by_task.common
         self.figures: dict[str, Tensor] = {}
         self.figure_weights: dict[str, Tensor] = {}
-        self.logs_step = True
+        self.logs_step, self.logs_gradients = True, False
         self._recipe: str | None = None
         self._scores: HeldOutScores
         check_parts(encoder, head, self.weights, self.by_task)
-        check_inference(inference)
         self.by_task.build(self.embedder, head)
         load_head(head)
         check_momentum(self.objective_parts(), self.by_task.plan)
@@ -160,7 +176,9 @@ class ContrastiveModule(StoredModule):
         self.combine.build(list(self.objectives))
         # Plain data and the one instantiator that Lightning allows: what the shell records is the same.
         given = {"views": self.by_task.views, "objectives": self.objective_parts(), "weights": weights}
-        plain = stored_arguments(self, "model", cls=ContrastiveModule, given=given)
+        plain: dict[str, Any] = stored_arguments(self, "model", cls=ContrastiveModule, given=given)  # Any: YAML's
+        for name in ("prompts", "inference"):
+            plain[name] = plain[name]["init_args"]  # as configurations have them
         self.save_hyperparameters({**plain, "_instantiator": "pytorch_lightning.cli.instantiate_module"})
 
     @classmethod
@@ -186,8 +204,7 @@ class ContrastiveModule(StoredModule):
 
     def set_chunk_tokens(self, chunk_tokens: int | None) -> None:
         """Sets the bound on what is encoded together; a checkpoint keeps it, so that a resumed run has it."""
-        check_numbers(chunk_tokens)
-        self.chunk_tokens = chunk_tokens
+        self.chunk_tokens = at_least("model.chunk_tokens", chunk_tokens, 1)
         self.hparams["chunk_tokens"] = chunk_tokens
 
     def objective_parts(self) -> dict[str, Objective]:
@@ -205,7 +222,7 @@ class ContrastiveModule(StoredModule):
     @property
     def length_in_use(self) -> int | None:
         """Longest text of the saved model in tokens with special ones; None for no limit."""
-        limits = ((self.inference or {}).get("max_length"), self.encoder.limit)
+        limits = (self.inference.max_length, self.encoder.limit)
         return min((limit for limit in limits if limit is not None), default=None)
 
     def data_needs(self, tasks: Sequence[str]) -> DataNeeds:
@@ -239,7 +256,10 @@ class ContrastiveModule(StoredModule):
             normalize,
             prompts=self.by_task.prompts,
             truncate_dim=self.by_task.truncate_dim or kept,
-            **{**(self.inference or {}), "max_length": self.length_in_use},  # checked at construction
+            max_length=self.length_in_use,
+            similarity_fn_name=self.inference.similarity_fn_name,
+            query_length=self.inference.query_length,
+            document_length=self.inference.document_length,
         )
 
     def forward(self, batch: Batch) -> Tensor:
@@ -298,7 +318,7 @@ class ContrastiveModule(StoredModule):
         self.figures, self.figure_weights = {}, {}
         losses = self.step_losses(batch)
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        if self._logs_gradients(batch_idx):
+        if self.logs_step and self.logs_gradients:
             found = gradient_figures(losses, trained)
             self.figures |= {f"gradient/{name}": figure for name, figure in found.items()}
         loss: Tensor = self.combine(losses, trained, key=fold(self.current_epoch, batch_idx))
@@ -310,15 +330,6 @@ class ContrastiveModule(StoredModule):
             # One sum for all of them, where Lightning has a barrier and a sum for each.
             self.figures = means_over_ranks(self.figures, self.figure_weights)
         return loss
-
-    def _logs_gradients(self, batch_idx: int) -> bool:
-        """Whether a multiple of ``log_gradients`` lies between the last logged step and this one."""
-        if not self.log_gradients or not self.logs_step:
-            return False
-        step, every = batch_idx, 1
-        if (trainer := self._trainer) is not None:
-            step, every = trainer.global_step, vars(trainer)["log_every_n_steps"] or 1  # Lightning's, undeclared
-        return step // self.log_gradients != (step - every) // self.log_gradients
 
     def on_validation_epoch_start(self) -> None:
         """Starts a score for every file and task of the loaders."""
@@ -365,7 +376,7 @@ class ContrastiveModule(StoredModule):
             self.double()
         if stage == "fit":
             check_guides_at_start(self.by_task.guides, self.objective_parts(), self.trainer)
-            check_split(self.trainer, self.combine, self.log_gradients, self.encoder)
+            check_split(self.trainer, self.combine, self.encoder)
             if message := causal_warning(self.encoder, [self.pooler, self.inference_embedder.pooler]):
                 rank_zero_warn(message)
 

@@ -30,9 +30,8 @@ class TaskParts:
     Args:
         objectives: By name.
         views: Role or slot -> chain, for the tasks that have none of their own; task -> such a dictionary.
-        prompts: What stands before texts, whatever their task.
+        prompts: Prompts of texts, as the module is given them.
         guides: Other models whose vectors the objectives read, by name.
-        checks_prompts: Whether some text must read each prompt; an embedding model names others too.
 
     Raises:
         ValueError: A guide that nobody reads, or an objective that reads another.
@@ -44,12 +43,12 @@ class TaskParts:
         views: Views,
         prompts: Prompts = NO_PROMPTS,
         guides: Mapping[str, Guide] = MappingProxyType({}),
-        checks_prompts: bool = True,
     ) -> None:
         self._objectives = dict(objectives)
         self.common = ViewPlan({name: chain for name, chain in views.items() if not isinstance(chain, Mapping)})
         self.own_plans = {task: ViewPlan(chains) for task, chains in views.items() if isinstance(chains, Mapping)}
-        self.prompts, self.checks_prompts = prompts, checks_prompts
+        self.prompts = prompts.trained()
+        self._checks_prompts = prompts.default is None  # an embedding model names prompts that no text reads
         self.guides = dict(guides)
         self._features = 0
         check_guides_read(self.guides, self._objectives)
@@ -222,7 +221,7 @@ class TaskParts:
         return tuple(dict.fromkeys(token for plan in plans for token in plan.new_tokens))
 
     def _check(self, tasks: Sequence[str]) -> None:
-        if self.checks_prompts:
+        if self._checks_prompts:
             self.prompts.check_names(tasks)
         there = ", ".join(tasks) or "none: the data are one set without a name"
         for name, objective in self._objectives.items():

@@ -72,6 +72,7 @@ AutoModel.from_pretrained(source, num_hidden_layers=2).save_pretrained("encoder"
 from IPython.utils.capture import capture_output
 
 from contrastive_text import Given, Run
+from contrastive_text.data import Prompts
 
 
 def fit(train, encoder, folder, steps):
@@ -87,7 +88,7 @@ def fit(train, encoder, folder, steps):
         num_workers=0,
         enable_progress_bar=False,
         folder=folder,
-        prompts={"query": "query: ", "document": "passage: "},
+        prompts=Prompts({"query": "query: ", "document": "passage: "}),
         config={
             "model.pooler": "MeanPooler",
             "model.objectives.contrastive.head": None,

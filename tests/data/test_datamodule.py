@@ -185,9 +185,9 @@ def test_texts_are_counted_with_the_prompts_of_their_roles(bert: str, tmp_path: 
     path = tmp_path / "pairs.tsv"
     path.write_text("anchor\tpositive\n" + "a bird\ta dog\n" * 2)
 
-    prompts = {"query": "the ", "document": "the old tall man sings: "}
+    prompts = Prompts({"query": "the ", "document": "the old tall man sings: "})
     data = ready(tiny.module(bert, prompts=prompts), tiny.data(str(path), pairing=Reversed(), batch_size=2))
-    texts = list(data.training.of().strings([0], Prompts.trained(prompts)))
+    texts = list(data.training.of().strings([0], prompts.trained()))
     assert texts == [("the ", "a dog"), ("the old tall man sings: ", "a bird")]
     same = ready(tiny.module(bert, prompts=prompts), tiny.data(tiny.write_texts(tmp_path / "texts.txt")))
     assert "80 sampled texts" in same.facts()["length limit"]  # 40, each as query and as document

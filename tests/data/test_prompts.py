@@ -58,7 +58,7 @@ def texts_of(batch: Batch, tokenizer: PreTrainedTokenizerFast) -> list[str]:
 def test_each_role_has_its_prompt(
     learned_tokenizer: PreTrainedTokenizerFast, named: dict[str, str], task: str, expected: tuple[str, str]
 ) -> None:
-    found = texts_of(batch_of(learned_tokenizer, Prompts.trained(named), task=task), learned_tokenizer)
+    found = texts_of(batch_of(learned_tokenizer, Prompts(named).trained(), task=task), learned_tokenizer)
     query, document = expected
     assert found == [f"{query}{ROW['anchor']}", f"{document}{ROW['positive']}", f"{document}{ROW['negative']}"]
 
@@ -157,12 +157,12 @@ def test_prompts_without_a_place_are_refused(
 
 
 def test_a_name_that_no_text_has_is_refused() -> None:
-    prompts = Prompts.trained({"query": "query: ", "passage": "passage: "})
-    with pytest.raises(ValueError, match=r"model.prompts.passage: expected one of query, document, default, got"):
+    prompts = Prompts({"query": "query: ", "passage": "passage: "}).trained()
+    with pytest.raises(ValueError, match=r"model.prompts.named.passage: expected one of query, document, de"):
         prompts.check_names([])
-    Prompts.trained({"news-query": "q "}).check_names(["news"])
+    Prompts({"news-query": "q "}).trained().check_names(["news"])
     with pytest.raises(TypeError, match=r"prompts.query: expected a text, got 5"):
-        Prompts.trained({"query": 5})  # type: ignore[dict-item]  # on purpose
+        Prompts({"query": 5}).trained()  # type: ignore[dict-item]  # on purpose
 
 
 @pytest.mark.parametrize("frame", [Frame(), Frame("old "), Frame("the old", " sings", apart=True)])
@@ -198,14 +198,14 @@ def test_a_template_is_counted_by_the_limit_or_stands_beside_it_as_far_as_the_ne
     learned_tokenizer: PreTrainedTokenizerFast, counted: bool, spare: int | None, beyond: int
 ) -> None:
     ours = TextTokenizer(learned_tokenizer, 16, spare)
-    prompts = Prompts.trained({"default": "a dog {text} sings"}, prompt_counted=counted)
+    prompts = Prompts({"default": "a dog {text} sings"}, counted=counted).trained()
     batch = Collator(ours, SameText(), ViewPlan(), seed=0, prompts=prompts)([KeyedRow(0, 0, {"text": LONG})])
     taken = sum(len(learned_tokenizer.tokenize(part)) for part in ("a dog", "sings"))
     assert batch.lengths.tolist() == [16 + min(taken, beyond)] * 2
     for row in texts_of(batch, learned_tokenizer):
         assert row.startswith("a dog ") and row.endswith(" sings")
     if spare == 2:
-        full = Prompts.trained({"default": f"{LONG} {{text}}"}, prompt_counted=False)
+        full = Prompts({"default": f"{LONG} {{text}}"}, counted=False).trained()
         with pytest.raises(
             ValueError, match="expected fewer tokens than the 16 that max_length 16 and the 2 beyond it leaves"
         ):
@@ -215,11 +215,11 @@ def test_a_template_is_counted_by_the_limit_or_stands_beside_it_as_far_as_the_ne
 def test_a_view_s_template_takes_the_place_of_the_model_s(learned_tokenizer: PreTrainedTokenizerFast) -> None:
     views: dict[str, list[View]] = {"positive": [Prompt("the {text} sings")]}
     named = {"default": "a dog {text} the man"}
-    found = texts_of(batch_of(learned_tokenizer, Prompts.trained(named), views), learned_tokenizer)
+    found = texts_of(batch_of(learned_tokenizer, Prompts(named).trained(), views), learned_tokenizer)
     assert found == [
         f"a dog {ROW['anchor']} the man", f"the {ROW['positive']} sings", f"a dog {ROW['negative']} the man"
     ]  # fmt: skip
-    before = texts_of(batch_of(learned_tokenizer, Prompts.trained({"default": "a "}), views), learned_tokenizer)
+    before = texts_of(batch_of(learned_tokenizer, Prompts({"default": "a "}).trained(), views), learned_tokenizer)
     assert before[1] == f"a the {ROW['positive']} sings"
 
 
@@ -250,8 +250,8 @@ def test_what_no_template_can_be_is_refused(options: dict[str, Any], message: st
 
 
 def test_the_mask_token_of_a_template_is_the_tokenizer_s(learned_tokenizer: PreTrainedTokenizerFast) -> None:
-    batch = batch_of(learned_tokenizer, Prompts.trained({"default": "a {mask} {text}"}))
+    batch = batch_of(learned_tokenizer, Prompts({"default": "a {mask} {text}"}).trained())
     assert texts_of(batch, learned_tokenizer)[0] == f"a [MASK] {ROW['anchor']}"
     bare = PreTrainedTokenizerFast(tokenizer_object=learned_tokenizer.backend_tokenizer, unk_token="[UNK]")
     with pytest.raises(ValueError, match=r"'a \{mask\} ': expected a vocabulary with a mask token"):
-        batch_of(bare, Prompts.trained({"default": "a {mask} {text}"}))
+        batch_of(bare, Prompts({"default": "a {mask} {text}"}).trained())

@@ -10,6 +10,7 @@ from covering import rest_slow
 from decoders import BEGINS, DECODERS, ENDS, save_decoder, tokenizer_of
 from transformers import AutoTokenizer
 
+from contrastive_text.data import Prompts
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.loading import end_rows
 from contrastive_text.poolers import LastTokenPooler, MeanPooler, Pooler
@@ -76,7 +77,7 @@ def test_rows_end_so_where_the_trained_pooler_reads_the_last_token_and_no_templa
     ended: bool,
 ) -> None:
     encoder = TransformerEncoder(qwen2, append_eos=asked)
-    module = ContrastiveModule(encoder, pooler=pooler, prompts=prompts, views=views)
+    module = ContrastiveModule(encoder, pooler=pooler, prompts=Prompts(prompts or {}), views=views)
     tokenizer = module.text_tokenizer()
     assert tokenizer is not None and encoder.tokenizer is not None
     assert encoder.tokenizer.convert_ids_to_tokens(list(tokenizer.suffix)) == [ENDS["qwen2"]] * ended

@@ -145,6 +145,6 @@ def test_without_a_template_or_places_it_is_refused(bert: str, tmp_path: Path) -
         (r"model\.views\.anchor\[0\]: expected no view that hides tokens beside MaskTokenPooler",
          {"encoder": TransformerEncoder(bert), "pooler": MaskTokenPooler(), "views": {"anchor": [MaskTokens()]}}),
     ):  # fmt: skip
-        module = ContrastiveModule(prompts={"default": TEMPLATES.text()}, **options)
+        module = ContrastiveModule(prompts=Prompts({"default": TEMPLATES.text()}), **options)
         with pytest.raises(ValueError, match=refusing):
             tiny.trainer(tmp_path, max_steps=1).fit(module, datamodule=tiny.data(texts))

@@ -85,7 +85,8 @@ NUMBERS = (
     *refused("--model.objectives.contrastive.columns", "-1", "[{class_path: Queue, init_args: {size: 0}}]"),
     *refused("--model.encoder.max_length", "0", "-1", "33", "2", "x"),
     *refused("--model.encoder.dropout", "nan", "-1", "1.5", "1"),
-    *refused("--model.log_gradients", "-1"),
+    *refused("--model.inference.max_length", "-1", "2", "x"),
+    *refused("--model.inference.similarity_fn_name", "x"),
     *refused("--model.chunk_tokens", "0", "-1"),
 )
 

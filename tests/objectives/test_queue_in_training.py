@@ -20,7 +20,7 @@ from contrastive_text.core.types import Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.losses import InfoNCE, NTXent
 from contrastive_text.objectives import Contrastive, Duplicates, Momentum, Queue, Siblings, Terms
-from contrastive_text.training import PCGrad
+from contrastive_text.training import LogGradients, PCGrad
 from contrastive_text.training.initial_weights import load_initial_weights
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import Adversarial
@@ -73,12 +73,12 @@ def test_a_resumed_run_ends_with_the_same_weights_and_the_same_queue(
 def test_every_micro_batch_enters_under_any_combination_of_gradients(
     bert: str, texts: str, tmp_path: Path
 ) -> None:
-    built = module(bert, combine=PCGrad(), log_gradients=1)
+    built = module(bert, combine=PCGrad())
     built.objectives["one"], built.objectives["other"] = (
         Contrastive(columns=[Duplicates(), Siblings(), Queue(99)]),
         Contrastive(NTXent(), columns=[Duplicates(), Siblings(), Queue(99)]),
     )
-    fit(built, texts, tmp_path, max_steps=2, accumulate_grad_batches=2)
+    fit(built, texts, tmp_path, max_steps=2, accumulate_grad_batches=2, callbacks=[LogGradients(every=1)])
     assert [fill(part) for part in built.objective_parts().values()] == [[32], [64]]
 
 

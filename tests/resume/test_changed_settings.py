@@ -250,7 +250,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
         "momentum",
     ),
     ("end", "model.encoder.model_name_or_path", "wide", "size mismatch"),
-    ("end", "model.prompts", {"query": "q: "}, r"model\.prompts: expected those"),
+    ("end", "model.prompts.named", {"query": "q: "}, r"model\.prompts: expected those"),
     ("inside", "data.batch_size", 4, r"ckpt_path: expected the 5 batches an epoch"),
     ("inside", "data.train", "others", r"ckpt_path: expected the rows of train"),
     ("inside", "seed_everything", 7, r"ckpt_path: expected the 5 batches an epoch"),
@@ -272,7 +272,7 @@ RESTARTED = [
     ({"data.validation": "other pairs"}, "validation rows"),
     ({"checkpoint.monitor": "val/pearson"}, "score"),
     ({"checkpoint.mode": "min"}, "score"),
-    ({"model.inference_pooler": "MeanPooler"}, "pooler in use"),
+    ({"model.inference.pooler": "MeanPooler"}, "pooler in use"),
     ({"trainer.limit_val_batches": 1, "data.eval_batch_size": 4}, "limit_val_batches"),
 ]
 

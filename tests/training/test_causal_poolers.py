@@ -13,6 +13,7 @@ from steps import LastToken
 from transformers import AutoConfig, AutoModel
 
 from contrastive_text.poolers import CLSPooler, MeanPooler, Pooler
+from contrastive_text.training import Inference
 from contrastive_text.training.checks import causal_warning
 
 
@@ -40,7 +41,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_pooler_that_takes_tokens_which_have_seen_little_is_warned_of_at_the_start(
     decoder: str, texts: str, tmp_path: Path, pooler: type[Pooler], used: type[Pooler] | None, said: str | None
 ) -> None:
-    module = tiny.module(decoder, pooler=pooler(), inference_pooler=used and used())
+    module = tiny.module(decoder, pooler=pooler(), inference=Inference(used and used()))
     trainer = tiny.trainer(tmp_path, max_steps=1)
     warned = pytest.warns(UserWarning, match=said) if said else nullcontext()
     with warned:

@@ -133,8 +133,8 @@ def test_an_option_comes_before_a_method_and_a_method_before_the_folder(
     made = parsed["model"]
     assert made["pooler"]["class_path"].endswith(f".{pooler}")
     assert (made["head"] is not None and "Linear" in str(made["head"])) is head
-    assert made["inference_pooler"] is None or recipe == "promptbert"
-    assert (made["inference"] or {}).get("max_length") == (9 if model == "labse" else None)
+    assert made["inference"]["pooler"] is None or recipe == "promptbert"
+    assert made["inference"]["max_length"] == (9 if model == "labse" else None)
     module = Run.from_recipe(recipe, locals()[model], config, **QUIET).module
     assert type(module.pooler).__name__ == pooler
     assert len(getattr(module.head, "stack", [])) == (4 if head else "UnitLength" in str(made["head"]))

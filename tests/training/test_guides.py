@@ -12,6 +12,7 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from contrastive_text.core.batch import Encoded
+from contrastive_text.data import Prompts
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import EmbeddingRun
@@ -95,7 +96,7 @@ def module_of(made: dict[str, str], objective: Objective, **parts: Any) -> Contr
 def test_both_guides_give_the_vectors_of_texts_as_written(made: dict[str, str], teacher: SentenceEncoder) -> None:
     objective = Follow()
     views = {"anchor": [SwapWords(0.5), FeatureCutoff(0.2)]}
-    module = module_of(made, objective, views=views, prompts={"query": "an old "}, chunk_tokens=40)
+    module = module_of(made, objective, views=views, prompts=Prompts({"query": "an old "}), chunk_tokens=40)
     data = tiny.data(made["triples"], pairing=Given(), num_workers=0)
     data.attach(module)
     data.setup("fit")

@@ -13,6 +13,7 @@ from covering import rest_slow
 from pytorch_lightning.callbacks import Callback
 
 from contrastive_text import ContrastiveModule
+from contrastive_text.training import LogGradients
 from contrastive_text.training import module as module_file
 from contrastive_text.training.run_log import RunLogger
 
@@ -123,7 +124,7 @@ def test_gradients_are_logged_in_steps_that_are_logged(
     bert: str, tmp_path: Path, every: int, wanted: list[int]
 ) -> None:
     objectives = {name: tiny.module(bert).objectives["contrastive"] for name in ("one", "other")}
-    module = tiny.module(bert, objectives=objectives, log_gradients=every)
-    rows, _ = fit(bert, tmp_path, module=module, log_every_n_steps=2)
+    module = tiny.module(bert, objectives=objectives)
+    rows, _ = fit(bert, tmp_path, LogGradients(every), module=module, log_every_n_steps=2)
     name = "train/gradient/norm/one"
     assert [step for step, row in rows.items() if row.get(name) not in ("", "nan", None)] == wanted

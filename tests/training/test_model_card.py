@@ -57,7 +57,7 @@ def test_a_run_in_python_gives_its_model_the_card_of_its_folder(tmp_path: Path) 
 @pytest.mark.slow
 def test_the_card_of_a_model_with_prompts_encodes_queries_and_documents(tmp_path: Path) -> None:
     encoder, texts = tiny.save_bert(tmp_path / "bert"), tiny.write_texts(tmp_path / "texts.txt")
-    prompts = {"model.prompts": {"query": "query: ", "document": "passage: "}}
+    prompts = {"model.prompts.named": {"query": "query: ", "document": "passage: "}}
     run = trained("simcse", tmp_path, encoder=encoder, train=texts, config=prompts, batch_size=8, max_steps=1)
     folder = tmp_path / "run" / "model"
     blocks = python_blocks((folder / "README.md").read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ from torch import Tensor
 from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.data import Fusion
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.training import Combine, ConstantSchedule, PCGrad, Uncertainty
+from contrastive_text.training import Combine, ConstantSchedule, LogGradients, PCGrad, Uncertainty
 from contrastive_text.training.module import ContrastiveModule
 
 
@@ -44,11 +44,11 @@ def gradients(module: ContrastiveModule, loss: Tensor) -> dict[str, Tensor]:
 def test_a_step_takes_off_the_sum_of_the_gradients(
     bert: str, texts: str, tmp_path: Path, combine: Combine | None
 ) -> None:
-    parts = {"optimizer": tiny.SGD(), "schedule": ConstantSchedule(), "log_gradients": 1}
+    parts = {"optimizer": tiny.SGD(), "schedule": ConstantSchedule()}
     own = Decayed(TransformerEncoder(bert, dropout=0), combine=combine, **parts).double()
     before = {name: weight.detach().clone() for name, weight in own.encoder.named_parameters()}
     data = tiny.data(texts)
-    trainer = tiny.trainer(tmp_path, max_steps=1, precision="64-true")
+    trainer = tiny.trainer(tmp_path, max_steps=1, precision="64-true", callbacks=[LogGradients(every=1)])
     trainer.fit(own, datamodule=data)
     plain = tiny.module(bert, dropout=0).double()
     of_contrastive = gradients(plain, plain.step_losses(next(iter(data.train_dataloader())))["contrastive"])

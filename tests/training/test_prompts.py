@@ -23,13 +23,13 @@ NAMED = {"query": "an old bird ", "document": "the tall man "}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("include_prompt", [True, False])
-def test_a_run_reads_the_same_prompts_everywhere(tmp_path: Path, include_prompt: bool) -> None:
+@pytest.mark.parametrize("pooled", [True, False])
+def test_a_run_reads_the_same_prompts_everywhere(tmp_path: Path, pooled: bool) -> None:
     pairs = tiny.write_pairs(tmp_path / "pairs.tsv")
     run = Run.from_recipe(
         "simcse",
         train=tiny.write_triples(tmp_path / "triples.jsonl"), pairing=Given(), validation=pairs, batch_size=8,
-        num_workers=0, prompts=NAMED, include_prompt=include_prompt, pooler=MeanPooler(), head=None,
+        num_workers=0, prompts=Prompts(NAMED, pooled=pooled), pooler=MeanPooler(), head=None,
         config={"model.encoder.model_name_or_path": tiny.save_bert(tmp_path / "bert")},
         accelerator="cpu", max_steps=2, val_check_interval=1.0, default_root_dir=str(tmp_path / "runs"),
         enable_progress_bar=False,
@@ -39,7 +39,7 @@ def test_a_run_reads_the_same_prompts_everywhere(tmp_path: Path, include_prompt:
     (checkpoint,) = (place / "checkpoints").iterdir()
     module = ContrastiveModule.load_from_checkpoint(checkpoint, map_location="cpu").eval()
     saved = SentenceEncoder.from_pretrained(place / "model", device="cpu")
-    assert module.by_task.prompts == saved.prompts == Prompts(NAMED, "query", include_prompt)
+    assert module.by_task.prompts == saved.prompts == Prompts(NAMED, "query", pooled)
     assert model_facts(module)["prompts"].startswith("query: 'an old bird '; document: 'the tall man '; other")
 
     # a batch of training, encoded by the trained module, has the vectors of the saved model
@@ -60,7 +60,7 @@ def test_a_run_reads_the_same_prompts_everywhere(tmp_path: Path, include_prompt:
     # a run goes on with its prompts alone
     kept = torch.load(checkpoint, weights_only=True)
     check_resumed(kept, run.trainer, module.by_task.prompts)
-    for changed in (Prompts(), Prompts.trained({**NAMED, "query": "a "}, include_prompt)):
+    for changed in (Prompts(), Prompts({**NAMED, "query": "a "}, pooled=pooled).trained()):
         with pytest.raises(ValueError, match=r"model.prompts: expected those .*'an old bird '.* got others"):
             check_resumed(kept, run.trainer, changed)
 

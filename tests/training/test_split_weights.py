@@ -22,7 +22,7 @@ from contrastive_text.core.distributed import own_part, whole
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders import LoRA
 from contrastive_text.encoders.packing import in_lockstep
-from contrastive_text.training import PCGrad
+from contrastive_text.training import LogGradients, PCGrad
 from contrastive_text.training.callbacks.chunk_size import ChunkSize
 from contrastive_text.training.fsdp2 import average_gradients, clip_gradients, own_blocks
 from contrastive_text.training.module import ContrastiveModule
@@ -69,7 +69,6 @@ def module_for(way: Way, ranks: str, bert: str) -> ContrastiveModule:
     """Returns the module of a way; its adapters have learned something."""
     adapted = {"model_name_or_path": bert, "adapters": LoRA(rank=4, alpha=8.0)}
     module = module_of(way.execution(ranks), **(adapted if way.trained == "LoRA" else {}))
-    module.log_gradients = 0
     for name, weight in module.named_parameters():
         if "lora_B" in name:
             nn.init.normal_(weight, std=0.1)
@@ -182,7 +181,7 @@ def test_blocks_whose_weights_others_have_too_are_not_split_alone() -> None:
     ("parts", "callbacks", "expected"),
     [
         ({"combine": PCGrad()}, [], r"model\.combine: expected no PCGrad with fsdp2"),
-        ({"log_gradients": 5}, [], r"model\.log_gradients: expected 0 with fsdp2"),
+        ({}, [LogGradients()], r"trainer\.callbacks: expected no LogGradients with fsdp2"),
         ({}, [ChunkSize()], "chunk: expected a number of tokens with fsdp2"),
     ],
 )

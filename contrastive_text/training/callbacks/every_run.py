@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from contrastive_text.core.batch import Batch, StepBatch
+from contrastive_text.core.checks import at_least
 from contrastive_text.core.distributed import (
     means_over_ranks,
     own_part,
@@ -26,6 +27,7 @@ from contrastive_text.core.distributed import (
 )
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
+from contrastive_text.training.fsdp2 import FSDP2Strategy
 
 
 class LogFigures(Callback):
@@ -92,6 +94,40 @@ class LogFigures(Callback):
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
         """Leaves a module that computes its figures whenever it is asked."""
         pl_module.logs_step = True  # type: ignore[assignment]  # the module's own, as above
+
+
+class LogGradients(Callback):
+    """Logs the norm of each objective's gradient, and the cosine of every two, by one more backward pass.
+
+    The figures are ``train/gradient/norm/NAME`` and ``train/gradient/cosine/A/B``. A step that isn't logged has
+    none: the next logged step has them.
+
+    Args:
+        every: Steps from one measurement to the next.
+
+    Raises:
+        ValueError: Fewer than one step, or weights that are split over ranks.
+
+    Example:
+        >>> LogGradients(every=50).every
+        50
+    """
+
+    def __init__(self, every: int = 100) -> None:
+        self.every = at_least("LogGradients.every", every, 1)
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
+        """Refuses split weights, whose gradients are added up before any rank has its part."""
+        if isinstance(trainer.strategy, FSDP2Strategy):
+            raise InvalidValueError(
+                "trainer.callbacks: expected no LogGradients with fsdp2, which adds the gradients of all "
+                "objectives up before any rank has its part, got one; log them in a run on one GPU"
+            )
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
+        """Tells the module whether a multiple of ``every`` is between the last logged step and this one."""
+        step, window = trainer.global_step, vars(trainer)["log_every_n_steps"] or 1  # Lightning's, undeclared
+        pl_module.logs_gradients = step // self.every != (step - window) // self.every  # type: ignore[assignment]  # the module's own
 
 
 def on_host(figures: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -100,7 +100,9 @@ def _prompts(module: ContrastiveModule) -> dict[str, str]:
     name = module.encoder.model_name_or_path if isinstance(module.encoder, TransformerEncoder) else None
     if name is None or not (named := folder_prompts(name)):
         return {}
-    return {"prompts": f"none, though {name} names some ({named.describe()}): model.prompts takes them over"}
+    return {
+        "prompts": f"none, though {name} names some ({named.describe()}): model.prompts.named takes them over"
+    }
 
 
 def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataModule) -> dict[str, str]:
@@ -349,14 +351,17 @@ def _compared(start: ModelStart, module: ContrastiveModule) -> list[tuple[str, s
     stack = stack_of(start.layers, start.normalize, start.truncate_dim)
     in_use = module.inference_embedder.pooler
     poolers = dict.fromkeys(map(pooler_name, (module.pooler, in_use)))
-    similarity = (module.inference or {}).get("similarity_fn_name", _COSINE)
     limit = start.inference.get("max_length")
     lengths = [] if limit is None else [("inference", f"{limit} tokens", f"{module.length_in_use} tokens")]
     return [
         ("pooler", pooler_name(start.pooler), " in training, in use ".join(poolers)),
         ("head", _words(stack), _NONE if module.head is None else _head_words(module.head)),
         ("prompts", _prompt_words(start.prompts), _prompt_words(module.by_task.prompts)),
-        ("inference", str(start.inference.get("similarity_fn_name", _COSINE)), str(similarity)),
+        (
+            "inference",
+            str(start.inference.get("similarity_fn_name", _COSINE)),
+            module.inference.similarity_fn_name,
+        ),
         *lengths,
     ]
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from contrastive_text.cli import run as shell
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.data import Prompts
 from contrastive_text.encoders import Encoder
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
@@ -285,7 +286,7 @@ def test_prompts_of_the_encoder_s_folder_that_a_run_leaves_out_are_said(tmp_path
     assert said.startswith(
         f"none, though {folder} names some (query: 'query: '; document: none; other texts: none"
     )
-    own = model_facts(tiny.module(folder, prompts={"query": "q: "}))["prompts"]
+    own = model_facts(tiny.module(folder, prompts=Prompts({"query": "q: "})))["prompts"]
     assert own == "query: 'q: '; document: none; other texts as query; in the pooler"
 
 
