@@ -59,7 +59,8 @@ def compare(options: Compare) -> None:
     setting, protocol = options.setting or "all", options.protocol or "standard"
     tasks = _sts_tasks(options.data, options.columns, bounds) if "sts" in options.suite else None
     if tasks is not None:
-        check_pairs("--data", tasks, setting)
+        check_some("--data", tasks)
+        check_pairs(tasks, setting)
     data = find_tasks(options.data, TRANSFER_TASKS) if "transfer" in options.suite else None
     if data is not None:
         check_some("--data", data)

@@ -25,9 +25,9 @@ from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.diagnosis import frequency_table
 from contrastive_text.evaluation.results import ScoreTable, TaskScore, figure_cell, written_together
-from contrastive_text.evaluation.sts import PairScore, check_labels, score_table, warnings_named
+from contrastive_text.evaluation.sts import PairScore, TrainedPairs, check_labels, score_table, warnings_named
 from contrastive_text.evaluation.sts_data import STSPairs
-from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suites, trained_splits
+from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suites
 
 _CLASSIFIED = ("transfer", "probing", "declutr")
 """Suites that train classifiers."""
@@ -215,18 +215,17 @@ def _evaluate_suites(options: Evaluate) -> None:
     )
     with redirect_stdout(sys.stderr):
         data = read_suites(options.data or "", options.suite, protocol)
-        for name, rows in (*data.sts.items(), *trained_splits(data).items(), *data.retrieval.items()):
-            if isinstance(rows, STSPairs | RetrievalSet):
+        for name, rows in {task: rows for tasks in data.values() for task, rows in tasks.items()}.items():
+            if isinstance(rows, STSPairs | TrainedPairs | RetrievalSet):
                 say(rows.understood if rows.understood.startswith(f"{name}: ") else f"{name}: {rows.understood}")
         corpus = _counted(options)
         embeds = _load(options)
         with warnings_as_notes():
             if options.without_frequent:
-                tables = {
-                    "sts": frequency_table(embeds, data.sts, options.without_frequent, corpus, protocol.setting)
-                }
+                removed = options.without_frequent
+                tables = {"sts": frequency_table(embeds, data["sts"], removed, corpus, protocol.setting)}
             else:
-                tables = {suite: SUITES[suite].table(embeds, data, protocol) for suite in options.suite}
+                tables = {suite: SUITES[suite].table(embeds, data[suite], protocol) for suite in options.suite}
                 _say_encoded(embeds)
     print_or_write(_written(tables, options), options.output, "scores", options.format == "json")
 

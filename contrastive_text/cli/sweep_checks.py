@@ -17,7 +17,7 @@ from contrastive_text.cli.paths import RUN_READS, check_paths
 from contrastive_text.cli.words import expand_recipes, option_values, with_values
 from contrastive_text.core.config.misspelt import constructor_answer, nearest
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.evaluation.suites import SUITES, read_suites
+from contrastive_text.evaluation.suites import SUITES, missing_data, read_suites
 from contrastive_text.metrics.verdicts import Mode, usual_mode
 from contrastive_text.recipes.layers import Config, split_variant
 from contrastive_text.runs.sweeps import Axis, Cell, Report
@@ -166,15 +166,14 @@ def read_reports(options: Sweep, select: str, mode: Mode, suffix: str) -> list[R
             raise InvalidValueError(
                 f"--{option}: expected a report of a suite, such as sts:mean, got {' '.join(names)}; drop it"
             )
-    data = read_suites(options.report_data or "", suites, where="--report_data") if suites else None
+    data = read_suites(options.report_data or "", suites, where="--report_data") if suites else {}
     found = []
     for name in names:
         suite, colon, task = name.partition(":")
         if not colon:
             found.append(Report(name, mode if name == select else usual_mode(name)))
             continue
-        assert data is not None
-        missing = SUITES[suite].missing(data)
+        missing = missing_data(data[suite])
         if task not in (*missing, _MEAN):
             known = [*missing, _MEAN]
             raise InvalidValueError(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from contrastive_text.core.random import fold, text_id
 from contrastive_text.core.terminal import as_markdown, html_list, html_table
 from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder, drawn_texts
-from contrastive_text.evaluation.results import AVERAGE, ScoreTable, TaskScore, in_columns, in_markdown
+from contrastive_text.evaluation.results import AVERAGE, ScoreTable, TaskScore, as_json, in_columns, in_markdown
 from contrastive_text.evaluation.retrieval import query_scores
 from contrastive_text.evaluation.sts import check_setting, pair_cosines, score_tasks
 from contrastive_text.evaluation.sts_data import STSPairs
@@ -129,14 +129,14 @@ class ModelComparison:
         """Returns all figures in full precision; ``null`` where there is none."""
         content = {
             "baseline": self.baseline,
-            "scores": [json.loads(table.json()) for table in self.tables],
-            "differences": [_plain(dataclasses.asdict(difference)) for difference in self.differences],
-            "agreements": [_plain(dataclasses.asdict(agreement)) for agreement in self.agreements],
+            "scores": [table.to_dict() for table in self.tables],
+            "differences": [dataclasses.asdict(difference) for difference in self.differences],
+            "agreements": [dataclasses.asdict(agreement) for agreement in self.agreements],
             "texts": self.texts,
             "resamples": self.resamples,
             "notes": self._remarks(),
         }
-        return json.dumps(content, indent=2, ensure_ascii=False)
+        return as_json(content)
 
     def _grids(self) -> list[list[list[str]]]:
         differences = [["against the first model", "task", "difference", "95 % interval  ", "p", "Holm p"]]
@@ -166,12 +166,6 @@ class ModelComparison:
         if self.agreements:
             remarks.append(f"vectors of {self.texts:,} different texts; CKA is debiased")
         return [*remarks, *self.notes]
-
-
-def _plain(figures: Mapping[str, Any]) -> dict[str, Any]:  # Any: JSON
-    return {
-        name: None if isinstance(value, float) and math.isnan(value) else value for name, value in figures.items()
-    }
 
 
 MOST_TEXTS = 5000
@@ -234,21 +228,34 @@ def compare(
         )
     baseline, *others = models
     check_resamples(resamples)
-    _check_tasks(sts, None if correct is None else correct[baseline], retrieval, setting)
+    given: dict[str, Mapping[str, object] | None] = {
+        "sts": sts, "correct": correct and correct[baseline], "retrieval": retrieval
+    }  # fmt: skip
+    if not any(tasks is not None for tasks in given.values()):
+        raise InvalidValueError(
+            "compare: expected tasks in sts, correct or retrieval, got none; give scored pairs, for example"
+        )
+    for kind, tasks in given.items():
+        if tasks is not None:
+            check_some(f"compare.{kind}", tasks)
     suites = []
     pooled: list[str] = []
     if sts is not None:
-        tasks = {task: pairs for task, pairs in sts.items() if isinstance(pairs, STSPairs)}
-        pooled = [text for pairs in tasks.values() for text in (*pairs.first, *pairs.second)]
+        check_pairs(sts, setting)
+        pooled = [text for pairs in _present(sts).values() for text in (*pairs.first, *pairs.second)]
         for name, embed in models.items():
-            _vectors(name, embed, pooled)  # all at once, by length; each task then finds its own
-        suites.append(_sts(models, sts, tasks, setting, resamples, seed))
+            with _naming(name):
+                embed(pooled)  # all at once, by length; each task then finds its own
+        suites.append(_sts(models, sts, setting, resamples, seed))
     if correct is not None:
         answers = {name: correct[name] for name in models}
         suites.append(_row_means("accuracy", answers, title, averaged, resamples, seed))
     if retrieval is not None:
         sets = [data for data in retrieval.values() if isinstance(data, RetrievalSet)]
-        found = {name: _query_scores(name, embed, retrieval) for name, embed in models.items()}
+        found = {}
+        for name, embed in models.items():
+            with _naming(name):
+                found[name] = query_scores(embed, retrieval)
         suites.append(_row_means(FIGURES[0], found, f"{FIGURES[0]} x 100", None, resamples, seed))
         pooled += [text for data in sets for text in data.queries]
     distinct = dict.fromkeys(pooled if texts is None else texts)
@@ -272,28 +279,9 @@ def compare(
     )
 
 
-def _check_tasks(
-    sts: Mapping[str, STSPairs | str] | None,
-    correct: Mapping[str, Tensor | str] | None,
-    retrieval: Mapping[str, RetrievalSet | str] | None,
-    setting: str,
-) -> None:
-    if sts is None and correct is None and retrieval is None:
-        raise InvalidValueError(
-            "compare: expected tasks in sts, correct or retrieval, got none; give scored pairs, for example"
-        )
-    if sts is not None:
-        check_pairs("compare.sts", sts, setting)
-    if correct is not None:
-        check_some("compare.correct", correct)
-    if retrieval is not None:
-        check_some("compare.retrieval", retrieval)
-
-
-def check_pairs(where: str, sts: Mapping[str, STSPairs | str], setting: str) -> None:
-    """Checks that a task has pairs, and that all pairs have a correlation in a setting (ValueError)."""
-    check_some(where, sts)
-    tasks = {task: pairs for task, pairs in sts.items() if isinstance(pairs, STSPairs)}
+def check_pairs(sts: Mapping[str, STSPairs | str], setting: str) -> None:
+    """Checks that the pairs of each task have a correlation in a setting (ValueError)."""
+    tasks = _present(sts)
     check_setting(setting, tasks.values())
     for task, pairs in tasks.items():
         sizes = {"": len(pairs)} if setting == "all" else Counter(pairs.subsets)
@@ -303,6 +291,10 @@ def check_pairs(where: str, sts: Mapping[str, STSPairs | str], setting: str) -> 
                 raise InvalidValueError(
                     f"{place}: expected two pairs or more, got {size}; leave it out, or add pairs"
                 )
+
+
+def _present(sts: Mapping[str, STSPairs | str]) -> dict[str, STSPairs]:
+    return {task: pairs for task, pairs in sts.items() if isinstance(pairs, STSPairs)}
 
 
 def check_some(where: str, tasks: Mapping[str, object]) -> None:
@@ -316,7 +308,6 @@ def check_some(where: str, tasks: Mapping[str, object]) -> None:
 def _sts(
     models: Mapping[str, CachedEncoder],
     sts: Mapping[str, STSPairs | str],
-    tasks: Mapping[str, STSPairs],
     setting: str,
     resamples: int,
     seed: int,
@@ -324,7 +315,7 @@ def _sts(
     rows = {name: score_tasks(embed, sts, setting) for name, embed in models.items()}
     baseline, *others = models
     paired: dict[str, dict[str, PairedBootstrap]] = {name: {} for name in others}
-    for task, pairs in tasks.items():
+    for task, pairs in _present(sts).items():
         cosines = {name: pair_cosines(embed, pairs) for name, embed in models.items()}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of collapsed vectors, which score_tasks has said with the task
@@ -358,34 +349,27 @@ def _row_means(
         ]
         for name, of_task in values.items()
     }
-    baseline, *others = values.values()
+    baseline, *others = values
     paired = {
         name: {
             task: paired_bootstrap_mean(first, second, resamples, _generator(seed, task))
-            for task, second in of_task.items()
-            if isinstance(first := baseline[task], Tensor) and isinstance(second, Tensor)
+            for task, second in values[name].items()
+            if isinstance(first := values[baseline][task], Tensor) and isinstance(second, Tensor)
         }
-        for name, of_task in zip(list(values)[1:], others, strict=True)
+        for name in others
     }
     return _Suite(ScoreTable(title, scores, averaged), paired)
 
 
 def _differences(suites: Sequence[_Suite], others: Sequence[str]) -> tuple[ScoreDifference, ...]:
-    questions = {
-        (number, name, task): found.p_value
-        for number, suite in enumerate(suites)
-        for name in others
-        for task, found in suite.paired[name].items()
-    }
-    adjusted = dict(zip(questions, holm(list(questions.values())), strict=True))
+    p_values = [found.p_value for suite in suites for name in others for found in suite.paired[name].values()]
+    adjusted = iter(holm(p_values))
     differences = []
-    for number, suite in enumerate(suites):
+    for suite in suites:
+        averaged = suite.table.averaged or suite.table.tasks
         for name in others:
             paired = suite.paired[name]
-            differences += [
-                _difference(name, task, found, adjusted[number, name, task]) for task, found in paired.items()
-            ]
-            averaged = suite.table.averaged or suite.table.tasks
+            differences += [_difference(name, task, found, next(adjusted)) for task, found in paired.items()]
             if len(averaged) > 1 and paired.keys() >= set(averaged):  # as in the table: all of them, or no mean
                 mean = PairedBootstrap.mean([paired[task] for task in averaged])
                 differences.append(_difference(name, AVERAGE, mean, math.nan))
@@ -394,43 +378,32 @@ def _differences(suites: Sequence[_Suite], others: Sequence[str]) -> tuple[Score
 
 def _difference(name: str, task: str, found: PairedBootstrap, adjusted: float) -> ScoreDifference:
     low, high = found.interval()
-    return ScoreDifference(
-        model=name,
-        task=task,
-        difference=100 * found.difference,
-        low=100 * low,
-        high=100 * high,
-        p_value=found.p_value,
-        holm=adjusted,
-    )
+    return ScoreDifference(name, task, 100 * found.difference, 100 * low, 100 * high, found.p_value, adjusted)
 
 
 def _agreements(models: Mapping[str, CachedEncoder], texts: Sequence[str]) -> tuple[Agreement, ...]:
-    own, *others = (_vectors(name, embed, texts) for name, embed in models.items())
+    vectors = {}
+    for name, embed in models.items():
+        with _naming(name):
+            vectors[name] = embed(texts)
+    own, *others = vectors
     return tuple(
         Agreement(
             model=name,
-            neighbours=float(neighbour_overlap(own, vectors, NEIGHBOURS)),
-            cka=float(linear_cka(own, vectors, debiased=True)),
+            neighbours=float(neighbour_overlap(vectors[own], vectors[name], NEIGHBOURS)),
+            cka=float(linear_cka(vectors[own], vectors[name], debiased=True)),
         )
-        for name, vectors in zip(list(models)[1:], others, strict=True)
+        for name in others
     )
 
 
-def _query_scores(
-    name: str, embed: CachedEncoder, retrieval: Mapping[str, RetrievalSet | str]
-) -> dict[str, Tensor | str]:
+@contextmanager
+def _naming(model: str) -> Iterator[None]:
+    """Puts the name of the model before an error, such as one about NaN."""
     try:
-        return query_scores(embed, retrieval)
+        yield
     except ValueError as error:
-        raise InvalidValueError(f"{name}: {error}") from error
-
-
-def _vectors(name: str, embed: CachedEncoder, texts: Sequence[str]) -> Tensor:
-    try:
-        return embed(texts)
-    except ValueError as error:  # such as NaN, of one model among several
-        raise InvalidValueError(f"{name}: {error}") from error
+        raise InvalidValueError(f"{model}: {error}") from error
 
 
 def _generator(seed: int, task: str) -> torch.Generator:

@@ -7,7 +7,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -25,10 +24,9 @@ from contrastive_text.encoders.packing import pad
 from contrastive_text.encoders.shared_use import evaluating
 from contrastive_text.evaluation.cached import CachedEncoder, drawn_texts
 from contrastive_text.evaluation.results import ScoreTable, TaskScore
-from contrastive_text.evaluation.sts import pair_vectors, score_tasks
+from contrastive_text.evaluation.sts import Embed, pair_vectors, score_tasks
 from contrastive_text.evaluation.sts_data import STSPairs
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.metrics import exact_similarity, spearman
 from contrastive_text.metrics.neighbours import NEIGHBOURS
 from contrastive_text.metrics.verdicts import collapse
 from contrastive_text.poolers import FirstLastPooler, LastTwoPooler, MeanPooler
@@ -69,15 +67,11 @@ def frequency_bias(
     Raises:
         ValueError: A pooler that takes no mean.
     """
-    _check_mean(model)
-    texts = [str(row[side]) for side in ("anchor", "positive") for row in pairs]
-    target = torch.tensor([float(str(row["target"])) for row in pairs])
-    counts = token_counts(model, texts)
-    fewer = [number for number in removed if number < int((counts > 0).sum())]
-    return [
-        (number, 100 * float(spearman(exact_similarity(vectors[: len(pairs)], vectors[len(pairs) :]), target)))
-        for number, vectors in vectors_without(model, texts, fewer, counts).items()
-    ]
+    scored = STSPairs.of_table(pairs)
+    texts = [*scored.first, *scored.second]
+    fewer = [number for number in removed if number < int((token_counts(model, texts) > 0).sum())]
+    found = scores_without(model, {"pairs": scored}, fewer, corpus=texts)
+    return [(number, score.score) for number, (score,) in found.items()]
 
 
 def scores_without(
@@ -107,7 +101,11 @@ def scores_without(
         ValueError: A pooler that takes no mean, or a number below 0, given twice, or as large as that of the
             different tokens.
     """
-    _check_mean(model)
+    if not takes_mean(model):
+        raise InvalidValueError(
+            "frequency: expected a pooler that takes the mean over tokens, of which some can be left out, "
+            f"got {type(model.pooler).__name__}"
+        )
     found = [pairs for pairs in tasks.values() if isinstance(pairs, STSPairs)]
     texts = list(dict.fromkeys(text for pairs in found for text in (*pairs.first, *pairs.second)))
     counts = token_counts(model, texts if corpus is None else corpus)
@@ -117,9 +115,13 @@ def scores_without(
             f"frequency: expected different numbers of tokens from 0 to {different - 1:,}, of the {different:,} "
             f"that occur, got {', '.join(map(str, removed))}"
         )
-    place = {text: i for i, text in enumerate(texts)}
+    places = {text: i for i, text in enumerate(texts)}
+
+    def known(vectors: Tensor) -> Embed:
+        return lambda some: vectors[[places[text] for text in some]]
+
     return {
-        number: score_tasks(partial(_known, place, vectors), tasks, setting)
+        number: score_tasks(known(vectors), tasks, setting)
         for number, vectors in vectors_without(model, texts, removed, counts).items()
     }
 
@@ -139,10 +141,6 @@ def frequency_table(
     }
     counted = "the tasks' texts" if corpus is None else f"{len(corpus):,} texts"
     return ScoreTable(f"Spearman x 100, {setting}, without the most frequent tokens of {counted}", rows)
-
-
-def _known(places: Mapping[str, int], vectors: Tensor, texts: Sequence[str]) -> Tensor:
-    return vectors[[places[text] for text in texts]]
 
 
 def token_counts(model: SentenceEncoder, texts: Iterable[str]) -> Tensor:
@@ -188,14 +186,6 @@ def vectors_without(
                 pooled = model.pooler(replace(hidden, mask=kept))
                 found.append(model.from_pooled(pooled)[:, : model.truncate_dim])
     return {number: in_order(found, groups).cpu() for number, found in vectors.items()}
-
-
-def _check_mean(model: SentenceEncoder) -> None:
-    if not takes_mean(model):
-        raise InvalidValueError(
-            "frequency: expected a pooler that takes the mean over tokens, of which some can be left out, "
-            f"got {type(model.pooler).__name__}"
-        )
 
 
 LIMIT = 20_000
@@ -304,7 +294,7 @@ def diagnose(
     drawn = drawn_texts(distinct, limit, seed)
     vectors = embed(drawn)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="spearman: all")  # of vectors that are all equal: a verdict
+        warnings.filterwarnings("ignore", message=".*spearman: all")  # equal vectors get a verdict
         scored = None if pairs is None else _pair_figures(embed, pairs, limit, seed)
     hubs = metrics.hubness(vectors, k=min(NEIGHBOURS, len(vectors) - 1))
     diagnosis = Diagnosis(

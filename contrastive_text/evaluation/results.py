@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import as_markdown, html_table
@@ -131,7 +131,7 @@ class ScoreTable:
 
     def json(self) -> str:
         """Returns full precision with the sub-sets; ``null`` where there is no score."""
-        return json.dumps(self._plain(), indent=2, ensure_ascii=False)
+        return as_json(self.to_dict())
 
     def subsets(self) -> dict[str, ScoreTable]:
         """Returns a table of the sub-sets of each task that has some, by its title."""
@@ -188,22 +188,10 @@ class ScoreTable:
                     yield [name, score.task, part, score.metric, _number(figure), "", ""]
             yield [name, AVERAGE, "", "", _number(self.average(name)), "", ""]
 
-    def _plain(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
+        """Returns plain data for JSON."""
         rows = {
-            name: {
-                "tasks": [
-                    {
-                        "task": score.task,
-                        "metric": score.metric,
-                        "score": _finite(score.score),
-                        "size": score.size,
-                        "parts": {part: _finite(figure) for part, figure in score.parts.items()},
-                        **({"missing": score.missing} if score.missing else {}),
-                    }
-                    for score in scores
-                ],
-                "average": _finite(self.average(name)),
-            }
+            name: {"tasks": [asdict(score) for score in scores], "average": self.average(name)}
             for name, scores in self.rows.items()
         }
         return {"title": self.title, "models": rows}
@@ -230,7 +218,7 @@ FORMATS: Mapping[str, Callable[[ScoreTable], str]] = {
 def written_together(suites: Mapping[str, ScoreTable], form: str) -> str:
     """Returns the tables of suites as one text, one JSON object or one CSV table; ``form`` is of ``FORMATS``."""
     if form == "json":
-        return json.dumps({name: table._plain() for name, table in suites.items()}, indent=2, ensure_ascii=False)
+        return as_json({name: table.to_dict() for name, table in suites.items()})
     if form == "csv":
         lines = [[suite, *line] for suite, table in suites.items() for line in table._lines()]
         return _as_csv([["suite", *_COLUMNS], *lines])
@@ -248,8 +236,27 @@ def figure_cell(score: float) -> str:
     return "n/a" if math.isnan(score) else f"{score:.2f}"
 
 
-def _finite(score: float) -> float | None:
-    return None if math.isnan(score) else score
+def as_json(content: object) -> str:
+    """Returns plain data as JSON, with ``null`` in place of NaN.
+
+    Example:
+        >>> print(as_json({"scores": [1.5, math.nan]}))
+        {
+          "scores": [
+            1.5,
+            null
+          ]
+        }
+    """
+    return json.dumps(_without_nan(content), indent=2, ensure_ascii=False)
+
+
+def _without_nan(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {name: _without_nan(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(part) for part in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _number(score: float) -> str:

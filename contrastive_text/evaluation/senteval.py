@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data.files.formats import listed, reading_error, short
-from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.classifiers import (
     STANDARD,
@@ -258,24 +256,6 @@ MEANS: Mapping[str, Sequence[str]] = {
 """Name of a mean -> the tasks in it. The paper's have COCO in them, those without it need no images."""
 
 
-class SuiteData(NamedTuple):
-    """What the suites read: task -> its rows, or what is missing of it.
-
-    Args:
-        sts: As ``find_sts`` gives it.
-        trained: As ``find_trained`` gives it.
-        transfer: As ``find_tasks`` gives it.
-        probing: As ``find_tasks`` gives it.
-        retrieval: As ``find_retrieval`` gives it.
-    """
-
-    sts: Mapping[str, STSPairs | str]
-    trained: Mapping[str, Mapping[str, STSPairs | str]]
-    transfer: Mapping[str, LabelledTexts | str]
-    probing: Mapping[str, LabelledTexts | str]
-    retrieval: Mapping[str, RetrievalSet | str] = MappingProxyType({})
-
-
 def declutr_scores(
     embed: CachedEncoder,
     folder: str | Path,
@@ -303,34 +283,44 @@ def declutr_scores(
         ValueError: A file that is not what it should be, too few rows for the folds, or vectors with NaN.
         ImportError: ``SklearnClassifier`` without scikit-learn.
     """
-    classified = find_tasks(folder, TRANSFER_TASKS), find_tasks(folder, PROBING_TASKS)
-    data = SuiteData(find_sts(folder), find_trained(folder), *classified)
-    return score_declutr(embed, data, protocol, classifier, given)
+    return score_declutr(embed, find_declutr(folder), protocol, classifier, given)
 
 
-def check_declutr(data: SuiteData, protocol: Protocol) -> None:
-    """Checks that sub-sets of STS pairs are known, and that each class has rows for the folds (ValueError)."""
-    check_setting("mean", [pairs for pairs in data.sts.values() if isinstance(pairs, STSPairs)])
-    check_folds(data.transfer, protocol)
+def find_declutr(folder: str | Path) -> dict[str, Any]:  # Any: data of several kinds
+    """Returns the data of each of the 28 tasks, and the tasks of each mean, or what is missing.
+
+    Raises:
+        FileNotFoundError: No such folder.
+        ValueError: A damaged file, or STS pairs without sub-sets.
+    """
+    sts = find_sts(folder)
+    check_setting("mean", [pairs for pairs in sts.values() if isinstance(pairs, STSPairs)])
+    found = {
+        **find_tasks(folder, (*TRANSFER_TASKS, *PROBING_TASKS)),
+        **find_trained(folder),
+        **sts,
+        COCO: NO_IMAGES,
+    }
+    gone = {task for task in _ALL if isinstance(found[task], str)}
+    means = {name: _lacks(tasks, gone) or tasks for name, tasks in MEANS.items()}
+    return {**{task: found[task] for task in _ALL}, **means}
 
 
 def score_declutr(
     embed: CachedEncoder,
-    data: SuiteData,
+    data: Mapping[str, Any],  # Any: as above
     protocol: Protocol = STANDARD,
     classifier: Classifier | None = None,
     given: Sequence[TaskScore] = (),
 ) -> list[TaskScore]:
-    """Returns what ``declutr_scores`` does, of data already read; checks them before it encodes a text."""
-    check_declutr(data, protocol)
+    """Scores data that ``find_declutr`` has found; see ``declutr_scores``."""
+    classified = {task: data[task] for task in (*TRANSFER_TASKS, *PROBING_TASKS)}
     found = [
-        *scores(data.transfer, outcomes(embed, data.transfer, protocol, classifier)),
-        *score_trained(embed, data.trained),
-        *score_tasks(embed, data.sts, "mean"),
-        *scores(data.probing, outcomes(embed, data.probing, protocol, classifier)),
+        *scores(classified, outcomes(embed, classified, protocol, classifier)),
+        *score_trained(embed, {task: data[task] for task in TRAINED_TASKS}),
+        *score_tasks(embed, {year: data[year] for year in _YEARS}, "mean"),
     ]
-    added = contributions(found)
-    here = {score.task: score for score in (*added, *given)}
+    here = {score.task: score for score in (*contributions(found), *given)}
     tasks = [here.get(task) or TaskScore.absent(task, "mean recall", NO_IMAGES) for task in _ALL]
     return [*tasks, *aggregate(tasks)]
 
@@ -398,15 +388,19 @@ def aggregate(contributed: Sequence[TaskScore]) -> list[TaskScore]:
     here = {score.task: score for score in contributed if not score.missing}
     means = []
     for name, tasks in MEANS.items():
-        if gone := [task for task in tasks if task not in here]:
-            missing = (
-                f"expected {len(tasks)} tasks, got none of {', '.join(gone)}; no mean over the others is given"
-            )
+        if missing := _lacks(tasks, set(tasks) - here.keys()):
             means.append(TaskScore.absent(name, "mean", missing))
             continue
         dev = fmean(here[task].parts["dev"] for task in tasks)
         means.append(TaskScore(name, "mean", fmean(here[task].score for task in tasks), parts={"dev": dev}))
     return means
+
+
+def _lacks(tasks: Sequence[str], gone: Set[str]) -> str:
+    """Returns which tasks of a mean are missing, as text; empty if none is."""
+    if not (missing := [task for task in tasks if task in gone]):
+        return ""
+    return f"expected {len(tasks)} tasks, got none of {', '.join(missing)}; no mean over the others is given"
 
 
 def _contribution(score: TaskScore) -> TaskScore:

@@ -253,7 +253,6 @@ def check_labels(where: str, table: Table) -> None:
 
 TRAINED_TASKS = {"STS-B (trained)": "STS-B", "SICK-R (trained)": "SICK-R"}
 """Name of a trained task -> the task of its data."""
-SPLITS = ("train", "dev", "test")
 CLASSES = torch.arange(1.0, 6.0)
 """The scores that the regressor gives probabilities: 1 to 5 for both data sets, as in SentEval."""
 _BATCH = 64
@@ -286,30 +285,48 @@ def trained_sts_scores(embed: CachedEncoder, folder: str | Path) -> list[TaskSco
     return score_trained(embed, find_trained(folder))
 
 
-def find_trained(folder: str | Path) -> dict[str, dict[str, STSPairs | str]]:
-    """Returns for each task its splits: the pairs, or what is missing; see ``sts_data.find_pairs``.
+class TrainedPairs(NamedTuple):
+    """Pairs of a task that trains a regressor: training, development and test pairs."""
+
+    train: STSPairs
+    dev: STSPairs
+    test: STSPairs
+
+    @property
+    def understood(self) -> str:
+        """A line for each split: how its file was understood."""
+        return "\n".join(pairs.understood for pairs in self)
+
+
+def find_trained(folder: str | Path) -> dict[str, TrainedPairs | str]:
+    """Returns the pairs of each trained task, or what is missing; see ``sts_data.find_pairs``.
 
     Raises:
         FileNotFoundError: No such folder.
         ValueError: A damaged file.
     """
-    return {
-        name: {split: find_pairs(task, folder, split) for split in SPLITS} for name, task in TRAINED_TASKS.items()
-    }
+    tasks: dict[str, TrainedPairs | str] = {}
+    for name, task in TRAINED_TASKS.items():
+        splits = [find_pairs(task, folder, split) for split in TrainedPairs._fields]
+        missing = [pairs for pairs in splits if isinstance(pairs, str)]
+        tasks[name] = missing[0] if missing else TrainedPairs._make(splits)
+    return tasks
 
 
-def score_trained(embed: CachedEncoder, tasks: Mapping[str, Mapping[str, STSPairs | str]]) -> list[TaskScore]:
+def score_trained(embed: CachedEncoder, tasks: Mapping[str, TrainedPairs | str]) -> list[TaskScore]:
     """Returns the scores of tasks that ``find_trained`` has found."""
-    return [_trained_score(embed, name, splits) for name, splits in tasks.items()]
+    return [
+        TaskScore.absent(name, "spearman", pairs)
+        if isinstance(pairs, str)
+        else _trained_score(embed, name, pairs)
+        for name, pairs in tasks.items()
+    ]
 
 
-def _trained_score(embed: CachedEncoder, name: str, splits: Mapping[str, STSPairs | str]) -> TaskScore:
-    if missing := [pairs for pairs in splits.values() if isinstance(pairs, str)]:
-        return TaskScore.absent(name, "spearman", missing[0])
-    found = (splits[split] for split in SPLITS)
-    train, dev, test = ((features(embed, pairs), pairs.gold) for pairs in found if isinstance(pairs, STSPairs))
+def _trained_score(embed: CachedEncoder, name: str, splits: TrainedPairs) -> TaskScore:
+    train, dev, (x, gold) = ((features(embed, pairs), pairs.gold) for pairs in splits)
     regressor, chosen_by = fit_regressor(*train, *dev)
-    predicted, gold = regressor(test[0]), test[1]
+    predicted = regressor(x)
     with warnings_named(name):
         score = 100 * float(spearman(predicted, gold))
     parts = {"dev pearson": 100 * chosen_by, "test pearson": 100 * _pearson(predicted, gold)}

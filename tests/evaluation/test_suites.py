@@ -7,11 +7,7 @@ from typing import Never
 
 import pytest
 
-from contrastive_text.evaluation.senteval import SuiteData, find_tasks
-from contrastive_text.evaluation.senteval_data import PROBING_TASKS, TRANSFER_TASKS
-from contrastive_text.evaluation.sts import find_trained
-from contrastive_text.evaluation.sts_data import find_sts
-from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suites
+from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, missing_data, read_suites
 
 
 def encode(texts: object) -> Never:
@@ -20,14 +16,9 @@ def encode(texts: object) -> Never:
 
 @pytest.mark.parametrize("name", SUITES)
 def test_a_suite_names_the_tasks_that_it_scores(name: str, tmp_path: Path) -> None:
-    data = SuiteData(
-        find_sts(tmp_path),
-        find_trained(tmp_path),
-        find_tasks(tmp_path, TRANSFER_TASKS),
-        find_tasks(tmp_path, PROBING_TASKS),
-    )
-    missing = SUITES[name].missing(data)
-    scored = SUITES[name].score(encode, data, SuiteProtocol())  # type: ignore[arg-type]  # it must not be called
+    tasks = SUITES[name].find(tmp_path, SuiteProtocol())
+    missing = missing_data(tasks)
+    scored = SUITES[name].score(encode, tasks, SuiteProtocol())  # type: ignore[arg-type]  # it must not be called
     assert [*missing] == [score.task for score in scored]
     assert all(missing.values())
     assert set(SUITES[name].averaged or ()) <= missing.keys()
@@ -36,6 +27,6 @@ def test_a_suite_names_the_tasks_that_it_scores(name: str, tmp_path: Path) -> No
 def test_what_is_there_is_not_missing(tmp_path: Path) -> None:
     (tmp_path / "stsb.test.tsv").write_text("sentence1\tsentence2\tscore\na\tb\t1\nc\td\t2\n")
     data = read_suites(tmp_path, ["sts"])
-    missing = SUITES["sts"].missing(data)
+    missing = missing_data(data["sts"])
     assert [task for task, said in missing.items() if not said] == ["STS-B"]
     assert "sick" in missing["SICK-R"].lower()
