@@ -27,8 +27,9 @@ from contrastive_text.core.terminal import say
 from contrastive_text.inference.model_parts import pooler_name, pooler_of
 from contrastive_text.metrics.verdicts import Mode, usual_mode
 from contrastive_text.recipes.layers import read_config
-from contrastive_text.runs.report.heat_map import heat_map, picture, points
-from contrastive_text.runs.sweeps import Axis, Cell, SweepRun, SweepTable, parse_vary, plan, read_grid
+from contrastive_text.runs.grid import Axis, Cell, parse_vary, plan, read_grid
+from contrastive_text.runs.sweep_figures import heat_map, picture, points
+from contrastive_text.runs.sweep_table import SweepRun, SweepTable
 from contrastive_text.training.run_folder import CONFIG, changed_options
 
 _FORMATS: Mapping[str, tuple[str, Callable[[SweepTable], str]]] = {

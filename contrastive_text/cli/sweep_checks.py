@@ -20,7 +20,8 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.evaluation.suites import SUITES, missing_data, read_suites
 from contrastive_text.metrics.verdicts import Mode, usual_mode
 from contrastive_text.recipes.layers import Config, split_variant
-from contrastive_text.runs.sweeps import Axis, Cell, Report
+from contrastive_text.runs.grid import Axis, Cell
+from contrastive_text.runs.sweep_table import Report
 from contrastive_text.training.callbacks import PAIR_SCORE, RANKING_SCORE, TASK_SCORE
 from contrastive_text.training.run import Run
 from contrastive_text.training.run_folder import check_folder_options

@@ -248,14 +248,15 @@ def as_json(content: object) -> str:
           ]
         }
     """
-    return json.dumps(_without_nan(content), indent=2, ensure_ascii=False)
+    return json.dumps(without_nan(content), indent=2, ensure_ascii=False)
 
 
-def _without_nan(value: object) -> object:
+def without_nan(value: object) -> object:
+    """Returns plain data with None in place of NaN."""
     if isinstance(value, Mapping):
-        return {name: _without_nan(part) for name, part in value.items()}
+        return {name: without_nan(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_nan(part) for part in value]
+        return [without_nan(part) for part in value]
     return None if isinstance(value, float) and math.isnan(value) else value
 
 

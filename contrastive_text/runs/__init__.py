@@ -1,4 +1,4 @@
-"""What is made of finished runs: pages, grids, ensembles, every byte checked."""
+"""Finished runs: report pages, grids and tables of sweeps, ensembles, verification of files."""
 
 from typing import TYPE_CHECKING
 
@@ -6,19 +6,9 @@ from contrastive_text.core.lazy_imports import importing
 
 if TYPE_CHECKING:
     from contrastive_text.runs.ensemble import Choice, TaskEnsemble, build_ensemble
+    from contrastive_text.runs.grid import Axis, Cell, parse_vary, plan, read_grid
     from contrastive_text.runs.report.page import write_report
-    from contrastive_text.runs.sweeps import (
-        Axis,
-        Cell,
-        Report,
-        SeedDifference,
-        SweepRun,
-        SweepTable,
-        paired_difference,
-        parse_vary,
-        plan,
-        read_grid,
-    )
+    from contrastive_text.runs.sweep_table import Report, SeedDifference, SweepRun, SweepTable, paired_difference
     from contrastive_text.runs.verification import Found, verify
 
 __all__ = [
@@ -40,5 +30,5 @@ __all__ = [
     "write_report",
 ]
 
-# On demand: a sweep's table needs no model, and a check of bytes needs neither.
+# Imported on demand: a check of bytes needs no model.
 __getattr__ = importing(__name__)

@@ -15,7 +15,8 @@ from contrastive_text.core.storage.text_files import USUAL, decoded_lines
 from contrastive_text.core.targets import UNLABELLED, number_of
 from contrastive_text.data.files.frames import hub_content
 from contrastive_text.evaluation.results import ScoreTable, TaskScore
-from contrastive_text.runs.sweeps import Cell, SweepRun, SweepTable
+from contrastive_text.runs.grid import Cell
+from contrastive_text.runs.sweep_table import SweepRun, SweepTable
 
 HUB = "hub"
 """Word for the copies on the hub, in place of a folder."""

@@ -38,7 +38,8 @@ PRINTERS: Mapping[str, Sequence[str]] = {
     "runs/ensemble.py": ("ensemble",),
     "runs/glue": ("evaluate", "fit"),
     "runs/report": ("report",),
-    "runs/sweeps": ("sweep",),
+    "runs/grid": ("sweep",),
+    "runs/sweep_": ("sweep",),
     "": ("fit",),
 }
 """Beginning of a file's name -> the commands that print its messages; the longest counts.

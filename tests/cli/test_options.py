@@ -31,7 +31,7 @@ from contrastive_text.inference.mining.nearest import Ranks, Short, Take
 from contrastive_text.inference.onnx_export import OPSET
 from contrastive_text.inference.quantization import PRECISIONS
 from contrastive_text.inference.runtimes import BACKENDS
-from contrastive_text.runs.sweeps.table import Take as SweepTake
+from contrastive_text.runs.sweep_table import Take as SweepTake
 
 HELP = """
 import sys

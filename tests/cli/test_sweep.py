@@ -21,7 +21,8 @@ from contrastive_text.cli import run, sweep
 from contrastive_text.core.storage.disk import held
 from contrastive_text.evaluation import CachedEncoder, sts_scores
 from contrastive_text.inference import SentenceEncoder
-from contrastive_text.runs.sweeps import Cell, SweepRun, SweepTable, read_validations
+from contrastive_text.runs.grid import Cell
+from contrastive_text.runs.sweep_table import SweepRun, SweepTable, read_validations
 
 Answer = Callable[[Sequence[str]], str]
 ONE = "model.pooler=MaxPooler"

@@ -15,7 +15,7 @@ from contrastive_text.cli import run
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.evaluation.classifiers import PROTOCOLS
 from contrastive_text.recipes.papers import Item, broken, paper_names, read_paper
-from contrastive_text.runs.sweeps import parse_vary
+from contrastive_text.runs.grid import parse_vary
 
 DOCS = Path(__file__).parents[2] / "docs" / "papers"
 ITEMS = {

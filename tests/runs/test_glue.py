@@ -15,7 +15,8 @@ from contrastive_text.data.files.formats import Content
 from contrastive_text.recipes import GLUE_GRID
 from contrastive_text.runs import glue
 from contrastive_text.runs.glue import AVERAGED, GLUE, Finetuned, find_tasks, glue_table, write_task
-from contrastive_text.runs.sweeps import Cell, SweepRun, SweepTable, plan, read_grid
+from contrastive_text.runs.grid import Cell, plan, read_grid
+from contrastive_text.runs.sweep_table import SweepRun, SweepTable
 
 
 @pytest.fixture(scope="module")

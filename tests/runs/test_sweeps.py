@@ -12,17 +12,13 @@ import pytest
 import yaml
 from scipy import stats
 
-from contrastive_text.runs.report.heat_map import heat_map, picture, points
-from contrastive_text.runs.sweeps import (
-    Axis,
-    Cell,
+from contrastive_text.runs.grid import Axis, Cell, parse_vary, plan, read_grid
+from contrastive_text.runs.sweep_figures import heat_map, picture, points
+from contrastive_text.runs.sweep_table import (
     Report,
     SweepRun,
     SweepTable,
     paired_difference,
-    parse_vary,
-    plan,
-    read_grid,
     read_validations,
     t_bound,
 )

@@ -1,10 +1,10 @@
-"""The figures of a sweep: a heat map of two keys, points with error bars of one."""
+"""Figures of a sweep: a heat map of two keys, or points with error bars of one."""
 
 from __future__ import annotations
 
 import io
 import math
-import re
+import textwrap
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -14,7 +14,8 @@ _COLOURS = "viridis"
 _SETTINGS = {"svg.hashsalt": "contrastive-text", "svg.fonttype": "path", "font.family": "DejaVu Sans"}
 _METADATA: dict[str, dict[str, None]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 """What would change the bytes of one figure from day to day."""
-_VIEWS, _BREAKS = re.compile(r"(?<=\+)"), re.compile(r"(?<=[(,=/ ])")
+_DARK = 0.55
+"""Place on viridis below which white text has the greater contrast (WCAG 2.1)."""
 _LINE = 44
 """Letters in a line of a label, beside which the narrowest figure has room for points."""
 
@@ -54,7 +55,7 @@ def heat_map(
     image = axes.imshow([[*row] for row in means], cmap=map_, norm=scale, aspect="auto")
     for y, row in enumerate(means):
         for x, mean in enumerate(row):
-            colour = _readable(map_(float(scale(mean)))) if not math.isnan(mean) else "black"
+            colour = "white" if scale(mean) < _DARK else "black"  # black for NaN too
             sd = sds[y][x]
             said = "n/a" if math.isnan(mean) else f"{mean:.2f}"
             place = {"ha": "center", "color": colour}
@@ -122,32 +123,11 @@ def _figure(width: float, height: float) -> Any:  # Any: see above
 
 
 def _broken(labels: Sequence[str]) -> list[str]:
-    """Breaks chains of views into a line for each view, and longer ones after a bracket, a comma or the like."""
-    return ["\n".join(line for view in _VIEWS.split(label) for line in _lines(view)) for label in labels]
-
-
-def _lines(view: str) -> list[str]:
-    """Returns a text in lines of ``_LINE`` letters at most, where it has places to break.
+    """Breaks chains of views into a line for each view, and longer views into lines of ``_LINE`` letters.
 
     Example:
-        >>> _lines("ContextualSubstitute(model_name_or_path='bert-base-uncased', rate=0.15)")
-        ['ContextualSubstitute(model_name_or_path=', "'bert-base-uncased', rate=0.15)"]
+        >>> _broken(["CropTokens+FeatureCutoff(rate=0.3)"])
+        ['CropTokens+\nFeatureCutoff(rate=0.3)']
     """
-    lines = [""]
-    for piece in _BREAKS.split(view):
-        if lines[-1] and len(lines[-1] + piece) > _LINE:
-            lines.append("")
-        lines[-1] += piece
-    return [line.rstrip() for line in lines]
-
-
-def _readable(colour: Sequence[float]) -> str:
-    """Returns the colour of a text on a cell: the one with the greater contrast (WCAG 2.1, relative luminance).
-
-    Example:
-        >>> _readable((0.27, 0.0, 0.33, 1.0)), _readable((0.99, 0.91, 0.14, 1.0))
-        ('white', 'black')
-    """
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour[:3]]
-    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    return "white" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "black"
+    chains = [label.replace("+", "+\n").split("\n") for label in labels]
+    return ["\n".join("\n".join(textwrap.wrap(view, _LINE)) for view in chain) for chain in chains]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -15,9 +14,9 @@ from typing import Literal, NamedTuple
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.records import Record, write_json
 from contrastive_text.core.terminal import as_markdown
+from contrastive_text.evaluation.results import as_json, without_nan
 from contrastive_text.metrics.verdicts import Mode
-from contrastive_text.runs.sweeps.grid import Cell
-from contrastive_text.runs.sweeps.noise import SeedDifference, paired_difference
+from contrastive_text.runs.grid import Cell
 
 RECORD = "scores.json"
 """Name of the file of a sweep in the folder of a measured run."""
@@ -62,8 +61,7 @@ class SweepRun:
 
     def write(self, folder: Path) -> None:
         """Marks the run as measured in its folder."""
-        scores = {name: _finite(value) for name, value in self.scores.items()}
-        write_json(folder / RECORD, {"seconds": self.seconds, "scores": scores})
+        write_json(folder / RECORD, {"seconds": self.seconds, "scores": without_nan(self.scores)})
 
 
 def read_validations(folder: Path) -> list[dict[str, float]]:
@@ -122,6 +120,82 @@ class Report:
             return validation.get(self.name)
         found = [scores[part] for part in self.parts if part in scores]
         return math.fsum(found) / len(found) if len(found) == len(self.parts) else None
+
+
+class SeedDifference(NamedTuple):
+    """A mean difference and half the width of its 95 % interval; NaN where one pair of scores gives none.
+
+    Args:
+        mean: Mean over the seeds of score minus baseline.
+        margin: What the interval reaches to either side.
+
+    Example:
+        >>> SeedDifference(mean=1.2, margin=0.7).exceeds_noise
+        True
+    """
+
+    mean: float
+    margin: float
+
+    @property
+    def exceeds_noise(self) -> bool:
+        """Whether the interval is on one side of 0."""
+        return abs(self.mean) > self.margin
+
+
+def paired_difference(scores: Mapping[int, float], baseline: Mapping[int, float]) -> SeedDifference | None:
+    """Compares two settings seed by seed, by Student's t; None where they share no seed.
+
+    Runs of one seed see the same texts in the same order, so that the spread of their differences is what
+    counts, and it is often smaller than that of the scores.
+
+    Args:
+        scores: Seed -> score.
+        baseline: The same of the setting to compare with.
+
+    Example:
+        >>> paired_difference({1: 80.0, 2: 81.0, 3: 82.0}, {1: 79.0, 2: 79.5, 3: 81.0})
+        SeedDifference(mean=1.1666666666666667, margin=0.7171...)
+    """
+    pairs = [scores[seed] - baseline[seed] for seed in scores if seed in baseline]
+    if not pairs:
+        return None
+    mean, count = math.fsum(pairs) / len(pairs), len(pairs)
+    if count == 1 or math.isnan(mean):
+        return SeedDifference(mean, math.nan)
+    return SeedDifference(mean, t_bound(0.95, count - 1) * statistics.stdev(pairs) / math.sqrt(count))
+
+
+def t_bound(share: float, degrees: int) -> float:
+    """Returns the t within which, on either side of 0, such a share of Student's distribution lies.
+
+    Formula: Abramowitz and Stegun 1964, 26.7.3 and 26.7.4, inverted by bisection over the angle
+    atan(t / sqrt(df)).
+
+    Args:
+        share: In (0, 1).
+        degrees: Degrees of freedom, 1 or more.
+
+    Example:
+        >>> [round(t_bound(0.95, degrees), 3) for degrees in (1, 2, 10)]
+        [12.706, 4.303, 2.228]
+    """
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):  # halved to the last bit of a float
+        middle = (low + high) / 2
+        low, high = (middle, high) if _share_within(middle, degrees) < share else (low, middle)
+    return math.sqrt(degrees) * math.tan(low)
+
+
+def _share_within(angle: float, degrees: int) -> float:
+    odd = degrees % 2
+    term = math.cos(angle) if odd else 1.0
+    series = 0.0
+    for k in range(odd + 1, degrees + odd, 2):
+        series += term
+        term *= math.cos(angle) ** 2 * (k / (k + 1))
+    within = math.sin(angle) * series
+    return 2 / math.pi * (angle + within) if odd else within
 
 
 class Spread(NamedTuple):
@@ -327,18 +401,22 @@ class SweepTable:
                 {
                     "seed": run.seed,
                     "seconds": run.seconds,
-                    "figures": {name: _finite(value) for name, value in self._all_figures(run).items()},
+                    "figures": self._all_figures(run),
                     **({"error": run.error} if run.error else {}),
                 }
                 for run in self._ordered()
                 if run.labels == cell.labels
             ]
+            reports = {}
+            for column in columns:
+                difference = column.difference(cell)
+                against = None if difference is None else difference._asdict()
+                reports[column.report.name] = {**column.spread(cell)._asdict(), "minus_first": against}
             labels = dict(zip(self.axes, cell.labels, strict=True))
-            reports = {column.report.name: _spread(column, cell) for column in columns}
             cells.append({"labels": labels, "reports": reports, "runs": runs})
-        shown = [{"name": each.name, "mode": each.mode, "mean_of": [*each.parts]} for each in self._reports]
-        chosen = {"select": self.select, "take": self.take, "mode": self.mode, "seeds": [*self.seeds]}
-        return json.dumps({**chosen, "reports": shown, "cells": cells}, indent=1, ensure_ascii=False)
+        shown = [{"name": each.name, "mode": each.mode, "mean_of": each.parts} for each in self._reports]
+        chosen = {"select": self.select, "take": self.take, "mode": self.mode, "seeds": self.seeds}
+        return as_json({**chosen, "reports": shown, "cells": cells})
 
     def _ordered(self) -> list[SweepRun]:
         places = {cell.labels: number for number, cell in enumerate(self.cells)}
@@ -383,16 +461,6 @@ class SweepTable:
         return notes
 
 
-def _spread(column: Column, cell: Cell) -> dict[str, object]:
-    """Returns what JSON has of a cell."""
-    mean, sd = column.spread(cell)
-    difference = column.difference(cell)
-    against = (
-        None if difference is None else {name: _finite(value) for name, value in difference._asdict().items()}
-    )
-    return {"mean": _finite(mean), "sd": _finite(sd), "minus_first": against}
-
-
 def _difference(difference: SeedDifference | None) -> tuple[str, str]:
     if difference is None:
         return "", ""
@@ -404,7 +472,3 @@ def _difference(difference: SeedDifference | None) -> tuple[str, str]:
 
 def _line(cells: Sequence[str]) -> str:
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
-
-
-def _finite(value: float) -> float | None:
-    return None if math.isnan(value) else value
