@@ -93,9 +93,9 @@ def softmax_terms(
 ) -> tuple[Tensor, Tensor]:
     """Returns ``info_nce_terms`` of a block with one positive a row, and the logits of the targets, by rows.
 
-    The logits of a part are computed forward and again backward, in one block of memory. Where rows and columns
-    are one tensor, the weights of a part and of its mirror image are added before the product that gives the
-    gradient: three products in place of four. The gradient can't be differentiated again.
+    The logits of a part are computed forward and again backward, in one block of memory. If rows and columns are
+    one tensor, the logits are equal to their mirror image, and each is computed once: two thirds of the products.
+    The gradient can't be differentiated again.
 
     Args:
         block: Rows and columns; without ``positives`` and ``reverse``. A row without a target, -1, has a logit of
@@ -134,18 +134,24 @@ class _SoftmaxTerms(torch.autograd.Function):
         block: Comparison,
         own_log_weight: float,
     ) -> tuple[Tensor, Tensor]:
-        target = block.target.unsqueeze(1)
-        largest, total, wanted = (rows.new_zeros(len(rows)) for _ in range(3))
-        for part, logits in _logits(rows, columns, block, own_log_weight):
-            block.part(part).mask(logits)
-            found = logits.gather(1, target[part].clamp(min=0)).masked_fill_(target[part] < 0, 0.0)
-            wanted[part] = found.squeeze(1)
-            # At least a finite number: a row without visible columns then has a sum of 0.
-            largest[part] = logits.amax(dim=1).clamp_(min=torch.finfo(logits.dtype).min)
-            total[part] = logits.sub_(largest[part].unsqueeze(1)).exp_().sum(dim=1).log_()
+        ctx.is_mirrored = rows is columns and block.own is None
+        wanted, total = rows.new_zeros(len(rows)), rows.new_zeros(len(rows))
+        # At least a finite number: a row without visible columns then has a sum of 0.
+        largest = torch.full_like(total, torch.finfo(rows.dtype).min)
+        for views in _logits(rows, columns, block, own_log_weight, ctx.is_mirrored):
+            for part, across, logits in views:
+                seen = block.part(part, across)
+                seen.mask(logits)
+                target = seen.target.unsqueeze(1)
+                found = logits.gather(1, target.clamp(min=0)).masked_fill_(target < 0, 0.0)
+                wanted[part] += found.squeeze(1)
+                before = largest[part].clone()
+                largest[part] = torch.maximum(before, logits.amax(dim=1))
+                total[part] *= (before - largest[part]).exp_()
+                total[part] += logits.sub_(largest[part].unsqueeze(1)).exp_().sum(dim=1)
+        total.log_()
         ctx.save_for_backward(rows, columns, total + largest)
         ctx.block, ctx.own_log_weight = block, own_log_weight
-        ctx.is_mirrored = rows is columns and block.own is None
         return total + (largest - wanted), wanted
 
     @staticmethod
@@ -161,42 +167,38 @@ class _SoftmaxTerms(torch.autograd.Function):
             if ctx.needs_input_grad[1]:
                 grad_columns = grad_rows if ctx.is_mirrored else torch.zeros_like(columns)
                 grad_columns.index_add_(0, target, pulled * rows)
-            memory = torch.empty_like(columns[:0])
-            for part, logits in _logits(rows, columns, block, ctx.own_log_weight):
-                if ctx.is_mirrored:
-                    memory = memory if len(memory) else torch.empty_like(logits)  # the first part is the largest
-                    mirrored = torch.sub(logits, total, out=memory[: len(logits)])
-                    _mirror_image(block, part).mask(mirrored.T)
-                    mirrored.exp_().mul_(gradient)
-                block.part(part).mask(logits)
-                logits.sub_(total[part].unsqueeze(1)).exp_().mul_(gradient[part].unsqueeze(1))
-                if ctx.is_mirrored:
-                    logits += mirrored
-                elif grad_columns is not None:
-                    grad_columns.addmm_(logits.T, rows[part])
-                grad_rows[part].addmm_(logits, columns)
+            for views in _logits(rows, columns, block, ctx.own_log_weight, ctx.is_mirrored):
+                for part, across, logits in views:
+                    block.part(part, across).mask(logits)
+                    logits.sub_(total[part].unsqueeze(1)).exp_().mul_(gradient[part].unsqueeze(1))
+                (part, across, weights), *mirrored = views
+                for _, _, logits in mirrored:
+                    weights[:, len(weights) :] += logits.T
+                grad_rows[part].addmm_(weights, columns[across])
+                if grad_columns is not None:
+                    grad_columns[across].addmm_(weights.T, rows[part])
         return grad_rows, None if ctx.is_mirrored else grad_columns, None, None
 
 
 def _logits(
-    rows: Tensor, columns: Tensor, block: Comparison, own_log_weight: float
-) -> Iterator[tuple[slice, Tensor]]:
-    """Yields parts of the rows with their logits, in the same memory each time."""
-    parts = list(_parts(len(rows), len(columns)))
-    memory = rows.new_empty(parts[0].stop if parts else 0, len(columns))
-    for part in parts:
-        logits = torch.mm(rows[part], columns.T, out=memory[: part.stop - part.start])
+    rows: Tensor, columns: Tensor, block: Comparison, own_log_weight: float, is_mirrored: bool
+) -> Iterator[list[tuple[slice, slice, Tensor]]]:
+    """Yields the logits of parts, with the ranges of their rows and columns, in the same memory each time.
+
+    If the logits are equal to their mirror image, a part has no columns before its first row. A second entry has
+    the transposed logits of these columns: the rows after the part with the columns of the part.
+    """
+    memory = rows.new_empty(max(min(_ENTRIES, len(rows) * len(columns)), len(columns)))
+    for part in _parts(len(rows), len(columns), is_mirrored):
+        across = slice(part.start if is_mirrored else 0, len(columns))
+        size, width = part.stop - part.start, across.stop - across.start
+        logits = torch.mm(rows[part], columns[across].T, out=memory[: size * width].view(size, width))
         if block.own is not None and own_log_weight:
             add_to_own(logits, block.own[part], own_log_weight)
-        yield part, logits
-
-
-def _mirror_image(block: Comparison, part: slice) -> Comparison:
-    """Returns all rows of a block with the columns of a part."""
-    columns, target = block.columns[part], block.target - part.start
-    target = torch.where((target >= 0) & (target < len(columns)), target, -1)
-    masks = {name: rule.part(slice(None), part) for name, rule in block.masks.items()}
-    return Comparison(block.rows, columns, target, masks)
+        if is_mirrored and size < width:
+            yield [(part, across, logits), (slice(part.stop, len(rows)), part, logits[:, size:].T.clone())]
+        else:
+            yield [(part, across, logits)]
 
 
 def add_to_own(logits: Tensor, own: Tensor, log_weight: float) -> Tensor:
@@ -205,7 +207,10 @@ def add_to_own(logits: Tensor, own: Tensor, log_weight: float) -> Tensor:
     return logits.scatter_add_(1, own.clamp(min=0), torch.where(own < 0, 0.0, weight))
 
 
-def _parts(rows: int, columns: int) -> Iterator[slice]:
-    """Yields ranges of rows, with ``_ENTRIES`` entries each."""
-    size = max(_ENTRIES // max(columns, 1), 1)
-    return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
+def _parts(rows: int, columns: int, is_mirrored: bool = False) -> Iterator[slice]:
+    """Yields ranges of rows, with ``_ENTRIES`` entries each; if mirrored, columns begin at the first row."""
+    start = 0
+    while start < rows:
+        size = max(_ENTRIES // max(columns - start * is_mirrored, 1), 1)
+        yield slice(start, min(start + size, rows))
+        start += size

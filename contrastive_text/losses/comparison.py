@@ -231,15 +231,18 @@ class Comparison:
         reverse = None if self.reverse is None else self.reverse.map(change)
         return replace(self, rows=rows, columns=columns, reverse=reverse)
 
-    def part(self, rows: slice) -> Comparison:
-        """Returns the comparison of some rows with all columns."""
+    def part(self, rows: slice, columns: slice = slice(None)) -> Comparison:
+        """Returns the comparison of some rows with all columns, or with some; ``own`` needs all."""
+        start, stop, _ = columns.indices(len(self.columns))
+        target = self.target[rows]
         return replace(
             self,
             rows=self.rows[rows],
-            target=self.target[rows],
-            masks={name: rule.part(rows) for name, rule in self.masks.items()},
+            columns=self.columns[columns],
+            target=torch.where((target >= start) & (target < stop), target - start, -1),
+            masks={name: rule.part(rows, columns) for name, rule in self.masks.items()},
             own=None if self.own is None else self.own[rows],
-            positives=None if self.positives is None else self.positives.part(rows),
+            positives=None if self.positives is None else self.positives.part(rows, columns),
             reverse=None if self.reverse is None else self.reverse.part(rows),
             weight=None if self.weight is None else self.weight[rows],
         )
