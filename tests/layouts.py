@@ -1,4 +1,7 @@
-"""Builders of model folders in the layouts of sentence-transformers 6.2, by its classes and tiny weights."""
+"""Model folders in the layouts of sentence-transformers 6.2, written by its classes with tiny weights.
+
+Each of ``GROUPS`` is a row of the table in ``docs/use.md``.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import tiny
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModel
 
@@ -99,45 +102,44 @@ def layer_norm(width: int = 16) -> Part:
     return make
 
 
-def normalize(st: Any) -> nn.Module:
-    layer: nn.Module = st.Normalize()
-    return layer
+def normalize(st: Any) -> Any:
+    return st.Normalize()
 
 
-def dropout(st: Any) -> nn.Module:
-    layer: nn.Module = st.Dropout(0.5)
-    return layer
+def dropout(st: Any) -> Any:
+    return st.Dropout(0.5)
 
 
 MEAN = pooling("mean")
 PLAIN = saved(MEAN)
 
 
+def then(build: Build, change: Callable[[Path], object]) -> Build:
+    """Returns what writes the folder and then changes it."""
+    return lambda folder, bert: (build(folder, bert), change(folder))
+
+
+def read(path: Path) -> Any:  # Any: JSON
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
 def changed(file: str, build: Build = PLAIN, drop: tuple[str, ...] = (), **values: object) -> Build:
     """Returns what writes the folder and then changes keys of one of its files, or of each module in a list."""
 
-    def change(folder: Path, bert: str) -> None:
-        build(folder, bert)
-        path = folder / file
-        content = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    def change(folder: Path) -> None:
+        content = read(folder / file)
         for record in content if isinstance(content, list) else [content]:
             record.update(values)
             for key in drop:
                 record.pop(key, None)
-        path.write_text(json.dumps(content), encoding="utf-8")
-
-    return change
-
-
-def replaced(file: str, content: object, build: Build = PLAIN) -> Build:
-    """Returns what writes the folder with another content of one file."""
-
-    def replace(folder: Path, bert: str) -> None:
-        build(folder, bert)
-        (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_text(json.dumps(content), encoding="utf-8")
 
-    return replace
+    return then(build, change)
+
+
+def replaced(file: str, content: object) -> Build:
+    """Returns what writes the folder with another content of one file."""
+    return then(PLAIN, lambda folder: (folder / file).write_text(json.dumps(content), encoding="utf-8"))
 
 
 def flags(*modes: str) -> dict[str, object]:
@@ -150,150 +152,357 @@ def settings(**values: object) -> Build:
     return replaced(SETTINGS, {"max_seq_length": 10, "do_lower_case": False} | values)
 
 
-def renamed(name: str) -> Build:
-    """Returns what writes the Transformer's settings under an older name."""
-
-    def rename(folder: Path, bert: str) -> None:
-        settings(max_seq_length=7)(folder, bert)
-        (folder / SETTINGS).rename(folder / name)
-
-    return rename
-
-
-def typed(*paths: str, build: Build = PLAIN) -> Build:
+def typed(*paths: str) -> Build:
     """Returns what writes the folder with other class paths."""
 
-    def rename(folder: Path, bert: str) -> None:
-        build(folder, bert)
-        modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
-        for module, path in zip(modules, paths, strict=True):
-            module["type"] = path
+    def rename(folder: Path) -> None:
+        modules = [{**module, "type": path} for module, path in zip(read(folder / MODULES), paths, strict=True)]
         (folder / MODULES).write_text(json.dumps(modules), encoding="utf-8")
 
-    return rename
+    return then(PLAIN, rename)
 
 
-def in_subfolder(folder: Path, bert: str) -> None:
-    """Writes the network into ``0_Transformer/``, as versions before 1.0 did."""
-    PLAIN(folder, bert)
+def to_subfolder(folder: Path) -> None:
+    """Moves the network into ``0_Transformer/``, as versions before 1.0 have it."""
     inner = folder / "0_Transformer"
     inner.mkdir()
     outside = (MODULES, MODEL, "README.md")
     for path in [path for path in folder.iterdir() if path.is_file() and path.name not in outside]:
         path.rename(inner / path.name)
-    modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
+    modules = read(folder / MODULES)
     modules[0]["path"] = inner.name
     (folder / MODULES).write_text(json.dumps(modules), encoding="utf-8")
 
 
-def cased(build: Build) -> Build:
-    """Returns what writes the folder with a tokenizer that keeps capitals."""
-
-    def keep(folder: Path, bert: str) -> None:
-        build(folder, bert)
-        path = folder / "tokenizer.json"
-        described = json.loads(path.read_text(encoding="utf-8"))
-        path.write_text(json.dumps({**described, "normalizer": None}), encoding="utf-8")
-
-    return keep
-
-
-def binary_weights(folder: Path, bert: str) -> None:
-    """Writes a Dense layer in the format before safetensors."""
-    from safetensors.torch import load_file
-
-    saved(MEAN, dense())(folder, bert)
+def to_binary(folder: Path) -> None:
+    """Writes the weights of a Dense layer in the format before safetensors."""
     path = folder / "2_Dense" / "model.safetensors"
     torch.save(load_file(path), path.with_name("pytorch_model.bin"))
     path.unlink()
 
 
-def no_modules(folder: Path, bert: str) -> None:
-    """Copies the plain folder of Transformers."""
-    shutil.copytree(bert, folder, dirs_exist_ok=True)
-
-
-def listed(place: int, path: str) -> Build:
-    """Returns what writes a folder that lists another class, as its first module or as one more."""
-
-    def build(folder: Path, bert: str) -> None:
-        PLAIN(folder, bert)
-        modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
-        if place == 0:
-            modules[0]["type"] = path
-        else:
-            (folder / "9_Other").mkdir()
-            modules.insert(place, {"idx": place, "name": "other", "path": "9_Other", "type": path})
-        (folder / MODULES).write_text(json.dumps(modules), encoding="utf-8")
-
-    return build
-
-
-def other(*parts: Part) -> Build:
-    """Returns what saves a model of these modules alone by sentence-transformers itself."""
-
-    def build(folder: Path, bert: str) -> None:  # noqa: ARG001  # a model without a Transformer
-        st = theirs()
-        st.SentenceTransformer(modules=[part(st) for part in parts], device="cpu").save(str(folder))
-
-    return build
-
-
-def words(st: Any) -> nn.Module:
-    from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
-
-    module: nn.Module = st.WordEmbeddings(WhitespaceTokenizer(["bird", "dog"]), torch.ones(2, 16).numpy())
-    return module
-
-
-def static(st: Any) -> nn.Module:
-    tokenizer = tiny.learn_vocabulary(tiny.TEXTS, vocabulary_size=300)
-    module: nn.Module = st.StaticEmbedding(tokenizer, embedding_dim=8)
-    return module
-
-
-def routed(folder: Path, bert: str) -> None:
-    """Writes a model with a network for queries and one for documents."""
-    st = theirs()
-    sides = [[st.Transformer(bert), st.Pooling(16)] for _ in range(2)]
-    st.SentenceTransformer(modules=[st.Router.for_query_document(*sides)], device="cpu").save(str(folder))
-
-
-def without_folder(folder: Path, bert: str) -> None:
-    """Writes a Normalize whose empty folder is lost, as git loses it."""
-    saved(MEAN, normalize)(folder, bert)
-    shutil.rmtree(folder / "2_Normalize")
-
-
-def half(folder: Path, bert: str) -> None:
-    """Writes the weights in bfloat16."""
-    PLAIN(folder, bert)
+def to_half(folder: Path) -> None:
     AutoModel.from_pretrained(folder, add_pooling_layer=False).bfloat16().save_pretrained(folder)
 
 
-ST, BASE = "sentence_transformers.sentence_transformer.modules", "sentence_transformers.base.modules"
+def cased(build: Build) -> Build:
+    """Returns what writes the folder with a tokenizer that keeps capitals."""
+    return changed("tokenizer.json", build, normalizer=None)
+
+
+BASE, ST = "sentence_transformers.base.modules", "sentence_transformers.sentence_transformer.modules"
 SPARSE, MANY = (
     "sentence_transformers.sparse_encoder.modules",
     "sentence_transformers.multi_vector_encoder.modules",
 )
-OTHERS: dict[str, Build] = {
-    "BoW": other(lambda st: st.BoW(["bird", "dog"])),
-    "WordEmbeddings": other(words, pooling("mean")),
-    "StaticEmbedding": other(static),
-    "Router": routed,
-    "Asym": listed(0, "sentence_transformers.models.Asym"),
-    "CLIPModel": listed(0, f"{ST}.clip_model.CLIPModel"),
-    "MLMTransformer": listed(0, f"{SPARSE}.mlm_transformer.MLMTransformer"),
-    "SparseStaticEmbedding": listed(0, f"{SPARSE}.sparse_static_embedding.SparseStaticEmbedding"),
-    "WeightedLayerPooling": saved(lambda st: st.WeightedLayerPooling(16, 2, layer_start=1), MEAN),
-    "CNN": saved(lambda st: st.CNN(16, 8, [1, 3]), MEAN),
-    "LSTM": saved(lambda st: st.LSTM(16, 8), MEAN),
-    "WordWeights": saved(lambda st: st.WordWeights(["bird"], {"bird": 2.0}), MEAN),
-    "SpladePooling": listed(1, f"{SPARSE}.splade_pooling.SpladePooling"),
-    "SparseAutoEncoder": listed(2, f"{SPARSE}.sparse_auto_encoder.SparseAutoEncoder"),
-    "MultiVectorMask": listed(1, f"{MANY}.multi_vector_mask.MultiVectorMask"),
-    "HierarchicalTokenPooling": listed(1, f"{MANY}.token_pooling.HierarchicalTokenPooling"),
-    "LambdaTokenPooling": listed(1, f"{MANY}.token_pooling.LambdaTokenPooling"),
+FIRST = (
+    f"{ST}.bow.BoW", f"{ST}.word_embeddings.WordEmbeddings", f"{ST}.static_embedding.StaticEmbedding",
+    f"{BASE}.router.Router", "sentence_transformers.models.Asym", f"{ST}.clip_model.CLIPModel",
+    f"{SPARSE}.mlm_transformer.MLMTransformer", f"{SPARSE}.sparse_static_embedding.SparseStaticEmbedding",
+)  # fmt: skip
+LATER = (
+    f"{ST}.weighted_layer_pooling.WeightedLayerPooling", f"{ST}.cnn.CNN", f"{ST}.lstm.LSTM",
+    f"{ST}.word_weights.WordWeights", f"{SPARSE}.splade_pooling.SpladePooling",
+    f"{SPARSE}.sparse_auto_encoder.SparseAutoEncoder", f"{MANY}.multi_vector_mask.MultiVectorMask",
+    f"{MANY}.token_pooling.HierarchicalTokenPooling", f"{MANY}.token_pooling.LambdaTokenPooling",
+)  # fmt: skip
+OTHERS = {
+    **{path.rpartition(".")[2]: typed(path, f"{ST}.pooling.Pooling") for path in FIRST},
+    **{path.rpartition(".")[2]: typed(f"{BASE}.transformer.Transformer", path) for path in LATER},
 }
 """Modules of sentence-transformers that have no equal here."""
 TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+
+POOLINGS: dict[str, dict[str, Layout]] = {
+    "`Pooling` in each of its six modes": {f"pooling {mode}": Layout(saved(pooling(mode))) for mode in MODES},
+    "`Pooling` by the flags of older versions, one, three or none of them": {
+        **{f"flag of {mode}": Layout(replaced(POOLING, flags(mode))) for mode in MODES},
+        "flags of three modes": Layout(replaced(POOLING, flags("lasttoken", "cls", "mean"))),
+        "every flag false": Layout(replaced(POOLING, flags())),
+        "no mode": Layout(replaced(POOLING, {"embedding_dimension": 16})),
+    },
+    "`Pooling` in two modes, or all, in their order": {
+        **{
+            f"pooling {first} and {second}": Layout(saved(pooling(first, second)))
+            for i, first in enumerate(MODES)
+            for second in MODES[i + 1 :]
+        },
+        "pooling mean and cls, in this order": Layout(saved(pooling("mean", "cls"))),
+        "pooling of all modes": Layout(saved(pooling(*reversed(MODES)))),
+    },
+    "`include_prompt: false`, in each mode and in two": {
+        **{
+            f"pooling {mode} without the prompt": Layout(
+                saved(pooling(mode, include_prompt=False), prompts=PROMPTS, default_prompt_name="query")
+            )
+            for mode in MODES
+        },
+        "pooling max and mean without the prompt": Layout(
+            saved(pooling("max", "mean", include_prompt=False), prompts=PROMPTS)
+        ),
+    },
+    "`pooling_mode`: another name, or none": {
+        "pooling median": Layout(
+            replaced(POOLING, {"embedding_dimension": 16, "pooling_mode": "median"}), "pooling_mode: .*got median"
+        ),
+        "pooling of an empty list": Layout(
+            replaced(POOLING, {"embedding_dimension": 16, "pooling_mode": []}), "pooling_mode: .*got none"
+        ),
+    },
+}
+LAYERS: dict[str, dict[str, Layout]] = {
+    "`Dense`: with and without bias, without an activation's name, in `pytorch_model.bin`": {
+        "Dense": Layout(saved(MEAN, dense())),
+        "Dense without bias": Layout(saved(MEAN, dense(bias=False))),
+        "Dense, activation not named": Layout(
+            changed(DENSE, saved(MEAN, dense()), drop=("activation_function", "bias", "module_input_name"))
+        ),
+        "Dense in pytorch_model.bin": Layout(then(saved(MEAN, dense()), to_binary)),
+    },
+    "`Dense` with each activation of `torch.nn` that is made without arguments": {
+        f"Dense with {name}": Layout(saved(MEAN, dense(12, name), normalize)) for name in ACTIVATIONS
+    },
+    "`Normalize`, also without its empty folder": {
+        "Normalize": Layout(saved(MEAN, normalize)),
+        "Normalize without a folder": Layout(
+            then(saved(MEAN, normalize), lambda folder: shutil.rmtree(folder / "2_Normalize"))
+        ),
+    },
+    "`LayerNorm`": {"LayerNorm": Layout(saved(MEAN, layer_norm()))},
+    "`Dropout`": {"Dropout": Layout(saved(MEAN, dropout))},
+    "`Dense`, `LayerNorm`, `Dropout`, `Normalize` in other orders, and several of each": {
+        "Normalize twice": Layout(saved(MEAN, normalize, normalize)),
+        "Dense, Normalize": Layout(saved(MEAN, dense(), normalize)),
+        "Normalize, Dense": Layout(saved(MEAN, normalize, dense())),
+        "Normalize, Dense, Normalize": Layout(saved(MEAN, normalize, dense(), normalize)),
+        "Dense, Dense": Layout(saved(MEAN, dense(16, "GELU"), dense(8, "Identity"))),
+        "LayerNorm, Normalize": Layout(saved(MEAN, layer_norm(), normalize)),
+        "Dense, LayerNorm, Dense, Normalize": Layout(
+            saved(MEAN, dense(16), layer_norm(), dense(8, "ReLU"), normalize)
+        ),
+        "Dropout, Dense, Dropout, Normalize": Layout(saved(MEAN, dropout, dense(), dropout, normalize)),
+    },
+    "`activation_function` of another package": {
+        "Dense with an activation of another package": Layout(
+            changed(DENSE, saved(MEAN, dense()), activation_function="evil.Tanh"),
+            r"activation_function: expected an activation of torch\.nn.*got .*evil\.Tanh",
+        ),
+    },
+    "`use_residual`": {
+        "Dense with a shortcut": Layout(saved(MEAN, dense(use_residual=True)), "use_residual: expected false"),
+    },
+    "`module_input_name`, `module_output_name` other than the sentence's vector": {
+        "Dense on tokens": Layout(
+            saved(MEAN, dense(module_input_name="token_embeddings")), "module_input_name: .*token_embeddings"
+        ),
+        "Dense into another name": Layout(
+            saved(MEAN, dense(module_output_name="other")), "module_output_name: .*other"
+        ),
+        "Normalize on tokens": Layout(
+            saved(MEAN, lambda st: st.Normalize(module_input_name="token_embeddings")),
+            "module_input_name: .*token_embeddings",
+        ),
+    },
+    f"{', '.join(f'`{name}`' for name in OTHERS)}": {
+        name: Layout(build, rf"type: .*{name}.*load this model with sentence-transformers")
+        for name, build in OTHERS.items()
+    },
+    "a class outside sentence-transformers, also one named `Pooling`, or one that it doesn't have": {
+        "a class of another package with a known name": Layout(
+            typed(f"{BASE}.transformer.Transformer", "evil.Pooling"), r"got evil\.Pooling"
+        ),
+        "a first class of another package with a known name": Layout(
+            typed("evil.Transformer", f"{ST}.pooling.Pooling"), r"type: .*evil\.Transformer"
+        ),
+        "a class that sentence-transformers doesn't have": Layout(
+            typed(f"{BASE}.transformer.Transformer", "sentence_transformers.models.Median"), r"models\.Median"
+        ),
+    },
+    "another order of modules, or two of one name": {
+        "two modules of one name": Layout(changed(MODULES, name="0"), "name: expected .*'0'"),
+        "a Normalize before the pooling": Layout(saved(normalize, MEAN), "got Transformer, Normalize, Pooling"),
+    },
+}
+PLACES: dict[str, dict[str, Layout]] = {
+    "class paths `models.X`, `models.X.X`, of packages and of 6.2": {
+        "class paths models.X": Layout(
+            typed(*(f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling")))
+        ),
+        "class paths models.X.X": Layout(
+            typed(*(f"sentence_transformers.models.{name}.{name}" for name in ("Transformer", "Pooling")))
+        ),
+        "class paths of packages": Layout(typed(f"{BASE}.Transformer", f"{ST}.Pooling")),
+    },
+    "`0_Transformer/`": {"0_Transformer": Layout(then(PLAIN, to_subfolder))},
+    "`modules.json` without `idx`, with `kwargs`": {
+        "modules.json without idx": Layout(changed(MODULES, drop=("idx",))),
+        "modules.json with kwargs": Layout(changed(MODULES, kwargs=["task"])),
+    },
+    "a folder of Transformers alone, read with the mean": {
+        "a folder of Transformers alone": Layout(
+            lambda folder, bert: shutil.copytree(bert, folder, dirs_exist_ok=True)
+        )
+    },
+    "`sentence_bert_config.json`, its six older names, or none": {
+        **{
+            f"sentence_{kind}_config.json": Layout(
+                then(
+                    settings(max_seq_length=7),
+                    lambda folder, kind=kind: (folder / SETTINGS).rename(folder / f"sentence_{kind}_config.json"),
+                )
+            )
+            for kind in ("bert", *OLDER)
+        },
+        "no settings of the Transformer": Layout(replaced(SETTINGS, {})),
+    },
+}
+OF_NETWORK: dict[str, dict[str, Layout]] = {
+    "`max_seq_length`: below the tokenizer's `model_max_length`, above it, null": {
+        "max_seq_length 7": Layout(settings(max_seq_length=7)),
+        "max_seq_length null": Layout(changed(TOKENIZER, settings(max_seq_length=None), model_max_length=9)),
+        "max_seq_length above the tokenizer's": Layout(
+            changed(TOKENIZER, settings(max_seq_length=20), model_max_length=9)
+        ),
+    },
+    "`do_lower_case`, and a tokenizer that keeps capitals": {
+        "do_lower_case": Layout(cased(settings(do_lower_case=True))),
+        "a tokenizer with capitals": Layout(cased(settings())),
+    },
+    "`query_length`, `document_length`": {
+        "query_length": Layout(settings(query_length=5)),
+        "document_length": Layout(settings(document_length=5)),
+        "query_length and document_length": Layout(settings(query_length=14, document_length=6)),
+    },
+    "`model_args`, `config_args`, `tokenizer_args`, `*_kwargs`: a length, and what changes no vector": {
+        "model_args": Layout(settings(model_args={"attn_implementation": "eager", "trust_remote_code": True})),
+        "tokenizer_args": Layout(settings(tokenizer_args={"model_max_length": 8})),
+        "processor_kwargs": Layout(settings(processor_kwargs={"model_max_length": 8}, max_seq_length=None)),
+        "config_args": Layout(settings(config_args={"use_cache": False})),
+    },
+    "other keys of them": {
+        "model_kwargs of another network": Layout(
+            settings(model_kwargs={"num_hidden_layers": 1}), "model_kwargs: num_hidden_layers"
+        ),
+        "model_args of another network": Layout(
+            settings(model_args={"num_hidden_layers": 1}), "model_args: num_hidden_layers"
+        ),
+        "processor_kwargs of another tokenizer": Layout(
+            settings(processor_kwargs={"add_prefix_space": True}), "processor_kwargs: add_prefix_space"
+        ),
+        "config_kwargs of another network": Layout(
+            settings(config_kwargs={"hidden_act": "relu"}), "config_kwargs: hidden_act"
+        ),
+    },
+    "`processing_kwargs`: `text.max_length`, and what changes no vector": {
+        "processing_kwargs text.max_length": Layout(settings(processing_kwargs={"text": {"max_length": 6}})),
+        "processing_kwargs at their defaults": Layout(
+            settings(
+                processing_kwargs={
+                    "text": {"padding": True, "truncation": True},
+                    "image": {"size": 3},
+                    "common": {},
+                }
+            )
+        ),
+    },
+    "other keys of `processing_kwargs`": {
+        "processing_kwargs without special tokens": Layout(
+            settings(processing_kwargs={"text": {"add_special_tokens": False}}),
+            "processing_kwargs: text: add_special_tokens",
+        ),
+        "processing_kwargs without truncation": Layout(
+            settings(processing_kwargs={"text": {"truncation": False}}), "processing_kwargs: text: truncation"
+        ),
+        "processing_kwargs common": Layout(
+            settings(processing_kwargs={"common": {"add_special_tokens": False}}),
+            "processing_kwargs: common: add_special_tokens",
+        ),
+    },
+    "`transformer_task`, `modality_config`, `module_output_name` at their defaults, `unpad_inputs`": {
+        "transformer_task": Layout(settings(transformer_task="feature-extraction")),
+        "modality_config": Layout(settings(modality_config=TEXT, module_output_name="token_embeddings")),
+        "unpad_inputs": Layout(settings(unpad_inputs=False)),
+    },
+    "other values of them, such as a chat template's messages": {
+        "transformer_task fill-mask": Layout(
+            settings(transformer_task="fill-mask"), "transformer_task: .*feature-extraction.*fill-mask"
+        ),
+        "modality_config of the pooler": Layout(
+            settings(
+                modality_config={"text": {"method": "forward", "method_output_name": "pooler_output"}},
+                module_output_name="sentence_embedding",
+            ),
+            "modality_config: .*pooler_output",
+        ),
+        "modality_config with messages": Layout(
+            settings(
+                modality_config=TEXT | {"message": TEXT["text"] | {"format": "flat"}},
+                module_output_name="token_embeddings",
+            ),
+            "modality_config: .*message",
+        ),
+        "module_output_name of the sentence": Layout(
+            settings(modality_config=TEXT, module_output_name="sentence_embedding"), "module_output_name"
+        ),
+    },
+    "`query_expansion`, `tokenizer_name_or_path`": {
+        "query_expansion": Layout(
+            settings(query_expansion={"strategy": "fixed", "length": 12}), "query_expansion: expected null"
+        ),
+        "tokenizer_name_or_path": Layout(
+            settings(tokenizer_name_or_path="other"), "tokenizer_name_or_path: expected null"
+        ),
+    },
+    "`truncation_side: left` of the tokenizer": {
+        "truncation_side left": Layout(changed(TOKENIZER, truncation_side="left"), "truncation_side: .*'left'"),
+    },
+    "`padding_side: left`: the vectors that each text has alone": {
+        "padding_side left": Layout(changed(TOKENIZER, padding_side="left"), alone=True)
+    },
+    "weights in bfloat16, read in float32": {
+        "weights in bfloat16": Layout(then(PLAIN, to_half), options={"model_kwargs": {"dtype": torch.float32}})
+    },
+}
+OF_MODEL: dict[str, dict[str, Layout]] = {
+    "`prompts`, `default_prompt_name`": {
+        "no settings of the model": Layout(replaced(MODEL, {})),
+        "prompts": Layout(saved(MEAN, prompts=PROMPTS)),
+        "prompts with a default": Layout(
+            saved(MEAN, prompts=PROMPTS | {"sts": "one "}, default_prompt_name="sts")
+        ),
+        "prompts that are null": Layout(changed(MODEL, prompts={"query": None, "document": "a "})),
+        "a default prompt that isn't named": Layout(changed(MODEL, prompts={}, default_prompt_name="query")),
+    },
+    "a prompt with `{text}` or `{mask}`": {
+        "a prompt with a place for the text": Layout(
+            changed(MODEL, prompts={"query": "say {text} "}), "prompts: .*say {text}"
+        )
+    },
+    "`similarity_fn_name`: cosine, dot, euclidean, manhattan, null": {
+        f"similarity_fn_name {name}": Layout(changed(MODEL, similarity_fn_name=name))
+        for name in ("cosine", "dot", "euclidean", "manhattan", None)
+    },
+    "`truncate_dim`": {
+        "truncate_dim": Layout(changed(MODEL, truncate_dim=5)),
+        "truncate_dim after Normalize": Layout(changed(MODEL, saved(MEAN, normalize), truncate_dim=5)),
+    },
+    "`similarity_fn_name: maxsim`, another `model_type`": {
+        "similarity_fn_name maxsim": Layout(
+            changed(MODEL, similarity_fn_name="maxsim"), "similarity_fn_name: .*maxsim"
+        ),
+        "model_type SparseEncoder": Layout(
+            changed(MODEL, model_type="SparseEncoder"), "model_type: .*SparseEncoder"
+        ),
+    },
+    "keys that nobody reads: `_name_or_path`, `transformers_version`, `__version__`, ...": {
+        "keys that nobody reads": Layout(
+            changed("config.json", settings(backend="onnx"), _name_or_path="x", transformers_version="4.1")
+        ),
+        "another version and other keys": Layout(
+            changed(MODEL, __version__={"sentence_transformers": "2.2.2"}, author="me")
+        ),
+    },
+}
+GROUPS = POOLINGS | LAYERS | PLACES | OF_NETWORK | OF_MODEL
+"""A row of the documented table -> its layouts; all of a row load, or none."""
+LAYOUTS = {name: layout for group in GROUPS.values() for name, layout in group.items()}

@@ -86,34 +86,6 @@ def stopped(model: SentenceEncoder, texts: TextStream, out: Path, monkeypatch: p
     assert EmbeddingRun(model, texts, out, SMALL).done == 100
 
 
-def zero_half(path: Path) -> None:
-    content = path.read_bytes()
-    half = len(content) // 2
-    path.write_bytes(content[:half] + bytes(len(content) - half))
-
-
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
-
-
-def of_few_features(path: Path) -> None:
-    with path.open("wb") as file:
-        np.save(file, np.ones((240, 7), np.float32))
-
-
-def of_others(path: Path) -> None:
-    """Replaces all vectors by others of their shape."""
-    with path.open("rb+") as file:
-        np.lib.format.read_magic(file)
-        np.lib.format.read_array_header_1_0(file)
-        rest = np.fromfile(file, np.float32)
-        file.seek(-rest.nbytes, os.SEEK_END)
-        file.write((rest * 2).tobytes())
-
-
-DAMAGES = (zero_half, cut, of_few_features, of_others)
-
-
 def changed_bytes(files: Sequence[Path], sizes: Sequence[int], count: int = 100) -> Iterator[Path]:
     """Changes one byte drawn from all of the files at a time, and puts it back."""
     draw = random.Random(7)

@@ -29,6 +29,8 @@ def test_each_row_of_a_batch_keeps_its_values_and_gets_its_vector(folder: str) -
     assert list(batch) == ["id", "text"]
     assert found["id"].tolist() == [0, 1, 2, 3, 4]
     np.testing.assert_allclose(found["embedding"], expected, atol=1e-6)
+    blank = {"text": np.array(["a bird", "", " "], dtype=object)}
+    assert encode(blank)["embedding"].shape == (3, 16)
 
 
 def test_a_table_of_arrow_gets_lists_of_fixed_size_and_an_empty_one_the_same_columns(folder: str) -> None:
@@ -43,8 +45,3 @@ def test_a_table_of_arrow_gets_lists_of_fixed_size_and_an_empty_one_the_same_col
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
     assert encode(table.slice(0, 0)).schema == found.schema
     assert len(encode(table.slice(0, 0))) == 0
-
-
-def test_no_row_is_left_out_for_its_text(folder: str) -> None:
-    batch = {"text": np.array(["a bird", "", " "], dtype=object)}
-    assert BatchEncoder(folder)(batch)["embedding"].shape == (3, 16)

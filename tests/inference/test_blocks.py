@@ -95,16 +95,6 @@ def test_texts_are_read_one_block_ahead_in_the_thread_of_who_asks(work: BlockEnc
     assert not workers()
 
 
-@pytest.mark.parametrize("size", [2, 9])
-def test_a_text_that_utf8_cannot_hold_has_its_place_among_all(size: int) -> None:
-    texts = ["a long text that comes first once blocks are sorted", "b", "ok", "x\ud800", "c"]
-    blocks = text_blocks(texts, size)
-    with pytest.raises(
-        ValueError, match=r"half a surrogate pair \(U\+D800\) at character 2 of the text at place 3"
-    ):
-        list(blocks)
-
-
 def test_an_error_comes_in_its_turn_and_leaves_nothing_running(work: BlockEncoder) -> None:
     blocks = encode_ahead(work, text_blocks([*tiny.TEXTS[:9], 5], 9), nothing)  # type: ignore[list-item]  # the point
     assert len(next(blocks).vectors) == 9

@@ -16,8 +16,7 @@ import pytest
 import tiny
 import torch
 from covering import rest_slow
-from layout_groups import GROUPS, LAYOUTS
-from layouts import theirs
+from layouts import GROUPS, LAYOUTS, theirs
 
 from contrastive_text import Run
 from contrastive_text.core.storage.manifests import MANIFEST

@@ -123,6 +123,9 @@ def test_every_pooler_gives_its_vectors_for_all_sizes_of_a_batch(every: Sentence
     check(every, graph)
     assert every.encoder.model.training  # and still packs its rows, or the vectors above would be others
     assert sorted(path.name for path in graph.parent.iterdir()) == ["graph"]
+    found = list(verify(graph))
+    assert {each.path.name for each in found if each.known} >= {"model.onnx", "tokenizer.json", MANIFEST}
+    assert all(each.known and each.damage is None for each in found)
 
 
 @pytest.mark.slow
@@ -166,31 +169,6 @@ def test_the_files_run_without_torch(every: SentenceEncoder, graph: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_graph_with_other_vectors_is_not_kept(bert: str, tmp_path: Path) -> None:
-    model = SentenceEncoder(TransformerEncoder(bert), OtherInGraphs())
-    with pytest.raises(ValueError, match=r"to 1e-05 of the largest feature, got a difference of 1\.0e-02"):
-        export_onnx(model, tmp_path / "graph")
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_what_torch_can_not_export_is_refused_in_words(bert: str, tmp_path: Path) -> None:
-    model = SentenceEncoder(TransformerEncoder(bert, layout="padded"), Reading())
-    with pytest.raises(
-        ValueError, match="expected a network that torch exports at opset 18, got TorchExportError"
-    ):
-        export_onnx(model, tmp_path / "graph")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_pooler_of_the_template_is_refused(bert: str, tmp_path: Path) -> None:
-    model = SentenceEncoder(TransformerEncoder(bert), MeanPooler())
-    model.pooler = MaskTokenPooler()
-    with pytest.raises(ValueError, match="got MaskTokenPooler, which reads the template"):
-        export_onnx(model, tmp_path / "graph")
-
-
-@pytest.mark.slow
 def test_an_opset_is_written_or_refused(bert: str, tmp_path: Path) -> None:
     import onnx
 
@@ -200,14 +178,6 @@ def test_an_opset_is_written_or_refused(bert: str, tmp_path: Path) -> None:
     check(model, tmp_path)
     with pytest.raises(ValueError, match="that the graph can be converted to, got 11; take 18"):
         export_onnx(model, tmp_path, opset=11)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pooler", POOLERS, ids=lambda pooler: f"{type(pooler).__name__}{pooler.layers}")
-def test_each_pooler_alone(bert: str, tmp_path: Path, pooler: Pooler) -> None:
-    model = SentenceEncoder(TransformerEncoder(bert), pooler)
-    export_onnx(model, tmp_path)
-    check(model, tmp_path)
 
 
 @pytest.mark.slow
@@ -230,30 +200,36 @@ def test_a_real_model(tmp_path: Path) -> None:
     check(model, tmp_path)
 
 
-def test_a_file_in_the_place_of_the_folder_is_refused_first(every: SentenceEncoder, tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("kept")
-    with pytest.raises(ValueError, match="expected a folder, got the file"):
-        export_onnx(every, tmp_path / "out")
-    assert (tmp_path / "out").read_text() == "kept"
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("pooler", "words"),
+    [
+        (OtherInGraphs(), r"to 1e-05 of the largest feature, got a difference of 1\.0e-02"),
+        (Reading(), "expected a network that torch exports at opset 18, got TorchExportError"),
+    ],
+)
+def test_a_graph_with_other_vectors_or_none_is_not_kept(
+    bert: str, tmp_path: Path, pooler: Pooler, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        export_onnx(SentenceEncoder(TransformerEncoder(bert, layout="padded"), pooler), tmp_path / "graph")
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_holds_a_model_and_a_wrong_opset_are_refused_first(bert: str, tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_refused_before_anything_is_written(bert: str, tmp_path: Path) -> None:
     model = SentenceEncoder(TransformerEncoder(bert), MeanPooler())
     model.save_pretrained(tmp_path / "model")
+    (tmp_path / "out").write_text("kept")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    for folder in (tmp_path / "model", tmp_path / "model" / ".." / "model"):
-        with pytest.raises(
-            ValueError, match=r"expected one that holds no model, got .*, whose tokenizer would be"
-        ):
-            export_onnx(model, folder)
-    for opset in (0, -1, 999):
-        with pytest.raises(ValueError, match=f"that the graph can be converted to, got {opset}; take 18"):
-            export_onnx(model, tmp_path / "graph", opset=opset)
+    for folder, opset, words in (
+        ("out", 18, "expected a folder, got the file"),
+        ("model/../model", 18, "expected one that holds no model, got .*, whose tokenizer would be"),
+        ("graph", 0, "that the graph can be converted to, got 0; take 18"),
+        ("graph", 999, "that the graph can be converted to, got 999; take 18"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            export_onnx(model, tmp_path / folder, opset=opset)
+    model.pooler = MaskTokenPooler()
+    with pytest.raises(ValueError, match="got MaskTokenPooler, which reads the template"):
+        export_onnx(model, tmp_path / "graph")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-
-
-@pytest.mark.slow
-def test_the_files_have_a_manifest(graph: Path) -> None:
-    found = list(verify(graph))
-    assert {each.path.name for each in found if each.known} >= {"model.onnx", "tokenizer.json", MANIFEST}
-    assert all(each.known and each.damage is None for each in found)

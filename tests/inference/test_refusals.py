@@ -43,6 +43,13 @@ def loaded(name: str) -> Call:
     return lambda _: SentenceEncoder.from_pretrained(name)
 
 
+class Four(list[str]):
+    """Texts with a wrong number of them."""
+
+    def __len__(self) -> int:
+        return 4
+
+
 VALUES: list[tuple[Call, str]] = [
     (blocks(["a"], batch_size=0), r"encode\.batch_size: .* got 0"),
     (blocks(["a"], block_size=0), r"encode\.block_size: .* got 0"),
@@ -54,11 +61,15 @@ VALUES: list[tuple[Call, str]] = [
     (blocks(["a"], truncate_dim=17), "truncate_dim: expected 1 to 16 features, got 17"),
     (blocks(itertools.repeat("a"), precision="int8"), r"encode\.ranges: .*range of each feature for int8"),
     (blocks(["a"], precision="uint8", truncate_dim=5, ranges=np.zeros((2, 16))), r"\(2, 5\), got .* \(2, 16\)"),
+    (blocks(["a long text", "b", "x\ud800"], block_size=2), r"D800\) at character 2 .* place 2"),
+    (lambda model: model.encode(Four(["a"] * 3)), r"4 texts, as their len\(\) says, got 3; give an iterator"),
+    (lambda model: model.encode(Four(["a"] * 5)), r"4 texts, as their len\(\) says, got more; give an iterator"),
     (lambda _: SentenceEncoder(TransformerEncoder(config=tiny.CONFIG), MeanPooler()), "tokenizer, got none"),
     (loaded("no/such-model"), "model: expected .*folder.*no/such-model"),
     (loaded("/no/such/folder"), "model: expected .*folder.*/no/such/folder"),
     (lambda _: check_backend("tvm", torch.float32), "backend: .*'tvm'"),
     (lambda _: check_backend("onnx", torch.bfloat16), r"dtype: .*got torch\.bfloat16; .*backend='onnx'"),
+    (lambda model: model.parts.run_by("torch", torch.int8), "dtype: .* floating-point .* backend='torch'"),
     (lambda _: fewer_bits(DRAWN, "uint8"), "range of each feature for uint8, got none; give ranges=value_"),
     (lambda _: fewer_bits(DRAWN, "int4"), "precision: .* got 'int4'"),  # type: ignore[arg-type]  # the point
     (lambda _: fewer_bits(DRAWN, "int8", ranges=np.zeros((2, 19))), r"\(2, 20\), got the shape \(2, 19\)"),
@@ -88,6 +99,7 @@ TYPES: list[tuple[Call, str]] = [
     (blocks([None]), "expected texts, got NoneType at place 0"),
     (blocks([["a"]]), "expected texts, got list at place 0"),
     (blocks([*"abcde", 5], block_size=2), "expected texts, got int at place 5"),
+    (lambda _: SentenceEncoder.from_pretrained("m", dtype="bf"), r"dtype: .* such as torch\.bfloat16, got 'bf'"),  # type: ignore[arg-type]  # the point
     (blocks("a bird"), "expected many texts, got one string; put it into a list"),
     (lambda _: fewer_bits(np.zeros((3, 8), np.int8), "binary"), r"floating-point vectors, got torch\.int8"),
 ]

@@ -161,19 +161,6 @@ def test_a_missing_runtime_is_named_with_its_command_before_anything_is_made(
         SentenceEncoder.from_pretrained(bert, pooler="MeanPooler", backend=backend)
 
 
-def test_what_a_runtime_does_not_compute_in_is_refused(bert: str) -> None:
-    with pytest.raises(TypeError, match=r"dtype: expected a type of torch, such as torch\.bfloat16, got 'bf"):
-        SentenceEncoder.from_pretrained(bert, dtype="bfloat16")  # type: ignore[arg-type]  # what is refused
-    with pytest.raises(ValueError, match="dtype: expected a floating-point type with backend='torch'"):
-        SentenceEncoder.from_pretrained(bert, pooler="MeanPooler", dtype=torch.int8)
-
-
-def test_a_runtime_has_no_weights_of_its_own(bert: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", sys)
-    runtime = RuntimeEncoder(TransformerEncoder(bert), "onnx")
-    assert not list(runtime.parameters()) and not runtime.state_dict()
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="signal stacks are kept on Linux")
 def test_networks_of_openvino_leave_the_thread_its_signal_stack(tmp_path: Path) -> None:
     onnx, _ = (pytest.importorskip(name, exc_type=ImportError) for name in ("onnx", "openvino"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
 import os
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from covering import rest_slow
 from torch.backends import mkldnn
 
 from contrastive_text import SentenceEncoder
@@ -29,7 +29,6 @@ from contrastive_text.core.setting import one_thread
 from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.encoders import TransformerEncoder, prepacked
 from contrastive_text.encoders.shared_use import shared_network
-from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.runtimes import BACKENDS
 from contrastive_text.inference.vector_files.index import VectorIndex
 from contrastive_text.poolers import LastTwoPooler, MeanPooler
@@ -76,19 +75,14 @@ def check_threads(model: SentenceEncoder, calls: Sequence[Sequence[str]] = CALLS
 
 
 @pytest.mark.usefixtures("packing")
-def test_threads_get_the_vectors_and_truncated_texts_of_a_single_thread(model: SentenceEncoder) -> None:
-    model.encode(["bird"])  # Transformers adds its hooks
+@pytest.mark.parametrize("dtype", rest_slow([torch.float32, torch.bfloat16]))
+def test_threads_get_the_vectors_and_truncated_texts_of_a_single_thread(
+    model: SentenceEncoder, dtype: torch.dtype
+) -> None:
+    model.to(dtype).encode(["bird"])  # Transformers adds its hooks
     before = {part: dict(vars(part)) for part in model.modules()}
     check_threads(model)
     assert {part: vars(part) for part in model.modules()} == before
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("packing")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_threads_get_the_vectors_of_a_single_thread_in_each_type(bert: str, dtype: torch.dtype) -> None:
-    model = SentenceEncoder.from_pretrained(bert, pooler="MeanPooler", dtype=dtype, max_length=9)
-    check_threads(model, repeats=12)
 
 
 @pytest.mark.slow
@@ -106,28 +100,6 @@ def test_threads_get_the_vectors_of_a_single_thread_from_a_runtime(
         opened = list(threads.map(lambda _: model.runtime and model.runtime.runtime((-1,)), range(THREADS)))
     assert len(set(map(id, opened))) == 1
     check_threads(model, repeats=12)
-
-
-def test_asyncio_gets_vectors_and_truncated_texts_of_each_call(model: SentenceEncoder) -> None:
-    def call(texts: Sequence[str]) -> tuple[object, int]:
-        return model.encode(texts), model.truncated
-
-    async def call_all() -> list[tuple[object, int]]:
-        return await asyncio.gather(*(asyncio.to_thread(call, texts) for texts in CALLS[:8]))
-
-    for texts, (vectors, truncated) in zip(CALLS, asyncio.run(call_all()), strict=False):
-        np.testing.assert_allclose(vectors, model.encode(texts), rtol=0, atol=ROUNDING)
-        assert truncated == model.truncated
-
-
-def test_blocks_that_are_read_in_turn_have_their_own_number_of_truncated_texts(model: SentenceEncoder) -> None:
-    long = [f"{tiny.TEXTS[0]} {text}" for text in tiny.TEXTS]
-    cut, uncut = (model.encode_blocks(texts, Encoding(block_size=20)) for texts in (long, ["bird"] * 40))
-    numbers = []
-    for blocks_of in (cut, uncut, cut, uncut):
-        next(blocks_of)
-        numbers.append(model.truncated)
-    assert numbers == [20, 0, 40, 0]
 
 
 def test_searches_from_threads_find_the_same_texts_and_leave_the_filters_of_warnings(

@@ -240,11 +240,24 @@ def test_options_out_of_range_are_refused(arguments: dict[str, Any], said: str) 
         Mining(**arguments)
 
 
-def test_texts_that_are_none_and_vectors_of_others_are_refused() -> None:
-    with pytest.raises(TypeError, match="expected texts, got int"):
-        PairTexts([("a", 3)])  # type: ignore[list-item]  # on purpose
-    with pytest.raises(ValueError, match="expected pairs of a query and a positive, got none"):
-        PairTexts([], ["a"])
+@pytest.mark.parametrize(
+    ("pairs", "corpus", "words"),
+    [
+        ([], ["a"], "expected pairs of a query and a positive, got none"),
+        ([("a", 3)], [], "expected texts, got int in pair 0"),
+        ([("a", "b\0c")], [], r"without the character U\+0000, which training refuses"),
+        ([("q", "p")], ["a", "b\udc80"], "half a surrogate.* in text 1 of the corpus;"),
+        ([("q", "p"), ("q\ud800", "r")], [], "half a surrogate.* in pair 1;"),
+    ],
+)
+def test_texts_that_cannot_be_mined_are_refused(pairs: Any, corpus: list[str], words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        PairTexts(pairs, corpus)
+
+
+def test_vectors_of_other_texts_and_not_finite_ones_are_refused() -> None:
     texts = PairTexts([("a", "b")])
     with pytest.raises(ValueError, match="expected vectors of 1 queries and 1 texts, got 2 and 1"):
         mine(texts, Space(torch.eye(2), torch.eye(2)[:1]), Mining(), range(1))
+    with pytest.raises(ValueError, match="corpus: expected finite numbers"):
+        mine(texts, Space(torch.ones(1, 2), torch.full((1, 2), torch.nan)), Mining(), range(1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 
 from contrastive_text.data import read_rows
 from contrastive_text.data.prompts import Prompts
+from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.mining import (
     Mined,
@@ -28,6 +28,7 @@ from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import UnfinishedVectors
 from contrastive_text.poolers import MeanPooler
 
+A, B, C, D, *_ = tiny.TEXTS
 PAIRS = [(tiny.TEXTS[i], tiny.TEXTS[i + 20]) for i in range(20)] + [(tiny.TEXTS[0], tiny.TEXTS[39])]
 TWO = PairTexts([("q", "p1"), ("q", "p2"), ("r", "p3")])
 FOUND = [Mined(0, [0.9, 0.8], [2], [0.5]), Mined(1, [0.7], [0, 1], [0.6, 0.4])]
@@ -35,8 +36,6 @@ FOUND = [Mined(0, [0.9, 0.8], [2], [0.5]), Mined(1, [0.7], [0, 1], [0.6, 0.4])]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> SentenceEncoder:
-    from contrastive_text.encoders import TransformerEncoder
-
     return SentenceEncoder(TransformerEncoder(tiny.save_bert(tmp_path_factory.mktemp("bert"))), MeanPooler())
 
 
@@ -71,15 +70,9 @@ def test_a_tuple_has_all_negatives_of_a_pair(tmp_path: Path, suffix: str) -> Non
     path.write_text(writer.header() + "".join(writer.lines(Mined(0, [0.7], [0, 1], [0.6, 0.4]))))
     (row,) = read_rows(path, ("anchor", "positive"))
     assert row == {"anchor": "r", "positive": "p", "negative": "a", "negative_2": "b"}
-
-
-def test_tuples_of_different_lengths_are_lists(tmp_path: Path) -> None:
-    path = tmp_path / "tuples.jsonl"
-    rows = written(path, "tuples", Mining(2, short="keep"))
-    assert [len(json.loads(line)["negative"]) for line in path.read_text().splitlines()] == [1, 1, 2]
-    assert [(row["negative"] != "", row["negative_2"] != "") for row in rows] == [(True, False)] * 2 + [
-        (True, True)
-    ]
+    if suffix == ".jsonl":  # tuples of different lengths
+        rows = written(path, "tuples", Mining(2, short="keep"))
+        assert [row["negative_2"] != "" for row in rows] == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -149,16 +142,34 @@ def test_queries_and_corpus_have_the_prompts_of_the_model(
         torch.testing.assert_close(found, torch.as_tensor(wanted), rtol=0, atol=1e-5)
 
 
-def test_margins_that_leave_nothing_are_counted_and_their_rows_left_out_or_kept(
-    model: SentenceEncoder, tmp_path: Path
+@pytest.mark.parametrize(
+    ("pairs", "options", "rows", "short", "none"),
+    [
+        pytest.param([(A, B)], {"negatives": 1}, 0, 1, 1, id="a corpus of one text"),
+        pytest.param([(A, A)], {"negatives": 1}, 0, 1, 1, id="a query that is its only document"),
+        pytest.param([(A, B), (C, D)], {"negatives": 9}, 0, 2, 0, id="more negatives than texts, left out"),
+        pytest.param([(A, B), (C, D)], {"negatives": 9, "short": "keep"}, 2, 2, 0, id="more than texts, kept"),
+        pytest.param([(A, B), (B, A)], {"negatives": 1}, 0, 2, 2, id="queries equal to the documents"),
+        pytest.param([(A, B), (B, A), (C, C)], {"negatives": 1}, 3, 0, 0, id="of which one is another's"),
+        pytest.param([(A, B), (C, D)], {"negatives": 1, "max_score": -1.0}, 0, 2, 2, id="a bound above all"),
+        pytest.param([(A, B), (C, D)], {"negatives": 1, "same": 1e-9}, 0, 2, 2, id="all near-duplicates"),
+    ],
+)  # fmt: skip
+def test_queries_without_enough_negatives_are_counted(
+    model: SentenceEncoder,
+    tmp_path: Path,
+    pairs: list[tuple[str, str]],
+    options: dict[str, Any],
+    rows: int,
+    short: int,
+    none: int,
 ) -> None:
-    texts = PairTexts(PAIRS)
-    none = MiningRun(model, texts, tmp_path / "a.tsv", Mining(1, max_score=-0.999)).finish()
-    assert (none.rows, none.short, none.none) == (0, 20, 20) and none.removed["max_score"] > 100
-    kept = MiningRun(
-        model, texts, tmp_path / "b.tsv", Mining(1, max_score=-0.999, short="keep"), "pairs"
-    ).finish()
-    assert (kept.rows, kept.none) == (21, 20)
+    path = tmp_path / "out.jsonl"
+    report = MiningRun(model, PairTexts(pairs), path, Mining(**{"same": None, **options})).finish()
+    found = [row.values() for row in read_rows(path, ("anchor", "positive"))] if rows else []
+    assert (report.queries, report.rows, report.short, report.none) == (len(pairs), rows, short, none)
+    for anchor, positive, negative in found:
+        assert negative not in (anchor, positive) and (anchor, negative) not in pairs
 
 
 def test_quantiles_are_those_of_the_scores_to_a_thousandth() -> None:
