@@ -254,8 +254,8 @@ def write_texts(folder: Path, texts: Sequence[str], rows: int) -> tuple[str, str
         (['one', 'two', 'three', 'four', 'five'], 4, True)
     """
     from contrastive_text.data.datamodule import TextDataModule
+    from contrastive_text.data.loader import EpochBatchSampler
     from contrastive_text.data.mixture import TaskSize, consecutive_steps
-    from contrastive_text.data.sampler import EpochBatchSampler
     from contrastive_text.data.tasks import ONLY
 
     steps = consecutive_steps({ONLY: TaskSize(len(texts), rows)}, drop_last=True)

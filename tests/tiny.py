@@ -16,7 +16,7 @@ from torch import nn
 from transformers import BertConfig, BertForMaskedLM, BertModel
 
 from contrastive_text.core.storage.manifests import MANIFEST
-from contrastive_text.data import TextTask, learn_vocabulary, sampler
+from contrastive_text.data import TextTask, learn_vocabulary, loader
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.training import Optimizer
@@ -126,7 +126,7 @@ def data(train: Any, **options: Any) -> TextDataModule:  # Any: rows too
 @contextmanager
 def computed_above(rows: int | None) -> Iterator[None]:
     """Lowers the number of rows above which an order of an epoch is computed; None leaves it."""
-    with mock.patch.object(sampler, "PERMUTATION_ROWS", sampler.PERMUTATION_ROWS if rows is None else rows):
+    with mock.patch.object(loader, "PERMUTATION_ROWS", loader.PERMUTATION_ROWS if rows is None else rows):
         yield
 
 

@@ -9,30 +9,30 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytorch_lightning as pl
+from pytorch_lightning.callbacks import BatchSizeFinder
 from torch.utils.data import DataLoader
 
 from contrastive_text.core.checks import at_least
 from contrastive_text.core.config.specs import part_spec, to_plain
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.storage.checkpoints import load_options
+from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.core.terminal import facts_table
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
 from contrastive_text.data.evaluation_loaders import HeldOutRows, PlainLoaders
 from contrastive_text.data.files.given import Source, check_given, given_sources, handed, source
 from contrastive_text.data.files.readers import Table
-from contrastive_text.data.loader import ResumableLoader, check_own_batches, epoch_loader
+from contrastive_text.data.loader import ResumableLoader, describe_orders, epoch_loader
 from contrastive_text.data.mixture import AllTasks, Mixture, describe_steps
-from contrastive_text.data.preparation import prepare_each
+from contrastive_text.data.preparation import TrainingData, prepare
 from contrastive_text.data.retrieval import NO_RETRIEVAL, Retrieval
 from contrastive_text.data.run_tables import PARTS, RunTables
-from contrastive_text.data.sampler import describe_orders
 from contrastive_text.data.tasks import (
     ONLY,
     PLAIN_TASK,
     BatchConsumer,
     DataNeeds,
     TextTask,
-    as_consumer,
     check_tasks,
 )
 from contrastive_text.data.tokenizing import single_threaded_tokenizers
@@ -138,7 +138,15 @@ class TextDataModule(pl.LightningDataModule):
         self._module: object = None
         self._loader: ResumableLoader | None = None
         self._place: dict[str, int] | None = None
-        self.tables = RunTables.of_arguments(vars(self), self.each_task)
+        self.tables = RunTables(
+            self.each_task,
+            named=bool(tasks),
+            files={"validation": validation, "test": test, "predict": predict},
+            eval_columns=task.eval_columns,
+            bounds=Bounds.of(bounds),
+            retrieval=retrieval,
+            cache_dir=None if cache_dir is None else Path(cache_dir),
+        )
         if num_workers:
             single_threaded_tokenizers()
 
@@ -201,13 +209,22 @@ class TextDataModule(pl.LightningDataModule):
         if stage == "fit":
             if needs.tokenizer is None:
                 needs = self._with_learned_tokenizer(needs)
-            training = prepare_each(self.tables, "train", needs, self.seed, self.cache_dir)
-            mixture, named = self.mixture or AllTasks(), bool(self.tasks)
+            training, mixture = self._prepared("train", needs), self.mixture or AllTasks()
+            named = bool(self.tasks)
             self._training = TrainingSet.arranged(training, mixture, self.batch_size, self.drop_last, named)
             check_turns(self._training, needs)
             if self.trainer is not None:  # or no step is taken
                 check_examples(self._training, needs)
-        self.held_out_rows = HeldOutRows.each(self.tables, needs, self.batch_size, self.seed, self.cache_dir)
+        held_out = self._prepared("held_out", needs)
+        self.held_out_rows = [HeldOutRows(data, needs, self.batch_size, self.seed) for data in held_out.values()]
+
+    def _prepared(self, part: str, needs: DataNeeds) -> dict[str, TrainingData]:
+        """Returns the data sets of ``train`` or ``held_out`` by name; the limit on rows is that of training."""
+        tasks, found = self.each_task, {}
+        for name, table in self.tables.of(part).items():
+            task = tasks[name] if part == "train" else replace(tasks[name], limit=None)
+            found[name] = prepare(table, task, name, needs, self.seed, self.cache_dir)
+        return found
 
     def _with_learned_tokenizer(self, needs: DataNeeds) -> DataNeeds:
         """Returns the needs of the module after it was handed what the first process learns from the texts."""
@@ -228,8 +245,13 @@ class TextDataModule(pl.LightningDataModule):
         self._module = module
 
     def _consumer(self) -> BatchConsumer:
-        trainer: pl.Trainer | None = self.trainer
-        return as_consumer(self._module if trainer is None else trainer.lightning_module)
+        module = self._module if self.trainer is None else self.trainer.lightning_module
+        if not isinstance(module, BatchConsumer):
+            raise InvalidTypeError(
+                "TextDataModule: expected a trainer that runs a ContrastiveModule, which holds the views and the "
+                f"tokenizer, got {type(module).__name__}"
+            )
+        return module
 
     def _needs(self) -> DataNeeds:
         """Returns what the module needs now: a tokenizer may be learned, or come with a checkpoint."""
@@ -322,3 +344,29 @@ class TextDataModule(pl.LightningDataModule):
         """Returns the facts as a notebook shows them; before ``setup("fit")`` what was given."""
         given = {name: str(value) for name, value in self.hparams.items() if value is not None and name[0] != "_"}
         return facts_table("Data", given if self._training is None else self.facts())
+
+
+def check_own_batches(trainer: pl.Trainer, stage: str) -> None:
+    """Checks that a trainer leaves batches as they are.
+
+    Args:
+        trainer: Whose loaders are to be made.
+        stage: ``fit``, ``validate``, ``test`` or ``predict``.
+
+    Raises:
+        ValueError: Lightning's own sampler over several processes, or its search for a batch size.
+    """
+    # Nothing public tells it.
+    injects = trainer._accelerator_connector.use_distributed_sampler
+    if injects and trainer.world_size > 1 and stage != "predict":
+        raise InvalidValueError(
+            "trainer.use_distributed_sampler: expected False with several processes, got True; give "
+            "Trainer(use_distributed_sampler=False), for the data share rows out: Lightning's sampler "
+            "repeats rows to even processes out, and a repeated row is a false negative of itself"
+        )
+    if any(isinstance(callback, BatchSizeFinder) for callback in vars(trainer)["callbacks"]):
+        raise InvalidValueError(
+            "trainer.callbacks: expected no BatchSizeFinder, got one; texts are compared with those of their "
+            "batch, so that another size gives another model. Choose data.batch_size for the result, and bound "
+            "memory with --chunk auto (the callback ChunkSize), which changes nothing but time"
+        )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from torch.utils.data import DataLoader
 
@@ -11,9 +12,9 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import Row
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
-from contrastive_text.data.loader import ResumableLoader, epoch_loader, loader_in_order, prediction_loader
+from contrastive_text.data.loader import KeyedRows, ResumableLoader, epoch_loader, loader_in_order
 from contrastive_text.data.mixture import TaskSize, consecutive_steps
-from contrastive_text.data.preparation import TrainingData, prepare_each
+from contrastive_text.data.preparation import TrainingData
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.data.run_tables import RunTables
@@ -52,6 +53,7 @@ class Ranked(NamedTuple):
         return [{"text": texts[number], "target": float(number)} for number in order]
 
 
+@dataclass(frozen=True)
 class RankedCollator:
     """Makes batches of the texts of one side, in its role; their targets are the numbers of the texts.
 
@@ -60,9 +62,8 @@ class RankedCollator:
         ranked: Whose texts these are.
     """
 
-    def __init__(self, collator: Collator, ranked: Ranked) -> None:
-        self.collator = collator
-        self.ranked = ranked
+    collator: Collator
+    ranked: Ranked
 
     def __call__(self, items: Sequence[KeyedRow]) -> Batch:
         """Returns the batch of the rows, without the copies in the other role."""
@@ -70,6 +71,7 @@ class RankedCollator:
         return batch.split(batch.by_role(self.ranked.side))
 
 
+@dataclass(frozen=True)
 class PlainLoaders:
     """Makes the loaders of validation, test and prediction: no spans, no neighbours, no view.
 
@@ -82,21 +84,12 @@ class PlainLoaders:
         prompts: What stands before texts; before those that are neither queries nor documents the default.
     """
 
-    def __init__(
-        self,
-        tables: RunTables,
-        tasks: Mapping[str, TextTask],
-        tokenizer: TextTokenizer,
-        batch_size: int,
-        seed: int,
-        prompts: Prompts = NO_PROMPTS,
-    ) -> None:
-        self.tables = tables
-        self.tasks = tasks
-        self.tokenizer = tokenizer
-        self.batch_size = batch_size
-        self.seed = seed
-        self.prompts = prompts
+    tables: RunTables
+    tasks: Mapping[str, TextTask]
+    tokenizer: TextTokenizer
+    batch_size: int
+    seed: int
+    prompts: Prompts = NO_PROMPTS
 
     def scored(self, part: str) -> list[ResumableLoader]:
         """Returns one loader per file of a part, then in validation the queries and documents of each set."""
@@ -113,7 +106,10 @@ class PlainLoaders:
     def predicted(self) -> list[DataLoader[KeyedRow]]:
         """Returns the texts to embed and those to predict, a loader for each table, in file order."""
         return [
-            prediction_loader(name, table.rows, self.batch_size, self._collator(name, table.rows))
+            # Torch's own samplers over numbers: Lightning makes loaders of a prediction again.
+            DataLoader(
+                KeyedRows({name: table.rows}), self.batch_size, collate_fn=self._collator(name, table.rows)
+            )
             for name, table in self.tables.of("predict").items()
         ]
 
@@ -126,11 +122,10 @@ class PlainLoaders:
         return collator if task is None else StepCollator({name: collator}, file)
 
     def _plain(self, name: str, pairing: Pairing, prompts: Prompts) -> Collator:
-        plan = ViewPlan()
-        plan.build(self.tokenizer.vocabulary(plan.new_tokens))
-        return Collator(self.tokenizer, pairing, plan, seed=self.seed, task=name, prompts=prompts)
+        return Collator(self.tokenizer, pairing, ViewPlan(), seed=self.seed, task=name, prompts=prompts)
 
 
+@dataclass(frozen=True)
 class HeldOutCollator:
     """Makes batches of held-out rows without a view; what a pairing draws is the same in every validation.
 
@@ -139,9 +134,8 @@ class HeldOutCollator:
         objectives: Names of those whose loss is taken.
     """
 
-    def __init__(self, collator: Collator, objectives: tuple[str, ...]) -> None:
-        self.collator = collator
-        self.objectives = objectives
+    collator: Collator
+    objectives: tuple[str, ...]
 
     def __call__(self, items: Sequence[KeyedRow]) -> Batch:
         """Returns the batch of the rows; see ``Collator``."""
@@ -177,38 +171,13 @@ class HeldOutRows:
                 f"{', '.join(every)}, which read what views hide or leave; leave the file out"
             )
 
-    @classmethod
-    def each(
-        cls,
-        tables: RunTables,
-        needs: DataNeeds,
-        batch_size: int,
-        seed: int,
-        cache_dir: str | None,
-    ) -> list[Self]:
-        """Returns those of several data sets.
-
-        Args:
-            tables: What was read of a run, and how its rows are paired.
-            needs: As for each of them, as are the next two.
-            batch_size: As for each of them.
-            seed: As for each of them.
-            cache_dir: Where the tokens of documents are kept.
-
-        Raises:
-            ValueError: Rows that the pairing can't serve, or without an objective.
-        """
-        ready = prepare_each(tables, "held_out", needs, seed, cache_dir)
-        return [cls(data, needs, batch_size, seed) for data in ready.values()]
-
     def loader(self, needs: DataNeeds) -> ResumableLoader:
         """Returns the batches, with the length limit and the prompts of training."""
-        tokenizer, plan, name = needs.known_tokenizer(training=True), ViewPlan(), self.data.name
-        plan.build(tokenizer.vocabulary(plan.new_tokens))
+        name = self.data.name
         collator = Collator(
-            tokenizer,
+            needs.known_tokenizer(training=True),
             self.data.pairing,
-            plan,
+            ViewPlan(),
             self.seed,
             name,
             prompts=needs.prompts,

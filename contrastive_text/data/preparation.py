@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,19 +17,14 @@ from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, generator, text_id
 from contrastive_text.core.types import Example, Role, Row, Slot, TextPair
+from contrastive_text.data.cache import TokenTable, tokenize_documents
 from contrastive_text.data.collator import example_slots
 from contrastive_text.data.files import mapped
-from contrastive_text.data.files.formats import FileForm
-from contrastive_text.data.files.given import GIVEN, GivenRows
-from contrastive_text.data.files.labels import Labels
 from contrastive_text.data.files.mapped import repeats
 from contrastive_text.data.files.readers import Table
-from contrastive_text.data.files.rows import FileRows
+from contrastive_text.data.loader import Rows, keyed_order
 from contrastive_text.data.prompts import Prompts
-from contrastive_text.data.run_tables import RunTables
-from contrastive_text.data.sampler import Rows, keyed_order
-from contrastive_text.data.tasks import SPLITS, DataNeeds, TextTask, option_place
-from contrastive_text.data.token_cache import TokenTable, tokenize_documents
+from contrastive_text.data.tasks import DataNeeds, TextTask, option_place
 from contrastive_text.data.tokenizing import TextTokenizer
 from contrastive_text.pairings import Pairing, SameText
 from contrastive_text.views import ViewPlan
@@ -90,12 +85,9 @@ class TrainingData(NamedTuple):
         rng, slots = generator(0), sum(slot.role == "negative" for slot in self.slots)
         if not slots or self.pairing.reads_tokens:
             return None
-        rows = islice(self.texts, _COUNTED)
-        counts = [
-            sum(text != "" for text in example.negatives) for row in rows for example in self.pairing(row, rng)
-        ]
-        fewest, most = min(counts), max(counts)
-        return None if fewest == most else (fewest, most, sum(counts) / len(counts))
+        examples = chain.from_iterable(self.pairing(row, rng) for row in islice(self.texts, _COUNTED))
+        counts = [sum(text != "" for text in example.negatives) for example in examples]
+        return None if len({*counts}) == 1 else (min(counts), max(counts), sum(counts) / len(counts))
 
     def facts(self) -> dict[str, str]:
         """Returns what a reader of the results should know of the data set."""
@@ -107,31 +99,6 @@ class TrainingData(NamedTuple):
             "duplicates": f"{repeated:,} of {len(self.texts):,} rows repeat the {first} of another",
         }
         return facts | ({"rows": self.chosen} if self.chosen else {})
-
-
-def prepare_each(
-    tables: RunTables,
-    part: str,
-    needs: DataNeeds,
-    seed: int,
-    cache_dir: str | None,
-) -> dict[str, TrainingData]:
-    """Returns the data sets of a part of a run by name; the bound on rows is that of training.
-
-    Args:
-        tables: What was read.
-        part: ``train`` or ``held_out``.
-        needs: As for ``prepare``, as are the others.
-        seed: As there.
-        cache_dir: As there.
-
-    Raises:
-        ValueError: As ``prepare`` raises it.
-    """
-    tasks = {name: task if part == "train" else replace(task, limit=None) for name, task in tables.tasks.items()}
-    return {
-        name: prepare(table, tasks[name], name, needs, seed, cache_dir) for name, table in tables.of(part).items()
-    }
 
 
 def prepare(
@@ -170,11 +137,13 @@ def prepare(
         assert needs.tokenizer is not None
         if needs.tokenizer.room is not None:
             pairing.check_room(needs.tokenizer.room - needs.taken(name))
-        rows = tokens = _tokenised(texts, needs.tokenizer, folder)
+        found = tokenize_documents([str(row["text"]) for row in texts], needs.tokenizer, cache_dir=folder)
+        targets = [target for row in texts if isinstance(target := row.get("target"), float)]
+        rows = tokens = TokenTable(found.folder, found.source, targets or None)
         numbers, said = served(tokens, pairing)
     chosen = [said] if said else []
     if pairing.joins and needs.tokenizer is not None:
-        chosen.append(f"two texts in a sequence: {needs.tokenizer.pairs.describe()}")
+        chosen.append(f"two texts in a sequence: {needs.tokenizer.pair_template}")
     if task.limit is not None:
         numbers, said = drawn(numbers, task.limit, seed, name)
         chosen.append(said)
@@ -189,12 +158,6 @@ def prepare(
     return TrainingData(
         name, task, table, pairing, rows, texts, "; ".join(chosen), slots, examples_per_row=len(examples)
     )
-
-
-def _tokenised(rows: Sequence[Row], tokenizer: TextTokenizer, folder: Path | None) -> TokenTable:
-    tokens = tokenize_documents([str(row["text"]) for row in rows], tokenizer, cache_dir=folder)
-    targets = [target for row in rows if isinstance(target := row.get("target"), float)]
-    return TokenTable(tokens.folder, tokens.source, targets or None)
 
 
 def joined(
@@ -360,44 +323,36 @@ def check_roles(
             "that can't give one"
         )
     slots = tuple(slot for slot, _ in example_slots(examples[0]))
-    given = {slot.role for slot in slots}
+    given = dict.fromkeys(["original", *(slot.role for slot in slots)])
     altered = {plan.chain_name(slot) for slot in slots}
-    for chain in plan.chains:
-        if chain not in altered and not chain.startswith("original"):
+    for place in plan.chains:
+        if place not in altered and not place.startswith("original"):
             raise InvalidValueError(
-                f"views.{chain}: expected a slot that the pairing {name} gives "
-                f"({', '.join(sorted({*given, 'original'}))}), got {chain}; give the data such texts or drop "
-                "the views"
+                f"views.{place}: expected a slot that the pairing {name} gives ({', '.join(sorted(given))}), got "
+                f"{place}; give the data such texts or drop the views"
             )
     if pairing.joins and (editing := [*plan.text_chains, *plan.token_chains]):
         raise InvalidValueError(
             f"views.{editing[0]}: expected no views of words or tokens on two texts in one sequence, got some "
             f"under pairing {name}; leave them out (views of embeddings may stay), or set pairing: Given"
         )
-    repeating = [
-        (text, each.anchor, plan.chain_name(slot)) for each in examples for slot, text in example_slots(each)
-    ]
-    if any(text != anchor for text, anchor, chain in repeating if chain in plan.fixed_dropout):
-        raise InvalidValueError(
-            f"FixedDropout: expected a pairing that repeats the anchor, got {name}; masks are laid over places, "
-            "so take SameText"
-        )
-    if two_texts and all(map(_repeats, examples)) and all(map(_repeats, further)):
+    for each in examples:
+        for slot, text in example_slots(each):
+            if text != each.anchor and plan.chain_name(slot) in plan.fixed_dropout:
+                raise InvalidValueError(
+                    f"FixedDropout: expected a pairing that repeats the anchor, got {name}; the masks belong to "
+                    "places of tokens, so take SameText"
+                )
+    if two_texts and all(set(each.positives) == {each.anchor} for each in chain(examples, further)):
         raise InvalidValueError(
             f"pairing {name}: expected two texts for {two_texts}, got one text twice; set pairing: Given"
         )
-    for role in reads:
-        if role not in {*given, "original"}:
-            raise InvalidValueError(
-                f"objectives: expected a pairing that gives {role}, got {describe(pairing)}; take another "
-                f"pairing, or leave out the objective that compares {role}"
-            )
+    if lacking := [role for role in reads if role not in given]:
+        raise InvalidValueError(
+            f"objectives: expected a pairing that gives {lacking[0]}, got {describe(pairing)}; take another "
+            f"pairing, or leave out the objective that compares {lacking[0]}"
+        )
     return slots
-
-
-def _repeats(example: Example) -> bool:
-    """Whether anchor and positives are one text."""
-    return set(example.positives) == {example.anchor}
 
 
 _BLOCK = 8192
@@ -413,25 +368,3 @@ def text_blocks(rows: Sequence[Row]) -> Iterator[list[str]]:
     left = iter(rows)
     while block := list(islice(left, _BLOCK)):
         yield [cell for row in block for name, cell in row.items() if isinstance(cell, str) and name != "subset"]
-
-
-def line_of(text: str, data: TrainingData) -> str:
-    """Returns the file of a data set, and the line, on which a text stands first, as trained on; reads it again.
-
-    Where it is on none, as where a pairing makes texts of its own, the name of the data set.
-    """
-    task = data.task
-    clean = task.clean or str
-    reads = [column for column in data.pairing.reads if column != "target"]
-    columns = {name: [of] if isinstance(of, str) else list(of) for name, of in (task.columns or {}).items()}
-    columns = {name: of for name, of in columns.items() if name != "target"}
-    files = [(part, file) for part in ("train", "held_out") for file in task.files(part)]
-    for part, file in files:
-        if not isinstance(file, GivenRows) and file.startswith(GIVEN):
-            continue  # the record of rows that aren't here
-        source = file if isinstance(file, GivenRows) else Path(file)
-        form = FileForm(task.header, task.separator, "all")
-        for line, row in FileRows(source, reads, columns, Labels(None), SPLITS[part], form=form):
-            if any(isinstance(cell, str) and clean(cell) == text for cell in row.values()):
-                return f"{source.name if isinstance(source, GivenRows) else file}:{line}"
-    return option_place(data.name)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from contrastive_text.core.random import text_id
 from contrastive_text.core.storage.text_files import USUAL, Bounds, is_blank
 from contrastive_text.data.files.formats import (
     PYTHON,
-    Cells,
     Content,
     FileForm,
     counted,
@@ -213,24 +212,6 @@ NANO_SETS = tuple(
 )  # fmt: skip
 """The thirteen sets of NanoBEIR: some 50 queries and 2,000 to 6,000 documents of each set of BEIR."""
 _CORPUS, _QUERIES, _QRELS = "corpus", "queries", "qrels"
-_IDS = ("_id", "text")
-_JUDGED = ("query-id", "corpus-id")
-
-
-class _Source(NamedTuple):
-    where: str
-    content: Content
-
-
-@dataclass(frozen=True, slots=True)
-class _Text:
-    text: str
-    title: str
-
-    @property
-    def joined(self) -> str:
-        """The title and the text, as BEIR's code joins them."""
-        return f"{self.title} {self.text}".strip()
 
 
 def holds_corpus(folder: Path) -> bool:
@@ -266,9 +247,8 @@ def read_beir(folder: str | Path, split: str, bounds: Bounds = USUAL) -> Retriev
         'nfcorpus, test: 323 queries, 3,633 documents, 12,334 relevant; 2,914 queries without ... left out'
     """
     root = Path(folder)
-    paths = {part: _file(root, part) for part in (_CORPUS, _QUERIES, f"{_QRELS}/{split}")}
-    parts = {part: _Source(str(path), parse(path, bounds)) for part, path in paths.items()}
-    return _read(f"{root}, {split}", parts[_CORPUS], parts[_QUERIES], parts[f"{_QRELS}/{split}"])
+    paths = [_file(root, part) for part in (_CORPUS, _QUERIES, f"{_QRELS}/{split}")]
+    return _read(f"{root}, {split}", *((str(path), parse(path, bounds)) for path in paths))
 
 
 def read_nano(name: str, place: str = NANO_PLACE) -> RetrievalSet:
@@ -283,7 +263,7 @@ def read_nano(name: str, place: str = NANO_PLACE) -> RetrievalSet:
         ValueError: It can't be loaded, or is not what ``read_beir`` takes.
     """
     paths = [f"{PREFIX}{place}:{part}:{name}" for part in (_CORPUS, _QUERIES, _QRELS)]
-    return _read(name, *(_Source(path, hub_content(path)) for path in paths))
+    return _read(name, *((path, hub_content(path)) for path in paths))
 
 
 def _file(root: Path, part: str) -> Path:
@@ -310,33 +290,41 @@ def chosen_split(root: Path, usual: str) -> str:
     return there[0] if len(there) == 1 else usual
 
 
+_Source: TypeAlias = tuple[str, Content]
+"""A file for messages, and what it holds."""
+
+
 def _read(source: str, corpus: _Source, queries: _Source, qrels: _Source) -> RetrievalSet:
     documents, asked = _texts(corpus), _texts(queries)
-    for where, found in ((corpus.where, documents), (queries.where, asked)):
-        if not found:
+    for (where, _), texts in ((corpus, documents), (queries, asked)):
+        if not texts:
             raise reading_error(where, "a text with its id a line", "an empty file", "fetch it again")
-    for name, each in asked.items():
-        if is_blank(each.text):
-            raise reading_error(
-                queries.where, "a text for every query", f"a blank one for {short(name)}", "drop it"
-            )
+    for name, (text, _) in asked.items():
+        if is_blank(text):
+            got = f"a blank one for {short(name)}"
+            raise reading_error(queries[0], "a text for every query", got, "drop it")
     grades = _grades(qrels, asked, documents)
     return judged(
         source,
-        queries={name: each.text for name, each in asked.items()},
-        documents={name: documents[name].joined for name in sorted(documents)},
+        queries={name: text for name, (text, _) in asked.items()},
+        # The title and the text, as BEIR's code joins them.
+        documents={name: "{1} {0}".format(*documents[name]).strip() for name in sorted(documents)},
         grades=grades,
-        own={name: name for name in asked.keys() & documents.keys() if asked[name].text == documents[name].text},
+        own={name: name for name in asked.keys() & documents.keys() if asked[name][0] == documents[name][0]},
     )
 
 
-def _texts(source: _Source) -> dict[str, _Text]:
-    found: dict[str, _Text] = {}
-    for where, cells in _rows(source, _IDS, ("title",)):
-        name, text, title = _id(where, "_id", cells[0]), *(_string(where, cell) for cell in cells[1:])
+def _texts(source: _Source) -> dict[str, tuple[str, str]]:
+    """Returns the text and the title of each id."""
+    found: dict[str, tuple[str, str]] = {}
+    for where, (cell, *texts) in _rows(source, ("_id", "text"), ("title",)):
+        name = _id(where, "_id", cell)
+        if wrong := [each for each in texts if not isinstance(each, str | None)]:
+            raise reading_error(where, "a text", short(repr(wrong[0])), "write it as one string")
         if name in found:
             raise reading_error(where, "every id once", f"{short(name)} twice", "drop one, or rename it")
-        found[name] = _Text(text, title)
+        text, title = (str(each or "") for each in texts)
+        found[name] = text, title
     return found
 
 
@@ -344,7 +332,7 @@ def _grades(
     source: _Source, queries: Mapping[str, object], documents: Mapping[str, object]
 ) -> dict[str, dict[str, float]]:
     grades: dict[str, dict[str, float]] = {}
-    for where, (asked, answer, score) in _rows(source, _JUDGED, ("score",)):
+    for where, (asked, answer, score) in _rows(source, ("query-id", "corpus-id"), ("score",)):
         query, grade = _id(where, "query-id", asked), _grade(where, score)
         for each in answer if isinstance(answer, list) else [answer]:
             document = _id(where, "corpus-id", each)
@@ -361,31 +349,22 @@ def _grades(
 
 def _rows(source: _Source, needed: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[str, list[object]]]:
     """Yields the place of each row, and its cells of these columns; None for an optional one that isn't there."""
-    header = source.content.header
+    where, content = source
+    header = content.header
     if header and (lacking := [name for name in needed if name not in header]):
         got = f"{listed(map(short, header[:6]))}, without {lacking[0]}"
-        raise reading_error(source.where, f"the columns {listed(needed)} in its header", got, "write the header")
+        raise reading_error(where, f"the columns {listed(needed)} in its header", got, "write the header")
     places = [header.index(name) if name in header else None for name in (*needed, *optional)]
-    for record in source.content.records():
+    for record in content.records():
         if record is not None:
             line, cells = record
-            yield f"{source.where}:{line}", [_cell(cells, place) for place in places]
-
-
-def _cell(cells: Cells, place: int | None) -> object:
-    return None if place is None else cells[place]
+            yield f"{where}:{line}", [None if place is None else cells[place] for place in places]
 
 
 def _id(where: str, column: str, cell: object) -> str:
     if not isinstance(cell, str | int) or isinstance(cell, bool) or cell == "":
         raise reading_error(where, f"an id in {column}", repr(cell), "give every line one")
     return str(cell)
-
-
-def _string(where: str, cell: object) -> str:
-    if cell is not None and not isinstance(cell, str):
-        raise reading_error(where, "a text", short(repr(cell)), "write it as one string")
-    return cell or ""
 
 
 def _grade(where: str, cell: object) -> float:

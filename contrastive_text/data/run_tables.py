@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from hashlib import blake2b
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Self
 
 from contrastive_text.core.distributed import world_size
 from contrastive_text.core.errors import InvalidValueError
@@ -22,6 +21,7 @@ PARTS = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("
 """Stage of a trainer -> what is read for it."""
 
 
+@dataclass
 class RunTables:
     """Reads each part of a run once: ``train``, ``held_out``, ``validation``, ``test`` and ``predict``.
 
@@ -38,51 +38,30 @@ class RunTables:
         ranked: Name of a retrieval set -> the set, as far as they have been read.
     """
 
-    def __init__(
-        self,
-        tasks: Mapping[str, TextTask],
-        named: bool,
-        files: Mapping[str, Source | None],
-        eval_columns: Mapping[str, str] | None,
-        bounds: Bounds = USUAL,
-        retrieval: Retrieval = NO_RETRIEVAL,
-        cache_dir: str | None = None,
-    ) -> None:
-        self.tasks = tasks
-        self.named = named
-        self.files = {part: files_of(paths) for part, paths in files.items()}
-        self.eval_columns = eval_columns
-        self.bounds = bounds
-        self.retrieval = retrieval
-        self.cache_dir = None if cache_dir is None else Path(cache_dir)
-        self.ranked: dict[str, RetrievalSet] = {}
-        self._tables: dict[tuple[str, str], Table] = {}
-        self._contents: dict[tuple[str, str], str] = {}
-
-    @classmethod
-    def of_arguments(cls, given: Mapping[str, Any], tasks: Mapping[str, TextTask]) -> Self:  # Any: of the data
-        """Takes what it needs of the arguments of ``TextDataModule``."""
-        files = {part: given[part] for part in ("validation", "test", "predict")}
-        columns, bounds = given["task"].eval_columns, Bounds.of(given["bounds"])
-        return cls(tasks, bool(given["tasks"]), files, columns, bounds, given["retrieval"], given["cache_dir"])
+    tasks: Mapping[str, TextTask]
+    named: bool
+    files: Mapping[str, Source | None]
+    eval_columns: Mapping[str, str | list[str]] | None
+    bounds: Bounds = USUAL
+    retrieval: Retrieval = NO_RETRIEVAL
+    cache_dir: Path | None = None
+    ranked: dict[str, RetrievalSet] = field(default_factory=dict, init=False)
+    _tables: dict[tuple[str, str], Table] = field(default_factory=dict, init=False)
 
     def of(self, part: str) -> dict[str, Table]:
         """Returns the tables of a part by name, as far as they have been read."""
         return {name: table for (read, name), table in self._tables.items() if read == part}
 
     @property
-    def validated(self) -> dict[str, int]:
-        """Task, file or retrieval set -> the identity of what it is validated on, as far as it has been read."""
-        scored = {name: table.identity for name, table in self.of("validation").items()}
-        scored |= {f"{name}, held out": table.identity for name, table in self.of("held_out").items()}
-        return scored | {name: data.identity for name, data in self.ranked.items()}
+    def validated(self) -> dict[str, str]:
+        """Task, file or retrieval set -> a digest of what it is validated on, as far as it has been read."""
+        held_out = {f"{name}, held out": digest for name, digest in self.contents("held_out").items()}
+        ranked = {name: str(data.identity) for name, data in self.ranked.items()}
+        return self.contents("validation") | held_out | ranked
 
     def contents(self, part: str) -> dict[str, str]:
         """Returns a digest of the rows of each table of a part, the same for the same rows in any file."""
-        for name, table in self.of(part).items():
-            if (part, name) not in self._contents:  # every checkpoint asks
-                self._contents[part, name] = _digest(table)
-        return {name: self._contents[part, name] for name in self.of(part)}
+        return {name: table.content for name, table in self.of(part).items()}
 
     def expect(self, part: str, before: Mapping[str, str], inside_epoch: bool) -> None:
         """Compares the rows of a part with their digests in a checkpoint.
@@ -98,10 +77,9 @@ class RunTables:
         Raises:
             ValueError: Other rows.
         """
-        now = self.contents(part)
         for name, table in self.of(part).items():
             fixed = inside_epoch or table.digest or any(each.startswith(GIVEN) for each in table.source)
-            if fixed and name in before and now[name] != before[name]:
+            if fixed and before.get(name, table.content) != table.content:
                 source = ", ".join(map(file_name, table.source))
                 raise InvalidValueError(
                     f"ckpt_path: expected the rows of {name} of the checkpoint, got other rows of {source}; "
@@ -148,18 +126,23 @@ class RunTables:
                 )
             if task.files(part) and (part, name) not in self._tables:
                 self._tables[part, name] = read_task(name, task, part, needs[name], self.bounds, self.cache_dir)
-        files = self.files.get(part, [])
+        files = files_of(self.files.get(part))
         if part == "predict" and files and (part, part) not in self._tables:
+            form = FileForm(options={})
             self._tables[part, part] = read_rows(
-                files,
-                reads=("text",),
-                split="all",
-                bounds=self.bounds,
-                cache_dir=self.cache_dir,
-                form=FileForm(options={}),
+                files, reads=("text",), split="all", bounds=self.bounds, cache_dir=self.cache_dir, form=form
             )
-        elif part != "predict":
-            self._read_pairs(part, files)
+        names = [file_name(path) for path in files] if part != "predict" else []
+        taken = set(self.tasks) if self.named else set()
+        if twice := [name for i, name in enumerate(names) if name in {*names[:i], *taken}]:
+            raise InvalidValueError(
+                f"data.{part}: expected files of different names, got {', '.join(names)}; no task's name either: "
+                f"rename {twice[0]}"
+            )
+        form = FileForm(options={"columns": "--data.task.eval_columns"})
+        for name, path in zip(names, files, strict=False):
+            if (part, name) not in self._tables:
+                self._tables[part, name] = read_pairs(path, self.eval_columns, SPLITS[part], self.bounds, form)
         tables = self.of(part)
         if part == "validation" and not self.ranked:
             self.ranked = self.retrieval.read(taken=tables, bounds=self.bounds)
@@ -174,31 +157,3 @@ class RunTables:
                     f"data.{part}: expected a row for each of {world_size()} processes in {name}, got {count}; "
                     "use fewer devices, or another file"
                 )
-
-    def _read_pairs(self, part: str, files: list[str]) -> None:
-        names = [file_name(path) for path in files]
-        taken = set(self.tasks) if self.named else set()
-        if twice := [name for i, name in enumerate(names) if name in {*names[:i], *taken}]:
-            raise InvalidValueError(
-                f"data.{part}: expected files of different names, got {', '.join(names)}; no task's name either: "
-                f"rename {twice[0]}"
-            )
-        for name, path in zip(names, files, strict=True):
-            if (part, name) not in self._tables:
-                self._tables[part, name] = read_pairs(
-                    path,
-                    columns=self.eval_columns,
-                    split=SPLITS[part],
-                    bounds=self.bounds,
-                    form=FileForm(options={"columns": "--data.task.eval_columns"}),
-                )
-
-
-def _digest(table: Table) -> str:
-    """Returns a digest of the rows of a table, taken row by row: of a million rows one text would be large."""
-    if table.digest:
-        return table.digest
-    digest = blake2b(digest_size=16)
-    for row in table:
-        digest.update(repr(row).encode(errors="surrogatepass"))
-    return digest.hexdigest()

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, cast, overload, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from contrastive_text.core.checks import at_least, share
-from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.text_files import USUAL, Bounds
 from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.types import ROLES, Role, Row
@@ -87,16 +87,9 @@ class _Cleaned(Sequence[Row]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> _Cleaned: ...
-
-    def __getitem__(self, index: int | slice) -> Row | _Cleaned:
-        if isinstance(index, slice):
-            return _Cleaned(self._rows[index], self._clean)
-        return self._clean.row(self._rows[index])
+    def __getitem__(self, index: Any) -> Any:  # Any: a number or a slice; a row or rows
+        rows = self._rows[index]
+        return _Cleaned(rows, self._clean) if isinstance(index, slice) else self._clean.row(rows)
 
     def __iter__(self) -> Iterator[Row]:
         return map(self._clean.row, self._rows)
@@ -192,20 +185,6 @@ class BatchConsumer(Protocol):
 
     def adopt_tokenizer(self, description: str) -> None:
         """Takes over a tokenizer that was learned from the texts, as JSON."""
-
-
-def as_consumer(module: object) -> BatchConsumer:
-    """Returns a module that data can feed.
-
-    Raises:
-        TypeError: Another one, or none.
-    """
-    if not isinstance(module, BatchConsumer):
-        raise InvalidTypeError(
-            "TextDataModule: expected a trainer that runs a ContrastiveModule, which holds the views and the "
-            f"tokenizer, got {type(module).__name__}"
-        )
-    return module
 
 
 ONLY = "train"
@@ -393,6 +372,10 @@ def _check_rows(place: str, task: TextTask) -> None:
         )
 
 
+RUN_OPTIONS = ("columns", "separator", "labels", "header", "pair_labels")
+"""Options of a data set that messages about its files name; the first two also hold for texts to predict."""
+
+
 def read_task(
     name: str,
     task: TextTask,
@@ -415,64 +398,43 @@ def read_task(
         ValueError: A file that can't be read as asked, labels that nothing reads, or held-out rows of a task
             that nothing predicts.
     """
-    where = option_place(name, part)
+    place, where = option_place(name), option_place(name, part)
     pairing = task.pairing or SameText()
-    target = pairing.target or needs.target
-    texts = tuple(column for column in pairing.reads if column != "target")
-    place = option_place(name)
-    form = FileForm.of_run(place, task.header, task.separator, task.pair_labels)
-    if part == "predict":
-        options = options_of("columns", "separator", prefix=f"--{place}.")
-        return read_rows(
-            task.files(part),
-            reads=texts,
-            columns=_without_target(task.columns),
-            split=SPLITS[part],
-            bounds=bounds,
-            cache_dir=cache_dir,
-            form=FileForm(separator=task.separator, pair_labels="all", options=options),
-        )
-    scored = part in ("validation", "test")
-    chosen = not scored and task.pair_labels in ("positives", "hard")
+    predicted, scored = part == "predict", part in ("validation", "test")
+    target = None if predicted else pairing.target or needs.target
+    labels = None if predicted else task.labels
+    columns = (task.eval_columns if scored else None) or task.columns
+    chosen = task.pair_labels in ("positives", "hard") and not scored and not predicted
     if chosen:
-        reader = "objective" if pairing.target is None else "pairing"
-        _check_unread(f"--{place}.pair_labels", task, target, reader)
+        if target is not None and (task.pair_labels == "positives" or target != Classes(("0", "1"))):
+            reader = "objective" if pairing.target is None else "pairing"
+            raise InvalidValueError(
+                f"--{place}.pair_labels: expected labels that no {reader} reads, got {task.pair_labels} and "
+                f"{target}; leave --{place}.pair_labels out, or set pair_labels of the Contrastive objective"
+            )
         target = None
-    if (target is None and task.labels and not chosen) or (scored and not needs.predicts):
+    if (target is None and labels and not chosen) or (scored and not needs.predicts):
         lacking, dropped = (name, "files") if scored else ("the labels", "labels")
         raise InvalidValueError(
             f"{where}: expected an objective that predicts {lacking}, got none; add one under model.objectives "
             f"or drop the {dropped}"
         )
+    options = RUN_OPTIONS[:2] if predicted else RUN_OPTIONS
     table = read_rows(
         task.files(part),
-        reads=(*texts, *(("target",) if target is not None else ())),
-        columns=(task.eval_columns if scored else None) or task.columns,
+        reads=[column for column in pairing.reads if column != "target"] + ["target"] * (target is not None),
+        columns={name: of for name, of in (columns or {}).items() if not predicted or name != "target"},
         target=target,
-        labels=task.labels,
+        labels=labels,
         split=SPLITS[part],
         every_label=part == "train",
         bounds=bounds,
         cache_dir=cache_dir,
-        form=form,
+        form=FileForm(
+            header=None if predicted else task.header,
+            separator=task.separator,
+            pair_labels="all" if predicted else task.pair_labels,
+            options=options_of(*options, prefix=f"--{place}."),
+        ),
     )
-    return table if task.clean is None or scored else task.clean.table(table)
-
-
-def _check_unread(option: str, task: TextTask, target: Target | None, reader: str) -> None:
-    """Checks that nothing else reads the labels by which rows are chosen.
-
-    Raises:
-        ValueError: Another objective, or the pairing, reads them.
-    """
-    if target is not None and (task.pair_labels == "positives" or target != Classes(("0", "1"))):
-        raise InvalidValueError(
-            f"{option}: expected labels that no {reader} reads, got {task.pair_labels} and {target}; leave "
-            f"{option} out, or set pair_labels of the Contrastive objective"
-        )
-
-
-def _without_target(
-    columns: Mapping[str, str | list[str]] | None,
-) -> dict[str, str | list[str]] | None:
-    return None if columns is None else {name: column for name, column in columns.items() if name != "target"}
+    return table if task.clean is None or scored or predicted else task.clean.table(table)

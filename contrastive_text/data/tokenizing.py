@@ -7,8 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -108,90 +107,26 @@ def wrap_tokenizer(description: str) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **_SPECIALS)  # type: ignore[no-untyped-call]  # theirs
 
 
-class PairRow(NamedTuple):
-    """The row of two texts.
+class TextRow(NamedTuple):
+    """What a batch keeps of a text: less than ``Tokens``, because there is one for each of thousands.
 
     Args:
-        ids: Token ids, special ones among them.
-        types: Of which text each token is, by the tokenizer's numbers; None where it has none.
-        truncated: Whether a text was cut.
+        ids: Of the row, special tokens among them.
+        truncated: Whether the text was cut.
+        bare: The ids without the frame's; None for a text without a frame.
+        positions: As ``Tokens`` has them, as are the labels.
+        types: Of which of two texts each token is.
+        labels: Ids to predict.
+        around: Tokens of the row before the text and after it, the special ones among them.
     """
 
-    ids: list[int]
-    types: list[int] | None
+    ids: Sequence[int]
     truncated: bool
-
-
-class PairTemplate:
-    """How a tokenizer puts two texts into one row, as Transformers' ``tokenizer(first, second)`` does.
-
-    BERT has ``[CLS] first [SEP] second [SEP]`` with types 0 and 1, RoBERTa ``<s> first </s></s> second </s>``
-    without types. What is too long is cut as ``longest_first`` there: the longer text until both are of one
-    length, then both.
-
-    Args:
-        tokenizer: A fast tokenizer.
-        max_length: Longest row in tokens, special tokens included; None for no limit.
-
-    Raises:
-        ValueError: A tokenizer that puts nothing between two texts, or a limit without room for a token of each.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int | None) -> None:
-        encoding = tokenizer("a", "b", return_attention_mask=False, return_token_type_ids=True)
-        ids: list[int] = encoding["input_ids"]
-        types: list[int] = encoding["token_type_ids"]
-        texts = encoding.sequence_ids(0)
-        begin, second = texts.index(0), texts.index(1)
-        end, second_end = (len(texts) - texts[::-1].index(text) for text in (0, 1))
-        self.tokens = [str(tokenizer.convert_ids_to_tokens(number)) for number in ids]
-        if end == second:
-            raise InvalidValueError(
-                "pairing OneSequence: expected a tokenizer that puts special tokens between two texts, got "
-                f"{' '.join(self.tokens)} of it; take another tokenizer, or pairing: Given"
-            )
-        around = (slice(begin), slice(end, second), slice(second_end, None))
-        self._ids = tuple(ids[part] for part in around)
-        self._types = tuple(types[part] for part in around)
-        self._text_types = types[begin], types[second]
-        self.typed = any(types)
-        self.specials = sum(map(len, self._ids))
-        self.room = None if max_length is None else max_length - self.specials
-        if self.room is not None and self.room < 2:
-            raise InvalidValueError(
-                f"max_length: expected room for a token of each text beside the {self.specials} special tokens "
-                f"of a pair, got {max_length}"
-            )
-
-    def row(self, first: Sequence[int], second: Sequence[int]) -> PairRow:
-        """Returns the row of two texts, which are given by their token ids without special ones."""
-        lengths = self._lengths(len(first), len(second))
-        texts = [ids[:length] for ids, length in zip((first, second), lengths, strict=True)]
-        types = [[number] * length for number, length in zip(self._text_types, lengths, strict=True)]
-        return PairRow(
-            ids=_interleaved(self._ids, texts),
-            types=_interleaved(self._types, types) if self.typed else None,
-            truncated=sum(lengths) < len(first) + len(second),
-        )
-
-    def _lengths(self, first: int, second: int) -> tuple[int, int]:
-        """Returns how many tokens of each text there is room for."""
-        if self.room is None or first + second <= self.room:
-            return first, second
-        half = self.room // 2
-        if min(first, second) > half:  # of an odd room the longer text has one more, of equal ones the second
-            return (self.room - half, half) if first > second else (half, self.room - half)
-        return (first, self.room - first) if first <= second else (self.room - second, second)
-
-    def describe(self) -> str:
-        """Returns the template in words, such as ``[CLS] a [SEP] b [SEP], token types 0 and 1``."""
-        types = f"token types {self._text_types[0]} and {self._text_types[1]}" if self.typed else "no token types"
-        return f"{' '.join(self.tokens)}, {types}"
-
-
-def _interleaved(around: Sequence[Sequence[int]], texts: Sequence[Sequence[int]]) -> list[int]:
-    (before, between, after), (first, second) = around, texts
-    return list(chain(before, first, between, second, after))
+    bare: Sequence[int] | None = None
+    positions: Sequence[int] | None = None
+    types: Sequence[int] | None = None
+    labels: Sequence[int] | None = None
+    around: tuple[int, int] | None = None
 
 
 class Framed(NamedTuple):
@@ -315,37 +250,32 @@ class TextTokenizer:
             >>> [tokenizer.tokenizer.decode(list(ids)) for ids in (framed.before, framed.tokens.ids)]
             ['query :', 'a bird']
         """
-        frame = self._with_mask(frame)
+        if not texts:
+            return []
+        if MASK in frame.before + frame.after:
+            mask = self.tokenizer.mask_token
+            if mask is None:
+                raise InvalidValueError(
+                    f"{frame.before + frame.after!r}: expected a vocabulary with a mask token for {MASK}, got "
+                    "none; use another encoder, or another template"
+                )
+            frame = frame._replace(before=frame.before.replace(MASK, mask), after=frame.after.replace(MASK, mask))
         if not frame or frame.apart:
             before, after = (tuple(self._ids(part)) if part else () for part in frame[:2])
-            each = self(texts) if with_words else self._without_words(texts)
-            return [Framed(tokens, before, after, frame.counted) for tokens in each]
-        return self._joined(texts, frame) if texts else []
-
-    def _without_words(self, texts: Sequence[str]) -> list[Tokens]:
-        return [Tokens(ids=tuple(ids), words=(NO_WORD,) * len(ids)) for ids in self.ids(texts)]
-
-    def _with_mask(self, frame: Frame) -> Frame:
-        """Returns a frame with the mask token where it says ``{mask}``."""
-        if MASK not in frame.before + frame.after:
-            return frame
-        token = self.tokenizer.mask_token
-        if token is None:
-            raise InvalidValueError(
-                f"{frame.before + frame.after!r}: expected a vocabulary with a mask token for {MASK}, got none; "
-                "use another encoder, or another template"
+            each = (
+                self(texts)
+                if with_words
+                else [Tokens(ids=tuple(ids), words=(NO_WORD,) * len(ids)) for ids in self.ids(texts)]
             )
-        return frame._replace(before=frame.before.replace(MASK, token), after=frame.after.replace(MASK, token))
-
-    def _joined(self, texts: Sequence[str], frame: Frame) -> list[Framed]:
-        before, after = len(frame.before), frame.after
-        encoding = self._encode([f"{frame.before}{text}{after}" for text in texts])
+            return [Framed(tokens, before, after, frame.counted) for tokens in each]
+        start = len(frame.before)
+        encoding = self._encode([f"{frame.before}{text}{frame.after}" for text in texts])
         found = []
         for i, text in enumerate(texts):
             ids, words = tuple(encoding["input_ids"][i]), encoding.word_ids(i)
             ends = [end for _, end in encoding[i].offsets]
-            begin = bisect_right(ends, before) if before else 0
-            stop = max(bisect_right(ends, before + len(text)), begin) if after else len(ids)
+            begin = bisect_right(ends, start) if start else 0
+            stop = max(bisect_right(ends, start + len(text)), begin) if frame.after else len(ids)
             first = next((word for word in words[begin:stop] if word is not None), 0)
             inside = tuple(NO_WORD if word is None else word - first for word in words[begin:stop])
             found.append(Framed(Tokens(ids[begin:stop], inside), ids[:begin], ids[stop:], frame.counted))
@@ -393,14 +323,12 @@ class TextTokenizer:
         found: list[list[int]] = self._encode(texts)["input_ids"] if texts else []
         return found
 
-    def _encode(self, texts: Sequence[str]) -> BatchEncoding:
+    def _encode(self, texts: Sequence[str], **options: Any) -> BatchEncoding:  # Any: those of the tokenizer
+        options = {"add_special_tokens": False, "return_token_type_ids": False, **options}
         try:
+            # No warning of long texts: they are cut and counted later.
             encoding: BatchEncoding = self.tokenizer(
-                list(texts),
-                add_special_tokens=False,
-                return_attention_mask=False,
-                return_token_type_ids=False,
-                verbose=False,  # no warning of long texts: they are cut and counted later
+                list(texts), return_attention_mask=False, verbose=False, **options
             )
         except BaseException as error:
             if not is_panic(error):
@@ -419,13 +347,48 @@ class TextTokenizer:
         return text if isinstance(text, str) else str(self.tokenizer.decode(list(text.ids)))
 
     @cached_property
-    def pairs(self) -> PairTemplate:
-        """How two texts stand in one row.
+    def pair_template(self) -> str:
+        """Template of two texts in one row, such as ``[CLS] a [SEP] b [SEP], token types 0 and 1``.
+
+        BERT has ``[CLS] first [SEP] second [SEP]`` with types 0 and 1, RoBERTa ``<s> first </s></s> second </s>``
+        without types.
 
         Raises:
-            ValueError: A tokenizer that puts nothing between them, or a limit that leaves no room for both.
+            ValueError: A tokenizer that puts nothing between two texts, or a limit without room for both.
         """
-        return PairTemplate(self.tokenizer, self.max_length)
+        encoding = self.tokenizer("a", "b", return_token_type_ids=True)
+        texts, types, tokens = encoding.sequence_ids(0), encoding["token_type_ids"], " ".join(encoding.tokens())
+        first, second, specials = texts.index(0), texts.index(1), texts.count(None)
+        if texts[second - 1] is not None:
+            raise InvalidValueError(
+                f"pairing OneSequence: expected a tokenizer that puts special tokens between two texts, got "
+                f"{tokens}; take another tokenizer, or pairing: Given"
+            )
+        if self.max_length is not None and self.max_length < specials + 2:
+            raise InvalidValueError(
+                f"max_length: expected room for a token of each text beside the {specials} special tokens "
+                f"of a pair, got {self.max_length}"
+            )
+        said = f"token types {types[first]} and {types[second]}" if any(types) else "no token types"
+        return f"{tokens}, {said}"
+
+    def pair_rows(self, pairs: Sequence[TextPair]) -> list[TextRow]:
+        """Returns the row of each two texts; of texts that are too long the longer one is cut first."""
+        if not pairs or not self.pair_template:  # which is checked
+            return []
+        encoding = self._encode(
+            [pair.first for pair in pairs],
+            text_pair=[pair.second for pair in pairs],
+            truncation=self.max_length is not None,
+            max_length=self.max_length,
+            add_special_tokens=True,
+            return_token_type_ids=True,
+        )
+        each = zip(encoding["input_ids"], encoding["token_type_ids"], strict=True)
+        return [
+            TextRow(ids, truncated=bool(encoding[i].overflowing), types=types if any(types) else None)
+            for i, (ids, types) in enumerate(each)
+        ]
 
     def cut(self, tokens: Tokens, taken: int = 0, altered: bool = False) -> Tokens:
         """Returns at most as many tokens as there is room for, from the start.
@@ -442,13 +405,9 @@ class TextTokenizer:
     def cuts(self, text: str | TextPair, frame: Frame = NO_FRAME) -> bool:
         """Whether the limit cuts a text, or one of two in a sequence."""
         if isinstance(text, TextPair):
-            return self.pairs.row(*self.ids(text)).truncated
+            return self.pair_rows([text])[0].truncated
         (framed,) = self.framed([text], frame)
         return self.room is not None and len(framed.tokens) > self.room - self.taken(framed)
-
-    def row(self, ids: Sequence[int]) -> list[int]:
-        """Returns the ids of the row that enters the encoder: those there is room for, and the special ones."""
-        return [*self.prefix, *ids[: self.room], *self.suffix]
 
     @property
     def specials(self) -> int:
@@ -465,21 +424,19 @@ class TextTokenizer:
             before: Ids of what stands before the text, between it and the special ones; no word's.
             after: Ids of what stands after it.
         """
-        return _between((*self.prefix, *before), tokens, (*after, *self.suffix))
-
-
-def _between(prefix: Sequence[int], tokens: Tokens, suffix: Sequence[int]) -> Tokens:
-    before, after = len(prefix), len(suffix)
-    ids = (*prefix, *tokens.ids, *suffix)
-    positions = tokens.positions
-    return Tokens(
-        ids=ids,
-        words=(NO_WORD,) * before + tokens.words + (NO_WORD,) * after,
-        positions=None
-        if positions is None
-        else (*range(before), *(before + p for p in positions), *range(len(ids) - after, len(ids))),
-        labels=None if tokens.labels is None else (NO_LABEL,) * before + tokens.labels + (NO_LABEL,) * after,
-    )
+        prefix, suffix = (*self.prefix, *before), (*after, *self.suffix)
+        start, end = len(prefix), len(suffix)
+        ids = (*prefix, *tokens.ids, *suffix)
+        positions, labels = tokens.positions, tokens.labels
+        if positions is not None:
+            moved = (start + position for position in positions)
+            positions = (*range(start), *moved, *range(len(ids) - end, len(ids)))
+        return Tokens(
+            ids=ids,
+            words=(NO_WORD,) * start + tokens.words + (NO_WORD,) * end,
+            positions=positions,
+            labels=None if labels is None else (NO_LABEL,) * start + labels + (NO_LABEL,) * end,
+        )
 
 
 def single_threaded_tokenizers() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice
 from operator import itemgetter
@@ -19,14 +19,14 @@ from contrastive_text.core.types import MASK, SLOT, Frame, Row, TextPair
 from contrastive_text.data.collator import PAIRING, row_keys
 from contrastive_text.data.files.mapped import sampled
 from contrastive_text.data.files.readers import Table
+from contrastive_text.data.loader import Rows
 from contrastive_text.data.mixture import Mixture, Steps, TaskSize
 from contrastive_text.data.preparation import TrainingData
-from contrastive_text.data.sampler import Rows
 from contrastive_text.data.tasks import DataNeeds
 from contrastive_text.data.tokenizing import TextTokenizer, learn_vocabulary
 from contrastive_text.pairings import Pairing
 from contrastive_text.views import ViewPlan
-from contrastive_text.views.base import Words
+from contrastive_text.views.base import TokenView, Words
 from contrastive_text.views.text import split_words
 
 
@@ -255,33 +255,26 @@ def words_without_blanks(plans: Iterable[ViewPlan], texts: Sequence[str], tokeni
     Returns:
         An example of it for each kind of words; None where no view knows words, or no text is of such a language.
     """
-    views = dict.fromkeys(
-        (view.words, describe(view)) for plan in plans for _, view in plan.views_with_places() if view.words
-    )
+    kinds: dict[Words, dict[str, None]] = {}
+    for view in (view for plan in plans for _, view in plan.views_with_places()):
+        if kind := "tokenizer" if isinstance(view, TokenView) and view.unit == "word" else view.words:
+            kinds.setdefault(kind, {})[describe(view)] = None
     found = [run[0] for text in texts if (run := _WITHOUT_BLANKS.search(text))]
-    if not views or not found:
+    if not kinds or not found:
         return None
     example = max(found, key=len)[:_SHOWN]
     said = [f"{len(found) / len(texts):.1%} of {len(texts):,} sampled texts are of languages without blanks"]
-    for kind, of_kind in groupby(sorted(views), key=itemgetter(0)):
-        words = _PARTED[kind](example, tokenizer)
-        names = ", ".join(name for _, name in of_kind)
+    for kind, names in sorted(kinds.items()):
+        words = [example]
+        if kind == "tokenizer":
+            (tokens,) = tokenizer([example])
+            pieces = groupby(zip(tokens.words, tokens.ids, strict=True), key=itemgetter(0))
+            words = [str(tokenizer.tokenizer.decode([token for _, token in each])).strip() for _, each in pieces]
+        elif kind == "letters":
+            words = split_words(example)[1::2]
         one = "one word" if len(words) == 1 else f"{len(words)} words: {' | '.join(words)}"
-        said.append(f"{example} is to {names} {one}")
+        said.append(f"{example} is to {', '.join(names)} {one}")
     return "; ".join(said)
-
-
-def _tokenizer_words(text: str, tokenizer: TextTokenizer) -> list[str]:
-    (tokens,) = tokenizer([text])
-    words = groupby(zip(tokens.words, tokens.ids, strict=True), key=itemgetter(0))
-    return [str(tokenizer.tokenizer.decode([number for _, number in pieces])).strip() for _, pieces in words]
-
-
-_PARTED: Mapping[Words, Callable[[str, TextTokenizer], list[str]]] = {
-    "blanks": lambda text, tokenizer: text.split(),  # noqa: ARG005  # as the others
-    "letters": lambda text, tokenizer: split_words(text)[1::2],  # noqa: ARG005  # as the others
-    "tokenizer": _tokenizer_words,
-}
 
 
 _LOOKED_AT = 100_000

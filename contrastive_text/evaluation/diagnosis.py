@@ -17,8 +17,8 @@ from contrastive_text import metrics
 from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import Table
+from contrastive_text.data.collator import collate_texts
 from contrastive_text.data.prompts import DOCUMENT, QUERY
-from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.encoders.embedder import Embedder, in_order, pooled_part
 from contrastive_text.encoders.packing import pad
 from contrastive_text.encoders.shared_use import evaluating

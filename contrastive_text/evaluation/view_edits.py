@@ -17,7 +17,7 @@ from contrastive_text.core.random import RowRandom
 from contrastive_text.core.similarity import unit_vectors
 from contrastive_text.core.types import Alter
 from contrastive_text.data import Collator, KeyedRow
-from contrastive_text.data.sampler import Rows
+from contrastive_text.data.loader import Rows
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.shared_use import evaluating
 from contrastive_text.losses.comparison import TooNear

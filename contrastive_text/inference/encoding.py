@@ -24,8 +24,8 @@ from contrastive_text.core.native import check_not_forked
 from contrastive_text.core.storage.text_files import lone_surrogate
 from contrastive_text.core.types import NO_FRAME, Frame
 from contrastive_text.data import TextTokenizer
+from contrastive_text.data.collator import collate_texts
 from contrastive_text.data.prompts import Prompts
-from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.data.tokenizing import Framed
 from contrastive_text.encoders.prepacked import prepacked
 from contrastive_text.encoders.shared_use import shared_network

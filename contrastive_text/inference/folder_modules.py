@@ -21,7 +21,7 @@ from contrastive_text.core.libraries import is_failure
 from contrastive_text.core.storage.manifests import MODULES, TODO
 from contrastive_text.core.storage.records import Record
 from contrastive_text.data import TextTokenizer
-from contrastive_text.data.token_rows import collate_texts
+from contrastive_text.data.collator import collate_texts
 from contrastive_text.encoders import Embedder, TransformerEncoder
 from contrastive_text.encoders.adapters import write_adapters
 from contrastive_text.encoders.loading import build_model

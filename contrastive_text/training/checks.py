@@ -16,8 +16,8 @@ from contrastive_text.core.setting import SETTING, current_setting, other_settin
 from contrastive_text.core.storage.checkpoints import check_resumable
 from contrastive_text.data import TextDataModule
 from contrastive_text.data.collator import example_slots
-from contrastive_text.data.loader import check_own_batches
-from contrastive_text.data.preparation import TrainingData, line_of
+from contrastive_text.data.datamodule import check_own_batches
+from contrastive_text.data.preparation import TrainingData
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.tasks import ONLY, option_place
 from contrastive_text.encoders import Encoder, TransformerEncoder
@@ -379,4 +379,4 @@ def _check(part: TrainingData, plan: ViewPlan, first: dict[str, TextView]) -> No
                 try:
                     view.check(text)
                 except InvalidValueError as error:
-                    raise InvalidValueError(f"{line_of(text, part)}: {error}") from None
+                    raise InvalidValueError(f"{option_place(part.name)}: {error}") from None

@@ -50,7 +50,7 @@ def read_slots(batch: Batch, plan: ViewPlan, objectives: Sequence[Objective]) ->
         slot
         for slot in batch.slots
         if any(reads(objective, slot) for objective in objectives)
-        or (predicts and plan.hides_tokens(slot))
+        or (predicts and plan.hides(plan.chain_name(slot)))
         or plan.has_gradient_view(slot)
     ]
     return batch.keep(kept)

@@ -20,7 +20,7 @@ from contrastive_text.core.random import text_id
 from contrastive_text.core.similarity import at_least_float32, full_precision
 from contrastive_text.core.storage.records import shown
 from contrastive_text.data import TextDataModule
-from contrastive_text.data.preparation import TrainingData, line_of, text_blocks
+from contrastive_text.data.preparation import TrainingData, text_blocks
 from contrastive_text.data.tasks import option_place
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import TextVectors
@@ -135,7 +135,7 @@ class GuideFile(Guide):
                 text = texts[int(known.argmin())]
                 cleaned = " It was cleaned, as clean asks:" if data.task.clean is not None else ""
                 raise InvalidValueError(
-                    f"{line_of(text, data)}: expected a vector in {self.path} of every text, got none of "
+                    f"{place}: expected a vector in {self.path} of every text, got none of "
                     f"{shown(text)};{cleaned} embed the texts that are trained on with --distinct"
                 )
 

@@ -50,14 +50,12 @@ class View:
 
     Attributes:
         new_tokens: Tokens that the encoder's vocabulary gets for this view, such as ``[DEL]``.
+        words: What the view takes for a word; None for a view that knows no words. A token view whose ``unit`` is
+            ``word`` takes the words of the tokenizer.
     """
 
     new_tokens: tuple[str, ...] = ()
-
-    @property
-    def words(self) -> Words | None:
-        """What the view takes for a word; None for one that knows no words."""
-        return None
+    words: Words | None = None
 
     def build(self, vocabulary: Vocabulary) -> None:  # most views have nothing to build
         """Takes what the view needs of the tokenizer; called in the main process, before any batch."""
@@ -125,11 +123,6 @@ class TokenView(View, ABC):
     sets_positions: ClassVar[bool] = False
     sets_labels: ClassVar[bool] = False
     unit: Unit = "token"
-
-    @property
-    def words(self) -> Words | None:
-        """``tokenizer`` for a view of whole words, which are those of the tokenizer; else None."""
-        return "tokenizer" if self.unit == "word" else None
 
     @abstractmethod
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:

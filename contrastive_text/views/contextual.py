@@ -47,6 +47,8 @@ class ContextualSubstitute(TextView):
             be found or an architecture without such a head; in use, a checkpoint without its weights.
     """
 
+    words: Words | None = "letters"
+
     def __init__(
         self,
         model_name_or_path: str,
@@ -68,11 +70,6 @@ class ContextualSubstitute(TextView):
     def __getstate__(self) -> dict[str, Any]:  # Any: as in object.__getstate__
         """Returns the state without the model."""
         return {**self.__dict__, "_filler": None}
-
-    @property
-    def words(self) -> Words:
-        """Runs of letters and digits."""
-        return "letters"
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:
         """Returns the text with some words replaced."""
@@ -129,8 +126,9 @@ class _Filler:
         self._model = model.to(device)  # type: ignore[arg-type]  # theirs; in eval mode, as it is loaded
         ids, self.words = _whole_words(self._tokenizer)
         self._ids = torch.tensor(ids, device=device)
+        # Tokens of a word's lower-case form -> the words that the model takes for that one.
         self._same: dict[tuple[int, ...], list[int]] = {}
-        for column, word in enumerate(self._without_case(self.words)):
+        for column, word in enumerate(_tokens(self._tokenizer, [word.lower() for word in self.words])):
             self._same.setdefault(word, []).append(column)
         if len(self._same) < 2:
             raise InvalidValueError(
@@ -159,14 +157,10 @@ class _Filler:
         gaps = [gap for gap in gaps if tokens[gap] is not None]
         where = torch.tensor([(row, tokens[row, place]) for row, place in gaps], dtype=torch.long).reshape(-1, 2)
         scores = self._logits(encoding, where)[:, self._ids].double().cpu()
-        own = self._without_case([texts[row].pieces[place] for row, place in gaps])
+        own = _tokens(self._tokenizer, [texts[row].pieces[place].lower() for row, place in gaps])
         for i, word in enumerate(own):
             scores[i, self._same.get(word, [])] = -torch.inf
         return gaps, scores
-
-    def _without_case(self, words: Sequence[str]) -> list[tuple[int, ...]]:
-        """Returns each word as the tokens of its lower-case form: equal for all that the model takes for one."""
-        return _tokens(self._tokenizer, [word.lower() for word in words])
 
     def _logits(self, encoding: BatchEncoding, where: Tensor) -> Tensor:
         """Returns the head's scores at the given (row, token) only: all of them would take too much memory."""

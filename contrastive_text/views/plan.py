@@ -16,36 +16,26 @@ from contrastive_text.core.types import ROLES, Alter, Frame, Role, Slot, Tokens,
 from contrastive_text.views.base import EmbeddingView, GradientView, TextView, TokenView, View, check_returned
 from contrastive_text.views.embeddings import FixedDropout
 
-_LEVELS = (
-    "text views",
-    "token views",
-    "token views after special tokens",
-    "embedding views",
-    "gradient views",
-    "FixedDropout",
+_LEVELS: tuple[tuple[str, type[View], bool], ...] = (
+    ("text views", TextView, False),
+    ("token views", TokenView, False),
+    ("token views after special tokens", TokenView, True),
+    ("embedding views", EmbeddingView, False),
+    ("gradient views", GradientView, False),
+    ("FixedDropout", FixedDropout, False),
 )
+"""Levels in their order: name, class, and whether the views see special tokens."""
 
 
 def _level(view: View, where: str) -> int:
-    if isinstance(view, TextView):
-        return 0
-    if isinstance(view, TokenView):
-        return 2 if view.after_specials else 1
-    if isinstance(view, EmbeddingView):
-        return 3
-    if isinstance(view, GradientView):
-        return 4
-    if isinstance(view, FixedDropout):
-        return 5
+    after_specials = isinstance(view, TokenView) and view.after_specials
+    for level, (_, kind, is_after) in enumerate(_LEVELS):
+        if isinstance(view, kind) and after_specials == is_after:
+            return level
     raise InvalidTypeError(
         f"{where}: expected a TextView, TokenView, EmbeddingView or GradientView, got {type(view).__name__}; "
         "derive it from the base class of the level it alters"
     )
-
-
-def _may_change_length(view: View) -> bool:
-    known = isinstance(view, TokenView) and (view.sets_labels or view.sets_positions)
-    return isinstance(view, TextView | TokenView) and not known
 
 
 def role_of(name: str) -> Role | None:
@@ -115,7 +105,11 @@ class ViewPlan:
             )
         for name in (first, *repeating) if repeating else ():
             chain = self.chains.get(name, ())
-            if any(map(_may_change_length, chain)):
+            if any(
+                isinstance(view, TextView)
+                or (isinstance(view, TokenView) and not (view.sets_labels or view.sets_positions))
+                for view in chain
+            ):
                 raise InvalidValueError(
                     f"views.{name}: expected no view that may change a text's length beside FixedDropout, got "
                     f"{', '.join(type(view).__name__ for view in chain)}; masks are laid over places"
@@ -128,7 +122,7 @@ class ViewPlan:
             late, early = (type(chain[j]).__name__ for j in (i, i - 1))
             if levels[i] < levels[i - 1]:
                 raise InvalidValueError(
-                    f"views.{role}: expected {_LEVELS[levels[i]]} before {_LEVELS[levels[i - 1]]}, "
+                    f"views.{role}: expected {_LEVELS[levels[i]][0]} before {_LEVELS[levels[i - 1]][0]}, "
                     f"got {late} after {early}; move {late} before {early}"
                 )
             if levels[i] == levels[i - 1] >= 4:
@@ -146,13 +140,9 @@ class ViewPlan:
         own = f"{slot.role}_{slot.number + 1}"
         return own if own in self.chains else slot.role if slot.role in self.chains else None
 
-    def hides_tokens(self, slot: Slot) -> bool:
-        """Returns whether a view hides tokens of the slot, to be predicted."""
-        return self.hides(self.chain_name(slot) or "")
-
-    def hides(self, name: str) -> bool:
-        """Returns whether a view of the chain of that name hides tokens."""
-        return any(isinstance(view, TokenView) and view.sets_labels for view in self.chains.get(name, ()))
+    def hides(self, name: str | None) -> bool:
+        """Returns whether a view of the chain of that name hides tokens, to be predicted."""
+        return any(isinstance(view, TokenView) and view.sets_labels for view in self.chains.get(name or "", ()))
 
     def has_gradient_view(self, slot: Slot) -> bool:
         """Returns whether a slot has a gradient view."""
@@ -198,15 +188,14 @@ class ViewPlan:
         altered = list(texts)
         for number, view in enumerate(self.chains.get(name, ())):
             if isinstance(view, TextView) and view.around is None:
+                where = f"views.{name}[{number}]"
                 try:
                     altered = view.alter_all(altered, rngs)
                 except Exception as error:
-                    error.add_note(f"raised by views.{name}[{number}], {type(view).__qualname__}")
+                    error.add_note(f"raised by {where}, {type(view).__qualname__}")
                     raise
                 for each in altered:
-                    check_returned(
-                        f"views.{name}[{number}]", view, each, str, "end its __call__ with return text"
-                    )
+                    check_returned(where, view, each, str, "end its __call__ with return text")
         return altered
 
     def around(self, name: str | None) -> Frame:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from contrastive_text.core.storage.text_files import decoded_lines
 from contrastive_text.core.types import Vocabulary
 from contrastive_text.views.base import TextView, Words
 from contrastive_text.views.inflection import base_form, invert, noun_forms, verb_forms
-from contrastive_text.views.text import is_word, match_case, split_words
+from contrastive_text.views.text import is_word, match_case, split_words, tab_fields
 
 if TYPE_CHECKING:
     from nltk.tag.perceptron import PerceptronTagger  # type: ignore[import-untyped]  # theirs
@@ -111,7 +110,7 @@ class SynonymFile(SynonymSource):
 
     def _rows(self) -> Mapping[str, Iterable[str]]:
         found: dict[str, dict[str, None]] = {}
-        rows = (re.sub(r"\r?\n\Z", "", line).split("\t") for line in decoded_lines(Path(self.path)))
+        rows = map(tab_fields, decoded_lines(Path(self.path)))
         header = next(rows, [])
         columns = next((pair for pair in _COLUMNS if set(pair) <= set(header)), None)
         if columns is None:
@@ -363,6 +362,8 @@ class SubstituteSynonyms(TextView):
         'Large dogs, a large hound!'
     """
 
+    words: Words | None = "letters"
+
     def __init__(
         self,
         rate: float = 0.3,
@@ -374,11 +375,6 @@ class SubstituteSynonyms(TextView):
         self.of: RateOf = one_of("SubstituteSynonyms.of", of, RateOf)
         self._source = WordNetSynonyms() if source is None else source
         self._table: SynonymTable | None = None
-
-    @property
-    def words(self) -> Words:
-        """Runs of letters and digits."""
-        return "letters"
 
     def build(self, vocabulary: Vocabulary) -> None:  # noqa: ARG002  # the contract
         """Makes the table of synonyms, so that workers get it ready-made."""

@@ -27,6 +27,11 @@ def split_words(text: str) -> list[str]:
     return _WORD.split(text)
 
 
+def tab_fields(line: str) -> list[str]:
+    """Returns the fields of a line of a tab-separated file, without the newline."""
+    return re.sub(r"\r?\n\Z", "", line).split("\t")
+
+
 def is_word(text: str) -> bool:
     """Whether a text is one word, and that of letters."""
     return _LETTERS.fullmatch(text) is not None
@@ -102,13 +107,10 @@ class SwapWords(TextView):
         'b c a'
     """
 
+    words: Words | None = "blanks"
+
     def __init__(self, rate: float = 0.1) -> None:
         self.rate = share("SwapWords.rate", rate)
-
-    @property
-    def words(self) -> Words:
-        """What stands between blanks."""
-        return "blanks"
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:
         """Returns the text with some words swapped."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from array import array
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,27 +20,10 @@ from contrastive_text.core.storage.records import shown
 from contrastive_text.core.storage.text_files import decoded_lines, is_blank, opened
 from contrastive_text.core.types import Vocabulary
 from contrastive_text.views.base import TextView
+from contrastive_text.views.text import tab_fields
 
 Missing = Literal["error", "keep"]
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-
-class _Lines(NamedTuple):
-    """Where the lines of texts stand in a file: 16 bytes for each line, whatever stands on it.
-
-    Args:
-        ids: 64-bit ids of the texts in rising order, (N,).
-        places: Place of each one's line, in bytes, in the same order, (N,).
-    """
-
-    ids: npt.NDArray[np.int64]
-    places: npt.NDArray[np.int64]
-
-    def of(self, text: str) -> list[int]:
-        """Returns the places of the lines of a text, in the file's order."""
-        number = text_id(text)
-        begin, end = np.searchsorted(self.ids, number), np.searchsorted(self.ids, number, side="right")
-        return [int(place) for place in self.places[begin:end]]
 
 
 class TextsFromFile(TextView):
@@ -84,12 +67,14 @@ class TextsFromFile(TextView):
         self.missing: Missing = one_of("TextsFromFile.missing", missing, Missing)
         self.checks_texts = missing == "error"
         self._header: list[str] = []
-        self._lines: _Lines | None = None
+        self._lines: npt.NDArray[np.int64] | None = (
+            None  # ids in rising order, and the place of each line, (2, N)
+        )
         self._seen: tuple[int, int] | None = None
 
     def build(self, vocabulary: Vocabulary) -> None:  # noqa: ARG002  # the contract
         """Looks where each text stands, so that workers get it ready-made."""
-        self._found()
+        self._places("")
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:
         """Returns one of the text's alternatives."""
@@ -102,7 +87,7 @@ class TextsFromFile(TextView):
 
     def check(self, text: str) -> None:
         """Checks that a text is in the file (ValueError)."""
-        if not self._found().of(text):
+        if not self._places(text):
             raise self._lacking(text)
 
     def _lacking(self, text: str) -> InvalidValueError:
@@ -113,7 +98,7 @@ class TextsFromFile(TextView):
 
     def alternatives(self, text: str) -> list[str]:
         """Returns the alternatives of a text, in the file's order; none where it isn't in the file."""
-        places = self._found().of(text)
+        places = self._places(text)
         if not places:
             return []
         found: list[str] = []
@@ -129,18 +114,17 @@ class TextsFromFile(TextView):
                 found += alternatives if written == text else []
         return found
 
-    def _found(self) -> _Lines:
+    def _places(self, text: str) -> list[int]:
+        """Returns the places of the lines of a text in bytes, in the file's order."""
         if self._lines is None:
             with opened(Path(self.path)) as file:
                 self._seen = _state(file)
-            ids, places = array("q"), array("q")
-            for text, place in self._texts():
-                ids.append(text_id(text))
-                places.append(place)
-            numbers = np.frombuffer(ids, dtype=np.int64) if ids else np.empty(0, dtype=np.int64)
-            order = np.argsort(numbers, kind="stable")
-            self._lines = _Lines(numbers[order], np.array(places, dtype=np.int64)[order])
-        return self._lines
+            pairs = array("q", chain.from_iterable((text_id(each), place) for each, place in self._texts()))
+            lines = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+            self._lines = lines[np.argsort(lines[:, 0], kind="stable")].T
+        ids, places = self._lines
+        begin, end = (np.searchsorted(ids, text_id(text), side=side) for side in ("left", "right"))
+        return [int(place) for place in places[begin:end]]
 
     def _texts(self) -> Iterator[tuple[str, int]]:
         """Yields the text of each line and the line's place, in bytes."""
@@ -149,7 +133,7 @@ class TextsFromFile(TextView):
         lines, begin = decoded_lines(Path(self.path)), 1
         if self._is_table:
             first = next(lines, "")
-            self._header, begin = _fields(first), 2
+            self._header, begin = tab_fields(first), 2
             place += len(first.encode())
             for name in (self.text, self.alternative):
                 if self._header.count(name) != 1:
@@ -169,7 +153,7 @@ class TextsFromFile(TextView):
     def _parsed(self, line: str, where: str) -> tuple[str, list[str]]:
         """Returns the text of a line and its alternatives."""
         if self._is_table:
-            fields = _fields(line)
+            fields = tab_fields(line)
             if len(fields) != len(self._header):
                 raise InvalidValueError(
                     f"{where}: expected {len(self._header)} fields ({', '.join(self._header)}), got "
@@ -198,7 +182,3 @@ def _state(file: BinaryIO) -> tuple[int, int]:
     """Returns size and time of change of an open file."""
     found = os.fstat(file.fileno())
     return found.st_size, found.st_mtime_ns
-
-
-def _fields(line: str) -> list[str]:
-    return re.sub(r"\r?\n\Z", "", line).split("\t")

@@ -17,7 +17,7 @@ from contrastive_text.cli.files import form_of
 from contrastive_text.cli.main import COMMANDS
 from contrastive_text.cli.options import option_words
 from contrastive_text.cli.words import SHORT
-from contrastive_text.data.files.formats import FileForm
+from contrastive_text.data.tasks import RUN_OPTIONS
 from contrastive_text.training.run_parser import run_parser
 
 ROOT = Path(contrastive_text.__file__).parent
@@ -136,4 +136,4 @@ def test_the_advice_of_readers_names_options_of_the_command() -> None:
         spelled = form_of(SimpleNamespace(**dict.fromkeys(vars(record)["__dataclass_fields__"]))).options
         assert {name.removeprefix("--") for name in spelled.values()} <= options_of(command)
     for place in ("data", "data.tasks.reviews"):
-        assert all(has("fit", name.removeprefix("--")) for name in FileForm.of_run(place).options.values())
+        assert all(has("fit", f"{place}.{name}") for name in RUN_OPTIONS)

@@ -17,8 +17,8 @@ from pytest import CaptureFixture
 from contrastive_text.cli.main import run
 from contrastive_text.core.storage.manifests import MANIFEST
 from contrastive_text.data import TextTokenizer, learn_vocabulary
+from contrastive_text.data.cache import tokenize_documents
 from contrastive_text.data.files.readers import TextStream
-from contrastive_text.data.token_cache import tokenize_documents
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.inference.encoding import Encoding

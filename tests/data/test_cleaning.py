@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import tiny
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from contrastive_text.data import Clean, read_rows
 from contrastive_text.data.datamodule import TextDataModule
@@ -27,22 +26,6 @@ MESSY = "It  rains.\n\n\tWe \u00a0stay.  "
 def test_each_option_does_its_own(clean: Clean, expected: str) -> None:
     assert clean(MESSY) == expected
     assert clean(expected) == expected  # once is enough
-
-
-def test_a_byte_level_tokenizer_has_no_token_of_white_space_left_and_knows_the_first_word() -> None:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
-    tokenizer.train_from_iterator([" ".join(tiny.TEXTS)] * 3, trainer)
-    document = "   \n\n    ".join(tiny.TEXTS)
-    tokens = [tokenizer.encode(text).tokens for text in (document, Clean(collapse=True)(document))]
-    white = [sum(not {*token} - {*"\u0120\u010a"} for token in each) for each in tokens]
-    assert white[0] > len(tiny.TEXTS) and white[1] == 0
-    word = tiny.TEXTS[0].split()[0]
-    inside = tokenizer.encode(f"a {word}").tokens[1:]
-    assert tokenizer.encode(word).tokens != inside == tokenizer.encode(Clean(leading_blank=True)(word)).tokens
 
 
 def test_the_texts_that_are_trained_on_are_cleaned_which_is_said_and_no_others(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from token_pairings import Halves
 
 from contrastive_text.core.batch import Batch, StepBatch, sent
-from contrastive_text.core.types import Example, Row, Slot
+from contrastive_text.core.types import Example, Row
 from contrastive_text.data import read_pairs
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.prompts import Prompts
@@ -98,27 +98,6 @@ def test_no_one_and_three_workers_give_the_same_batches_and_the_next_epoch_other
         assert torch.equal(texts_seen.sort().values, later.sort().values)
 
 
-def test_the_views_of_a_row_change_from_epoch_to_epoch(altering: ContrastiveModule, texts: str) -> None:
-    def by_text(batches: list[Batch]) -> dict[int, tuple[int, ...]]:
-        found = {}
-        for batch in batches:
-            rows = batch.ids.split(batch.lengths.tolist())
-            for i in batch.by_role("anchor").tolist():
-                found[int(batch.text_ids[i, 0])] = tuple(rows[i].tolist())
-        return found
-
-    first, second = (by_text(batches) for batches in epochs(ready(altering, tiny.data(texts))))
-    assert first.keys() == second.keys()
-    changed = sum(first[text] != second[text] for text in first)
-    assert changed > 30  # of 40: each text of 5 words or more has 4 coins to throw, twice
-
-
-def test_the_seed_alone_changes_order_and_views(altering: ContrastiveModule, texts: str) -> None:
-    ones, again, others = (epochs(ready(altering, tiny.data(texts, seed=seed)), 1)[0] for seed in (1, 1, 2))
-    assert all(same(a, b) for a, b in zip(ones, again, strict=True))
-    assert not any(same(a, b) for a in ones for b in others)
-
-
 def test_the_trainer_gets_these_batches_epoch_by_epoch(
     altering: ContrastiveModule, texts: str, tmp_path: Path
 ) -> None:
@@ -137,30 +116,7 @@ def test_the_trainer_gets_these_batches_epoch_by_epoch(
     assert all(same(a, b) for a, b in zip(keep.batches, expected, strict=True))
 
 
-def test_an_epoch_has_every_row_once_and_the_rest_only_if_asked(bert: str, texts: str) -> None:
-    module = tiny.module(bert)
-    (dropped,) = epochs(ready(module, tiny.data(texts, batch_size=12)), 1)
-    (kept,) = epochs(ready(module, tiny.data(texts, batch_size=12, drop_last=False)), 1)
-    assert [len(batch) for batch in dropped] == [24, 24, 24]
-    assert [len(batch) for batch in kept] == [24, 24, 24, 8]
-    ids = torch.cat([batch.text_ids[batch.by_role("anchor")] for batch in kept])
-    assert len(ids.unique()) == 40
-
-
 # What a run says
-
-
-def test_several_files_are_one_data_set_and_each_is_named(bert: str, tmp_path: Path) -> None:
-    files = [
-        tiny.write_texts(tmp_path / "one.txt", tiny.TEXTS[:15]),
-        tiny.write_texts(tmp_path / "two.txt", tiny.TEXTS[15:]),
-    ]
-    data = ready(tiny.module(bert), TextDataModule(train=files, batch_size=8))
-    assert [row["text"] for row in data.table("train")["train"]] == list(tiny.TEXTS)
-    said = data.facts()["training data"].splitlines()
-    assert [line.split(":")[0] for line in said] == ["one.txt", "two.txt"]
-    assert "15 rows" in said[0]
-    assert "25 rows" in said[1]
 
 
 def test_duplicates_are_counted_and_said(bert: str, tmp_path: Path) -> None:
@@ -205,16 +161,6 @@ def test_without_validation_data_it_is_said_which_weights_are_kept(bert: str, te
 
 
 # What is refused
-
-
-def test_views_of_negatives_are_taken_where_the_data_have_them(bert: str, tmp_path: Path) -> None:
-    module = tiny.module(bert, views={"negative": [DeleteTokens(rate=0.5)]})
-    triples = tiny.write_triples(tmp_path / "triples.jsonl")
-    data = ready(module, tiny.data(triples, pairing=Given()))
-    batch = epochs(data, 1)[0][0]
-    assert batch.slots == (Slot("anchor", 0), Slot("positive", 0), Slot("negative", 0))
-    lengths = {role: batch.lengths[batch.by_role(role)].float().mean() for role in ("anchor", "negative")}
-    assert lengths["negative"] < lengths["anchor"] - 2
 
 
 # Scored pairs

@@ -10,10 +10,11 @@ import pytest
 import pytorch_lightning as pl
 import tiny
 from pytorch_lightning.callbacks import BatchSizeFinder
+from torch.utils.data import DataLoader
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import KeyedRow
-from contrastive_text.data.loader import prediction_loader
+from contrastive_text.data.loader import KeyedRows
 
 
 class Texts(pl.Callback):
@@ -82,7 +83,7 @@ class Millions:
 def test_rows_to_predict_come_in_order_without_a_list_of_them() -> None:
     tracemalloc.start()
     try:
-        batches = iter(prediction_loader("texts", Millions(), batch_size=2, collate=list))  # type: ignore[arg-type]  # no batch
+        batches = iter(DataLoader(KeyedRows({"texts": Millions()}), batch_size=2, collate_fn=list))
         seen = [next(batches) for _ in range(2)]
         peak = tracemalloc.get_traced_memory()[1]
     finally:

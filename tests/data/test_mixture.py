@@ -99,15 +99,6 @@ def test_computed_steps_are_those_written_out_and_take_no_row_twice_or_one_that_
         assert 0 <= start < stop <= sizes[task].rows
 
 
-@given(sizes=some_sizes)
-def test_all_tasks_end_with_the_one_that_is_used_up_first(sizes: Mapping[str, TaskSize]) -> None:
-    steps = AllTasks().steps(sizes, drop_last=False)
-    assert len(steps) == min(math.ceil(size.rows / size.batch_size) for size in sizes.values())
-    assert all(set(step.parts) == set(sizes) for step in steps)
-    first = min(sizes, key=lambda task: sizes[task].rows / sizes[task].batch_size)
-    assert rows(steps)[first] == sizes[first].rows
-
-
 def test_m10_an_epoch_of_the_report_has_378_steps() -> None:
     steps = AllTasks().steps(CS224N, drop_last=False)
     assert len(steps) == 378
@@ -139,12 +130,6 @@ def test_m13_fusion_takes_every_batch_twice_the_supervised_step_first() -> None:
     for first, second in zip(steps[::2], steps[1::2], strict=True):
         assert first.parts == second.parts
         assert (first.objectives, second.objectives) == (("sentiment",), ("contrastive",))
-
-
-def test_round_robin_goes_on_with_the_tasks_that_have_rows_left() -> None:
-    sizes = {"a": TaskSize(2, 2), "b": TaskSize(6, 2)}
-    steps = BatchRoundRobin(downsample=False).steps(sizes, drop_last=True)
-    assert [next(iter(step.parts)) for step in steps] == ["a", "b", "b", "b"]
 
 
 @pytest.mark.parametrize(

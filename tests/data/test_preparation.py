@@ -11,11 +11,9 @@ import several
 import tiny
 import torch
 
-from contrastive_text.data import EpochRoundRobin, sampler
+from contrastive_text.data import EpochRoundRobin, loader
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.preparation import drawn
-from contrastive_text.losses import InfoNCE
-from contrastive_text.objectives import ColumnPart, Contrastive, Duplicates
 from contrastive_text.pairings import Neighbours
 from contrastive_text.training.module import ContrastiveModule
 
@@ -66,18 +64,6 @@ def test_rows_that_come_again_are_altered_anew_and_it_is_said(bert: str, texts: 
     assert few.endswith("only without Duplicates; without it the loss is 0")
 
 
-@pytest.mark.parametrize("masked", [True, False])
-def test_one_text_alone_teaches_only_where_its_copies_are_negatives(
-    bert: str, texts: str, masked: bool, tmp_path: Path
-) -> None:
-    columns: list[ColumnPart] = [Duplicates()] if masked else []
-    objective = Contrastive(InfoNCE(temperature=0.05), columns=columns)
-    module = tiny.module(bert, dropout=0.1, objectives={"contrastive": objective})
-    trainer = tiny.trainer(tmp_path, max_steps=1)
-    trainer.fit(module, datamodule=tiny.data(texts, limit=1, repeat=1))
-    assert (float(trainer.callback_metrics["train/loss"]) == 0) == masked
-
-
 def test_a_fraction_is_drawn_anew_each_epoch(tmp_path: Path, bert: str) -> None:
     tasks = several.fewer(several.write_tasks(tmp_path))
     data = ready(several.module(bert), several.data(tasks, EpochRoundRobin()))
@@ -97,7 +83,7 @@ def test_a_fraction_is_drawn_anew_each_epoch(tmp_path: Path, bert: str) -> None:
 
 
 def test_a_few_of_many_rows_are_drawn_in_the_memory_of_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler, "PERMUTATION_ROWS", 10**6)
+    monkeypatch.setattr(loader, "PERMUTATION_ROWS", 10**6)
     tracemalloc.start()
     try:
         chosen, _ = drawn(range(10**7), 1000, seed=1, task="train")

@@ -17,7 +17,7 @@ from contrastive_text.core.types import NO_LABEL, Role, Slot
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.objectives import Contrastive, MaskedLM
-from contrastive_text.pairings import Neighbours, SameText
+from contrastive_text.pairings import Neighbours
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens, MaskTokens, TextView, View
 
@@ -87,12 +87,6 @@ def test_that_none_was_left_out_is_said_too(bert: str, documents: str, data: Any
     assert made.facts()["rows"].startswith("16 of 16 documents are long enough for the pairing; ")
 
 
-def test_a_pairing_of_strings_keeps_every_row_and_says_nothing(bert: str, documents: str, data: Any) -> None:
-    made = data(tiny.module(bert), documents, pairing=SameText())
-    assert len(made.training.of().rows) == 16
-    assert "rows" not in made.facts()
-
-
 def test_neighbours_are_a_text_and_the_next_line_and_the_last_line_is_no_anchor(
     bert: str, tmp_path: Path, data: Any
 ) -> None:
@@ -158,13 +152,6 @@ def test_a_span_longer_than_the_limit_is_cut_from_its_start_and_counted(
     assert set(rows_of(batch, "anchor")) <= starts
     assert batch.truncated == 5
     assert batch.lengths.tolist() == [12] * 5
-
-
-def test_equal_spans_have_equal_ids_and_others_have_others(bert: str, tmp_path: Path, data: Any) -> None:
-    train = tiny.write_texts(tmp_path / "twice.txt", (LONG[0], LONG[0], LONG[1]))
-    module = tiny.module(bert, views={"anchor": [MaskTokens(rate=0.5)]}, objectives={"mlm": MaskedLM()})
-    batch = next(iter(data(module, train, pairing=Alone(), batch_size=3).train_dataloader()))
-    assert len(batch.text_ids[:, 0].unique()) == 2
 
 
 def test_a_text_view_gets_a_span_as_text_and_other_roles_keep_their_tokens(

@@ -20,11 +20,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from contrastive_text.core.storage.manifests import MANIFEST, Manifest
+from contrastive_text.core.storage.manifests import MANIFEST
 from contrastive_text.core.types import Tokens
-from contrastive_text.data import TextTokenizer, learn_vocabulary, token_cache
-from contrastive_text.data.cache import cache_folder
-from contrastive_text.data.token_cache import TokenTable, tokenize_documents
+from contrastive_text.data import TextTokenizer, learn_vocabulary
+from contrastive_text.data import cache as token_cache
+from contrastive_text.data.cache import TokenTable, cache_folder, tokenize_documents
 from contrastive_text.data.tokenizing import wrap_tokenizer
 
 TEXTS = ("the old bird sings in the tree", "", "a dog!", "Zebra 日本 [MASK]\n\nnext line", " ")
@@ -200,16 +200,6 @@ def test_texts_are_tokenised_in_blocks_of_bounded_size(
         assert sum(map(len, texts[start + 1 : stop])) < 100  # the first text alone may pass the bound
 
 
-def test_many_documents_have_a_progress_bar(
-    tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tokenize_documents(TEXTS, tokenizer, tmp_path / "few")
-    assert capsys.readouterr().out == ""
-    monkeypatch.setattr(token_cache, "_MANY", len(TEXTS))
-    tokenize_documents(TEXTS, tokenizer, tmp_path / "many")
-    assert "Tokenising" in capsys.readouterr().out
-
-
 def test_an_interrupted_call_leaves_nothing(tmp_path: Path, learned_tokenizer: PreTrainedTokenizerFast) -> None:
     class Interrupted(TextTokenizer):
         def __call__(self, texts: Sequence[str]) -> list[Tokens]:
@@ -284,16 +274,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, tokenizer: Cou
     assert tokenizer.calls == []
 
 
-def test_a_failed_rename_is_told(tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError("no renames here")
-
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(PermissionError, match="no renames here"):
-        tokenize_documents(TEXTS, tokenizer, tmp_path)
-    assert entries(tmp_path) == []
-
-
 def test_a_tokenizer_without_a_description_is_refused(tmp_path: Path, tokenizer: Counting) -> None:
     class Slow:
         pass
@@ -301,13 +281,3 @@ def test_a_tokenizer_without_a_description_is_refused(tmp_path: Path, tokenizer:
     tokenizer.tokenizer = Slow()  # type: ignore[assignment]  # what is refused
     with pytest.raises(TypeError, match="expected a fast tokenizer, which can be told from others, got Slow"):
         tokenize_documents(TEXTS, tokenizer, tmp_path)
-
-
-def test_an_entry_is_small_files_that_say_their_sizes(tmp_path: Path, tokenizer: Counting) -> None:
-    folder = tokenize_documents(TEXTS, tokenizer, tmp_path).folder
-    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
-    manifest = Manifest.read(folder)
-    assert manifest is not None
-    sizes = {name: digest.size for name, digest in manifest.files.items()}
-    total = sum(map(len, tokenizer(TEXTS)))
-    assert sizes == {"ids": 4 * total, "words": 4 * total, "offsets": 8 * (len(TEXTS) + 1)}

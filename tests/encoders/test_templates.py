@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.batch import Batch
+from contrastive_text.data.collator import collate_texts
 from contrastive_text.data.prompts import Prompts
-from contrastive_text.data.token_rows import collate_texts
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder, with_templates
 from contrastive_text.inference.model_parts import read_with

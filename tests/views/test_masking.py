@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 
 from contrastive_text.core.random import generator
 from contrastive_text.core.types import NO_LABEL, Tokens, Vocabulary
-from contrastive_text.data import Collator, KeyedRow, TextTokenizer, learn_vocabulary
-from contrastive_text.pairings.base import SameText
 from contrastive_text.views.masking import MaskTokens
-from contrastive_text.views.plan import ViewPlan
-from contrastive_text.views.tokens import DeleteSpans
 
 MASK, DEL = 3, 4
 SPECIAL = frozenset({0, 1, 2, MASK, DEL})
@@ -116,32 +112,3 @@ def test_whole_words_are_chosen_at_the_rate_with_all_their_ordinary_tokens() -> 
     assert all(len(word) == 1 for word in words)
     # 600 of 2,000 words, standard deviation 20.5; four of them.
     assert abs(sum(True in word for word in words) - 600) < 4 * 20.5
-
-
-def test_a_second_masking_adds_labels_and_keeps_those_of_the_first() -> None:
-    view = built(MaskTokens(rate=0.5, mask=0.0, random=1.0))
-    tokens = Tokens(ids=tuple(range(100, 400)), words=tuple(range(300)))
-    once = view(tokens, generator(0))
-    twice = view(once, generator(1))
-    assert once.labels is not None
-    assert twice.labels is not None
-    assert {label for label in twice.labels if label != NO_LABEL} > {i for i in once.labels if i != NO_LABEL}
-    assert all(label in (NO_LABEL, i) for i, label in zip(tokens.ids, twice.labels, strict=True))
-
-
-def test_c11_the_text_of_masked_modelling_is_the_original_without_a_mark(corpus: tuple[str, ...]) -> None:
-    tokenizer = TextTokenizer(learn_vocabulary(corpus, 90, new_tokens=("[DEL]",)), max_length=16)
-    plan = ViewPlan({"anchor": [DeleteSpans(), MaskTokens(rate=0.5)], "original": [MaskTokens(rate=0.5)]})
-    vocabulary = tokenizer.vocabulary(plan.new_tokens)
-    plan.build(vocabulary)
-    batch = Collator(tokenizer, SameText(), plan, seed=0)(
-        [KeyedRow(0, i, {"text": sentence}) for i, sentence in enumerate(corpus)]
-    )
-    originals, positives = (batch.split(batch.by_role(role)) for role in ("original", "positive"))
-    assert originals.labels is not None
-    assert positives.labels is not None
-    assert (originals.ids == vocabulary.mask_id).any()
-    assert not (originals.ids == vocabulary.added["[DEL]"]).any()
-    assert (positives.labels == NO_LABEL).all()  # a role without masking has no label
-    restored = originals.ids.where(originals.labels == NO_LABEL, originals.labels)
-    assert restored.tolist() == positives.ids.tolist()

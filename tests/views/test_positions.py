@@ -54,14 +54,6 @@ def test_without_specials_their_positions_stay(tokens: Tokens, seed: int) -> Non
     assert (view.positions[0], view.positions[-1]) == (natural[0], natural[len(tokens) - 1])
 
 
-def test_positions_that_are_set_are_shuffled_as_they_are() -> None:
-    tokens = Tokens(ids=(2, 7, 8, 9), words=(-1, 0, 1, 2), positions=(0, 10, 20, 30))
-    view = ShufflePositions()(tokens, np.random.default_rng(0))
-    assert view.positions is not None
-    assert view.positions != tokens.positions
-    assert sorted(view.positions) == [0, 10, 20, 30]
-
-
 def test_k5_a_token_keeps_its_place_once_in_n_the_first_too() -> None:
     tokens, rng = Tokens(ids=(0,) * 5, words=(-1, 0, 1, 2, -1)), np.random.default_rng(0)
     drawn = np.array([ShufflePositions()(tokens, rng).positions for _ in range(4000)])

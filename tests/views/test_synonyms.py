@@ -185,16 +185,6 @@ def test_counter_fitted_lists_are_read_as_their_authors_write_them(name: str, tm
     assert source.table() == {"": {"big": ("large", "huge")}}
 
 
-@pytest.mark.slow
-def test_the_word_lists_of_wordnet_and_ppdb_are_read(nltk_data: Path) -> None:
-    lexicon = nltk_data.parent / "lexicon"
-    if not lexicon.is_dir():
-        pytest.skip(f"needs the word lists, and {lexicon} isn't there")
-    wordnet = SynonymFile(str(lexicon / "wordnet_synonyms.tsv.gz")).table()[""]
-    assert "automobile" in wordnet["car"]
-    assert "another" in SynonymFile(str(lexicon / "ppdb_pairs.tsv.gz")).table()[""]["a"]
-
-
 # Inflection
 
 

@@ -95,7 +95,7 @@ def test_a_run_is_trained_on_them(tmp_path: Path) -> None:
     short = tmp_path / "short.tsv"
     short.write_text(f"text\talternative\n{tiny.TEXTS[0]}\tbird\n")
     module = tiny.module(bert, views={"positive": [TextsFromFile(str(short))]})
-    with pytest.raises(ValueError, match=rf"texts.txt:2: .*short.tsv: .* of the text '{tiny.TEXTS[1][:20]}"):
+    with pytest.raises(ValueError, match=rf"data.task: .*short.tsv: .* of the text '{tiny.TEXTS[1][:20]}"):
         tiny.trainer(tmp_path, max_steps=1).fit(module, datamodule=data)
     triples = tmp_path / "pairs.tsv"
     triples.write_text("anchor\tpositive\n" + f"else\t{tiny.TEXTS[0]}\n" * 8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol, Self, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import InvalidValueError
@@ -109,18 +109,6 @@ class FileForm:
         """
         given = [f"{self.options[name]} {value}" for name, value in choices if name in self.options]
         return f"give {' or '.join(given)}" if given else otherwise
-
-    @classmethod
-    def of_run(
-        cls,
-        place: str,
-        header: str | Sequence[str] | None = None,
-        separator: str | None = None,
-        pair_labels: PairRows | None = None,
-    ) -> Self:
-        """Returns the settings of a data set of a run, whose options begin with its place, such as ``data``."""
-        options = options_of("columns", "labels", "header", "separator", "pair_labels", prefix=f"--{place}.")
-        return cls(header, separator, pair_labels, options=options)
 
 
 class Cells(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -39,16 +39,22 @@ def frame_columns(frame: Any) -> list[Any]:  # Any: a frame; names need not be t
     return list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
 
 
-def frame_rows(frame: Any) -> Iterator[tuple[object, ...]]:  # Any: a frame
-    """Yields the cells of each row; a class of ``datasets`` by its name, a number without one stays."""
+def frame_rows(frame: Any, classes: Mapping[str, ClassNames] | None = None) -> Iterator[tuple[object, ...]]:
+    """Yields the cells of each row; a class of ``datasets`` by its name, a number without one stays.
+
+    Args:
+        frame: Columns by name.
+        classes: Column -> names of its classes; None for those that the frame says.
+    """  # Any: of any library
     names = frame_columns(frame)
-    features = getattr(frame, "features", None) or {}
-    reads = [_reader(features.get(name)) for name in names]
+    if classes is None:
+        features = (getattr(frame, "features", None) or {}).items()
+        classes = {name: ClassNames(tuple(of.names)) for name, of in features if hasattr(of, "int2str")}
+    reads = [classes[name].cell if name in classes else plain_cell for name in names]
     for start in range(0, len(frame), _SLICE):
         part = frame[start : start + _SLICE]
         yield from zip(
-            *([read(cell) for cell in _cells(part[name])] for name, read in zip(names, reads, strict=True)),
-            strict=True,
+            *(map(read, _cells(part[name])) for name, read in zip(names, reads, strict=True)), strict=True
         )
 
 
@@ -88,12 +94,7 @@ class ClassNames(NamedTuple):
     def cell(self, number: Any) -> object:  # Any: of any library
         """Returns the name of a class; a number without a name stays."""
         place = plain_cell(number)
-        is_named = isinstance(place, int) and 0 <= place < len(self.names)
-        return self.names[place] if is_named and isinstance(place, int) else place
-
-
-def _reader(feature: Any) -> Callable[[Any], object]:  # Any: of ``datasets``
-    return ClassNames(tuple(feature.names)).cell if hasattr(feature, "int2str") else plain_cell
+        return self.names[place] if isinstance(place, int) and 0 <= place < len(self.names) else place
 
 
 _FILE = b"ARROW1"
@@ -128,8 +129,7 @@ def read_arrow(path: Path) -> Content:
 
     def batches() -> Iterator[Any]:
         with arrow.memory_map(str(path)) as source, _opened(arrow, path, source) as reader:
-            for batch in _batches(reader):
-                yield from (batch.slice(start, _SLICE) for start in range(0, len(batch), _SLICE))
+            yield from _batches(reader)
 
     with _answering(path), arrow.memory_map(str(path)) as source, _opened(arrow, path, source) as reader:
         return _content(path, reader.schema, batches, sum(map(len, _batches(reader))))
@@ -154,15 +154,8 @@ def _content(path: Path, schema: Any, batches: Any, count: int) -> Content:  # A
     classes = _class_names(schema)
 
     def records() -> Iterator[Record]:
-        read = 0
         with _answering(path):
-            for batch in batches():
-                columns = [
-                    map(plain_cell if name not in classes else classes[name].cell, column.to_pylist())
-                    for name, column in zip(names, batch.columns, strict=True)
-                ]
-                yield from enumerate(zip(*columns, strict=True), read + 1)
-                read += len(batch)
+            yield from enumerate((row for batch in batches() for row in frame_rows(batch, classes)), start=1)
 
     return Content(names, records, known=count)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import blake2b
@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.core.storage.text_files import lone_surrogate
 from contrastive_text.data.files.columns import negative_names
 from contrastive_text.data.files.formats import Content, Record, counted, listed, short
 from contrastive_text.data.files.frames import PREFIX, Frame, frame_columns, frame_rows, is_frame, plain_cell
-from contrastive_text.data.files.objects import ObjectCells
 from contrastive_text.data.files.parsing import SUFFIXES
+from contrastive_text.data.files.tables import ObjectCells
 
 if TYPE_CHECKING:
     Source: TypeAlias = str | Sequence[Any] | Frame  # Any: rows
@@ -32,7 +31,7 @@ PLACES = ("train", "validation", "test", "predict", "held_out", "files", "corpus
 """Arguments of ``TextDataModule``, ``TextTask`` and ``Retrieval`` that name files or hold rows."""
 _LOOKED_AT = 1000
 """Of a list of strings, to tell names of files from texts."""
-_TODO = "give a list of texts, dicts or tuples, a DataFrame, or a datasets.Dataset"
+_TODO = "give a list of texts, dicts or tuples, a DataFrame, or one split of a data set, such as data['train']"
 
 
 class GivenRows(str):
@@ -73,13 +72,9 @@ class GivenRows(str):
         for number, row in enumerate(_rows(data), 1):
             try:
                 digest.update(json.dumps(row, ensure_ascii=False, default=str).encode())
-            except (UnicodeEncodeError, RecursionError, TypeError, ValueError) as error:
-                texts = row.values() if isinstance(row, Mapping) else row
-                found = next(
-                    filter(None, (lone_surrogate(each) for each in texts if isinstance(each, str))), error
-                )
+            except (RecursionError, TypeError, ValueError) as error:
                 raise InvalidValueError(
-                    f"{where}: expected texts that UTF-8 can hold in row {number:,}, got {found}; mend or drop it"
+                    f"{where}: expected texts that UTF-8 can hold in row {number:,}, got {error}; mend or drop it"
                 ) from None
         given = super().__new__(cls, f"{GIVEN}{kind}:{len(data)}:{digest.hexdigest()}")
         given._data, given.kind, given.rows = data, kind, len(data)
@@ -88,16 +83,9 @@ class GivenRows(str):
     @property
     def name(self) -> str:
         """How messages name the rows."""
-        return f"{self.kind} of {self._form}"
-
-    @property
-    def _form(self) -> str:
-        if is_frame(self._data):
-            return counted(self.rows, "row")
-        nouns = {str: "text", Mapping: "dict"}
-        return counted(
-            self.rows, next((nouns[kind] for kind in nouns if isinstance(self._data[0], kind)), "tuple")
-        )
+        first = None if is_frame(self._data) else self._data[0]
+        noun = "text" if isinstance(first, str) else "dict" if isinstance(first, Mapping) else "tuple"
+        return f"{self.kind} of {counted(self.rows, 'row' if first is None else noun)}"
 
     def content(self, reads: Sequence[str]) -> Content:
         """Returns header and records, as of a file; row n is line n, from 1.
@@ -147,25 +135,23 @@ _HANDED: ContextVar[Mapping[str, GivenRows] | None] = ContextVar("_HANDED", defa
 @contextmanager
 def handed(given: object) -> Iterator[None]:
     """Gives rows to what is made of their records meanwhile: a configuration holds the records alone."""
-    token = _HANDED.set({str(rows): rows for rows in _found(given)})
+    token = _HANDED.set({str(rows): rows for _, rows in _sources("", given) if isinstance(rows, GivenRows)})
     try:
         yield
     finally:
         _HANDED.reset(token)
 
 
-def _found(given: object) -> Iterator[GivenRows]:
-    inside: Iterable[object] = ()
-    if isinstance(given, GivenRows):
-        yield given
-    elif isinstance(given, Mapping):
-        inside = given.values()
-    elif isinstance(given, list | tuple):
-        inside = given
-    elif hasattr(given, "__dataclass_fields__"):
-        inside = vars(given).values()
-    for value in inside:
-        yield from _found(value)
+def _sources(place: str, value: object) -> Iterator[tuple[str, object]]:
+    """Yields names of files, rows and their records within lists, dicts and data classes, with their places."""
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _sources(place, each)
+    elif isinstance(value, Mapping) or hasattr(value, "__dataclass_fields__"):
+        for name, inside in (value if isinstance(value, Mapping) else vars(value)).items():
+            yield from _sources(f"{place}.{name}", inside)
+    else:
+        yield place, value
 
 
 def source(where: str, given: Any) -> Any:  # Any: names of files stay as they are, rows become GivenRows
@@ -204,22 +190,16 @@ def given_sources(options: Mapping[str, Any]) -> dict[str, Any]:  # Any: argumen
     return {name: source(f"data.{name}", value) if name in PLACES else value for name, value in options.items()}
 
 
-def check_given(arguments: Mapping[str, Any], where: str = "data") -> None:  # Any: arguments of the data
+def check_given(arguments: Mapping[str, Any]) -> None:  # Any: arguments of the data
     """Checks that no argument of the data is a record without its rows.
 
     Raises:
         ValueError: One is.
     """
-    for name in PLACES:
-        value = arguments.get(name)
-        for each in value if isinstance(value, list | tuple) else [value]:
-            if is_unread(each):
-                raise missing_rows(f"{where}.{name}", each)
-    for name, task in (arguments.get("tasks") or {}).items():
-        check_given(vars(task), f"{where}.tasks.{name}")
-    for name in ("task", "retrieval"):
-        if name in arguments:
-            check_given(vars(arguments[name]), f"{where}.{name}")
+    for name in (*PLACES, "tasks", "task", "retrieval"):
+        for place, value in _sources(f"data.{name}", arguments.get(name)):
+            if is_unread(value):
+                raise missing_rows(place, value)
 
 
 def _looks_like_a_file(text: str) -> bool:
@@ -234,21 +214,13 @@ def _has_suffix(text: str) -> bool:
 
 def _check(data: Any, kind: str, where: str) -> None:  # Any: of any library
     """Checks that something has rows, at least one, all of one form."""
-    if isinstance(data, Mapping):
-        splits = [name for name, value in data.items() if is_frame(value)]
-        what, todo = (
-            ("splits", f"give one of them, such as data[{splits[0]!r}]") if splits else ("columns", _TODO)
-        )
-        raise InvalidTypeError(f"{where}: expected rows, got a {kind} of {what}; {todo}")
-    if isinstance(data, Iterator) or (isinstance(data, Iterable) and not hasattr(data, "__len__")):
-        raise InvalidTypeError(
-            f"{where}: expected rows that can be read more than once, got a {kind}; give list(...) of it"
-        )
-    framed = is_frame(data)
+    framed = is_frame(data) and not isinstance(data, Mapping)
     if not framed and (
         not isinstance(data, Sequence) or isinstance(data, bytes | bytearray | memoryview | range)
     ):
-        raise InvalidTypeError(f"{where}: expected names of files, or rows, got a {kind}; {_TODO}")
+        raise InvalidTypeError(
+            f"{where}: expected names of files, or rows that can be read more than once, got a {kind}; {_TODO}"
+        )
     if not len(data):
         raise InvalidValueError(f"{where}: expected at least one row, got an empty {kind}; {_TODO}")
     names = [str(name) for name in frame_columns(data)] if framed else []
@@ -295,8 +267,7 @@ def _rows(data: Any) -> Iterator[Any]:  # Any: of any library; cells by place or
     """Yields the cells of each row, as JSON has them."""
     if is_frame(data):
         yield from frame_rows(data)
-        return
-    for row in data:
+    for row in () if is_frame(data) else data:
         if isinstance(row, Mapping):
             yield {str(name): plain_cell(cell) for name, cell in row.items()}
         else:

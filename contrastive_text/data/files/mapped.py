@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from importlib.util import find_spec
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -23,22 +23,21 @@ from contrastive_text.data.files.rows import FileRows
 
 MAPPED_ROWS = 1_000_000
 """Records of a table above which its rows are mapped and not in memory."""
-ROWS, SIZES, KNOWN = "rows.arrow", "sizes", "table.json"
-_FORMAT = 2
+_FORMAT = 3
 """Raised when the files mean something else than before."""
 _BATCH = 8192
 _CHUNK = 1 << 22
 
 
 class ArrowRows(Sequence[Row]):
-    """Rows by number, read from a mapped file when they are asked for; pickled it is the file's name.
+    """Rows by number, read from a mapped file when they are used; pickled it is the file's name.
 
     A row takes some 5 µs. Processes of a machine share the pages of the file, which are no memory of their own.
 
     Args:
         path: An ``.arrow`` file with batches of equal size, the last one smaller.
-        names: The columns of a row; those of negatives are read from one list.
-        places: Those of the rows; None for all.
+        names: The columns of a row. Hard negatives are read from one list; a row with fewer has empty texts.
+        places: Places of the rows in the file; None for all.
         seen: Size and time of change of the file when it was first opened; None for now.
 
     Raises:
@@ -59,10 +58,9 @@ class ArrowRows(Sequence[Row]):
         self._check()
         reader = arrow.ipc.open_file(arrow.memory_map(str(path)))
         self._batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
-        negatives = {name: number for number, name in enumerate(negative_names(len(names)))}
-        self._columns = [
-            ("negative" if name in negatives else name, negatives.get(name, -1)) for name in self.names
-        ]
+        self._negatives = [name for name in negative_names(len(names)) if name in self.names]
+        # The columns of the file, each once.
+        self._columns = tuple(dict.fromkeys("negative" if n in self._negatives else n for n in self.names))
         self.places = range(sum(map(len, self._batches))) if places is None else places
 
     def __len__(self) -> int:
@@ -79,39 +77,32 @@ class ArrowRows(Sequence[Row]):
             return ArrowRows(self.path, self.names, self.places[index], self.seen)
         self._check()
         batch, place = divmod(self.places[index], _BATCH)
-        columns = {column for column, _ in self._columns}
-        cells = {column: self._batches[batch].column(column)[place].as_py() for column in columns}
-        return {
-            name: cells[column] if number < 0 else _negative(cells[column], number)
-            for name, (column, number) in zip(self.names, self._columns, strict=True)
-        }
+        return self._row([self._batches[batch].column(column)[place].as_py() for column in self._columns])
 
     def __iter__(self) -> Iterator[Row]:
-        for start in range(0, len(self), _BATCH):
-            block = [self._block(column, start) for column, _ in self._columns]
-            numbers = [number for _, number in self._columns]
-            for cells in zip(*block, strict=True):
-                yield {
-                    name: cell if number < 0 else _negative(cell, number)
-                    for name, cell, number in zip(self.names, cells, numbers, strict=True)
-                }
+        for cells in zip(*map(self.column, self._columns), strict=True):
+            yield self._row(cells)
 
-    def column(self, name: str) -> Iterator[Any]:  # Any: a text or a number
-        """Yields the cells of a column that isn't a negative, in a quarter of the time of all rows."""
+    def column(self, name: str) -> Iterator[Any]:  # Any: a text, a number or a list of negatives
+        """Yields the cells of a column of the file, in a quarter of the time of all rows."""
         for start in range(0, len(self), _BATCH):
-            yield from self._block(name, start)
+            self._check()
+            places, read = self.places[start : start + _BATCH], 0
+            while read < len(places):
+                batch, first = divmod(places[read], _BATCH)
+                cells = self._batches[batch].column(name).slice(first, len(places) - read)
+                yield from cells.to_pylist()
+                read += len(cells)
 
-    def _block(self, column: str, start: int) -> list[Any]:  # Any: as ``column``
-        """Returns the cells of a batch of rows from here on."""
-        self._check()
-        places = self.places[start : start + _BATCH]
-        if places.step != 1:
-            return [self._batches[place // _BATCH].column(column)[place % _BATCH].as_py() for place in places]
-        cells: list[Any] = []
-        while len(cells) < len(places):
-            batch, first = divmod(places.start + len(cells), _BATCH)
-            cells += self._batches[batch].column(column).slice(first, len(places) - len(cells)).to_pylist()
-        return cells
+    def _row(self, cells: Sequence[Any]) -> Row:  # Any: as ``column``
+        """Returns a row from the cells of the columns of the file."""
+        row: dict[str, Any] = {}
+        for column, cell in zip(self._columns, cells, strict=True):
+            if column == "negative":
+                row.update(zip(self._negatives, chain(cell or (), repeat("")), strict=False))
+            else:
+                row[column] = cell
+        return row
 
     def __reduce__(self) -> tuple[type[ArrowRows], tuple[object, ...]]:
         return ArrowRows, (self.path, self.names, self.places, self.seen)
@@ -120,13 +111,8 @@ class ArrowRows(Sequence[Row]):
         if _state(self.path) != self.seen:
             raise DiskError(
                 f"{self.path}: expected mapped rows as they were when the run began, got a changed file; start "
-                "or resume the run: it is made anew"
+                "or resume the run: the file is written again"
             )
-
-
-def _negative(texts: Sequence[str] | None, number: int) -> str:
-    """Returns a hard negative of a row, an empty text where the row has fewer."""
-    return texts[number] if texts is not None and number < len(texts) else ""
 
 
 def _state(path: Path) -> tuple[int, int]:
@@ -152,11 +138,6 @@ def records_of(rows: FileRows) -> int:
         return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))
 
 
-def can_map() -> bool:
-    """Whether there is the library that maps rows."""
-    return find_spec("pyarrow") is not None
-
-
 def key_of(files: Sequence[FileRows], asked: object) -> str:
     """Returns what stands for the content of files and for all that is asked of it."""
     digest = blake2b(repr((_FORMAT, asked)).encode(), digest_size=16)
@@ -171,8 +152,8 @@ def key_of(files: Sequence[FileRows], asked: object) -> str:
     return digest.hexdigest()
 
 
-class Written(NamedTuple):
-    """What is known of a file whose rows have been written.
+class ReadFile(NamedTuple):
+    """Summary of a file whose rows have been read.
 
     Args:
         names: The columns of its rows.
@@ -185,76 +166,53 @@ class Written(NamedTuple):
     sizes: list[int]
 
 
-class RowWriter:
-    """Writes rows into an ``.arrow`` file as they come; memory holds a batch of them.
+def write_rows(path: Path, files: Sequence[FileRows], total: int) -> tuple[list[ReadFile], str]:
+    """Writes the rows of files into an ``.arrow`` file; memory holds a batch of them.
 
     Args:
-        path: The file.
-        total: Rows that are expected, for the progress bar.
+        path: The file to write.
+        files: The files to read.
+        total: Expected number of rows, for the progress bar.
+
+    Returns:
+        A summary of each file, and a digest of all rows.
+
+    Raises:
+        ValueError: A file that ``read_rows`` refuses, or that changed meanwhile.
     """
+    arrow = require("pyarrow", str(path))
+    digest, read = blake2b(digest_size=16), list[ReadFile]()
 
-    def __init__(self, path: Path, total: int) -> None:
-        self._path = path
-        self._total = total
-        self._block: dict[str, list[Any]] = {}  # Any: texts, lists of them, or numbers
-        self._writer: Any = None  # Any: pyarrow's
-        self._schema: Any = None
-        self._digest = blake2b(digest_size=16)
+    def cells() -> Iterator[dict[str, Any]]:  # Any: texts, lists of them, or numbers
+        for rows in files:
+            source = rows.path if isinstance(rows.path, Path) and rows.path.is_file() else None
+            before = source and _state(source)
+            sizes, names, document = list[int](), [""], None
+            for _, row in track(rows, description="Mapping rows", total=total, transient=True):
+                if document != rows.document:
+                    document = rows.document
+                    names = names if sizes else list(row)
+                    sizes.append(0)
+                sizes[-1] += 1
+                each: dict[str, Any] = {n: cell for n, cell in row.items() if not n.startswith("negative")}
+                if "anchor" in row:  # later rows may have negatives
+                    each["negative"] = [text for name, text in row.items() if name.startswith("negative")]
+                digest.update(repr(each).encode())
+                yield each
+            if source is not None and _state(source) != before:
+                got = "one that changed while it was read"
+                raise reading_error(str(source), "a file that stays", got, "read it again")
+            read.append(ReadFile(names, rows.understood(sum(sizes)), sizes))
 
-    def file(self, rows: FileRows) -> Written:
-        """Writes the rows of a file after those that are there.
-
-        Raises:
-            ValueError: What ``read_rows`` refuses, or a file that changed meanwhile.
-        """
-        path = rows.path if isinstance(rows.path, Path) and rows.path.is_file() else None
-        before = None if path is None else _state(path)
-        sizes: list[int] = []
-        names, document = [""], None
-        for _, row in track(rows, description="Mapping rows", total=self._total, transient=True):
-            if document != rows.document:
-                document = rows.document
-                names = names if sizes else list(row)
-                sizes.append(0)
-            sizes[-1] += 1
-            self._add(row)
-        if path is not None and _state(path) != before:
-            got = "one that changed while it was read"
-            raise reading_error(str(path), "a file that stays", got, "read it again")
-        return Written(names, rows.understood(sum(sizes)), sizes)
-
-    def end(self) -> str:
-        """Writes what is left, and returns a digest of all rows."""
-        self._flush()
-        self._writer.close()
-        return self._digest.hexdigest()
-
-    def _add(self, row: Mapping[str, str | float]) -> None:
-        negatives = [text for name, text in row.items() if name.startswith("negative")]
-        cells: dict[str, Any] = {name: cell for name, cell in row.items() if not name.startswith("negative")}
-        if negatives:
-            cells["negative"] = negatives
-        self._digest.update(repr(cells).encode())
-        if "anchor" in cells:  # later rows may have negatives
-            cells["negative"] = negatives
-        if not self._block:
-            self._block = {name: [] for name in cells}
-        for name, column in self._block.items():
-            column.append(cells.get(name))
-        if len(column) == _BATCH:
-            self._flush()
-
-    def _flush(self) -> None:
-        arrow = require("pyarrow", str(self._path))
-        if self._writer is None:
-            kinds = {"target": arrow.float64(), "negative": arrow.list_(arrow.large_string())}
-            self._schema = arrow.schema([(name, kinds.get(name, arrow.large_string())) for name in self._block])
-            self._writer = arrow.ipc.new_file(str(self._path), self._schema)
-        if any(self._block.values()):
-            columns = list(self._block.values())
-            self._writer.write_batch(arrow.record_batch(columns, schema=self._schema))
-        for column in self._block.values():
-            column.clear()
+    left = cells()
+    first = next(left)
+    kinds = {"target": arrow.float64(), "negative": arrow.list_(arrow.large_string())}
+    schema = arrow.schema([(name, kinds.get(name, arrow.large_string())) for name in first])
+    with arrow.ipc.new_file(str(path), schema) as writer:
+        left = chain([first], left)
+        while block := list(islice(left, _BATCH)):
+            writer.write_batch(arrow.RecordBatch.from_pylist(block, schema=schema))
+    return read, digest.hexdigest()
 
 
 SAMPLE = 100_000

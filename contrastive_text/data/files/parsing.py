@@ -20,8 +20,7 @@ from contrastive_text.core.storage.text_files import (
 )
 from contrastive_text.data.files.formats import Content, FileForm, Record, listed, reading_error, short
 from contrastive_text.data.files.frames import read_arrow, read_parquet
-from contrastive_text.data.files.objects import read_json, read_jsonl
-from contrastive_text.data.files.tables import read_csv, read_tsv, read_txt
+from contrastive_text.data.files.tables import read_csv, read_json, read_jsonl, read_tsv, read_txt
 
 FORMATS: Mapping[str, Callable[[str, Iterable[str], Bounds, FileForm | None], Content]] = {
     ".txt": read_txt,

@@ -7,40 +7,34 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import blake2b
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from contrastive_text.core.documents import Documents
-from contrastive_text.core.random import text_id
 from contrastive_text.core.storage.text_files import USUAL, Bounds
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import Row
 from contrastive_text.data.cache import cache_folder, cached
 from contrastive_text.data.files import mapped
-from contrastive_text.data.files.columns import ALIASES, PAIR, negative_names
+from contrastive_text.data.files.columns import ALIASES, PAIR, Labels, negative_names
 from contrastive_text.data.files.formats import FileForm, listed, reading_error
 from contrastive_text.data.files.frames import Frame
 from contrastive_text.data.files.given import GivenRows, source
-from contrastive_text.data.files.labels import Labels
-from contrastive_text.data.files.mapped import (
-    KNOWN,
-    ROWS,
-    SIZES,
-    ArrowRows,
-    RowWriter,
-    can_map,
-    key_of,
-    records_of,
-)
+from contrastive_text.data.files.mapped import ArrowRows, ReadFile, key_of, records_of, write_rows
 from contrastive_text.data.files.rows import FileRows
 
+_ROWS, _SIZES, _KNOWN = "rows.arrow", "sizes", "table.json"
+"""Files of mapped rows."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Table:
     """Rows of one or several files, and how the files were understood.
 
@@ -69,10 +63,13 @@ class Table:
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
 
-    @property
-    def identity(self) -> int:
-        """A number that is the same for the same rows, wherever their files lie."""
-        return text_id(self.digest or repr(self.rows))
+    @cached_property
+    def content(self) -> str:
+        """A digest that is the same for the same rows, wherever their files lie."""
+        digest = blake2b(digest_size=16)
+        for row in () if self.digest else self.rows:  # row by row: of a million rows one text would be large
+            digest.update(repr(row).encode(errors="surrogatepass"))
+        return self.digest or digest.hexdigest()
 
     @property
     def documents(self) -> Documents:
@@ -146,25 +143,32 @@ def read_rows(
         ...     read_rows(path, reads=("anchor", "positive")).rows
         ({'anchor': 'a cat?', 'positive': 'a pet'},)
     """
-    numbers = Labels(target if "target" in reads else None, labels)
+    read_labels = Labels(target if "target" in reads else None, labels)
     form = form or FileForm()
-    if labels and numbers.is_unread and form.pair_labels not in ("positives", "hard"):
+    if labels and read_labels.target is None and form.pair_labels not in ("positives", "hard"):
         todo = "leave labels out, add one, or say what to do with pairs that do not belong together"
         raise reading_error("labels", "an objective that learns a target", str(dict(labels)), todo)
-    return _read(paths, reads, columns, numbers, split, every_label, bounds, cache_dir, form)
+    files = _files(paths, reads, columns, read_labels, split, bounds, form)
+    total = sum(map(records_of, files))
+    if total <= mapped.MAPPED_ROWS:
+        return _in_memory(files, every_label)
+    if find_spec("pyarrow") is None:
+        table = _in_memory(files, every_label)
+        said = "rows in memory: pip install 'contrastive-text[parquet]' maps so many"
+        return replace(table, understood=f"{table.understood}\n{said}")
+    key = key_of(files, (reads, files[0].columns, split, every_label, read_labels.asked, form.settings))
+    return _mapped(files, every_label, cache_folder(cache_dir, "rows"), key, total)
 
 
-def _read(
+def _files(
     paths: str | Path | Sequence[Any] | Frame,
     reads: Sequence[str],
     columns: Mapping[str, str | Sequence[str]] | None,
     labels: Labels,
     split: str | None,
-    every_label: bool,
     bounds: Bounds,
-    cache_dir: Path | None,
     form: FileForm,
-) -> Table:
+) -> list[FileRows]:
     given = {name: [value] if isinstance(value, str) else list(value) for name, value in (columns or {}).items()}
     for where, names in (("reads", reads), ("columns", given)):
         if unknown := [name for name in names if name not in ALIASES]:
@@ -175,81 +179,88 @@ def _read(
     for name, sources in given.items():
         if not sources or (len(sources) > 1 and name in ("anchor", "target", "subset")):
             raise reading_error(f"columns.{name}", "one column", str(len(sources)), "name one")
-    files = _sources(paths)
-    if not files:
+    if not isinstance(paths, Path) and not (
+        isinstance(paths, list | tuple) and any(isinstance(each, Path) for each in paths)
+    ):
+        paths = source("rows", paths)
+    each: list[Any] = [paths] if isinstance(paths, str | Path) else list(cast("Sequence[Any]", paths))
+    if not each:
         raise reading_error("paths", "at least one file", "none", "name one")
-    each = [FileRows(path, reads, given, labels, split, bounds, form) for path in files]
-    total = 0 if labels.gold else sum(map(records_of, each))
-    if total > mapped.MAPPED_ROWS and can_map():
-        key = key_of(each, (reads, given, split, every_label, labels.asked, form.settings))
-        return _mapped(each, labels, every_label, cache_folder(cache_dir, "rows"), key, total)
-    parts = [_read_file(rows) for rows in each]
-    dropped, notes = _agreed(each, [list(rows[0]) for rows, _, _ in parts])
-    negatives = negative_names(max(max(rows.negatives, default=0) for rows in each))
-    parts = [([_filled(row, dropped, negatives) for row in rows], note, sizes) for rows, note, sizes in parts]
-    notes = [*(understood for _, understood, _ in parts), *notes, *labels.check(every_label)]
-    if total > mapped.MAPPED_ROWS:
-        notes.append("rows in memory: pip install 'contrastive-text[parquet]' maps so many")
+    files = [path if isinstance(path, GivenRows) else Path(path) for path in each]
+    return [FileRows(path, reads, given, labels, split, bounds, form) for path in files]
+
+
+def _in_memory(files: Sequence[FileRows], every_label: bool) -> Table:
+    """Returns the rows of files, all with the same columns."""
+    tables: list[list[Row]] = []
+    read: list[ReadFile] = []
+    for rows in files:
+        every, documents = list[Row](), Counter[int]()
+        for _, row in rows:
+            every.append(row)
+            documents[rows.document] += 1
+        scored = rows.labels.scored(every)
+        understood = rows.understood(len(scored), unscored=len(every) - len(scored))
+        # Pairs of which some have no score are no documents.
+        sizes = list(documents.values()) if len(scored) == len(every) else [len(scored)]
+        tables.append(scored)
+        read.append(ReadFile(list(scored[0]), understood, sizes))
+    names, notes = _agreed(files, read, every_label)
+    filled = (
+        row if list(row) == names else {name: row.get(name, "") for name in names}
+        for table in tables
+        for row in table
+    )
     return Table(
-        rows=tuple(row for rows, _, _ in parts for row in rows),
-        source=tuple(str(path) for path in files),
+        rows=tuple(filled),
+        source=tuple(str(rows.path) for rows in files),
         understood="\n".join(notes),
-        files=tuple(sum(sizes) for _, _, sizes in parts),
-        sizes=tuple(size for _, _, sizes in parts for size in sizes),
+        sizes=tuple(size for each in read for size in each.sizes),
+        files=tuple(sum(each.sizes) for each in read),
     )
 
 
-def _agreed(files: Sequence[FileRows], names: Sequence[Sequence[str]]) -> tuple[set[str], list[str]]:
-    """Returns columns that aren't taken because not every file has them, and what to say of that.
+def _agreed(
+    files: Sequence[FileRows], read: Sequence[ReadFile], every_label: bool
+) -> tuple[list[str], list[str]]:
+    """Returns the columns of the rows of all files, and how the files were understood.
 
-    MultiNLI has a genre, SNLI none.
+    A column of sub-sets that only some files have is left out: MultiNLI has a genre, SNLI none.
     """
-    subset = ["subset" in each for each in names]
-    dropped = {"subset"} if any(subset) and not all(subset) and "subset" not in files[0].reads else set()
-    return dropped, ["subset left out: not every file has one"] if dropped else []
+    subset = ["subset" in each.names for each in read]
+    drops = any(subset) and not all(subset) and "subset" not in files[0].reads
+    every = dict.fromkeys(name for each in read for name in each.names if not name.startswith("negative"))
+    texts = [name for name in every if name in ("anchor", "positive")]
+    others = [name for name in every if name not in texts and not (drops and name == "subset")]
+    negatives = negative_names(max(max(rows.negatives, default=0) for rows in files))
+    notes = ["subset left out: not every file has one"] if drops else []
+    understood = [*(each.understood for each in read), *notes, *files[0].labels.check(every_label)]
+    return [*texts, *negatives, *others], understood
 
 
-def _mapped(
-    files: Sequence[FileRows], labels: Labels, every_label: bool, folder: Path, key: str, total: int
-) -> Table:
+def _mapped(files: Sequence[FileRows], every_label: bool, folder: Path, key: str, total: int) -> Table:
     """Returns the rows of files from the cache, where they are written first if they aren't there."""
 
     def make(entry: Path) -> None:
-        writer = RowWriter(entry / ROWS, total)
-        written = [writer.file(rows) for rows in files]
-        dropped, notes = _agreed(files, [each.names for each in written])
-        known = {
-            "names": _with_negatives(
-                [name for name in written[0].names if name not in dropped],
-                negative_names(max(max(rows.negatives, default=0) for rows in files)),
-            ),
-            "understood": [*(each.understood for each in written), *notes, *labels.check(every_label)],
-            "files": [sum(each.sizes) for each in written],
-            "digest": writer.end(),
-        }
-        np.array([size for each in written for size in each.sizes], np.int64).tofile(entry / SIZES)
-        (entry / KNOWN).write_text(json.dumps(known), encoding="utf-8")
+        read, digest = write_rows(entry / _ROWS, files, total)
+        names, understood = _agreed(files, read, every_label)
+        sizes = [size for each in read for size in each.sizes]
+        counts = [sum(each.sizes) for each in read]
+        known = {"names": names, "understood": understood, "files": counts, "digest": digest}
+        np.array(sizes, np.int64).tofile(entry / _SIZES)
+        (entry / _KNOWN).write_text(json.dumps(known), encoding="utf-8")
 
-    entry, _ = cached(folder, key, "rows", (ROWS, SIZES, KNOWN), make)
-    known = json.loads((entry / KNOWN).read_text(encoding="utf-8"))
+    entry, _ = cached(folder, key, "rows", (_ROWS, _SIZES, _KNOWN), make)
+    known = json.loads((entry / _KNOWN).read_text(encoding="utf-8"))
     said = f"more than {mapped.MAPPED_ROWS:,} rows: mapped from {entry}; a vocabulary is learned from a sample"
     return Table(
-        rows=ArrowRows(entry / ROWS, known["names"]),
+        rows=ArrowRows(entry / _ROWS, known["names"]),
         source=tuple(str(rows.path) for rows in files),
         understood="\n".join([*known["understood"], said]),
+        sizes=np.fromfile(entry / _SIZES, np.int64).tolist(),
         files=tuple(known["files"]),
-        sizes=np.fromfile(entry / SIZES, np.int64).tolist(),
         digest=known["digest"],
     )
-
-
-def _sources(given: Any) -> list[Path | GivenRows]:  # Any: names of files, or rows
-    if not isinstance(given, str | Path) and not (
-        isinstance(given, list | tuple) and any(isinstance(each, Path) for each in given)
-    ):
-        given = source("rows", given)
-    each = [given] if isinstance(given, str | Path) else given
-    return [path if isinstance(path, GivenRows) else Path(path) for path in each]
 
 
 def read_pairs(
@@ -272,34 +283,9 @@ def read_pairs(
         ...     len(read_pairs(path))
         1
     """
-    reads = ("anchor", "positive", "target")
-    return _read(paths, reads, columns, Labels(None, gold=True), split, True, bounds, None, form or FileForm())
-
-
-def _read_file(rows: FileRows) -> tuple[list[Row], str, list[int]]:
-    """Returns the rows of a file, at least one, all of the same columns, how it was understood, and its sizes."""
-    every, documents = [], Counter[int]()
-    for _, row in rows:
-        every.append(row)
-        documents[rows.document] += 1
-    scored = rows.labels.scored(every)
-    understood = rows.understood(len(scored), unscored=len(every) - len(scored))
-    # Pairs of which some have no score are no documents.
-    return scored, understood, list(documents.values()) if len(scored) == len(every) else [len(scored)]
-
-
-def _with_negatives(names: Sequence[str], negatives: Sequence[str]) -> list[str]:
-    """Returns the columns of a row with those of all hard negatives, after the texts that they belong to."""
-    others = [name for name in names if not name.startswith("negative")]
-    texts = [name for name in others if name in ("anchor", "positive")]
-    return [*texts, *negatives, *(name for name in others if name not in texts)]
-
-
-def _filled(row: Row, dropped: Collection[str], negatives: Sequence[str]) -> Row:
-    """Returns a row without dropped columns, and with an empty text for each hard negative that it lacks."""
-    if not dropped and all(name in row for name in negatives):
-        return row
-    return {name: row.get(name, "") for name in _with_negatives(list(row), negatives) if name not in dropped}
+    reads, labels = ("anchor", "positive", "target"), Labels(None, gold=True)
+    files = _files(paths, reads, columns, labels, split, bounds, form or FileForm())
+    return _in_memory(files, every_label=True)
 
 
 class Repeat(NamedTuple):
@@ -377,7 +363,7 @@ class TextStream:
         self.distinct = distinct
         self.split = split
         self.bounds = bounds
-        self.form = form
+        self.form = form or FileForm()
         self.summary: Summary | None = None
 
     def __iter__(self) -> Iterator[str]:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from contrastive_text.core.storage.text_files import USUAL, Bounds, is_blank
 from contrastive_text.data.files.columns import (
     PAIR,
+    Labels,
+    PairLabels,
+    choose_pairs,
     choose_split,
+    label_of,
     named_content,
     negative_names,
     plain,
     plan_columns,
-    split_place,
 )
 from contrastive_text.data.files.formats import (
     Cells,
@@ -29,13 +33,13 @@ from contrastive_text.data.files.formats import (
 )
 from contrastive_text.data.files.frames import PREFIX, hub_content
 from contrastive_text.data.files.given import GivenRows, is_unread, missing_rows
-from contrastive_text.data.files.labels import Labels, PairLabels, check_pair_labels, find_pair_labels
 from contrastive_text.data.files.parsing import BINARY, documents, is_folder, parse, suffix_of
 
 _NAMED = 24
 """Ignored columns that are named; objects of differing keys can have thousands."""
 
 
+@dataclass(eq=False)
 class FileRows:
     r"""The rows of a file, a folder of documents, a data set of the hub, or from Python, for one loop over them.
 
@@ -50,7 +54,7 @@ class FileRows:
         labels: Reads the cells of a label's column.
         split: Rows to read of a file that has several splits, as for ``read_rows``.
         bounds: How large a line of a file may be.
-        form: Separator, header and labels of pairs, where the file leaves them open; None for what it says.
+        form: Separator, header and labels of pairs, where the file leaves them open.
 
     Attributes:
         negatives: Number of hard negatives -> the rows that had as many, after a loop.
@@ -72,34 +76,25 @@ class FileRows:
         'pairs.tsv: query, answer -> text (2 rows a line); 2 rows'
     """
 
-    def __init__(
-        self,
-        path: Path | GivenRows,
-        reads: Sequence[str],
-        columns: Mapping[str, list[str]],
-        labels: Labels,
-        split: str | None = None,
-        bounds: Bounds = USUAL,
-        form: FileForm | None = None,
-    ) -> None:
-        self.path = path
-        self._where = path.name if isinstance(path, GivenRows) else str(path)
-        self.reads = reads
-        self.columns = columns
-        self.labels = labels
-        self.split = split
-        self.bounds = bounds
-        self.form = form or FileForm()
+    path: Path | GivenRows
+    reads: Sequence[str]
+    columns: Mapping[str, list[str]]
+    labels: Labels
+    split: str | None = None
+    bounds: Bounds = USUAL
+    form: FileForm = field(default_factory=FileForm)
+
+    def __post_init__(self) -> None:
+        self._where = self.path.name if isinstance(self.path, GivenRows) else str(self.path)
         self.negatives: Counter[int] = Counter()
         self.document = 0
         self._plan: Mapping[str, list[str]] = {}
         self._notes: list[str] = []  # on splits, and on what is ignored
         self._texts_a_line: set[int] = set()
         self._labelled: Counter[str] = Counter()  # rows of each label, those without a gold label too
-        self._blank = 0
-        self._empty = 0
+        self._blank = self._empty = 0
         self._known: Content | None = None
-        self._pair_labels: PairLabels | None = None
+        self._pairs: PairLabels | None = None
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, str | float]]]:
         """Yields each row with the line that its record begins on, or its document's number in a folder."""
@@ -134,8 +129,12 @@ class FileRows:
             row.update(zip(negative_names(len(negatives)), negatives, strict=True))
             if others and kept and not self._add(row, others, line, cells, rows=len(kept)):
                 continue
-            if self._pair_labels is not None and not self._add_pair_label(row, self._pair_labels, cells):
-                continue
+            if self._pairs is not None:
+                value = self._pairs.meaning[label_of(cells[self._pairs.place])]
+                if self.form.pair_labels == "hard" and value is not None:
+                    row["target"] = value
+                elif value != 1.0:
+                    continue
             if "negative" in self._plan:
                 self.negatives[len(negatives)] += len(kept)
             for text in kept:
@@ -143,14 +142,15 @@ class FileRows:
 
     def known_content(self) -> Content | None:
         """Returns what the source holds where it knows the number of its records; None for lines of text."""
-        if isinstance(self.path, GivenRows):
-            self._known = self._known or self.path.content(self.reads)
-        elif self._where.startswith(PREFIX):
-            self._known = self._known or hub_content(self._where)
-        elif is_unread(self._where):
-            raise missing_rows("data", self._where)
-        elif self.path.suffix.lower() in BINARY:
-            self._known = self._known or parse(self.path, self.bounds, self.form)
+        if self._known is None:
+            if isinstance(self.path, GivenRows):
+                self._known = self.path.content(self.reads)
+            elif self._where.startswith(PREFIX):
+                self._known = hub_content(self._where)
+            elif is_unread(self._where):
+                raise missing_rows("data", self._where)
+            elif self.path.suffix.lower() in BINARY:
+                self._known = parse(self.path, self.bounds, self.form)
         return self._known
 
     def _content(self) -> Content:
@@ -174,7 +174,8 @@ class FileRows:
     def _records(self, content: Content) -> Iterator[Record]:
         """Yields the records of one split, counts blank lines, and notes what is said of both."""
         used = {column for columns in self._plan.values() for column in columns}
-        place = split_place(content.header, used)
+        header = content.header
+        place = next((i for i, name in enumerate(header) if plain(name) == "split" and name not in used), None)
         chosen: list[str] | None = None
         self._notes = []
         if place is not None:
@@ -186,43 +187,25 @@ class FileRows:
                 if record is None or place is None or chosen is None or str(record[1][place]) in chosen:
                     yield record
 
-        self._find_pair_labels(content, used, (record[1] for record in of_split() if record is not None))
-        ignored = [name for name in content.header if name not in used]
-        if self._notes:
-            ignored = [name for name in ignored if plain(name) != "split"]
-        if self._pair_labels is not None:
-            ignored.remove(self._pair_labels.column)
-            self._notes.append(self._pair_labels.understood(str(self.form.pair_labels)))
-        self._notes += self._said_ignored(content, ignored)
+        ignored = [name for name in header if name not in used and not (self._notes and plain(name) == "split")]
+        self._pairs = None
+        if "positive" in self._plan and "target" not in self._plan and self.form.pair_labels != "all":
+            cells = (record[1] for record in of_split() if record is not None)
+            names = self.labels.names
+            self._pairs = choose_pairs(self._where, header, used, self.columns, names, cells, self.form)
+        if self._pairs is not None:
+            self.labels.seen.update(self._pairs.meaning)
+            ignored.remove(self._pairs.column)
+            self._notes.append(self._pairs.understood(str(self.form.pair_labels)))
+        more = [f"{len(ignored) - _NAMED:,} more"] if len(ignored) > _NAMED else []
+        named = listed([*map(short, ignored[:_NAMED]), *more])
+        said = counted(content.unread, "other file") if content.unread else named
+        self._notes += [*content.notes, *([f"{said} ignored"] if said else [])]
         for record in of_split():
             if record is None:
                 self._blank += 1
             else:
                 yield record
-
-    def _said_ignored(self, content: Content, ignored: Sequence[str]) -> list[str]:
-        more = [f"{len(ignored) - _NAMED:,} more"] if len(ignored) > _NAMED else []
-        named = listed([*map(short, ignored[:_NAMED]), *more])
-        said = counted(content.unread, "other file") if content.unread else named
-        return [*content.notes, *([f"{said} ignored"] if said else [])]
-
-    def _find_pair_labels(self, content: Content, used: set[str], records: Iterator[Cells]) -> None:
-        """Looks for labels of pairs that are read without a target, and checks what becomes of the pairs."""
-        self._pair_labels = None
-        if "positive" not in self._plan or "target" in self._plan or self.form.pair_labels == "all":
-            return
-        found = find_pair_labels(content.header, used, self.columns, self.labels.names, records)
-        check_pair_labels(self._where, found, self.form)
-        if found is not None and self.form.pair_labels is not None:
-            self._pair_labels = found
-            self.labels.add_pair_labels(found.meaning)
-
-    def _add_pair_label(self, row: dict[str, str | float], labels: PairLabels, cells: Cells) -> bool:
-        """Adds the label of a pair to its row where it is read; returns whether the row is taken."""
-        value = labels.read(cells)
-        if self.form.pair_labels == "hard" and value is not None:
-            row["target"] = value
-        return value == 1.0 or "target" in row
 
     def _texts(self, line: int, name: str, column: str, cell: object) -> list[str]:
         """Returns the texts of a cell, at least one: JSON's null and an empty list are an empty text."""
@@ -271,7 +254,8 @@ class FileRows:
         Raises:
             ValueError: Not one row.
         """
-        no_gold = self.labels.without_gold(self._labelled) + unscored
+        seen = self.labels.seen
+        no_gold = unscored + sum(rows for label, rows in self._labelled.items() if seen.get(label, 0.0) is None)
         blank = counted(self._blank, "empty file" if self._is_folder else "blank line")
         left_out = [
             f"{what} left out"

@@ -1,17 +1,20 @@
-"""Tables of text: ``.txt``, ``.tsv`` and ``.csv``, whose separator, quotes and header are recognized."""
+"""Text formats of tables: ``.txt``, ``.tsv``, ``.csv``, whose form is recognized, ``.jsonl`` and ``.json``."""
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.text_files import Bounds
-from contrastive_text.data.files.columns import is_known
+from contrastive_text.data.files.columns import library_name
 from contrastive_text.data.files.formats import (
     SEPARATORS,
     Content,
@@ -89,7 +92,7 @@ def _cells(line: str, separator: str) -> list[str]:
 def _are_names(cells: Sequence[str]) -> bool:
     """Whether cells are the header of a table: short, and one of them a usual name at least."""
     is_short = all(0 < len(cell) <= 40 and len(cell.split()) < _WORDS for cell in cells)
-    return len(cells) > 1 and is_short and any(map(is_known, cells))
+    return len(cells) > 1 and is_short and any(map(library_name, cells))
 
 
 def is_row(cells: Sequence[str]) -> bool:
@@ -99,7 +102,7 @@ def is_row(cells: Sequence[str]) -> bool:
         >>> is_row(["A man is eating.", "Someone eats.", "4.2"]), is_row(["frage", "antwort"])
         (True, False)
     """
-    if any(map(is_known, cells)):
+    if any(map(library_name, cells)):
         return False
     return any(
         len(cell.split()) >= _WORDS or cell.strip()[-1:] in _ENDS or _NUMBER.fullmatch(cell.strip())
@@ -250,3 +253,181 @@ def _records(where: str, lines: Rows, header: Sequence[str], skipped: int) -> It
             expected = f"{counted(len(header), 'field')} ({listed(map(short, header))})"
             todo = "look for a separator too many or too few"
             raise reading_error(f"{where}:{line}", expected, str(len(fields)), todo)
+
+
+Values = Callable[[], Iterator[tuple[int, object] | None]]
+"""Reads the value of each line, or of each element, with its number; None for a blank line."""
+_SET = "set"
+"""Key of a set of texts that all belong together, in sentence-transformers' embedding-training-data."""
+
+
+def read_jsonl(where: str, lines: Iterable[str], bounds: Bounds, form: FileForm | None) -> Content:
+    """Returns an object or an array a line."""
+    return _content(where, partial(_line_values, where, lines, bounds.depth), form)
+
+
+def read_json(where: str, lines: Iterable[str], bounds: Bounds, form: FileForm | None) -> Content:
+    """Returns an object or an array a line, or the elements of the one array that the file is."""
+    first, second = [*islice((line for line in lines if line.strip()), 2), "", ""][:2]
+    try:
+        value = json.loads(first or "{}")
+    except (ValueError, RecursionError):
+        value = None
+    is_whole = isinstance(value, list) and not second and all(isinstance(each, dict | list) for each in value)
+    if value is not None and not is_whole:
+        return read_jsonl(where, lines, bounds, form)
+
+    def elements() -> Iterator[tuple[int, object]]:
+        text, todo = "".join(lines), "write one object a line"
+        found = _parsed(where, text, bounds.depth, todo)
+        if not isinstance(found, list):
+            keys = f" with {listed(map(short, list(found)[:6]))}" if isinstance(found, dict) else ""
+            got = f"one object{keys}" if isinstance(found, dict) else short(text.strip())
+            raise reading_error(where, "an array of objects, or an object a line", got, todo)
+        yield from enumerate(found, start=1)
+
+    content = _content(where, elements, form)
+    return content._replace(notes=(*content.notes, "one JSON array"))
+
+
+def _line_values(where: str, lines: Iterable[str], depth: int) -> Iterator[tuple[int, object] | None]:
+    for number, line in numbered(where, lines):
+        if not line.strip():
+            yield None
+        else:
+            yield number, _parsed(f"{where}:{number}", line, depth, "write one object a line")
+
+
+def _content(where: str, values: Values, form: FileForm | None) -> Content:
+    """Returns the content of objects, whose names are those of all of them, or of arrays."""
+    first = next((found[1] for found in values() if found), None)
+    if isinstance(first, list):
+        return _arrays(where, values, None if form is None else form.names)
+    names = list(dict.fromkeys(key for found in _objects(where, values) if found for key in found[1]))
+    if names == [_SET]:
+        return _sets(where, values)
+
+    def records() -> Iterator[Record | None]:
+        for found in _objects(where, values):
+            yield found and (found[0], ObjectCells(names, found[1]))
+
+    return Content(names, records)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectCells:
+    """The cells of an object, None for keys of others: a list of them would grow with the keys of all objects."""
+
+    names: Sequence[str]
+    values: Mapping[str, object]
+
+    def __getitem__(self, place: int, /) -> object:
+        return self.values.get(self.names[place])
+
+
+def _objects(where: str, values: Values) -> Iterator[tuple[int, dict[str, object]] | None]:
+    for found in values():
+        if found is None:
+            yield None
+            continue
+        number, value = found
+        if not isinstance(value, dict):
+            todo = 'write {"text": ...}, one a line'
+            got = short(json.dumps(value, ensure_ascii=False))
+            raise reading_error(f"{where}:{number}", "a JSON object", got, todo)
+        yield number, value
+
+
+def _sets(where: str, values: Values) -> Content:
+    """Returns the pairs of each set: its first text with each other one."""
+
+    def records() -> Iterator[Record | None]:
+        for found in _objects(where, values):
+            if found is None:
+                yield None
+                continue
+            number, value = found
+            texts = value[_SET]
+            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+                got = short(json.dumps(texts, ensure_ascii=False))
+                raise reading_error(f"{where}:{number}", "a list of texts in set", got, "write JSON strings")
+            yield number, [texts[0] if texts else "", texts[1:]]
+
+    return Content(["anchor", "positive"], records, notes=("sets: the first text with each other one",))
+
+
+def _arrays(where: str, values: Values, names: list[str] | None) -> Content:
+    """Returns arrays as rows: given names, or anchor, positive, hard negatives and a number as the score.
+
+    Raises:
+        ValueError: Something else than an array, or arrays of differing forms.
+    """
+
+    def arrays() -> Iterator[tuple[int, list[object]] | None]:
+        for found in values():
+            if found is not None and not isinstance(found[1], list):
+                got, todo = short(json.dumps(found[1], ensure_ascii=False)), "give all lines one form"
+                raise reading_error(f"{where}:{found[0]}", "an array as in the first line", got, todo)
+            yield found  # type: ignore[misc]  # a list by now
+
+    first = next(found[1] for found in arrays() if found)
+    is_scored = names is None and len(first) > 2 and isinstance(first[-1], int | float)
+    texts = len(first) - is_scored
+    roles = ["text"] if texts == 1 else ["anchor", "positive", "negative"][: min(texts, 3)]
+    known = names or [*roles, *(["target"] if is_scored else [])]
+
+    def records() -> Iterator[Record | None]:
+        for found in arrays():
+            if found is None:
+                yield None
+                continue
+            line, value = found
+            cells = value[:-1] if is_scored else list(value)
+            if names is None and texts > 2:  # any number of hard negatives, each by itself or in a list
+                rest = [text for each in cells[2:] for text in (each if isinstance(each, list) else [each])]
+                cells = [*cells[:2], rest]
+            cells += value[-1:] if is_scored else []
+            if len(cells) != len(known) or (is_scored and not isinstance(value[-1], int | float)):
+                expected = f"{len(known)} values ({listed(known)})"
+                got = short(json.dumps(value, ensure_ascii=False))
+                raise reading_error(f"{where}:{line}", expected, got, "give all lines one form")
+            yield line, cells
+
+    return Content(known, records, notes=(f"arrays: {listed(known)}",))
+
+
+def _parsed(where: str, text: str, depth: int, todo: str) -> object:
+    """Returns the value of a JSON text whose strings can all be written as UTF-8.
+
+    Raises:
+        ValueError: No JSON, a key twice, half a surrogate pair, or too many levels.
+    """
+    if text.count("[") + text.count("{") > depth:
+        steps = ({"[": 1, "{": 1, "]": -1, "}": -1}.get(match[0], 0) for match in _BRACKETS.finditer(text))
+        deepest = max(accumulate(steps), default=0)
+        if deepest > depth:
+            expected = f"at most {depth:,} lists and objects within each other"
+            raise reading_error(where, expected, f"{deepest:,}", "flatten them, or raise the bound `depth`")
+    try:
+        value: object = json.loads(text, object_pairs_hook=_once_each)
+        if "\\u" in text:
+            # Half a surrogate pair is JSON but no text: it would fail later, where texts are hashed.
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise reading_error(where, "a JSON object", f"invalid JSON ({error})", todo) from None
+    return value
+
+
+def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Returns an object; the parser alone keeps the last of equal keys, and says nothing of it."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise InvalidValueError(f"the key {short(twice)} twice")
+    return found
+
+
+_BRACKETS = re.compile(r'[][{}]|"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?$)', re.DOTALL)
+"""A bracket, or a string, whose brackets are text.
+
+One that is never closed goes to the end: looked for from each of its quotes anew, it would take squared time."""

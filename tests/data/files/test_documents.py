@@ -66,18 +66,6 @@ def test_a_folder_below_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch:
             read()
 
 
-def test_the_documents_of_a_folder_go_by_name_however_the_disk_lists_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("10.txt", "2.txt", "a b.txt", "B.txt"):
-        write(tmp_path / name, name)
-    expected = ["10.txt", "2.txt", "B.txt", "a b.txt"]
-    listing = list(tmp_path.rglob("*"))
-    for order in (sorted(listing), sorted(listing, reverse=True)):
-        monkeypatch.setattr(Path, "rglob", lambda *_, order=order: iter(order))
-        assert texts(read_rows(tmp_path, ["text"])) == expected
-
-
 def test_a_folder_may_be_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.txt", "one")
     monkeypatch.chdir(tmp_path)

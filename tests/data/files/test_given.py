@@ -50,7 +50,7 @@ def test_every_form_gives_the_rows_of_a_file(form: str, of_file: Table) -> None:
     table = read(HAND_OVER[form]())
     assert table.rows == of_file.rows
     assert len(table) == 3
-    assert table.identity == of_file.identity
+    assert table.content == of_file.content
     said, before = (each.understood.partition(": ")[2] for each in (table, of_file))
     if form == "tuples":
         assert said.startswith("anchor -> anchor, positive -> positive (1 to 2 rows a line), target -> target: ")
@@ -99,29 +99,21 @@ def test_places_of_a_tuple_are_what_is_read(
     assert read_rows(given, reads)[0] == expected
 
 
-class Strange:
-    """What holds no rows."""
-
-    def __repr__(self) -> str:
-        return "strange"
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (iter(["a b"]), r"can be read more than once, got a list_iterator; give list\(\.\.\.\) of it"),
-        ((text for text in "ab"), r"got a generator; give list\(\.\.\.\) of it"),
-        ({"text": ["a"]}, r"expected rows, got a dict of columns; give a list of texts"),
-        (datasets.DatasetDict(dev=datasets.Dataset.from_list(ROWS)), r"of splits; .* such as data\['dev'\]"),
+        (iter(["a b"]), "rows that can be read more than once, got a list_iterator; give a list of texts"),
+        ({"text": ["a"]}, "got a dict; give a list of texts"),
+        (
+            datasets.DatasetDict(dev=datasets.Dataset.from_list(ROWS)),
+            r"a DatasetDict; .* such as data\['train'\]",
+        ),
         (datasets.Dataset.from_list([]), "expected at least one row, got an empty Dataset"),
-        (Strange(), "expected names of files, or rows, got a Strange"),
+        (5, "expected names of files, or rows that can be read more than once, got a int"),
         ([1, 2], "expected a text, a dict or a tuple in row 1, got a int"),
         ([("a", "b"), ("c",)], "expected a tuple of 2 as in row 1 in row 2, got a tuple of 1"),
         (["a b", {"text": "c"}], "expected a str as in row 1 in row 2, got a dict"),
-        (
-            ["a b", "half \ud83d"],
-            r"that UTF-8 can hold in row 2, got half a surrogate pair \(U\+D83D\) at character 6",
-        ),
+        (["a b", "half \ud83d"], r"that UTF-8 can hold in row 2, got .* can't encode character '.ud83d'"),
         (Path("texts.txt"), r"got a Path; give str\(path\)"),
     ],
     ids=lambda value: "" if isinstance(value, str) else type(value).__name__,

@@ -11,7 +11,6 @@ from contrastive_text.core.targets import NLI, Classes
 from contrastive_text.data import read_rows
 from contrastive_text.data.files.formats import FileForm
 from contrastive_text.data.files.frames import HubName, hub_name
-from contrastive_text.pairings import NLITriples
 
 datasets = pytest.importorskip("datasets")
 ALL = FileForm(pair_labels="all")
@@ -57,29 +56,6 @@ def test_classes_come_by_name_and_what_has_none_stays(snli: Path) -> None:
     )
     assert len(read_rows(f"hub:{snli}:test", ("anchor", "positive"), form=ALL)) == 1
     assert len(read_rows(f"hub:{snli}:train[:2]", ("anchor", "positive"), form=ALL)) == 2
-
-
-def test_a_data_set_joins_with_files_and_gives_triples(snli: Path, tmp_path: Path) -> None:
-    file = tmp_path / "a.tsv"
-    file.write_text("premise\thypothesis\tlabel\nq\ty\t0\nq\tn\t2\n")
-    pairing = NLITriples()
-    table = read_rows([file, f"hub:{snli}:train"], pairing.reads, target=pairing.target)
-    assert [len(rows) for rows in table.documents] == [2, 3]
-    assert pairing.arrange(table.documents)[0] == [
-        {"anchor": "q", "positive": "y", "negative": "n"},
-        {"anchor": "p", "positive": "yes", "negative": "no"},
-    ]
-
-
-def test_triples_and_lists_of_texts_are_read_as_from_files(tmp_path: Path) -> None:
-    folder = tmp_path / "triples"
-    folder.mkdir()
-    rows = {"anchor": ["a", "b"], "positive": ["p", "q"], "negative": [["n", "m"], ["o"]]}
-    datasets.Dataset.from_dict(rows).to_parquet(str(folder / "train.parquet"))
-    assert read_rows(f"hub:{folder}:train", ("anchor", "positive")).rows == (
-        {"anchor": "a", "positive": "p", "negative": "n", "negative_2": "m"},
-        {"anchor": "b", "positive": "q", "negative": "o", "negative_2": ""},
-    )
 
 
 def test_a_data_set_that_was_saved_to_disk_is_read(snli: Path, tmp_path: Path) -> None:

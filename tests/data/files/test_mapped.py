@@ -77,7 +77,7 @@ def test_mapped_rows_are_those_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert repeats(found.rows, "anchor") == repeats(held.rows, "anchor") == len(held) - 7
     again = read_rows(rows, READS, target=Classes(NLI), cache_dir=tmp_path / "cache")
     assert again.rows.path == found.rows.path
-    assert again.identity == found.identity
+    assert again.content == found.content
     assert read_rows(rows, READS[:2], cache_dir=tmp_path / "cache", form=ALL).rows.path != found.rows.path
 
 
@@ -103,8 +103,8 @@ def test_documents_are_followed_and_cleaned_where_they_are_mapped(
     assert "t 1" in cleaned[1].rows[0].values()
     # What is cleaned in the same way is known again, also after a restart; all else is told from it.
     ways = [found, *(Clean(collapse=True, lower=lower).table(found) for lower in (False, True))]
-    assert ways[1].identity == cleaned[1].identity
-    assert len({table.identity for table in ways}) == 3
+    assert ways[1].content == cleaned[1].content
+    assert len({table.content for table in ways}) == 3
     assert all(table.digest for table in ways)
 
 
@@ -144,7 +144,7 @@ def test_rows_that_cannot_be_mapped_stay_in_memory_and_say_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     lower(monkeypatch)
-    monkeypatch.setattr(readers, "can_map", lambda: False)
+    monkeypatch.setattr(readers, "find_spec", lambda _: None)
     table = read_rows(files(tmp_path), reads=("anchor", "positive"), form=ALL)
     assert isinstance(table.rows, tuple)
     assert table.understood.endswith("rows in memory: pip install 'contrastive-text[parquet]' maps so many")

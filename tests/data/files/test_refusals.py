@@ -16,12 +16,13 @@ from data_files import FORMATS, PAIR, SCORED, TEXT, refuses, write, write_rows
 from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.core.targets import NLI, Classes, Scores
 from contrastive_text.data import read_pairs, read_rows
-from contrastive_text.data.files.formats import FileForm
+from contrastive_text.data.files.formats import FileForm, options_of
+from contrastive_text.data.tasks import RUN_OPTIONS
 
 LABELLED = ("text", "target")
 YES_NO = Classes.of(2, "classes")
 TARGETS: Mapping[str, Any] = {"target": Classes(NLI)}
-RUN: Mapping[str, Any] = {"form": FileForm.of_run("data.task")}
+RUN: Mapping[str, Any] = {"form": FileForm(options=options_of(*RUN_OPTIONS, prefix="--data.task."))}
 ALL_NLI = "split\tsentence1\tsentence2\tlabel\ntrain\ta\tb\t0\ntrain\tc\td\t1\ndev\te\tf\t2\n"
 OTHERWISE = "expected lines that end in newlines"
 SCORES = "score\tsentence1\tsentence2\n"
