@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -10,11 +11,15 @@ from typing import Any
 
 import parts
 import pytest
+import reference
 import torch
 from covering import crossed
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from contrastive_text import losses
+from contrastive_text.core.similarity import unit_vectors
 from contrastive_text.losses import (
     DCL,
     DCLW,
@@ -113,6 +118,7 @@ def test_every_public_loss_has_an_entry(base: type[nn.Module], entries: dict[str
     public -= {"Loss", "SoftmaxLoss", "BatchLoss", "ScoreLoss", "RankLoss"}
     assert public == {name.partition(",")[0] for name in entries}
     assert {type(make()).__name__ for make in entries.values()} == {name.partition(",")[0] for name in entries}
+    assert base is not Loss or entries.keys() == SLOW.keys()
 
 
 @pytest.mark.parametrize("name", [*IN_BATCH, *WHOLE_BATCH, *SCORED, *RANKED])
@@ -203,6 +209,42 @@ def assert_equal(found: list[Tensor], expected: list[Tensor]) -> None:
     for reached, wanted in zip(found, expected, strict=True):
         largest = float(wanted.abs().max()) if wanted.numel() else 0.0
         torch.testing.assert_close(reached, wanted, rtol=0, atol=EXACT * max(largest, 1))
+
+
+# Name of an in-batch loss -> its terms, spelt as loops over Python's numbers.
+SLOW: dict[str, Callable[[Triples], list[float]]] = {
+    "InfoNCE": lambda e: reference.softmax(reference.one_way(e)),
+    "InfoNCE, two-sided": lambda e: reference.softmax(reference.both_ways(e)),
+    "InfoNCE, weighed": lambda e: reference.softmax(reference.one_way(e), log_weight=0.7),
+    "InfoNCE, four directions": lambda e: reference.in_directions(e, FOUR, log_weight=0.7),
+    "InfoNCE, without queries": lambda e: reference.in_directions(e, ["query_to_doc", "doc_to_doc"]),
+    "InfoNCE, hardened": lambda e: reference.softmax(reference.both_ways(e), own_alpha=2.0, alpha=3.0),
+    "NTXent": lambda e: reference.softmax(reference.both_sides(e)),
+    "NTXent, dot products": lambda e: reference.softmax(reference.both_sides(e), t=0.8),
+    "SupCon": reference.by_class,
+    "DCL": lambda e: reference.decoupled(reference.both_sides(e)),
+    "DCL, dot products": lambda e: reference.decoupled(reference.both_sides(e), t=0.8),
+    "DCLW": lambda e: reference.decoupled(reference.both_sides(e), weights=reference.pair_weights(e)),
+    "DCLW, one side": lambda e: reference.decoupled(
+        reference.both_ways(e),
+        weights=reference.pair_weights(e),
+    ),
+    "DebiasedNTXent": lambda e: reference.debiased(reference.both_sides(e)),
+    "SigLIP": lambda e: reference.sigmoids(reference.one_way(e)),
+}
+
+
+@given(n=st.integers(1, 5), hard=st.integers(0, 2), ids=st.sampled_from([None, 2, 8]), seed=st.integers(0, 2**31))
+@in_batch
+def test_the_terms_equal_the_double_loop(name: str, n: int, hard: int, ids: int | None, seed: int) -> None:
+    every = examples(n, hard, ids, seed=seed)
+    if "dot products" in name:  # of unit vectors they are cosines
+        every = every.map(lambda each: unit_vectors(each) if each.is_floating_point() else each)
+    loss = IN_BATCH[name]().double().requires_grad_(False)
+    if isinstance(loss, SigLIP) and loss.learned is not None:  # as float64 keeps its temperature
+        loss.learned.log_scale.fill_(-math.log(0.2))
+    # Logits of at most 20 in float64, sums of some thirty terms.
+    assert terms(loss, every).tolist() == pytest.approx(SLOW[name](every), abs=1e-11, rel=1e-11)
 
 
 @pytest.mark.parametrize("hard", [0, 2])

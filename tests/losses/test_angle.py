@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.targets import Classes, Scores
 from contrastive_text.core.types import Slot
-from contrastive_text.losses import AnglE, CoSENT, NTXent, angle_similarity
+from contrastive_text.losses import AnglE, NTXent, angle_similarity
 from contrastive_text.objectives import Contrastive, Duplicates, NegativesAsHard, PairRegression, Siblings
 from contrastive_text.recipes.layers import read_recipe
 from contrastive_text.training.tasks import TaskParts
@@ -27,28 +26,6 @@ def drawn(rows: int = 6, features: int = 4, seed: int = 0) -> Tensor:
 
 
 SCORES = torch.tensor([0.2, 1.0, 0.0, 0.4, 1.0, 0.4], dtype=torch.float64)
-
-
-@pytest.fixture(scope="module")
-def pairs(methods: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    sides = [torch.tensor(methods["inputs"][name], dtype=torch.float64) for name in "AP"]
-    return torch.stack(sides, dim=1), torch.tensor(methods["inputs"]["gold_0_5"], dtype=torch.float64) / 5
-
-
-def test_angle_sim(methods: dict[str, Any], pairs: tuple[Tensor, Tensor]) -> None:
-    assert angle_similarity(*pairs[0].unbind(1)).tolist() == pytest.approx(methods["angle_sim"], abs=ROUNDING)
-
-
-@pytest.mark.parametrize(("key", "scale"), [("angle_tau20", 20), ("angle_tau1", 1)])
-def test_angle_at_two_temperatures(
-    key: str, scale: int, methods: dict[str, Any], pairs: tuple[Tensor, Tensor]
-) -> None:
-    assert float(AnglE(1 / scale)(*pairs)) == pytest.approx(methods[key], abs=ROUNDING)
-
-
-def test_cosent_tau20(methods: dict[str, Any], pairs: tuple[Tensor, Tensor]) -> None:
-    cosines = torch.cosine_similarity(*pairs[0].unbind(1))
-    assert float(CoSENT()(cosines, pairs[1])) == pytest.approx(methods["cosent_tau20"], abs=ROUNDING)
 
 
 @pytest.mark.parametrize("features", [4, 5])
@@ -76,11 +53,9 @@ def test_it_equals_sentence_transformers() -> None:
     assert float(AnglE()(rows, SCORES)) == pytest.approx(float(expected), abs=1e-11)  # exponents of 20 and more
 
 
-def test_gradient_order_scale_and_zero_vectors() -> None:
+def test_lengths_do_not_count_but_the_order_of_a_pair_does_and_a_zero_vector_has_similarity_0() -> None:
     rows, loss = drawn(), AnglE(0.5)
-    assert torch.autograd.gradcheck(lambda each: loss(each, SCORES), [drawn().requires_grad_()])
-    before, order = float(loss(rows, SCORES)), torch.tensor([4, 2, 0, 5, 1, 3])
-    assert float(loss(rows[order], SCORES[order])) == pytest.approx(before, abs=ROUNDING)
+    before = float(loss(rows, SCORES))
     scaled = rows * torch.tensor([3.0, 0.2]).reshape(1, 2, 1)
     assert float(loss(scaled, SCORES)) == pytest.approx(before, abs=ROUNDING)
     assert abs(float(loss(rows.flip(1), SCORES)) - before) > 1e-2  # x / y isn't y / x

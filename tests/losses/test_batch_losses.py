@@ -1,16 +1,14 @@
-"""Losses over the whole batch: the sheet's values, slow loops, finite differences, and what leaves them alone."""
+"""Losses over the whole batch: slow loops, duplicates, directions and memory."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from contrastive_text.core.similarity import unit_vectors
 from contrastive_text.losses import (
     AlignmentUniformity,
     BarlowTwins,
@@ -19,71 +17,12 @@ from contrastive_text.losses import (
     SIGReg,
     VICReg,
 )
-from contrastive_text.losses.batch_losses import epps_pulley, uniformity_of
+from contrastive_text.losses.batch_losses import epps_pulley
 
 ROUNDING = 1e-12
 """Float64: sums of some hundred terms of order 1."""
 
 Vectors = list[list[float]]
-
-
-@pytest.fixture(scope="module")
-def sides(methods: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    a, p = (torch.tensor(methods["inputs"][name], dtype=torch.float64) for name in "AP")
-    return a, p
-
-
-# The sheet's values
-
-UNIFORM, OFF = AlignmentUniformity(alignment_weight=0), (BarlowTwins(1), BarlowTwins(0))
-VALUES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "align_a2": AlignmentUniformity(uniformity_weight=0),
-    "uniform_t2_A": lambda a, _: UNIFORM(a, a),
-    "uniform_t2_P": lambda _, p: UNIFORM(p, p),
-    "uniform_t2_A_and_P_pooled": lambda a, p: uniformity_of(
-        unit_vectors(torch.cat([a, p])), torch.arange(8), t=2
-    ),
-    "align1_uniform1_mean_of_sides": AlignmentUniformity(),
-    "barlow_on": BarlowTwins(off_diagonal_weight=0),
-    "barlow_off": lambda a, p: OFF[0](a, p) - OFF[1](a, p),
-    "barlow_lambda0.0051": BarlowTwins(),
-    "vicreg_inv": VICReg(1, 0, 0),
-    "vicreg_std_halfsum": VICReg(0, 1, 0),
-    "vicreg_cov_sum": VICReg(0, 0, 1),
-    "vicreg_25_25_1": VICReg(),
-    "vicreg_std_on_0.3x": lambda a, p: VICReg(0, 1, 0)(0.3 * a, 0.3 * p),
-    "gor_mean_A": lambda a, _: GlobalOrthogonalRegularization(1, 0)(a, a),
-    "gor_second_A": lambda a, _: GlobalOrthogonalRegularization(0, 1)(a, a),
-    "lejepa_inv_two_views": SIGReg(weight=0),
-}
-
-
-@pytest.mark.parametrize("key", VALUES)
-def test_value_of_the_sheet(key: str, methods: dict[str, Any], sides: tuple[Tensor, Tensor]) -> None:
-    assert float(VALUES[key](*sides)) == pytest.approx(methods[key], abs=ROUNDING)
-
-
-class Along(SIGReg):
-    """Takes given directions in place of drawn ones."""
-
-    along: Tensor
-
-    def _draw(self, like: Tensor, ids: Tensor) -> Tensor:  # noqa: ARG002  # the base's signature
-        return self.along
-
-
-def test_sigreg_t3_17_of_each_side_pooled_and_as_lejepa(
-    methods: dict[str, Any], sides: tuple[Tensor, Tensor]
-) -> None:
-    along = torch.tensor(methods["sigreg_directions"], dtype=torch.float64).T
-    rows = {"A": sides[0], "P": sides[1], "pooled_AP": torch.cat(sides)}
-    for name, each in rows.items():
-        found = float(epps_pulley(each, along).mean())
-        assert found == pytest.approx(methods[f"sigreg_{name}_T3_17"], abs=ROUNDING), name
-    for form, pooled in (("pooled", True), ("mean_of_views", False)):
-        loss = Along(pooled=pooled)
-        loss.along = along
-        assert float(loss(*sides)) == pytest.approx(methods[f"lejepa_lamb0.02_{form}"], abs=ROUNDING), form
 
 
 # Slow loops

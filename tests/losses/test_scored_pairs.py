@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contrastive_text.losses import CoSENT, CosineMSE, cosent_loss
+from contrastive_text.losses import CoSENT, cosent_loss
 
 # Exponents up to 2 / 0.02 = 100 in float64, sums of at most some 40.
 ROUNDING = 1e-11
@@ -51,26 +51,6 @@ def test_cosent_equals_the_double_loop(case: tuple[list[float], list[float]], te
     expected = cosent_by_hand(cosines, scores, temperature)
     reached = CoSENT(temperature=temperature)(double(*cosines), double(*scores))
     assert float(reached) == pytest.approx(expected, abs=ROUNDING, rel=ROUNDING)
-
-
-@given(case=scored())
-def test_the_squared_error_equals_the_loop(case: tuple[list[float], list[float]]) -> None:
-    total = 0.0
-    for cosine, score in zip(*case, strict=True):
-        total += (cosine - score) ** 2
-    reached = CosineMSE()(double(*case[0]), double(*case[1]))
-    assert float(reached) == pytest.approx(total / len(case[0]), abs=1e-15, rel=ROUNDING)
-
-
-def test_cosent_of_three_pairs_by_hand() -> None:
-    # 1 > 0.5 > 0 with cosines 0.1, 0.2, 0: (0.2 - 0.1) / 0.1 = 1, (0 - 0.1) / 0.1 = -1, (0 - 0.2) / 0.1 = -2.
-    expected = math.log(1 + math.e + math.exp(-1) + math.exp(-2))
-    reached = CoSENT(temperature=0.1)(double(0.1, 0.2, 0.0), double(1.0, 0.5, 0.0))
-    assert float(reached) == pytest.approx(expected, abs=1e-12)  # float64
-
-
-def test_the_squared_error_of_two_pairs_by_hand() -> None:
-    assert float(CosineMSE()(double(-0.6, 0.5), double(0.4, 1.0))) == pytest.approx((1 + 0.25) / 2, abs=1e-15)
 
 
 def cosent_of_all_pairs(cosines: Tensor, scores: Tensor, temperature: float) -> Tensor:

@@ -11,7 +11,20 @@ import torch
 from queues import batch, value
 from torch import Tensor
 
-from contrastive_text.losses import NO_ID, Comparison, Group, InfoNCE, Loss, NTXent, SupCon, Texts
+from contrastive_text.losses import (
+    DCL,
+    DCLW,
+    NO_ID,
+    Comparison,
+    DebiasedNTXent,
+    Group,
+    InfoNCE,
+    Loss,
+    NTXent,
+    SigLIP,
+    SupCon,
+    Texts,
+)
 from contrastive_text.objectives import (
     ColumnPart,
     Contrastive,
@@ -75,7 +88,7 @@ def test_a_part_of_a_users_own_makes_columns_positives() -> None:
     assert value(own(rows.encoded)) == value(by_class(rows.encoded))
 
 
-ATTRACT = Siblings("positive")
+ATTRACT, TWO = Siblings("positive"), InfoNCE(directions=["query_to_doc", "doc_to_doc"])
 EXAMPLES = batch(3, 0, classes=True).encoded
 REFUSED: dict[str, tuple[Callable[[], object], list[str]]] = {
     "another width": (
@@ -135,15 +148,19 @@ def test_what_a_part_can_not_be_or_get_is_refused(name: str) -> None:
         ({"columns": [PositivesOnly(), SameClass(2)]}, ["reads labels", "PositivesOnly and SameClass"]),
         ({"loss": SupCon()}, ["expected SameClass", "SupCon", "Duplicates"]),
         ({"columns": [SameClass(3)]}, ["SameClass", "by classes", "InfoNCE"]),
-        (
-            {"columns": [SignedPairs()], "loss": InfoNCE(directions=["query_to_doc", "doc_to_doc"])},
-            ["SignedPairs", "maximized", "InfoNCE"],
+        *(
+            ({"columns": [SignedPairs()], "loss": loss}, ["SignedPairs", "maximized", type(loss).__name__])
+            for loss in (TWO, DCLW(), SigLIP())
         ),
         ({"loss": SupCon(), "columns": [Duplicates(), SameClass(2), Siblings()]}, ["Siblings", "SupCon"]),
         ({"loss": OneTarget(), "columns": [Duplicates(), ATTRACT]}, ["Siblings.effect", "OneTarget"]),
         ({"between": "views", "columns": [Duplicates(), ATTRACT]}, ["Siblings", "BetweenViews"]),
         ({"columns": [Duplicates(), ATTRACT, SignedPairs()]}, ["Siblings", "SignedPairs"]),
         ({"columns": [ATTRACT]}, ["Siblings", "without Duplicates"]),
+        *(
+            ({"loss": loss, "columns": [Duplicates(), ATTRACT]}, ["Siblings.effect", type(loss).__name__])
+            for loss in (DCL(), DCLW(), DebiasedNTXent(), SigLIP(), TWO, InfoNCE(in_batch_hardness=9.0))
+        ),
         ({"columns": [SignedPairs(), FalseNegatives("teacher")]}, ["FalseNegatives", "SignedPairs"]),
         (
             {"between": "views", "columns": [FalseNegatives("teacher")]},
