@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import require
 from contrastive_text.core.setting import one_thread
@@ -19,21 +18,19 @@ from contrastive_text.core.setting import one_thread
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How a classifier is trained and its penalty chosen: SentEval's parameters (Conneau and Kiela, 2018).
+    """Parameters of SentEval that train a classifier and choose its penalty (Conneau and Kiela, 2018).
 
-    ``TorchClassifier`` reads all of it, ``SklearnClassifier``, whose solution is unique, ``folds`` and ``seed``.
+    ``TorchClassifier`` reads all parameters. ``SklearnClassifier`` has a unique solution and reads ``folds`` and
+    ``seed``.
 
     Args:
-        folds: Of a cross-validation, the outer and the inner one.
-        optimizer: With its own default learning rate.
-        batch_size: Rows a step.
-        tenacity: Looks at the dev rows without a new best accuracy that are borne; the next one ends training.
-        epoch_size: Epochs between two looks.
-        max_epochs: Beyond which no look begins.
-        seed: Of folds, first weights and batches.
-
-    Raises:
-        ValueError: Less than 3 folds, with which the inner ones could lack a class, or another number below 1.
+        folds: Folds of the outer and of the inner cross-validation, at least 3.
+        optimizer: Optimizer, which has its default learning rate.
+        batch_size: Rows of a step.
+        tenacity: Evaluations on the dev rows without a new best accuracy; one more ends the training.
+        epoch_size: Epochs between two evaluations.
+        max_epochs: Epochs after which no further round begins.
+        seed: Seed of folds, initial weights and batches.
     """
 
     folds: int
@@ -43,11 +40,6 @@ class Protocol:
     epoch_size: int
     max_epochs: int = 200
     seed: int = 1111
-
-    def __post_init__(self) -> None:
-        least = {"folds": 3, "batch_size": 1, "tenacity": 0, "epoch_size": 1, "max_epochs": 1, "seed": 0}
-        for name, lowest in least.items():
-            at_least(f"Protocol.{name}", int(getattr(self, name)), lowest)
 
 
 STANDARD = Protocol(folds=10, optimizer=torch.optim.Adam, batch_size=64, tenacity=5, epoch_size=4)

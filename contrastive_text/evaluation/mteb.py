@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from contrastive_text.core.config.class_paths import resolve
+from contrastive_text.core.config.misspelt import nearest
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
 from contrastive_text.core.libraries import require
 from contrastive_text.evaluation.results import TaskScore
@@ -142,12 +142,12 @@ def find_mteb(names: Sequence[str], where: str = "--tasks") -> list[Any]:  # Any
         ValueError: No name, no such task, one that isn't of text alone, or a module that isn't trusted.
     """
     mteb = require("mteb", where=where)
-    known = {task.metadata.name: task for task in importlib.import_module("mteb.get_tasks").TASK_LIST}
+    known = {task.metadata.name for task in importlib.import_module("mteb.get_tasks").TASK_LIST}
     if not names:
         raise InvalidValueError(
             f"{where}: expected names of mteb's tasks, such as STSBenchmark, got none; name some"
         )
-    return [_text_task(_task(mteb, name, known, where), where) for name in dict.fromkeys(names)]
+    return [_task(mteb, name, known, where) for name in dict.fromkeys(names)]
 
 
 def score_mteb(
@@ -199,24 +199,18 @@ def organised_name(path: str) -> str:
     return f"{above[-1] if above and above[-1] else 'local'}/{name}"
 
 
-def _task(mteb: Any, name: str, known: dict[str, Any], where: str) -> Any:
+def _task(mteb: Any, name: str, known: Collection[str], where: str) -> Any:
     if "." in name and name not in known and not re.search(r"\.[vV]\d+$", name):  # as in STS17.v2
-        return resolve(name, mteb.AbsTask, where)()
-    try:
-        return mteb.get_task(name)  # by an earlier name of a task too
-    except KeyError:
-        lowered = {each.lower(): each for each in known}
-        near = [lowered[each] for each in get_close_matches(name.lower(), lowered, n=3)]
-        todo = f"did you mean {' or '.join(near)}?" if near else "or module.Class of your own"
-        raise InvalidValueError(f"{where}: expected a task of mteb, got {name!r}; {todo}") from None
-
-
-def _text_task(task: Any, where: str) -> Any:
+        task = resolve(name, mteb.AbsTask, where)()
+    else:
+        try:
+            task = mteb.get_task(name)  # by an earlier name of a task too
+        except KeyError:
+            todo = nearest(name, known) or "; or module.Class of your own"
+            raise InvalidValueError(f"{where}: expected a task of mteb, got {name!r}{todo}") from None
     if list(task.metadata.modalities) != ["text"]:
-        raise InvalidValueError(
-            f"{where}: expected tasks of text, got {task.metadata.name}, of {', '.join(task.metadata.modalities)}"
-            "; leave it out"
-        )
+        kinds = ", ".join(task.metadata.modalities)
+        raise InvalidValueError(f"{where}: expected tasks of text, got {name}, of {kinds}; leave it out")
     return task
 
 

@@ -88,19 +88,10 @@ def pieces(before: Sequence[int], after: Sequence[int], tokenizer: PreTrainedTok
         after: Token ids with them.
         tokenizer: What made them.
     """
-    found: list[Piece] = []
-
-    def add(kind: Kind, ids: Sequence[int]) -> None:
-        if ids:
-            found.append(Piece(kind, f"{tokenizer.decode(list(ids))}"))
-
+    spans: list[tuple[Kind, Sequence[int]]] = []
     for same, old, new in _differences(before, after):
-        if same:
-            add("kept", new)
-        else:
-            add("gone", old)
-            add("new", new)
-    return found
+        spans += [("kept", new)] if same else [("gone", old), ("new", new)]
+    return [Piece(kind, f"{tokenizer.decode(list(ids))}") for kind, ids in spans if ids]
 
 
 class AlteredRows(NamedTuple):
@@ -135,9 +126,9 @@ def altered_rows(collator: Collator, encoder: Encoder, rows: Rows, count: int) -
     keyed = [KeyedRow(epoch=0, number=i, row=rows[i], task=collator.task) for i in known]
     shown = keyed[:count]
     plain, altered = unaltered(collator)(shown), collator(shown)
-    pairs = zip(*(torch.split(batch.ids, batch.lengths.tolist()) for batch in (plain, altered)), strict=True)
     tokenizer = collator.tokenizer.tokenizer
-    texts = [pieces(before.tolist(), after.tolist(), tokenizer) for before, after in pairs]
+    pairs = zip(_ids_of(plain), _ids_of(altered), strict=True)
+    texts = [pieces(before, after, tokenizer) for before, after in pairs]
     examples = len(texts) // len(altered.slots)
     rates = [(edit.place, describe(edit.view), edit.said) for edit in edit_rates(collator, encoder, keyed)]
     return AlteredRows(
@@ -253,11 +244,10 @@ def _token_rate(old: Batch, new: Batch) -> tuple[float, str]:
         natural = torch.cat([torch.arange(length) for length in new.lengths.tolist()])
         earlier = natural if old.positions is None else old.positions
         return float((new.positions != earlier).float().mean()), "positions"
-    rows = zip(*(torch.split(part.ids, part.lengths.tolist()) for part in (old, new)), strict=True)
     changed = sum(
         max(len(gone), len(come))
-        for pair in rows
-        for same, gone, come in _differences(*(row.tolist() for row in pair))
+        for before, after in zip(_ids_of(old), _ids_of(new), strict=True)
+        for same, gone, come in _differences(before, after)
         if not same
     )
     return changed / max(len(old.ids), 1), "tokens"

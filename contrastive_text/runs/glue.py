@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.disk import replacing
@@ -30,7 +31,7 @@ class GlueTask:
 
     Args:
         name: As papers write it, and the name of its folder.
-        config: Its name on the hub, in ``nyu-mll/glue``.
+        config: Its name on the hub, in ``nyu-mll/glue``, and of its data set in a run.
         columns: Library column -> column of GLUE's own files; CoLA's, which have no header, are named here.
         hub_columns: Library column -> column on the hub.
         labels: Label of GLUE's own files -> class, in the order of the outputs, the second that of F1; none for
@@ -50,16 +51,6 @@ class GlueTask:
     header: tuple[str, ...] = ()
 
     @property
-    def key(self) -> str:
-        """The name of its data set in a run.
-
-        Example:
-            >>> GLUE["SST-2"].key
-            'sst2'
-        """
-        return self.config
-
-    @property
     def pairs(self) -> bool:
         """Whether it is of two texts."""
         return "positive" in self.columns
@@ -70,7 +61,7 @@ class GlueTask:
 
         RoBERTa's code chooses by accuracy, and by the loss on STS-B; of MNLI by all development rows together.
         """
-        return f"val/{self.key}/{self.metrics[0]}"
+        return f"val/{self.config}/{self.metrics[0]}"
 
     def options(self, files: Mapping[str, str]) -> list[str]:
         """Returns the options of ``fit`` that override the recipe ``glue``: data and objective.
@@ -83,7 +74,7 @@ class GlueTask:
         classes = {"classes": list(self.labels.values())} if self.labels else {"low": 0.0, "high": 5.0}
         objective = {
             "class_path": "TextClassification" if self.labels else "TextRegression",
-            "init_args": {"task": self.key, "head": head, **classes},
+            "init_args": {"task": self.config, "head": head, **classes},
         }
         task = {
             "train": files["train"],
@@ -91,8 +82,8 @@ class GlueTask:
             "pairing": {"class_path": "OneSequence" if self.pairs else "SameText"},
         }
         return [
-            f"--model.objectives={json.dumps({self.key: objective})}",
-            f"--data.tasks={json.dumps({self.key: task})}",
+            f"--model.objectives={json.dumps({self.config: objective})}",
+            f"--data.tasks={json.dumps({self.config: task})}",
         ]
 
 
@@ -168,14 +159,13 @@ AVERAGED = tuple(name for name in GLUE if name != "WNLI")
 """Tasks of the average: those of the tables of RoBERTa's and CLEAR's development sets."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFiles:
-    """What a task is fine-tuned and scored on.
+class TaskFiles(NamedTuple):
+    """Files on which a task is fine-tuned and scored.
 
     Args:
         paths: ``train`` and the names of the development files -> file.
-        rows: The same -> number of rows.
-        understood: A line for each file: the rows of each class, and what was left out.
+        rows: The same names -> number of rows.
+        understood: A line for each file: its rows, and the rows that were skipped.
     """
 
     paths: Mapping[str, str]
@@ -195,19 +185,17 @@ def find_tasks(data: str, names: list[str] | None = None) -> dict[str, str]:
     """
     if unknown := [name for name in names or () if name not in GLUE]:
         raise InvalidValueError(f"--tasks: expected some of {', '.join(GLUE)}, got {unknown[0]}")
-    found = {name: "" if data == HUB else _lacks(GLUE[name], Path(data)) for name in names or GLUE}
+    found = {}
+    for name in names or GLUE:
+        files = [] if data == HUB else [Path(data, name, f"{part}.tsv") for part in ("train", *GLUE[name].dev)]
+        lacking = ", ".join(file.name for file in files if not file.is_file())
+        found[name] = f"expected {lacking} in {Path(data, name)}; {_WHERE}" if lacking else ""
     if all(found.values()):
         raise InvalidValueError(
             f"--data {data}: expected a folder with tasks of GLUE such as {next(iter(found))}/train.tsv, got "
             f"none of {', '.join(found)}; {_WHERE}"
         )
     return found
-
-
-def _lacks(task: GlueTask, folder: Path) -> str:
-    files = [folder / task.name / f"{name}.tsv" for name in ("train", *task.dev)]
-    lacking = ", ".join(file.name for file in files if not file.is_file())
-    return f"expected {lacking} in {folder / task.name}; {_WHERE}" if lacking else ""
 
 
 def write_task(task: GlueTask, data: str, folder: Path) -> TaskFiles:
@@ -339,7 +327,7 @@ class Finetuned:
         chosen = self.table.figures(run)
         files = self.task.dev if len(self.task.dev) > 1 else ("",)
         names = [f"{metric}/{file}".rstrip("/") for metric in self.task.metrics for file in files]
-        return {name: chosen[f"val/{self.task.key}/{name}"] for name in names}
+        return {name: chosen[f"val/{self.task.config}/{name}"] for name in names}
 
     def _score(self, run: SweepRun) -> float:
         return statistics.fmean(self.figures(run).values())

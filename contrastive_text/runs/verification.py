@@ -1,13 +1,13 @@
-"""Check of every byte of the files that the library wrote, against the digests that were written with them."""
+"""Verification of files: compares every byte with the digests that the library wrote."""
 
 from __future__ import annotations
 
 import errno
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from contrastive_text.core.errors import ContrastiveTextError, DiskError, MissingFileError
 from contrastive_text.core.storage.checkpoints import verify_checkpoint
@@ -18,19 +18,19 @@ from contrastive_text.evaluation.cached import is_changed, is_kept
 from contrastive_text.inference.vector_files import VectorRecord
 from contrastive_text.inference.vector_files.files import UNFINISHED, record_of
 
+_T = TypeVar("_T")
 _ANEW = "have it made anew"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What is known of a file.
+class Found(NamedTuple):
+    """Result of the check of a file.
 
     Args:
         path: The file.
-        damage: What is wrong with it; None where nothing is.
-        known: Whether anything was written that vouches for its bytes.
-        every_byte: Whether a SHA-256 covers every byte. A checkpoint has the checksums of its archive, but
-            none of the directory of the archive.
+        damage: Description of the damage; None if there is none.
+        known: Whether a digest of this library covers the file.
+        every_byte: Whether a SHA-256 covers every byte. A checkpoint has the checksums of its archive, but no
+            checksum of the archive's directory.
     """
 
     path: Path
@@ -39,33 +39,19 @@ class Found:
     every_byte: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Something that the library writes, and how all of its bytes are checked.
-
-    Args:
-        is_it: Tells whether a file or a folder is one.
-        check: Gives what is known of its files, the file itself or those in the folder; files of a folder that it
-            leaves out are looked at on their own.
-    """
-
-    is_it: Callable[[Path], bool]
-    check: Callable[[Path], Iterator[Found]]
-
-
 def verify(path: Path) -> Iterator[Found]:
-    """Reads all bytes of a file, or of all files below a folder, and gives what is known of each.
+    """Reads all bytes of a file, or of all files below a folder, and compares them with their digests.
 
-    Known are folders with a manifest (saved models, exports to ONNX, kept tokens), checkpoints, vectors and
-    indexes with their record, unfinished vectors up to their last saved block and kept vectors of
-    evaluations. Links to folders are not followed, and what is being written, or was when
-    its process was killed, is left out. What can't be read is damaged.
+    Files with a digest are folders with a manifest (saved models, exports to ONNX, saved tokens), checkpoints,
+    vectors and indexes with their record, unfinished vectors up to their last saved block, and cached vectors of
+    evaluations. Links to folders are not followed. Temporary files of a running or killed process are skipped. A
+    file that can't be read is damaged.
 
     Args:
-        path: A model, a checkpoint, a run's folder, or any folder that holds some.
+        path: A model, a checkpoint, a run's folder, or any folder that contains some.
 
     Raises:
-        FileNotFoundError: There is nothing.
+        FileNotFoundError: The path doesn't exist.
         OSError: The path can't be looked at.
     """
     try:
@@ -88,11 +74,12 @@ def verify(path: Path) -> Iterator[Found]:
 
 
 def _looked_at(path: Path, left: list[Path]) -> Iterator[Found]:
-    """Yields what is known of a file, or of those of a folder that are one thing; the others go onto ``left``."""
+    """Yields the results for a file or a model's folder; adds the content of a folder to ``left``."""
     try:
-        for kind in KINDS:
-            if kind.is_it(path):
-                yield from kind.check(path)
+        if (path / MANIFEST).is_file():
+            yield from _in_manifest(path)
+        elif path.is_file():
+            yield from _in_file(path)
         if not path.is_dir():
             yield Found(path, known=False)  # unless something is known of it
             return
@@ -106,15 +93,14 @@ def _is_left_out(path: Path) -> bool:
     return linked or fnmatch(path.name, TEMPORARIES)
 
 
-def _damage_of(path: Path, read: Callable[[], object]) -> str | None:
-    """Says what a reader that checks what it reads has against a file; None where nothing."""
+def _read(path: Path, read: Callable[[], _T]) -> tuple[_T | None, str | None]:
+    """Returns the result of a reader that checks its input, or None and a description of the damage."""
     try:
-        read()
+        return read(), None
     except ContrastiveTextError as error:
-        return str(error).removeprefix(f"{path}: ")
+        return None, str(error).removeprefix(f"{path}: ")
     except OSError as error:
-        return _unread(error)
-    return None
+        return None, _unread(error)
 
 
 def _unread(error: OSError) -> str:
@@ -122,20 +108,30 @@ def _unread(error: OSError) -> str:
 
 
 def _in_manifest(folder: Path) -> Iterator[Found]:
-    place, read = folder / MANIFEST, list[Manifest | None]()
-    yield Found(place, damage=_damage_of(place, lambda: read.append(Manifest.read(folder))))
-    for name, digest in read[0].files.items() if read and read[0] is not None else ():
-        yield Found(folder / name, damage=digest.damage(folder / name))
+    place = folder / MANIFEST
+    manifest, damage = _read(place, lambda: Manifest.read(folder))
+    yield Found(place, damage)
+    for name, digest in manifest.files.items() if manifest else ():
+        yield Found(folder / name, digest.damage(folder / name))
 
 
-def _in_checkpoint(path: Path) -> Iterator[Found]:
-    yield Found(path, damage=_damage_of(path, lambda: verify_checkpoint(path)), every_byte=False)
+def _in_file(path: Path) -> Iterator[Found]:
+    if path.suffix == ".ckpt":
+        _, damage = _read(path, lambda: verify_checkpoint(path))
+        yield Found(path, damage, every_byte=False)
+    if _has_record(path):
+        place = record_of(path)
+        record, damage = _read(place, lambda: VectorRecord.read(path, _ANEW))
+        yield Found(place, damage)
+        for file, digest in record.digests(path).items() if record else ():
+            grows = path.suffix == UNFINISHED and file == path
+            yield Found(file, digest.damage(file, grows=grows))
+    if is_kept(path):
+        yield Found(path, "changed bytes" if is_changed(path) else None)
 
 
 def _has_record(path: Path) -> bool:
     """Returns whether the record of vectors is next to a file. One byte of the record may be wrong."""
-    if not path.is_file():
-        return False
     place = record_of(path)
     if not place.is_file() or place.stat().st_size > MOST_BYTES:
         return False
@@ -144,24 +140,3 @@ def _has_record(path: Path) -> bool:
     except OSError:
         return True
     return b'"made_of"' in content or b'"vectors"' in content
-
-
-def _in_vectors(path: Path) -> Iterator[Found]:
-    place, read = record_of(path), list[VectorRecord]()
-    yield Found(place, damage=_damage_of(place, lambda: read.append(VectorRecord.read(path, _ANEW))))
-    for file, digest in read[0].digests(path).items() if read else ():
-        grows = path.suffix == UNFINISHED and file == path
-        yield Found(file, damage=digest.damage(file, grows=grows))
-
-
-def _in_cache(path: Path) -> Iterator[Found]:
-    yield Found(path, damage="changed bytes" if is_changed(path) else None)
-
-
-KINDS = (
-    Kind(is_it=lambda path: (path / MANIFEST).is_file(), check=_in_manifest),
-    Kind(is_it=lambda path: path.suffix == ".ckpt" and path.is_file(), check=_in_checkpoint),
-    Kind(is_it=_has_record, check=_in_vectors),
-    Kind(is_it=lambda path: is_kept(path) and path.is_file(), check=_in_cache),
-)
-"""All that can be verified."""

@@ -82,7 +82,7 @@ def test_the_hub_s_copies_have_the_same_classes(tmp_path: Path, monkeypatch: pyt
 
 def finetuned(name: str, *figures: dict[str, float]) -> Finetuned:
     cell = Cell(("1e-5", "16"))
-    key = GLUE[name].key
+    key = GLUE[name].config
     validations = [{f"val/{key}/{metric}": value for metric, value in each.items()} for each in figures]
     runs = [SweepRun(cell.labels, seed, validations=[each]) for seed, each in enumerate(validations)]
     return Finetuned(GLUE[name], 10, SweepTable(["lr"], [cell], runs, range(len(runs)), GLUE[name].select))

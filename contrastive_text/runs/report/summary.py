@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from contrastive_text.core.config.specs import describe_spec
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.metrics import PairedBootstrap, paired_bootstrap_spearman
@@ -174,14 +175,14 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:  # Any:
 
     Example:
         >>> flat({"data": {"train": "a.txt", "columns": None}, "views": [{"class_path": "a.Crop"}]})
-        {'data.train': 'a.txt', 'views': 'Crop()'}
+        {'data.train': 'a.txt', 'views': '[Crop()]'}
     """
     named: dict[str, str] = {}
     for name, value in config.items():
         if isinstance(value, Mapping) and value:
             named |= flat(value, f"{prefix}{name}.")
         elif value is not None:
-            named[f"{prefix}{name}"] = _as_text(value)
+            named[f"{prefix}{name}"] = value if isinstance(value, str) else describe_spec(value)
     return named
 
 
@@ -213,15 +214,6 @@ def _interval(difference: PairedBootstrap) -> str:
 
 def _file_name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
-
-
-def _as_text(value: Any) -> str:  # Any: what YAML can hold
-    if isinstance(value, list):
-        return ", ".join(map(_as_text, value))
-    if isinstance(value, Mapping) and "class_path" in value:
-        arguments = [f"{name}={_as_text(part)}" for name, part in (value.get("init_args") or {}).items()]
-        return f"{_class(value)}({', '.join(arguments)})"
-    return str(value)
 
 
 def _class(part: Any) -> str:  # Any: a part of a configuration, a class path or a dictionary around one

@@ -90,4 +90,4 @@ def test_a_configuration_is_flat_with_parts_as_calls() -> None:
         "data": {"train": "a.txt", "columns": None, "tasks": {}},
         "views": {"anchor": [{"class_path": "x.Crop", "init_args": {"rate": 0.5}}, {"class_path": "x.Mask"}]},
     }
-    assert flat(config) == {"data.train": "a.txt", "data.tasks": "{}", "views.anchor": "Crop(rate=0.5), Mask()"}
+    assert flat(config) == {"data.train": "a.txt", "data.tasks": "{}", "views.anchor": "[Crop(rate=0.5), Mask()]"}
