@@ -1,20 +1,15 @@
 """Vectors that many tasks share: encoded once, kept by model and text, never another model's."""
 
-import os
-import platform
-import random
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tiny
 import torch
 from covering import rest_slow
-from safetensors.numpy import load_file, save_file
+from parts import check_refused
 
 from contrastive_text import SentenceEncoder
-from contrastive_text.core.storage import disk
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.poolers import CLSPooler, MeanPooler
@@ -75,23 +70,10 @@ def test_another_model_never_gets_the_vectors(bert: str, tmp_path: Path, change:
     assert embed.encoded == len(tiny.TEXTS)
 
 
-def test_the_identity_outlives_saving_and_encoding(bert: str, tmp_path: Path) -> None:
-    saved = model(bert)
-    before = saved.identity
-    saved.encode(tiny.TEXTS)
-    saved.save_pretrained(tmp_path / "model")
-    assert saved.identity == before
-    assert SentenceEncoder.from_pretrained(tmp_path / "model", device="cpu").identity == before
-
-
-def zero_half(path: Path) -> None:
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2] + bytes(len(content) - len(content) // 2))
-
-
-def of_few_features(path: Path) -> None:
-    keys = load_file(path)["keys"]
-    save_file({"keys": keys, "vectors": np.ones((len(keys), 7), np.float32)}, path, {"truncated": "0"})
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 def of_another_model(path: Path) -> None:
@@ -105,8 +87,7 @@ def of_another_model(path: Path) -> None:
 
 
 DAMAGES: tuple[Callable[[Path], object], ...] = (
-    zero_half,
-    of_few_features,
+    flip_a_bit,
     of_another_model,
     lambda path: path.write_bytes(path.read_bytes()[:-100]),
     lambda path: path.write_bytes(b""),
@@ -130,45 +111,6 @@ def test_a_damaged_file_is_told_of_and_made_anew(
     assert again.encoded == 0
 
 
-def test_every_changed_byte_is_found(bert: str, tmp_path: Path) -> None:
-    loaded = model(bert)
-    CachedEncoder(loaded, tmp_path)(tiny.TEXTS)
-    (file,) = tmp_path.rglob("*.safetensors")
-    whole, draw = file.read_bytes(), random.Random(5)
-    for _ in range(100):
-        changed = bytearray(whole)
-        changed[draw.randrange(len(whole))] ^= draw.randrange(1, 256)
-        file.write_bytes(changed)
-        with pytest.warns(UserWarning, match="damaged"):
-            CachedEncoder(loaded, tmp_path)
-        assert not file.exists()
-
-
-def test_a_kill_at_any_step_leaves_a_whole_file_or_none(
-    bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded = model(bert)
-    for step in ("fsync", "replace"):
-        with monkeypatch.context() as patched:
-            patched.setattr(os, step, stopped)
-            with pytest.raises(KeyboardInterrupt):
-                CachedEncoder(loaded, tmp_path)(tiny.TEXTS)
-        assert not list(tmp_path.rglob("*.safetensors"))
-    left = (
-        tmp_path
-        / loaded.identity
-        / f".contrastive-text.{platform.node()}.{disk._process_space()}.{os.getpid()}.ab.tmp"
-    )
-    left.write_text("half")  # as a process that is killed leaves it
-    CachedEncoder(loaded, tmp_path)(tiny.TEXTS)
-    assert not left.exists()
-    assert CachedEncoder(loaded, tmp_path)(tiny.TEXTS).shape == (len(tiny.TEXTS), 16)
-
-
-def stopped(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 def test_texts_that_earlier_runs_have_cut_are_counted(bert: str, tmp_path: Path) -> None:
     long, longer = (f"{20 * 'the old bird sings '}{number}" for number in ("one", "two"))
     first = CachedEncoder(model(bert), tmp_path)
@@ -180,14 +122,17 @@ def test_texts_that_earlier_runs_have_cut_are_counted(bert: str, tmp_path: Path)
     assert (again.encoded, again.truncated, again.truncated_earlier) == (0, 0, 2)
 
 
-@pytest.mark.parametrize("inside", ["", "vectors"])
-def test_a_file_in_place_of_the_folder_is_refused_at_once(bert: str, tmp_path: Path, inside: str) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    with pytest.raises(ValueError, match="file: expected a folder for vectors, got a file; name another"):
-        CachedEncoder(model(bert), file / inside)
-
-
-def test_what_is_not_text_is_refused_with_its_place(bert: str) -> None:
-    with pytest.raises(TypeError, match="expected texts, got int at place 1"):
-        CachedEncoder(model(bert))(["a", 3])  # type: ignore[list-item]  # the error is the test
+@pytest.mark.parametrize(
+    ("folder", "texts", "error", "words"),
+    [
+        ("file", [], ValueError, ["file", "expected a folder for vectors"]),
+        ("file/vectors", [], ValueError, ["file", "expected a folder for vectors"]),
+        (None, ["a", 3], TypeError, ["expected texts", "int", "place 1"]),
+    ],
+)
+def test_a_wrong_folder_or_text_is_refused(
+    bert: str, tmp_path: Path, folder: str | None, texts: list[str], error: type[Exception], words: list[str]
+) -> None:
+    (tmp_path / "file").touch()
+    place = None if folder is None else tmp_path / folder
+    check_refused(lambda: CachedEncoder(model(bert), place)(texts), error, words)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tiny
 import torch
+from parts import check_refused
 from torch import Tensor
 
 from contrastive_text import SentenceEncoder, metrics
@@ -17,7 +17,7 @@ from contrastive_text.data import Table, read_pairs
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.diagnosis import REMOVED, Diagnosis, diagnose, frequency_bias
+from contrastive_text.evaluation.diagnosis import REMOVED, diagnose, frequency_bias
 from contrastive_text.poolers import CLSPooler, MeanPooler
 
 
@@ -86,20 +86,9 @@ def test_the_figures_are_those_of_the_metrics(bert: str, pairs: Table) -> None:
 def test_without_pairs_there_is_no_alignment_and_uniformity_is_of_the_texts(cls: SentenceEncoder) -> None:
     found = diagnose(CachedEncoder(cls), tiny.TEXTS)
     assert found.alignment is found.spearman is found.frequency is None
+    assert json.loads(json.dumps(found.to_dict())) == found.to_dict()
     expected = metrics.uniformity(torch.as_tensor(cls.encode(tiny.TEXTS))).item()
     assert found.uniformity == pytest.approx(expected, abs=1e-4)
-
-
-def test_of_a_pooler_that_takes_no_mean_there_is_no_frequency_bias(cls: SentenceEncoder, pairs: Table) -> None:
-    found = diagnose(CachedEncoder(cls), tiny.TEXTS, pairs)
-    assert found.spearman is not None
-    assert found.frequency is None
-
-
-def test_it_is_plain_data(cls: SentenceEncoder, pairs: Table) -> None:
-    found = diagnose(CachedEncoder(cls), tiny.TEXTS, pairs)
-    again = Diagnosis(**json.loads(json.dumps(found.to_dict())))
-    assert replace(again, frequency=found.frequency) == found
 
 
 def test_of_too_many_texts_some_are_drawn_by_the_seed_and_it_is_said(cls: SentenceEncoder) -> None:
@@ -185,40 +174,12 @@ def test_frequent_tokens_that_pull_the_mean_are_named(
 # What is refused
 
 
-@pytest.mark.parametrize("texts", [[], ["a bird"], ["a bird"] * 5])
-def test_fewer_than_two_different_texts_are_refused(cls: SentenceEncoder, texts: list[str]) -> None:
-    with pytest.raises(
-        ValueError, match=f"two different texts or more, got {len(set(texts))} among {len(texts)}"
-    ):
-        diagnose(CachedEncoder(cls), texts)
-
-
-def test_pairs_without_a_positive_are_refused(cls: SentenceEncoder, tmp_path: Path) -> None:
-    path = tmp_path / "pairs.tsv"
-    path.write_text("sentence1\tsentence2\tscore\na bird\ta dog\t0\na man\ta red ball\t-1\n")
-    with pytest.raises(ValueError, match=r"scores above 0.* got scores up to 0"):
-        diagnose(CachedEncoder(cls), tiny.TEXTS, read_pairs(path))
-
-
 def test_pairs_of_one_score_have_no_correlation(cls: SentenceEncoder, tmp_path: Path) -> None:
     path = tmp_path / "pairs.tsv"
     path.write_text("sentence1\tsentence2\tscore\na bird\ta dog\t1\na man\ta red ball\t1\n")
     found = diagnose(CachedEncoder(cls), tiny.TEXTS, read_pairs(path))
     assert found.alignment is not None
     assert found.spearman is found.frequency is None
-
-
-def test_a_damaged_model_is_named(bert: str) -> None:
-    model = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu")
-    with torch.no_grad():
-        next(model.parameters()).fill_(torch.nan)
-    with pytest.raises(ValueError, match=r"expected finite vectors.*weights are damaged"):
-        diagnose(CachedEncoder(model), tiny.TEXTS)
-
-
-def test_a_limit_below_two_is_refused(cls: SentenceEncoder) -> None:
-    with pytest.raises(ValueError, match=r"diagnose\.limit: expected 2 or more, got 1"):
-        diagnose(CachedEncoder(cls), tiny.TEXTS, limit=1)
 
 
 def test_pairs_have_the_prompts_of_their_columns(bert: str, pairs: Table) -> None:
@@ -233,3 +194,23 @@ def test_pairs_have_the_prompts_of_their_columns(bert: str, pairs: Table) -> Non
     )
     both = torch.cat([torch.as_tensor(u).unique(dim=0), torch.as_tensor(v).unique(dim=0)])
     assert found.uniformity == pytest.approx(float(metrics.uniformity(both)), abs=1e-4)
+
+
+ONE_SCORE = (("a bird", "a dog", 0.0), ("a man", "a red ball", -1.0))
+
+
+@pytest.mark.parametrize(
+    ("texts", "scored", "limit", "words"),
+    [
+        ([], (), 10, ["texts", "two different texts or more", "got 0 among 0"]),
+        (["a bird"] * 5, (), 10, ["texts", "got 1 among 5"]),
+        (tiny.TEXTS, ONE_SCORE, 10, ["pairs", "scores above 0", "got scores up to 0"]),
+        (tiny.TEXTS, (), 1, ["limit", "2 or more, got 1"]),
+    ],
+)
+def test_texts_and_pairs_that_cannot_be_measured_are_refused(
+    cls: SentenceEncoder, texts: list[str], scored: Sequence[tuple[str, str, float]], limit: int, words: list[str]
+) -> None:
+    rows = tuple(dict(zip(("anchor", "positive", "target"), row, strict=True)) for row in scored)
+    pairs = Table(rows, source=("made up",), understood="", sizes=(len(rows),)) if rows else None
+    check_refused(lambda: diagnose(CachedEncoder(cls), texts, pairs, limit), ValueError, words)

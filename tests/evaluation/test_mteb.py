@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from parts import check_refused
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.cli import run
@@ -113,22 +115,35 @@ def test_the_shell_prints_main_scores_and_fills_the_folder(
     assert "mteb's results are in out/results" in captured.err and "names no pooler" in captured.err
 
 
-def test_an_unknown_task_is_answered_with_near_names() -> None:
-    with pytest.raises(
-        ValueError, match=r"--tasks: expected a task of mteb, got 'stsbenchmark'; did you mean STS"
-    ):
-        find_mteb(["stsbenchmark"])
-    with pytest.raises(ValueError, match=r"got 'Touche2020Retrieval.v9'; did you mean .*Touche2020Retrieval.v3"):
-        find_mteb(["Touche2020Retrieval.v9"])  # no class of a module
-    with pytest.raises(ValueError, match=r"got 'qqqq'; or module.Class of your own"):
-        find_mteb(["qqqq"])
-    with pytest.raises(ValueError, match="expected names of mteb's tasks, such as STSBenchmark, got none"):
-        find_mteb([])
-    with pytest.raises(ValueError, match="expected tasks of text, got CIFAR10, of image"):
-        find_mteb(["CIFAR10"])
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda _: find_mteb(["stsbenchmark"]), ["--tasks", "'stsbenchmark'", "did you mean STS"]),
+        (lambda _: find_mteb(["Touche2020Retrieval.v9"]), ["did you mean Touche2020Retrieval.v3"]),  # not a class
+        (lambda _: find_mteb(["qqqq"]), ["'qqqq'", "module.Class of your own"]),
+        (lambda _: find_mteb([]), ["--tasks", "STSBenchmark", "got none"]),
+        (lambda _: find_mteb(["CIFAR10"]), ["CIFAR10", "image"]),
+        (lambda model: MTEBModel(model, "simcse"), ["organisation/name", "'simcse'"]),
+        (lambda model: MTEBModel(model, "/simcse"), ["organisation/name"]),
+        (lambda model: MTEBModel(model, "a/b/c"), ["organisation/name"]),
+        (
+            lambda model: MTEBModel(model, "mine/tiny").encode(
+                [{"image": ["?"]}], task_metadata=OF_TASK, hf_split="", hf_subset=""
+            ),
+            ["texts", "image"],
+        ),
+    ],
+)
+def test_wrong_tasks_names_and_inputs_are_refused(
+    model: SentenceEncoder, call: Callable[[SentenceEncoder], object], words: list[str]
+) -> None:
+    check_refused(lambda: call(model), ValueError, words)
+
+
+def test_tasks_are_found_once_and_untrusted_ones_are_not_imported() -> None:
+    assert [task.metadata.name for task in find_mteb(["STS12", "STS12", "SciFact"])] == ["STS12", "SciFact"]
     with pytest.raises(UntrustedError, match="nothing was imported: if you know what mine does"):
         find_mteb(["mine.Pairs"])
-    assert [task.metadata.name for task in find_mteb(["STS12", "STS12", "SciFact"])] == ["STS12", "SciFact"]
 
 
 def test_without_mteb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,14 +196,3 @@ def test_a_text_gets_the_prompt_that_mteb_names(
         batches, task_metadata=OF_TASK, hf_split="", hf_subset="", prompt_type=asked
     )
     np.testing.assert_array_equal(found, prompted.encode(FIRST[:3], prompt_name=expected))
-
-
-@pytest.mark.parametrize("name", ["simcse", "mine/", "/simcse", "a/b/c"])
-def test_a_name_that_mteb_would_refuse_is_refused_at_once(model: SentenceEncoder, name: str) -> None:
-    with pytest.raises(ValueError, match="expected organisation/name, got"):
-        MTEBModel(model, name)
-
-
-def test_inputs_without_texts_are_refused(model: SentenceEncoder) -> None:
-    with pytest.raises(ValueError, match="expected texts, got image; choose tasks of text"):
-        MTEBModel(model, "mine/tiny").encode([{"image": ["?"]}], task_metadata=OF_TASK, hf_split="", hf_subset="")

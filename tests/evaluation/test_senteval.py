@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import parts
 import pytest
-import tiny
 import torch
 from conftest import DATA, needs_data
 from senteval_files import (
@@ -24,15 +23,12 @@ from senteval_files import (
     write_tables,
 )
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import f1_score
 from sklearn.model_selection import KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from contrastive_text import SentenceEncoder
 from contrastive_text.evaluation import senteval
-from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.classifiers import (
     CLASSIFIERS,
     FAST,
@@ -40,7 +36,7 @@ from contrastive_text.evaluation.classifiers import (
     Outcome,
     SklearnClassifier,
 )
-from contrastive_text.evaluation.senteval import SIMCSE_TASKS, f1, transfer_correct, transfer_scores
+from contrastive_text.evaluation.senteval import SIMCSE_TASKS, transfer_correct, transfer_scores
 from contrastive_text.evaluation.senteval_data import (
     PROBING_TASKS,
     TRANSFER_TASKS,
@@ -48,7 +44,6 @@ from contrastive_text.evaluation.senteval_data import (
     probing_data,
     transfer_data,
 )
-from contrastive_text.poolers import MeanPooler
 
 SMALL = replace(FAST, folds=3, max_epochs=4)
 REAL = DATA / "classification"
@@ -161,15 +156,6 @@ def test_features_of_pairs_are_made_without_copies(
     assert features.nbytes <= taken < 1.01 * features.nbytes  # and some bytes for the flags of finite rows
 
 
-def test_f1_is_that_of_scikit_learn() -> None:
-    random = np.random.default_rng(0)
-    for share in (0.0, 0.3, 1.0):
-        predicted, gold = random.random((2, 50)) < [[share], [0.6]]
-        expected = 100 * f1_score(gold, predicted, zero_division=0.0)
-        assert f1(torch.from_numpy(predicted), torch.from_numpy(gold)) == pytest.approx(expected)
-    assert f1(torch.zeros(3, dtype=torch.bool), torch.zeros(3, dtype=torch.bool)) == 0.0
-
-
 def test_f1_of_mrpc_is_of_the_paraphrases(tmp_path: Path) -> None:
     write_tables(tmp_path)
     outcome = Outcome(dev=70.0, predicted=torch.tensor([1, 1, 0, 0]), gold=torch.tensor([1, 0, 0, 0]))
@@ -272,17 +258,6 @@ def test_a_broken_line_of_senteval_is_named(
     assert expected in str(said.value)
 
 
-def test_bytes_of_another_encoding_and_other_names_are_refused(tmp_path: Path) -> None:
-    write_senteval(tmp_path)
-    (tmp_path / "SST/binary/sentiment-dev").write_bytes(b"caf\xe9\t1\n")
-    with pytest.raises(ValueError, match=r"SST2: .*sentiment-dev:1: expected UTF-8, got .*0xe9"):
-        transfer_data("SST2", tmp_path)
-    with pytest.raises(FileNotFoundError, match="expected a folder of data sets, found none"):
-        transfer_data("MR", tmp_path / "elsewhere")
-    with pytest.raises(ValueError, match=r"tasks: expected MR, CR, .*, got SST3; name one of these"):
-        transfer_scores(Bag(), tmp_path, tasks=("SST3",))  # type: ignore[arg-type]  # a stand-in
-
-
 def test_vectors_with_nan_are_refused_by_task_and_text(tmp_path: Path) -> None:
     class Damaged(Bag):
         def __call__(self, given: Sequence[str]) -> Tensor:
@@ -294,26 +269,6 @@ def test_vectors_with_nan_are_refused_by_task_and_text(tmp_path: Path) -> None:
     expected = r"MR: .*mr\.tsv: expected finite vectors, got NaN or infinity in the vector of good film number 3"
     with pytest.raises(ValueError, match=expected):
         transfer_scores(Damaged(), tmp_path, SMALL)  # type: ignore[arg-type]  # a stand-in
-
-
-@pytest.mark.slow
-def test_texts_are_encoded_once_for_all_tasks_and_runs(tmp_path: Path) -> None:
-    data, cache = tmp_path / "data", tmp_path / "cache"
-    write_tables(data)
-    bert = tiny.save_bert(tmp_path / "bert", texts=("good film number", "bad fine text what is"))
-
-    def model() -> SentenceEncoder:
-        return SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu")
-
-    bag, embed = Bag(), CachedEncoder(model(), cache)
-    transfer_scores(bag, data, SMALL)  # type: ignore[arg-type]  # a stand-in
-    first = transfer_scores(embed, data, SMALL)
-    assert embed.encoded == len(bag.seen)  # distinct texts: MR, CR, SUBJ and MPQA are the same twelve here
-    assert len(bag.seen) < sum(len(side) for task in TRANSFER_TASKS for side in labelled(task, data).sides) / 2
-    transfer_scores(embed, data, SMALL, CLASSIFIERS["sklearn"])
-    again = CachedEncoder(model(), cache)
-    assert transfer_scores(again, data, SMALL) == first
-    assert (embed.encoded, again.encoded) == (len(bag.seen), 0)
 
 
 def reference(found: LabelledTexts, vectors: np.ndarray, folds: int) -> np.ndarray:
@@ -375,18 +330,13 @@ def test_the_ten_files_are_found_and_what_is_missing_is_said(tmp_path: Path) -> 
         assert all(isinstance(probing_data(task, tmp_path / folder), LabelledTexts) for task in PROBING_TASKS)
 
 
-def test_parts_are_told_apart_by_their_marks(tmp_path: Path) -> None:
-    write_probing(tmp_path / "past_present.txt", test=3)
-    found = probing_data("Tense", tmp_path)
-    assert isinstance(found, LabelledTexts)
-    assert dict(found.sizes) == {"train": 6, "dev": 3, "test": 3}
-    assert found.sides[0][6:] == ["no. 0 I saw it .", "no. 1 I see it .", "no. 2 I saw it ."] * 2
-    assert found.labels == ["PAST", "PAST", "PRES", "PRES", "PAST", "PAST", *["PAST", "PRES", "PAST"] * 2]
-
-
 @pytest.mark.parametrize("classifier", [None, SklearnClassifier()], ids=["torch", "sklearn"])
 def test_a_property_that_can_be_read_is_found(classifier: SklearnClassifier | None, tmp_path: Path) -> None:
     write_probing(tmp_path / "past_present.txt", test=20)
+    found = probing_data("Tense", tmp_path)
+    assert isinstance(found, LabelledTexts)
+    assert dict(found.sizes) == {"train": 40, "dev": 20, "test": 20}  # the parts of the file are mixed
+    assert found.sides[0][40:42] == ["no. 0 I saw it .", "no. 1 I see it ."]
     scores = transfer_scores(Reader(), tmp_path, FAST, classifier, PROBING_TASKS)  # type: ignore[arg-type]  # a stand-in
     assert [score.task for score in scores] == list(PROBING_TASKS)
     for score in scores:
@@ -396,35 +346,37 @@ def test_a_property_that_can_be_read_is_found(classifier: SklearnClassifier | No
             assert np.isnan(score.score) and score.missing
 
 
+FOUR = tuple(probing_line(part, n) for n, part in enumerate(("tr", "tr", "va", "te")))
+
+
 @pytest.mark.parametrize(
-    ("added", "expected"),
+    ("lines", "words"),
     [
-        ("xx\tPAST\ta text", r"past_present\.txt:5: expected tr, va or te, a label and a text, got xx"),
-        ("tr\ta text", r"past_present\.txt:5: expected tr, va or te, a label and a text, got tr"),
-        (
-            "te\tFUTURE\ta text",
-            r"past_present\.txt: expected a label of the training rows, PAST, PRES, got FUTURE",
-        ),
-        ("tr\t \ta text", r"past_present\.txt:5: expected a label, got none"),
+        ((*FOUR, "xx\tPAST\ta text"), ["past_present.txt:5", "tr, va or te, a label and a text", "got xx"]),
+        ((*FOUR, "tr\ta text"), ["past_present.txt:5", "got tr"]),
+        ((*FOUR, "te\tFUTURE\ta text"), ["a label of the training rows, PAST, PRES", "FUTURE"]),
+        ((*FOUR, "tr\t \ta text"), ["past_present.txt:5", "a label", "none"]),
+        ((FOUR[0], FOUR[1], FOUR[3]), ["rows in train, dev, test", "none in dev"]),
+        ((), ["rows in train, dev, test", "none in train"]),
     ],
 )
-def test_a_broken_line_is_named_with_its_task(added: str, expected: str, tmp_path: Path) -> None:
-    lines = [probing_line("tr", 0), probing_line("tr", 1), probing_line("va", 2), probing_line("te", 3), added]
-    (tmp_path / "past_present.txt").write_text("".join(f"{each}\n" for each in lines))
-    with pytest.raises(ValueError, match=f"Tense: .*{expected}"):
-        probing_data("Tense", tmp_path)
+def test_a_broken_line_or_part_is_named_with_its_task(
+    lines: Sequence[str], words: list[str], tmp_path: Path
+) -> None:
+    write(tmp_path / "past_present.txt", lines)
+    parts.check_refused(lambda: probing_data("Tense", tmp_path), ValueError, ["Tense: ", *words])
 
 
-def test_a_missing_part_two_copies_and_unknown_tasks_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "past_present.txt"
-    path.write_text("".join(f"{probing_line('tr', n)}\n{probing_line('te', n)}\n" for n in range(4)))
-    with pytest.raises(ValueError, match=r"Tense: .*txt: expected rows in train, dev, test, got none in dev"):
-        probing_data("Tense", tmp_path)
-    path.write_text("")
-    with pytest.raises(ValueError, match=r"Tense: .*txt: expected rows in train, dev, test, got none in train"):
-        probing_data("Tense", tmp_path)
-    write_probing(tmp_path / "probing" / "past_present.txt")
-    with pytest.raises(ValueError, match=r"Tense: .*expected one copy of the data"):
-        probing_data("Tense", tmp_path)
-    with pytest.raises(ValueError, match=r"tasks: expected MR, .*, Length, .*, got Mood; name one of these"):
-        transfer_scores(Reader(), tmp_path, tasks=("Mood",))  # type: ignore[arg-type]  # a stand-in
+def test_folders_tasks_and_bytes_that_are_wrong_are_refused(tmp_path: Path) -> None:
+    for name in ("past_present.txt", "probing/past_present.txt"):
+        write_probing(tmp_path / name)
+    write_senteval(tmp_path)
+    (tmp_path / "SST/binary/sentiment-dev").write_bytes(b"caf\xe9\t1\n")
+    bag = Bag()
+    for call, error, words in (
+        (lambda: probing_data("Tense", tmp_path), ValueError, ["Tense: ", "one copy of the data"]),
+        (lambda: transfer_data("SST2", tmp_path), ValueError, ["SST2: ", "sentiment-dev:1", "UTF-8", "0xe9"]),
+        (lambda: transfer_data("MR", tmp_path / "none"), FileNotFoundError, ["a folder of data sets", "none"]),
+        (lambda: transfer_scores(bag, tmp_path, tasks=("Mood",)), ValueError, ["tasks", "MR", "Length", "Mood"]),  # type: ignore[arg-type]  # a stand-in
+    ):
+        parts.check_refused(call, error, words)
