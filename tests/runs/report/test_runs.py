@@ -1,15 +1,10 @@
 from pathlib import Path
 
 import pytest
+from parts import check_refused
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.runs.report.runs import read_metrics, read_runs, run_folder
-
-
-@pytest.mark.slow
-def test_a_run_is_found_by_its_folder_and_by_the_one_around_it(trained: dict[str, Path]) -> None:
-    inner = trained["plain"] / "version_0"
-    assert run_folder(trained["plain"]) == run_folder(inner) == inner
 
 
 def test_a_run_is_read_whole(trained: dict[str, Path]) -> None:
@@ -45,19 +40,24 @@ def test_a_figure_has_the_steps_at_which_it_has_a_number(tmp_path: Path) -> None
     assert read_metrics(path)[1] is None  # an objective that this step skips
 
 
-def test_what_is_no_run_is_refused_by_name(trained: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="expected a run's folder"):
-        run_folder(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="got none of them"):
-        run_folder(tmp_path)
-    for name in ("version_0", "version_1"):
-        (tmp_path / "runs" / name / "checkpoints").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"a folder of 2 runs .*version_0, version_1"):
-        run_folder(tmp_path / "runs")
-    with pytest.raises(ValueError, match="name each once"):
-        read_runs([trained["plain"], trained["plain"] / "version_0"])
-    with pytest.raises(ValueError, match="expected 1 to 6 runs on a page, got 7"):
-        read_runs([tmp_path] * 7)
+@pytest.mark.parametrize(
+    ("paths", "error", "words"),
+    [
+        (["nowhere"], FileNotFoundError, ["a run's folder", "nowhere"]),
+        (["empty"], ValueError, ["a run's folder", "none of them"]),
+        (["two"], ValueError, ["2 runs", "version_0, version_1"]),
+        (["one", "one/version_0"], ValueError, ["name each once"]),
+        (["one"] * 7, ValueError, ["1 to 6 runs", "7"]),
+    ],
+)
+def test_folders_that_are_not_runs_are_refused(
+    tmp_path: Path, paths: list[str], error: type[Exception], words: list[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for run in ("two/version_0", "two/version_1", "one/version_0"):
+        (tmp_path / run / "checkpoints").mkdir(parents=True)
+    assert run_folder(tmp_path / "one") == run_folder(tmp_path / "one/version_0") == tmp_path / "one/version_0"
+    check_refused(lambda: read_runs([tmp_path / path for path in paths]), error, words)
 
 
 @pytest.mark.parametrize(

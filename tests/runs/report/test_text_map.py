@@ -18,14 +18,6 @@ def test_k_means_finds_the_groups_of_sklearn_if_they_are_clear() -> None:
     theirs = KMeans(3, n_init=10, random_state=0).fit_predict(points.numpy())
     assert len({*zip(groups.tolist(), theirs.tolist(), strict=True)}) == 3  # the same groups under other numbers
     assert torch.bincount(groups).tolist() == [20, 9, 5]  # by falling size
-
-
-def test_each_point_is_in_the_group_with_the_nearest_mean() -> None:
-    points = random(80, 4, seed=1)
-    groups = k_means(points, 5)
-    means = torch.stack([points[groups == group].mean(dim=0) for group in range(5)])
-    for point, group in zip(points, groups, strict=True):
-        assert int(((means - point) ** 2).sum(dim=1).argmin()) == int(group)
     assert k_means(torch.ones(4, 2), 2).tolist() == [0, 0, 0, 0]
 
 
@@ -50,8 +42,5 @@ def test_the_plane_has_the_principal_components_with_fixed_signs() -> None:
     assert share == pytest.approx(pca.explained_variance_ratio_.sum())
     mirrored, _ = principal_plane(points * torch.tensor([-1.0, 1, 1, 1, 1, 1]), like=places)
     assert torch.allclose(mirrored, places, atol=1e-4)  # as above
-
-
-def test_vectors_of_one_feature_are_on_a_line() -> None:
-    places, share = principal_plane(torch.tensor([[0.0], [1.0], [3.0]]))
-    assert places.shape == (3, 2) and share == pytest.approx(1)
+    line, share = principal_plane(torch.tensor([[0.0], [1.0], [3.0]]))
+    assert line.shape == (3, 2) and share == pytest.approx(1)
