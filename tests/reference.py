@@ -242,16 +242,6 @@ def uncorrected_adamw(
     return weight
 
 
-def slanted_triangle_of_unknown_length(
-    t: int, epochs: int, cut_fraction: float = 0.1, ratio: float = 32.0
-) -> float:
-    """DeCLUTR's factor at step t of the first epoch while the epoch's length is unknown: t is taken for it."""
-    total = epochs * t
-    cut = int(total * cut_fraction)
-    p = t / cut if t < cut else 1 - (t - cut) / (total - cut)
-    return (1 + p * (ratio - 1)) / ratio
-
-
 def split_mix(value: int) -> int:
     """One output of SplitMix64 from the state ``value`` (Steele, Lea, Flood 2014, figure 17), unsigned."""
     z = (value + 0x9E3779B97F4A7C15) & _WORD

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytorch_lightning as pl
@@ -13,9 +12,6 @@ from torch import Tensor, nn
 from contrastive_text.core.batch import Batch, Hidden
 from contrastive_text.poolers import Pooler
 from contrastive_text.training.module import ContrastiveModule
-
-# The promise in float64: max |dg| <= 1e-10 max |g|.
-PROMISE = 1e-10
 
 
 class LastToken(Pooler):
@@ -31,17 +27,12 @@ class Watch(pl.Callback):
     def __init__(self) -> None:
         self.losses: list[Tensor] = []
         self.rates: list[float] = []
-        self.modes: dict[str, set[bool]] = {"train": set(), "validation": set()}
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002  # the base's signature
         self.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
-        self.modes["train"].add(pl_module.encoder.model.training)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002  # the base's signature
         self.losses.append(outputs["loss"])
-
-    def on_validation_batch_start(self, trainer: Any, pl_module: Any, *rest: Any) -> None:  # noqa: ARG002  # the base's signature
-        self.modes["validation"].add(pl_module.encoder.model.training)
 
 
 def batches(module: ContrastiveModule, train: str, **options: Any) -> list[Batch]:
@@ -54,14 +45,3 @@ def batches(module: ContrastiveModule, train: str, **options: Any) -> list[Batch
 
 def weights_of(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in module.named_parameters()}
-
-
-def check_gradients(
-    start: Mapping[str, Tensor], end: Mapping[str, Tensor], expected: Mapping[str, Tensor]
-) -> None:
-    """Holds what a step of SGD with rate 1 took off the weights against gradients."""
-    scale = max(float(g.abs().max()) for g in expected.values())
-    assert scale > 1e-3
-    for name, g in expected.items():
-        # weights of size 1 lose 1e-16 in the subtraction, far below the promise
-        torch.testing.assert_close(start[name] - end[name], g, rtol=0, atol=PROMISE * scale, msg=name)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
-from collectives import Collectives
 from executions import CASES, Execution, batch_of, module_of, part_of
 from objective_cases import TRIPLE, Case, Known, hard
 from processes import of_two_ranks
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from contrastive_text.core.distributed import gather_sizes
 from contrastive_text.core.errors import InvalidValueError
@@ -26,6 +28,38 @@ from contrastive_text.objectives import (
     Siblings,
     WholeBatch,
 )
+
+_NAMES = {
+    "allgather_": "gather",
+    "_allgather_base_": "gather",
+    "allreduce_": "reduce",
+    "reduce_scatter_": "reduce-scatter",
+    "_reduce_scatter_base_": "reduce-scatter",
+    "broadcast_": "broadcast",
+    "barrier": "barrier",
+}
+
+
+class Collectives(TorchDispatchMode):
+    """Counts the collectives of a block by their kind, those of backward passes on a CPU too.
+
+    Args:
+        counts: How often each was called.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:  # Any: torch's
+        """Runs an operation, and counts it where ranks take part."""
+        if func.namespace == "c10d":
+            name = func._schema.name.removeprefix("c10d::")
+            self.counts[_NAMES.get(name, name)] += 1
+        return func(*args, **(kwargs or {}))
+
 
 RANKS = (8, 4)
 """Examples of each."""

@@ -31,8 +31,13 @@ from contrastive_text.recipes.layers import (
     split_variant,
 )
 from contrastive_text.training.folder_start import with_start
-from contrastive_text.training.run_parser import check_places, checkpoint_parts, importing_parts, run_parser
-from contrastive_text.training.trainer_options import answering
+from contrastive_text.training.run_parser import (
+    answering,
+    check_places,
+    checkpoint_parts,
+    importing_parts,
+    run_parser,
+)
 
 
 class _Parser(LightningArgumentParser):

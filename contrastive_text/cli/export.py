@@ -25,7 +25,7 @@ def export(options: Export) -> None:
     """Saves the model of a checkpoint as a folder, as ``fit`` does with the best one at its end."""
     from contrastive_text.core.storage.checkpoints import best_checkpoint
     from contrastive_text.core.storage.disk import alone_with
-    from contrastive_text.training.model_card import add_card
+    from contrastive_text.training.callbacks.export_model import add_card
     from contrastive_text.training.module import ContrastiveModule
 
     with alone_with(options.output):

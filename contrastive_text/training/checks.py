@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.strategies import DDPStrategy, SingleDeviceStrategy
-from pytorch_lightning.utilities import rank_zero_warn
 
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import generator
-from contrastive_text.core.setting import SETTING, current_setting, other_setting
-from contrastive_text.core.storage.checkpoints import check_resumable
 from contrastive_text.data import TextDataModule
 from contrastive_text.data.collator import example_slots
 from contrastive_text.data.datamodule import check_own_batches
-from contrastive_text.data.preparation import TrainingData
-from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.tasks import ONLY, option_place
 from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder, check_template_bias
@@ -58,32 +52,39 @@ def check_names(objectives: Iterable[str]) -> None:
             )
 
 
-def _check_head_and_weights(
-    head: Head | None, weights: Mapping[str, float], objectives: Mapping[str, Objective]
-) -> None:
-    if head is not None and head.train_only:
-        raise InvalidValueError(
-            f"model.head: expected a head with train_only: false, got {type(head).__name__} with true; "
-            "a head that only training sees belongs to its objective: set head there"
-        )
-    if not any(weights.values()):
-        raise InvalidValueError("model.weights: expected one above 0 or more, got none: nothing would be trained")
-    for name, weight in weights.items():
-        if name not in objectives or weight < 0:
-            raise InvalidValueError(
-                f"model.weights.{name}: expected a weight of 0 or more for one of the objectives "
-                f"{', '.join(objectives)}, got {name}: {weight}"
-            )
+def _refuse(*rows: tuple[object, str]) -> None:
+    """Raises a ValueError with the message of the first row whose condition holds."""
+    for is_refused, message in rows:
+        if is_refused:
+            raise InvalidValueError(message)
 
 
 def check_parts(encoder: Encoder, head: Head | None, weights: Mapping[str, float], by_task: TaskParts) -> None:
     """Checks that parts go together: a head that is kept, views with a place, objectives with something to read.
 
     Raises:
-        ValueError: The first one that doesn't, with its place in the configuration.
+        ValueError: The first part that doesn't, with its place in the configuration.
     """
     objectives = by_task.objectives(None)
-    _check_head_and_weights(head, weights, objectives)
+    _refuse(
+        (
+            head is not None and head.train_only,
+            f"model.head: expected a head with train_only: false, got {type(head).__name__} with true; "
+            "a head that only training sees belongs to its objective: set head there",
+        ),
+        (
+            not any(weights.values()),
+            f"model.weights: expected a weight above 0, got {dict(weights)}: nothing would be trained; set one",
+        ),
+        *(
+            (
+                name not in objectives or weight < 0,
+                f"model.weights.{name}: expected a weight of 0 or more for one of the objectives "
+                f"{', '.join(objectives)}, got {name}: {weight}",
+            )
+            for name, weight in weights.items()
+        ),
+    )
     others = {name: part for name, part in objectives.items() if part.task not in by_task.own_plans}
     for task in dict.fromkeys(part.task for part in others.values()) or [None]:
         of_task = {name: part for name, part in others.items() if part.task in (None, task)}
@@ -94,80 +95,72 @@ def check_parts(encoder: Encoder, head: Head | None, weights: Mapping[str, float
 
 
 def _check_plan(where: str, encoder: Encoder, plan: ViewPlan, objectives: Mapping[str, Objective]) -> None:
+    """Checks that the encoder has a place for each view, and that objectives read what views make."""
     for place, view in plan.views_with_places():
-        _check_effect(f"{where}{place}", view, encoder)
+        _check_view(f"{where}{place}", view, encoder)
         if isinstance(view, GradientView):
-            _check_gradient(f"{where}{place}", view, plan, list(objectives))
-    _check_original(plan, objectives)
-    _check_tokens_read(plan, objectives)
-    hides = any(isinstance(view, TokenView) and view.sets_labels for _, view in plan.views_with_places())
-    for name, objective in objectives.items():
-        if objective.needs_token_logits and not hides:
-            raise InvalidValueError(
-                f"model.objectives.{name}: expected a view that hides tokens for {type(objective).__name__}, got "
-                "none; put MaskTokens on anchor or original under model.views"
-            )
-
-
-def _check_tokens_read(plan: ViewPlan, objectives: Mapping[str, Objective]) -> None:
-    """Checks that no view hides tokens of a role whose tokens an objective reads."""
-    for name, objective in objectives.items():
-        hidden = [
-            chain for chain in plan.chains if role_of(chain) in objective.reads_tokens and plan.hides(chain)
-        ]
-        if hidden:
-            raise InvalidValueError(
-                f"model.views.{hidden[0]}: expected no hidden tokens where {name} "
-                f"({type(objective).__name__}) reads them, got a view that hides some; hide them on another role"
-            )
-
-
-def _check_original(plan: ViewPlan, objectives: Mapping[str, Objective]) -> None:
-    """Checks that something reads the copy that takes part in no comparison, where it has a chain."""
-    chain = plan.chains.get("original", ())
-    hides = any(isinstance(view, TokenView) and view.sets_labels for view in chain)
-    parts = objectives.values()
-    predicted = hides and any(part.needs_token_logits for part in parts)
-    read = any("original" in (*part.reads, *part.takes, *part.reads_tokens) for part in parts)
-    if chain and not predicted and not read:
-        raise InvalidValueError(
+            _check_gradient_view(f"{where}{place}", view, plan, list(objectives))
+    hiding = {role_of(chain) for chain in plan.chains if plan.hides(chain)}
+    predict = any(part.needs_token_logits for part in objectives.values())
+    read = any("original" in (*part.reads, *part.takes, *part.reads_tokens) for part in objectives.values())
+    _refuse(
+        (
+            plan.chains.get("original") and not (predict and "original" in hiding) and not read,
             f"model.views.original: expected an objective that reads the original, got {', '.join(objectives)}; "
-            "put MaskTokens there with MaskedLM among the objectives, or drop the chain"
+            "put MaskTokens there with MaskedLM among the objectives, or drop the chain",
+        ),
+    )
+    for name, part in objectives.items():
+        kind, hidden = type(part).__name__, [role for role in part.reads_tokens if role in hiding]
+        _refuse(
+            (
+                hidden,
+                f"model.views.{', '.join(hidden)}: expected no hidden tokens where {name} ({kind}) reads them, "
+                "got a view that hides some; hide them on another role",
+            ),
+            (
+                part.needs_token_logits and not hiding,
+                f"model.objectives.{name}: expected a view that hides tokens for {kind}, got none; put "
+                "MaskTokens on anchor or original under model.views",
+            ),
         )
 
 
-def _check_effect(place: str, view: View, encoder: Encoder) -> None:
+def _check_view(place: str, view: View, encoder: Encoder) -> None:
     name = type(view).__name__
-    if isinstance(view, EmbeddingView | GradientView) and not encoder.takes_embedding_views:
-        raise InvalidValueError(
+    _refuse(
+        (
+            isinstance(view, EmbeddingView | GradientView) and not encoder.takes_embedding_views,
             f"{place}: expected an architecture with an embedding module for {name}, got {describe(encoder)}; "
-            "use token or text views with it"
-        )
-    if isinstance(view, TokenView) and view.sets_positions and not encoder.heeds_positions():
-        raise InvalidValueError(
+            "use token or text views with it",
+        ),
+        (
+            isinstance(view, TokenView) and view.sets_positions and not encoder.heeds_positions(),
             f"{place}: expected an architecture that reads positions for {name}, got {describe(encoder)}, which "
-            "ignores them; use ReorderSpans, or another encoder"
-        )
-    if isinstance(view, FixedDropout) and not any(encoder.dropout_in_effect.values()):
-        raise InvalidValueError(
+            "ignores them; use ReorderSpans, or another encoder",
+        ),
+        (
+            isinstance(view, FixedDropout) and not any(encoder.dropout_in_effect.values()),
             f"{place}: expected an encoder with dropout for {name}, got {describe(encoder)} without; drop the "
-            "view, or set encoder.dropout"
-        )
+            "view, or set encoder.dropout",
+        ),
+    )
 
 
-def _check_gradient(place: str, view: GradientView, plan: ViewPlan, objectives: list[str]) -> None:
-    views = plan.gradient_views
-    if len({each.same_dropout for each in views}) > 1:
-        raise InvalidValueError(
-            f"{place}.same_dropout: expected the same for all gradient views, which share their first pass, got "
-            "both; set one of them"
-        )
+def _check_gradient_view(place: str, view: GradientView, plan: ViewPlan, objectives: list[str]) -> None:
     choices = {*objectives, *([None] if len(objectives) == 1 else [])}
-    if len({each.objective for each in views}) > 1 or view.objective not in choices:
-        raise InvalidValueError(
+    _refuse(
+        (
+            len({each.same_dropout for each in plan.gradient_views}) > 1,
+            f"{place}.same_dropout: expected the same for all gradient views, which share their first pass, got "
+            "both; set one of them",
+        ),
+        (
+            len({each.objective for each in plan.gradient_views}) > 1 or view.objective not in choices,
             f"{place}.objective: expected one of the objectives {', '.join(objectives)}, the same for all "
-            f"gradient views, got {view.objective}; name the one that {type(view).__name__} follows"
-        )
+            f"gradient views, got {view.objective}; name the one that {type(view).__name__} follows",
+        ),
+    )
 
 
 def check_start(
@@ -179,8 +172,16 @@ def check_start(
 ) -> None:
     """Checks that trainer, data and module go together.
 
+    Args:
+        trainer: The trainer of the run.
+        combine: How the gradients of objectives are combined.
+        by_task: The parts of each task.
+        embedders: The embedder of training, and that of inference.
+        recipe: The recipe of the module, as ``from_recipe`` takes it; None for a module of no recipe.
+
     Raises:
-        ValueError: As one of the checks that it calls raises it.
+        ValueError: Precision or strategy that the step can't run with, a pairing other than the recipe's, a text
+            that a view can't alter, or what an objective or a pooler refuses.
     """
     check_strategy(trainer, combine, by_task)
     check_pairings(trainer, recipe)
@@ -189,82 +190,85 @@ def check_start(
         objective.check()
     for embedder in embedders:
         check_template_bias(embedder.pooler, embedder.encoder)
-    if isinstance(embedders[0].pooler, MaskTokenPooler):
-        _check_mask_tokens([by_task.common, *by_task.own_plans.values()])
-
-
-def _check_mask_tokens(plans: Sequence[ViewPlan]) -> None:
-    """Checks that no view puts mask tokens where a pooler looks for the template's."""
-    for place, view in (each for plan in plans for each in plan.views_with_places()):
-        if isinstance(view, TokenView) and view.sets_labels:
-            raise InvalidValueError(
-                f"model.{place}: expected no view that hides tokens beside MaskTokenPooler, which looks for the "
-                f"one mask token of a template, got {type(view).__name__}; drop it, or take another pooler"
+    if not isinstance(embedders[0].pooler, MaskTokenPooler):
+        return
+    for plan in (by_task.common, *by_task.own_plans.values()):
+        for place, view in plan.views_with_places():
+            _refuse(
+                (
+                    isinstance(view, TokenView) and view.sets_labels,
+                    f"model.{place}: expected no view that hides tokens beside MaskTokenPooler, which looks for "
+                    f"the one mask token of a template, got {type(view).__name__}; drop it, or take another "
+                    "pooler",
+                )
             )
 
 
 def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) -> None:
-    """Checks that a trainer can run the steps: its precision, its strategy, and DDP's wait for absent losses.
+    """Checks the precision, the strategy and the loaders of a trainer.
 
     Raises:
-        ValueError: Weights in float16, or in bfloat16 where a network follows them, split ones, DDP that waits,
-            or Lightning's own sampler over several processes, with the option that helps.
+        ValueError: An option with which the step can't run, with the option that helps.
     """
-    if trainer.precision == "16-true":
-        raise InvalidValueError(
+    precision, strategy, data = str(trainer.precision), trainer.strategy, vars(trainer).get("datamodule")
+    options = vars(strategy)["_ddp_kwargs"] if isinstance(strategy, DDPStrategy) else None
+    absent = isinstance(data, TextDataModule) and by_task.leaves_out(data.training.step_kinds())
+    _refuse(
+        (
+            precision == "16-true",
             "trainer.precision: expected 32-true, 16-mixed, bf16-mixed or bf16-true, got 16-true; in float16 "
             "the optimiser's eps of 1e-8 is 0 and so are squares of gradients below 2e-4: use 16-mixed, "
-            "whose weights are float32"
-        )
-    if trainer.precision == "bf16-true" and any(part.keys for part in by_task.objectives(None).values()):
-        raise InvalidValueError(
+            "whose weights are float32",
+        ),
+        (
+            precision == "bf16-true" and any(part.keys for part in by_task.objectives(None).values()),
             "trainer.precision: expected 32-true or bf16-mixed, whose weights are float32, for Momentum, got "
-            "bf16-true; in 8 bits the small share that a copy takes in with each step is lost"
-        )
-    if isinstance(combine, PCGrad) and str(trainer.precision).startswith("16"):
-        raise InvalidValueError(
-            f"trainer.precision: expected bf16-mixed or 32-true for PCGrad, got {trainer.precision}; "
-            "float16 loses the small entries of the single gradients"
-        )
-    strategy = trainer.strategy
-    if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy | FSDP2Strategy):
-        raise InvalidValueError(
+            "bf16-true; in 8 bits the small share that a copy takes in with each step is lost",
+        ),
+        (
+            precision.startswith("16") and isinstance(combine, PCGrad),
+            f"trainer.precision: expected bf16-mixed or 32-true for PCGrad, got {precision}; float16 loses the "
+            "small entries of the single gradients",
+        ),
+        (
+            not isinstance(strategy, SingleDeviceStrategy | DDPStrategy | FSDP2Strategy),
             "trainer.strategy: expected auto, ddp or one of its variants, or fsdp2, got "
             f"{type(strategy).__name__}; a step calls the encoder group by group and outside of forward, where "
-            "other strategies that split weights don't gather them; give --trainer.strategy fsdp2"
-        )
-    options = vars(strategy)["_ddp_kwargs"] if isinstance(strategy, DDPStrategy) else None
-    data = vars(trainer).get("datamodule")
-    absent = isinstance(data, TextDataModule) and by_task.leaves_out(data.training.step_kinds())
-    if absent and options is not None and not options.get("find_unused_parameters"):
-        raise InvalidValueError(
+            "other strategies that split weights don't gather them; give --trainer.strategy fsdp2",
+        ),
+        (
+            absent and options is not None and not options.get("find_unused_parameters"),
             "trainer.strategy: expected ddp_find_unused_parameters_true, for some objectives are absent from "
-            "some steps, got ddp; set --trainer.strategy ddp_find_unused_parameters_true"
-        )
+            "some steps, got ddp; set --trainer.strategy ddp_find_unused_parameters_true",
+        ),
+    )
     check_own_batches(trainer, "fit")
 
 
 def check_split(trainer: pl.Trainer, combine: Combine, encoder: Encoder) -> None:
-    """Checks that a module's weights can be split, where the strategy is to.
+    """Checks that the strategy can split a module's weights, if it is to.
 
     Raises:
-        ValueError: PCGrad, or an encoder with packed or compiled blocks.
+        ValueError: PCGrad, or an encoder with packed or compiled weights.
     """
-    if not isinstance(trainer.strategy, FSDP2Strategy):
-        return
-    if isinstance(combine, PCGrad):
-        raise InvalidValueError(
-            "model.combine: expected no PCGrad with fsdp2, which adds the gradients of all objectives up before "
-            "any rank has its part, got PCGrad; take WeightedSum, or --trainer.strategy ddp"
-        )
-    if isinstance(encoder, TransformerEncoder) and encoder.weights_dtype == "nf4":
-        raise InvalidValueError(
-            "encoder.weights_dtype: expected float32 or bfloat16 with fsdp2, which splits no packed ones, got "
-            "nf4; take one of them, or --trainer.strategy ddp"
-        )
-    if isinstance(encoder, TransformerEncoder) and encoder.compiled:
-        raise InvalidValueError(
-            "encoder.compiled: expected false with fsdp2, with which it has not been tried, got true; drop it"
+    ours = encoder if isinstance(encoder, TransformerEncoder) else None
+    if isinstance(trainer.strategy, FSDP2Strategy):
+        _refuse(
+            (
+                isinstance(combine, PCGrad),
+                "model.combine: expected no PCGrad with fsdp2, which adds the gradients of all objectives up "
+                "before any rank has its part, got PCGrad; take WeightedSum, or --trainer.strategy ddp",
+            ),
+            (
+                ours is not None and ours.weights_dtype == "nf4",
+                "encoder.weights_dtype: expected float32 or bfloat16 with fsdp2, which splits no packed ones, "
+                "got nf4; take one of them, or --trainer.strategy ddp",
+            ),
+            (
+                ours is not None and ours.compiled,
+                "encoder.compiled: expected false with fsdp2, with which it has not been tried, got true; "
+                "drop it",
+            ),
         )
 
 
@@ -294,34 +298,6 @@ def check_pairings(trainer: pl.Trainer, recipe: str | None) -> None:
                 f"; make the data with TextDataModule.from_recipe({recipe!r}, ...), or module and data, with any "
                 f"pairing, with Run.from_recipe({recipe!r}, pairing=...)"
             )
-
-
-def check_resumed(
-    checkpoint: Mapping[str, Any],  # Any: what Lightning put into it
-    trainer: pl.Trainer,
-    prompts: Prompts,
-) -> None:
-    """Checks that a run can go on from a checkpoint; that it was of another setting is warned of.
-
-    Args:
-        checkpoint: The one to go on from.
-        trainer: What goes on.
-        prompts: Those of the module.
-
-    Raises:
-        ValueError: A run is to go on from weights alone, or with other prompts than it began with.
-    """
-    check_resumable(checkpoint, trainer.ckpt_path)
-    was = Prompts(**(checkpoint.get("hyper_parameters") or {}).get("prompts", {})).trained()
-    if was.spec != prompts.spec:
-        raise InvalidValueError(
-            f"model.prompts: expected those with which the run of {trainer.ckpt_path} began ({was.describe()}), "
-            f"got others ({prompts.describe()}); give the same model.prompts, or begin a new "
-            "run from its weights with --init_from"
-        )
-    # Before training the module may still be on the CPU.
-    if differs := other_setting(checkpoint.get(SETTING), current_setting(trainer.strategy.root_device)):
-        rank_zero_warn(f"the run goes on under another setting, so its last bits may differ: {differs}")
 
 
 def causal_warning(encoder: Encoder, poolers: Iterable[Pooler]) -> str | None:
@@ -359,24 +335,21 @@ def check_view_texts(by_task: TaskParts, trainer: pl.Trainer) -> None:
         return
     for part in data.training.tasks.values():
         plan = by_task.plan(part.name)
-        first = {name: view for name in plan.chains if (view := _first(plan, name)) and view.checks_texts}
-        if first and not part.pairing.reads_tokens:
-            _check(part, plan, first)
-
-
-def _first(plan: ViewPlan, name: str) -> TextView | None:
-    """Returns the first view of a chain that alters texts: those after it get other texts than are written."""
-    return next((view for view in plan.chains[name] if isinstance(view, TextView) and view.around is None), None)
-
-
-def _check(part: TrainingData, plan: ViewPlan, first: dict[str, TextView]) -> None:
-    for number in range(len(part.texts)):
-        for example in part.pairing(part.texts[number], generator(number)):
-            for slot, text in example_slots(example):
-                view = first.get(plan.chain_name(slot) or "")
-                if view is None or not isinstance(text, str):
-                    continue
-                try:
-                    view.check(text)
-                except InvalidValueError as error:
-                    raise InvalidValueError(f"{option_place(part.name)}: {error}") from None
+        # The first view of a chain that alters texts: those after it get other texts than are written.
+        first = {
+            name: next((each for each in chain if isinstance(each, TextView) and each.around is None), None)
+            for name, chain in plan.chains.items()
+        }
+        checked = {name: view for name, view in first.items() if view is not None and view.checks_texts}
+        if not checked or part.pairing.reads_tokens:
+            continue
+        for number in range(len(part.texts)):
+            for example in part.pairing(part.texts[number], generator(number)):
+                for slot, text in example_slots(example):
+                    view = checked.get(plan.chain_name(slot) or "")
+                    if view is None or not isinstance(text, str):
+                        continue
+                    try:
+                        view.check(text)
+                    except InvalidValueError as error:
+                        raise InvalidValueError(f"{option_place(part.name)}: {error}") from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -17,8 +17,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, seed_torch
 from contrastive_text.core.types import NO_LABEL, Alter, Slot
 from contrastive_text.encoders.embedder import Embedder, RowGroup, in_order
-from contrastive_text.objectives import Objective, Terms
-from contrastive_text.training.guides import Guide, guide_vectors
+from contrastive_text.objectives import Objective
 from contrastive_text.views import ViewPlan
 
 T = TypeVar("T")
@@ -54,45 +53,6 @@ def read_slots(batch: Batch, plan: ViewPlan, objectives: Sequence[Objective]) ->
         or plan.has_gradient_view(slot)
     ]
     return batch.keep(kept)
-
-
-def encode_read(
-    batch: Batch,
-    embedder: Embedder,
-    plan: ViewPlan,
-    objectives: Mapping[str, Objective],
-    names: Sequence[str],
-    value: Callable[[Encoded, str], tuple[Tensor, Terms]],
-    guides: Mapping[str, Guide],
-    keys: Callable[[Collection[str]], Mapping[object, Encoded]],
-) -> Encoded:
-    """Returns what objectives read: the batch encoded under its views, without slots that none of them reads.
-
-    Args:
-        batch: A whole batch.
-        embedder: As for ``encode_views``, as is ``plan``.
-        plan: The views.
-        objectives: Those of the batch's task, by name.
-        names: Those that will run.
-        value: Gives the loss of an objective, whose mean over ranks is that of the whole batch, and its terms.
-        guides: By name; each that these objectives read is asked once.
-        keys: Gives what momentum networks make of the batch for objectives of these names.
-    """
-    followed = next((view.objective for view in plan.gradient_views), None) or names[0]
-    names = list(dict.fromkeys([*names, followed] if plan.gradient_views else names))
-    running = [objectives[name] for name in names]
-    read, tokens = read_slots(batch, plan, running), tokens_read(batch, running)
-    guided, keyed = guide_vectors(guides, read, running), keys(names)
-
-    def loss(encoded: Encoded) -> Tensor:
-        read = in_place_read(whole(encoded), plan, objectives[followed].view)
-        return value(replace(read, logged=False), followed)[0]
-
-    def whole(encoded: Encoded) -> Encoded:
-        by_groups = partial(run_by_groups, embedder)
-        return replace(encoded, guides=guided, keys=keyed, batch=tokens, by_groups=by_groups)
-
-    return whole(encode_views(read, embedder, plan, loss))
 
 
 def tokens_read(batch: Batch, objectives: Sequence[Objective]) -> Batch | None:
@@ -154,7 +114,8 @@ def encode_views(
     groups = _groups(batch, embedder, plan)
     views = plan.gradient_views
     if not views:
-        return encode_groups(batch, groups, embedder, [plan.alter_embeddings(group.batch) for group in groups])
+        alters = [plan.alter_embeddings(group.batch) if plan.embedding_chains else None for group in groups]
+        return encode_groups(batch, groups, embedder, alters)
     if loss is None:
         raise InvalidValueError(
             f"encode_views: expected a loss for {type(views[0]).__name__} to follow, got none; give loss"

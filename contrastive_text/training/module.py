@@ -43,15 +43,20 @@ from contrastive_text.training.checks import (
     check_start,
 )
 from contrastive_text.training.folder_start import load_head, with_start
-from contrastive_text.training.forward_pass import encode_read
-from contrastive_text.training.guides import Guide, check_guides_at_start
+from contrastive_text.training.forward_pass import (
+    encode_views,
+    in_place_read,
+    read_slots,
+    run_by_groups,
+    tokens_read,
+)
+from contrastive_text.training.guides import Guide, check_guides_at_start, guide_vectors
 from contrastive_text.training.held_out import HeldOutScores, predictions, scores_of
 from contrastive_text.training.momentum import FollowSteps, MomentumNetworks, check_momentum
 from contrastive_text.training.optim import AdamW, Combine, LinearSchedule, Optimizer, Schedule, WeightedSum
 from contrastive_text.training.optim.combine import gradient_figures
-from contrastive_text.training.optim.optimizers import keep_own_settings
 from contrastive_text.training.optim.schedules import ScheduledRates
-from contrastive_text.training.stored_module import StoredModule
+from contrastive_text.training.stored_module import StoredModule, keep_own_settings
 from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import View
 
@@ -275,10 +280,24 @@ class ContrastiveModule(StoredModule):
             names: The objectives; None for all of the task.
         """
         parts, plan = self.by_task.objectives(task), self.by_task.plan(task)
-        names, guides = names or list(parts), self.by_task.guides
-        keys = partial(self.momentum.encode_keys, batch, plan, self.chunk_tokens)
-        read = encode_read(batch, self.embedder, plan, parts, names, self.objective_value, guides, keys)
-        return replace(read, logged=self.logs_step)
+        names = list(names or parts)
+        followed = next((view.objective for view in plan.gradient_views), None) or names[0]
+        if plan.gradient_views and followed not in names:
+            names.append(followed)
+        running = [parts[name] for name in names]
+        read = read_slots(batch, plan, running)
+        facts: dict[str, Any] = {"batch": tokens_read(batch, running)}  # Any: of each field its own
+        facts["by_groups"] = partial(run_by_groups, self.embedder)
+        if self.guides:
+            facts["guides"] = guide_vectors(self.guides, read, running)
+        if self.momentum:
+            facts["keys"] = self.momentum.encode_keys(batch, plan, self.chunk_tokens, names)
+
+        def loss(encoded: Encoded) -> Tensor:
+            read = in_place_read(replace(encoded, **facts, logged=False), plan, parts[followed].view)
+            return self.objective_value(read, followed)[0]
+
+        return replace(encode_views(read, self.embedder, plan, loss), **facts, logged=self.logs_step)
 
     def objective_value(self, encoded: Encoded, name: str) -> tuple[Tensor, Terms]:
         """Returns an objective's loss, whose mean over ranks is that of the whole batch, and its terms."""
@@ -326,7 +345,9 @@ class ContrastiveModule(StoredModule):
             if name in losses:
                 objective.finish_step()
         if self.logs_step:
-            self.figures |= {"loss": loss.detach()} | self.combine.logs() | self.momentum.figures()
+            self.figures |= {"loss": loss.detach()} | self.combine.logs()
+            if self.momentum:
+                self.figures |= self.momentum.figures()
             # One sum for all of them, where Lightning has a barrier and a sum for each.
             self.figures = means_over_ranks(self.figures, self.figure_weights)
         return loss

@@ -34,11 +34,11 @@ from contrastive_text.recipes.layers import Config, lay, layer_file, parse_yaml,
 from contrastive_text.training.callbacks import ExportModel, RunSummary, SaveWhenStopped
 from contrastive_text.training.callbacks.chunk_size import ChunkSize
 from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor
+from contrastive_text.training.callbacks.export_model import add_card
 from contrastive_text.training.callbacks.run_summary import TITLE, RunProgressBar, model_facts
 from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
 from contrastive_text.training.folder_start import with_start
 from contrastive_text.training.initial_weights import load_initial_weights
-from contrastive_text.training.model_card import add_card
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.run_folder import (
     FINISHED,
@@ -53,17 +53,15 @@ from contrastive_text.training.run_log import LogInCheckpoints, RunLogger, check
 from contrastive_text.training.run_parser import (
     PLACES,
     VALUES,
-    check_places,
-    checkpoint_parts,
-    importing_parts,
-    run_parser,
-)
-from contrastive_text.training.trainer_options import (
     answering,
+    check_places,
     check_processes,
     check_reads_batches,
     check_seed,
     check_trainer,
+    checkpoint_parts,
+    importing_parts,
+    run_parser,
 )
 
 T = TypeVar("T")

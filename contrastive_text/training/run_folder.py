@@ -31,8 +31,8 @@ from contrastive_text.core.terminal import say
 from contrastive_text.recipes.layers import read_config
 from contrastive_text.training.callbacks import ExportModel
 from contrastive_text.training.checkpoint_io import local_path
-from contrastive_text.training.continuation import find_changes
 from contrastive_text.training.run_log import LOG_ROWS, RunLogger
+from contrastive_text.training.stored_module import find_changes
 
 CONFIG = "config.yaml"
 """Name of the configuration in the folder of a run."""

@@ -1,26 +1,39 @@
-"""What a checkpoint has of the module beside its weights, and how one is loaded."""
+"""State of a module in a checkpoint, and the settings that a resumed run may change."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.utilities import rank_zero_warn
 
 from contrastive_text.core.config.misspelt import parsing
+from contrastive_text.core.config.specs import describe_spec
 from contrastive_text.core.distributed import split_as
 from contrastive_text.core.errors import InvalidValueError, RunError
-from contrastive_text.core.setting import SETTING, current_setting
-from contrastive_text.core.storage.checkpoints import BASE, load_options
+from contrastive_text.core.setting import SETTING, current_setting, other_setting
+from contrastive_text.core.storage.checkpoints import BASE, check_resumable, load_options
+from contrastive_text.core.terminal import say
+from contrastive_text.data import TextDataModule
+from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.adapters import is_part_of_packed
+from contrastive_text.losses import Loss
+from contrastive_text.objectives import Objective
 from contrastive_text.training.callbacks.every_run import check_weights
-from contrastive_text.training.checks import check_resumed
-from contrastive_text.training.continuation import TRAINER, check_changes, trainer_settings
 from contrastive_text.training.fsdp2 import SplitModule
 from contrastive_text.training.guides import GUIDES, check_same_guides, identities
 from contrastive_text.training.tasks import TaskParts
 
+TRAINER = "trainer"
+"""Key under which a checkpoint keeps options of its trainer."""
+_ENCODER = "model.encoder.model_name_or_path"
+_WEIGHTS = "; the weights are those of the checkpoint"
 _TOKENIZER = "tokenizer"
 _T = TypeVar("_T")
 
@@ -152,3 +165,216 @@ def _settle_epoch(loop: dict[str, Any]) -> None:  # Any: Lightning's
         for counted in (batches["total"], batches["current"]):
             counted["completed"] = counted["processed"] - 1
         loop["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1  # which is added again
+
+
+def check_resumed(
+    checkpoint: Mapping[str, Any],  # Any: what Lightning put into it
+    trainer: pl.Trainer,
+    prompts: Prompts,
+) -> None:
+    """Checks that a run can go on from a checkpoint; that it was of another setting is warned of.
+
+    Args:
+        checkpoint: The one to go on from.
+        trainer: What goes on.
+        prompts: Those of the module.
+
+    Raises:
+        ValueError: A run is to go on from weights alone, or with other prompts than it began with.
+    """
+    check_resumable(checkpoint, trainer.ckpt_path)
+    was = Prompts(**(checkpoint.get("hyper_parameters") or {}).get("prompts", {})).trained()
+    if was.spec != prompts.spec:
+        raise InvalidValueError(
+            f"model.prompts: expected those with which the run of {trainer.ckpt_path} began ({was.describe()}), "
+            f"got others ({prompts.describe()}); give the same model.prompts, or begin a new "
+            "run from its weights with --init_from"
+        )
+    # Before training the module may still be on the CPU.
+    if differs := other_setting(checkpoint.get(SETTING), current_setting(trainer.strategy.root_device)):
+        rank_zero_warn(f"the run goes on under another setting, so its last bits may differ: {differs}")
+
+
+class Change(NamedTuple):
+    """A setting that two runs have with different values.
+
+    Args:
+        name: Dotted name, as an option has it: ``model.optimizer.lr``.
+        before: Value of the earlier run.
+        now: Value of the later run.
+    """
+
+    name: str
+    before: object
+    now: object
+
+    def __str__(self) -> str:
+        """Returns the name with both values."""
+        return f"{self.name} {describe_spec(self.now)} instead of {describe_spec(self.before)}"
+
+
+def find_changes(before: object, now: object, name: str = "") -> Iterator[Change]:
+    """Yields the settings that differ, a part of another class as a whole.
+
+    Args:
+        before: Configuration of the earlier run, or a value in it.
+        now: The same of the later run.
+        name: Dotted name of the place.
+
+    Example:
+        >>> before = {"loss": {"class_path": "InfoNCE", "init_args": {"temperature": 0.1}}, "views": None}
+        >>> now = {"loss": {"class_path": "InfoNCE", "init_args": {"temperature": 0.2}}, "views": None}
+        >>> [str(change) for change in find_changes(before, now)]
+        ['loss.temperature 0.2 instead of 0.1']
+    """
+    if not isinstance(before, Mapping) or not isinstance(now, Mapping):
+        if before != now:
+            yield Change(name, before, now)
+    elif before.get("class_path") != now.get("class_path"):
+        yield Change(name, before, now)
+    else:
+        for key in sorted({*before, *now}):
+            inner = name if key == "init_args" else f"{name}.{key}" if name else str(key)
+            yield from find_changes(before.get(key), now.get(key), inner)
+
+
+def trainer_settings(trainer: pl.Trainer) -> dict[str, object]:
+    """Returns the options of a trainer that change its steps, and that no restored state holds."""
+    options = vars(trainer)  # Lightning sets them, undeclared
+    names = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm")
+    named = {name: options[name] for name in names}
+    return {
+        **named,
+        "gradient_clip_algorithm": str(named["gradient_clip_algorithm"]),
+        "precision": trainer.precision,
+    }
+
+
+def check_changes(
+    checkpoint: Mapping[str, Any],  # Any: what Lightning put into it
+    trainer: pl.Trainer,
+    model: Mapping[str, Any],  # Any: what YAML can hold
+    objectives: Mapping[str, Objective],
+) -> None:
+    """Prints the settings that a resumed run changes, and refuses those that only its first step reads.
+
+    Every other setting of module and data is in force from the first resumed step on. The optimizer and the
+    schedule check their own states.
+
+    Args:
+        checkpoint: The checkpoint to resume from.
+        trainer: The trainer of the resumed run.
+        model: Arguments of its module, as plain data.
+        objectives: Name -> objective of its module.
+
+    Raises:
+        InvalidValueError: Another start of a value that is learned, such as the temperature.
+    """
+    data = vars(trainer).get("datamodule")
+    pairs = [
+        ("model", checkpoint.get("hyper_parameters"), model),
+        ("trainer", checkpoint.get(TRAINER), trainer_settings(trainer)),
+    ]
+    if isinstance(data, TextDataModule):
+        pairs.append(("data", checkpoint.get("datamodule_hyper_parameters"), data.hparams))
+    changes = [
+        change
+        for place, before, now in pairs
+        if before
+        for change in find_changes(_public(before), _public(now), place)
+    ]
+    _check_learned(changes, objectives, trainer.ckpt_path)
+    if changes and trainer.is_global_zero:
+        say(f"Changed since {trainer.ckpt_path}:")
+        for change in changes:
+            say(f"  {change}{_WEIGHTS if change.name == _ENCODER else ''}")
+
+
+def _public(arguments: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
+    return {name: value for name, value in arguments.items() if not name.startswith("_")}
+
+
+def _check_learned(changes: Iterable[Change], objectives: Mapping[str, Objective], path: object) -> None:
+    """Checks that no change is of a value that a loss starts from and learns."""
+    for change in changes:
+        place, _, leaf = change.name.rpartition(".")
+        for name, objective in objectives.items():
+            learned = {key for part in objective.modules() if isinstance(part, Loss) for key in part.figures}
+            if f"{place}.".startswith(f"model.objectives.{name}.") and leaf in learned:
+                raise InvalidValueError(
+                    f"{change.name}: expected {change.before}, from which the run of {path} began to learn it, "
+                    f"got {change.now}; keep it, or start a run from the checkpoint's weights with --init_from"
+                )
+
+
+_CLASS = "class"
+"""Key under which the state of an optimizer names its class."""
+_KERNELS = ("fused", "foreach")
+"""Settings of a group that choose a kernel. A strategy may change them after the optimizer is built."""
+_REMEDY = "or start a run from the checkpoint's weights with --init_from"
+
+
+def keep_own_settings(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Lets an optimizer keep its learning rate, weight decay and other settings when it loads a state.
+
+    torch replaces them by those of the saved groups, so that a resumed run would ignore a changed setting. Groups
+    that a callback has added keep theirs. The state also names the optimizer's class, and that of another class
+    is refused.
+
+    Args:
+        optimizer: As it was built, before a schedule changes its rates.
+
+    Returns:
+        The same optimizer.
+
+    Example:
+        >>> def build(lr):
+        ...     weight = torch.nn.Parameter(torch.ones(1))
+        ...     return keep_own_settings(torch.optim.SGD([weight], lr=lr, momentum=0.9))
+        >>> resumed = build(lr=0.1)
+        >>> resumed.load_state_dict(build(lr=0.5).state_dict())
+        >>> resumed.param_groups[0]["lr"]
+        0.1
+    """
+    cls = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+    settings = [{name: value for name, value in g.items() if name != "params"} for g in optimizer.param_groups]
+
+    def name_class(_: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        state[_CLASS] = cls
+
+    def restore(current: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+        if (saved := state.get(_CLASS, cls)) != cls:
+            raise InvalidValueError(
+                f"model.optimizer: expected {saved}, whose moments the checkpoint has, got {cls}; keep the "
+                f"optimizer, {_REMEDY}"
+            )
+        groups = _regrouped(state["param_groups"], [len(group["params"]) for group in current.param_groups])
+        for group, own, now in zip(groups, settings, current.param_groups, strict=False):
+            group |= {**own, **{name: now[name] for name in _KERNELS if name in now}, "initial_lr": own["lr"]}
+        return {**state, "param_groups": groups}
+
+    optimizer.register_state_dict_post_hook(name_class)
+    optimizer.register_load_state_dict_pre_hook(restore)
+    return optimizer
+
+
+def _regrouped(saved: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Returns saved groups divided as the optimizer's own are: without weight decay there may be one fewer.
+
+    Args:
+        saved: Groups of the checkpoint.
+        sizes: Number of parameters in each group of the optimizer.
+
+    Raises:
+        InvalidValueError: Another number of parameters.
+    """
+    numbers = [number for group in saved for number in group["params"]]
+    if len(numbers) != sum(sizes):
+        raise InvalidValueError(
+            f"model: expected the {len(numbers)} trained parameters whose moments the checkpoint has, got "
+            f"{sum(sizes)}; freeze and train the same parameters, {_REMEDY}"
+        )
+    if [len(group["params"]) for group in saved] == list(sizes):
+        return [dict(group) for group in saved]
+    ends = list(accumulate(sizes))
+    return [{**saved[0], "params": numbers[end - size : end]} for end, size in zip(ends, sizes, strict=True)]

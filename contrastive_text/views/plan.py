@@ -79,6 +79,10 @@ class ViewPlan:
         """Names of the chains with a text view."""
         self.token_chains = self._chains_with(TokenView)
         """Names of the chains with a token view."""
+        self.embedding_chains = self._chains_with(EmbeddingView)
+        """Names of the chains with an embedding view."""
+        self.gradient_views = [view for _, view in self.views_with_places() if isinstance(view, GradientView)]
+        """The gradient views, at most one of each chain."""
         self.fixed_dropout = self._chains_with(FixedDropout)
         """Names of the chains whose slots repeat the first anchor's dropout masks."""
         self._check_fixed_dropout()
@@ -163,11 +167,6 @@ class ViewPlan:
         for name, chain in self.chains.items():
             for number, view in enumerate(chain):
                 yield f"views.{name}[{number}]", view
-
-    @property
-    def gradient_views(self) -> list[GradientView]:
-        """The gradient views, at most one of each chain."""
-        return [view for _, view in self.views_with_places() if isinstance(view, GradientView)]
 
     @property
     def new_tokens(self) -> tuple[str, ...]:

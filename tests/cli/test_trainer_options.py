@@ -15,7 +15,7 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import DeviceStatsMonitor, EarlyStopping
 
 from contrastive_text.core.errors import ContrastiveTextError
-from contrastive_text.training.trainer_options import answering
+from contrastive_text.training.run_parser import answering
 
 Answer = Callable[[Sequence[str]], str]
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch, Encoded
 from contrastive_text.core.types import NO_LABEL, Slot
-from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.packing import token_mask
 from contrastive_text.losses import NTXent
 from contrastive_text.objectives import Contrastive, MaskedLM, Objective, PairClassification
@@ -205,28 +204,11 @@ def test_a_gradient_view_without_one_objective_to_follow_is_refused(
         module_of(views, objectives={name: Contrastive() for name in objectives})
 
 
-def test_the_only_objective_may_be_named_or_not() -> None:
-    batch = texts(5)
-    named, unnamed = (
-        module_of({"anchor": [Along(objective=name)]}, objectives={"c": Contrastive()}).encode(batch).embeddings
-        for name in ("c", None)
-    )
-    assert torch.equal(named, unnamed)
-
-
 def test_two_gradient_views_on_a_role_and_one_before_an_embedding_view_are_refused() -> None:
     with pytest.raises(ValueError, match=r"views\.anchor: expected one Along at most"):
         module_of({"anchor": [Along(), Along()]})
     with pytest.raises(ValueError, match="move FeatureCutoff before Along"):
         module_of({"anchor": [Along(), FeatureCutoff()]})
-
-
-def test_a_gradient_view_is_refused_where_there_is_no_embedding_module() -> None:
-    config = {"model_type": "xlnet", "vocab_size": 30, "d_model": 8, "n_layer": 1, "n_head": 2, "d_inner": 16}
-    with pytest.raises(
-        ValueError, match=r"views\.positive\[0\]: expected an architecture with an embedding module"
-    ):
-        ContrastiveModule(TransformerEncoder(config=config), views={"positive": [Along()]})
 
 
 # ConSERT's joint mode: two views of each of two texts
@@ -286,9 +268,3 @@ def test_the_second_views_move_along_the_gradient_of_the_classifier_of_the_first
     actual = torch.stack([found.role("anchor")[:, 1], found.role("positive")[:, 1]], dim=1)
     assert torch.allclose(actual, expected, atol=1e-12)
     assert not torch.allclose(expected, torch.stack([vectors[:6], vectors[6:]], dim=1), atol=1e-6)
-
-
-def test_a_second_view_follows_the_objective_that_compares_both() -> None:
-    module, batch = joint({"anchor_2": [Adversarial(norm=1.0, objective="contrastive")]})
-    anchors = module.encode(batch).role("anchor")
-    assert ((anchors[:, 1] - anchors[:, 0]).abs().amax(dim=1) > 1e-4).all()

@@ -13,7 +13,7 @@ from conftest import DATA, SHARED, needs_data
 from huggingface_hub import ModelCard, ModelCardData
 
 from contrastive_text import SentenceEncoder
-from contrastive_text.training.model_card import _without_places
+from contrastive_text.training.callbacks.export_model import _without_places
 from contrastive_text.training.run import Run
 
 MINILM = SHARED / "models" / "minilm-mlm"

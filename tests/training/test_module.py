@@ -1,4 +1,4 @@
-"""The module: the loss and the gradient of one step, dropout, what is refused at construction, prediction."""
+"""The module: loss of a step, rates, dropout, refusals at construction, prediction."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from steps import LastToken, Watch, batches, check_gradients, weights_of
+from steps import LastToken, Watch, batches
 from torch import Tensor, nn
 
-from contrastive_text.core.batch import Batch, Encoded
+from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Tokens
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import Comparison, InfoNCE, Loss, NTXent, cosine_similarity_matrix
 from contrastive_text.objectives import Contrastive, Objective, Terms
-from contrastive_text.pairings import Given
 from contrastive_text.poolers import CLSPooler
-from contrastive_text.training import ConstantSchedule
+from contrastive_text.training import AdamW
 from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.views import DeleteTokens, FeatureCutoff, SwapWords, TokenView
+from contrastive_text.views import Adversarial, DeleteTokens, FeatureCutoff, SwapWords, TokenView
 
 
 class SquaredNorm(Objective):
@@ -127,18 +126,24 @@ def test_a_user_s_loss_and_pooler_need_no_more_than_their_one_method(
     assert loaded.objectives["near"].loss.factor == 3.0
 
 
-def test_hard_negatives_from_the_data_reach_the_loss(bert: str, tmp_path: Path) -> None:
-    triples = tiny.write_triples(tmp_path / "triples.jsonl")
-    loss = InfoNCE(temperature=0.5, hard_negative_log_weight=1.0)
-    module = tiny.module(bert, dropout=0.0, objectives={"c": Contrastive(loss=loss, columns=[])})
-    encoded = module.encode(batches(module, triples, pairing=Given())[0])
-    assert encoded.embeddings.shape[0] == 24
-    a, p, n = encoded.embeddings.detach().reshape(3, 8, -1)
-    trainer = tiny.trainer(tmp_path, max_steps=1)
-    trainer.fit(module, datamodule=tiny.data(triples, pairing=Given()))
-    assert abs(float(loss(a, p, n)) - float(loss(a, p))) > 0.1
-    # the same float32 operations on the same batch
-    assert float(trainer.callback_metrics["train/c"]) == pytest.approx(float(loss(a, p, n)), abs=1e-5)
+def test_the_schedule_counts_optimiser_steps_over_epochs_and_accumulation(
+    bert: str, texts: str, tmp_path: Path
+) -> None:
+    watch = Watch()
+    module = tiny.module(bert, optimizer=AdamW(lr=6e-3))
+    options = {"max_steps": -1, "max_epochs": 2, "accumulate_grad_batches": 2, "callbacks": [watch]}
+    tiny.trainer(tmp_path, **options).fit(module, datamodule=tiny.data(texts))
+    # 5 batches an epoch: steps after batches 2, 4 and 5
+    steps = [0, 0, 1, 1, 2, 3, 3, 4, 4, 5]
+    assert watch.rates == pytest.approx([6e-3 * (1 - step / 6) for step in steps], rel=1e-12)
+
+
+def test_a_run_of_unknown_length_is_refused_before_the_first_step(bert: str, texts: str, tmp_path: Path) -> None:
+    watch = Watch()
+    trainer = tiny.trainer(tmp_path, max_steps=-1, max_epochs=-1, callbacks=[watch])
+    with pytest.raises(ValueError, match=r"LinearSchedule: .* got inf; set trainer\.max_steps"):
+        trainer.fit(tiny.module(bert), datamodule=tiny.data(texts))
+    assert not watch.losses
 
 
 # Dropout
@@ -154,14 +159,6 @@ def test_dropout_is_on_from_construction_and_off_in_evaluation(bert: str, texts:
     torch.testing.assert_close(anchor, positive, rtol=0, atol=1e-5)
 
 
-def test_training_runs_with_dropout_and_validation_without(bert: str, texts: str, tmp_path: Path) -> None:
-    watch = Watch()
-    trainer = tiny.trainer(tmp_path, max_steps=3, val_check_interval=1, callbacks=[watch])
-    pairs = tiny.write_pairs(tmp_path / "pairs.tsv")
-    trainer.fit(tiny.module(bert), datamodule=tiny.data(texts, validation=pairs))
-    assert watch.modes == {"train": {True}, "validation": {False}}
-
-
 def test_a_step_s_dropout_masks_depend_on_its_rows_and_on_no_generator_state(
     bert: str, texts: str, tmp_path: Path
 ) -> None:
@@ -175,30 +172,45 @@ def test_a_step_s_dropout_masks_depend_on_its_rows_and_on_no_generator_state(
     assert len(set(seen[0].tolist())) == 3  # other rows, other masks
 
 
-def test_one_batch_twice_has_one_loss_and_another_seed_another(bert: str, texts: str) -> None:
-    module = tiny.module(bert)
-    batch, other = batches(module, texts)[:2]
-
-    def encoded(part: Batch) -> Tensor:
-        return module.encode(batch.replace(seed=part.seed)).embeddings.detach()
-
-    assert torch.equal(encoded(batch), encoded(batch))
-    assert not torch.equal(encoded(batch), encoded(other))
+XLNET = {"model_type": "xlnet", "vocab_size": 30, "d_model": 8, "n_layer": 1, "n_head": 2, "d_inner": 16}
 
 
-# What is refused at construction
-
-
-def test_a_train_only_head_doesn_t_stand_in_the_module(bert: str) -> None:
-    with pytest.raises(ValueError, match=r"model\.head: expected a head with train_only: false, got TanhHead"):
-        tiny.module(bert, head=TanhHead(train_only=True))
-
-
-def test_a_head_that_inference_keeps_doesn_t_stand_in_an_objective() -> None:
-    with pytest.raises(
-        ValueError, match=r"Contrastive\.head: expected a head with train_only: true, got MLPHead"
-    ):
-        Contrastive(head=MLPHead(train_only=False))
+@pytest.mark.parametrize(
+    ("parts", "error", "words"),
+    [
+        ({"head": TanhHead(train_only=True)}, ValueError, r"model\.head: .*train_only: false, got TanhHead"),
+        (
+            {"weights": {"contrstive": 1.0}},
+            ValueError,
+            r"model\.weights\.contrstive: expected a weight of 0 or more",
+        ),
+        ({"weights": {"contrastive": -0.1}}, ValueError, r"model\.weights\.contrastive: expected a weight"),
+        (
+            {"views": {"anchor": [FeatureCutoff(), SwapWords()]}},
+            ValueError,
+            "move SwapWords before FeatureCutoff",
+        ),
+        (
+            {"views": {"anchor": [Forgetful()]}},
+            TypeError,
+            r"model\.views\.anchor\[0\]: .*Forgetful .* as self\.rate",
+        ),
+        *(
+            (
+                {"encoder": TransformerEncoder(config=XLNET), "views": {"positive": [view]}},
+                ValueError,
+                rf"model\.views\.positive\[0\]: .*embedding module for {type(view).__name__}",
+            )
+            for view in (FeatureCutoff(), Adversarial())
+        ),
+        ({"chunk_tokens": 0}, ValueError, r"model\.chunk_tokens: expected 1 or more, got 0"),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused(
+    bert: str, parts: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        ContrastiveModule(**{"encoder": TransformerEncoder(bert), **parts})
 
 
 def test_a_kept_head_of_another_width_sets_the_width_of_the_objectives_heads(bert: str, texts: str) -> None:
@@ -208,76 +220,6 @@ def test_a_kept_head_of_another_width_sets_the_width_of_the_objectives_heads(ber
     vectors = module(batches(module, texts)[0])
     assert vectors.shape == (16, 6)
     assert module.objectives["c"].head(vectors).shape == (16, 6)
-
-
-def test_embedding_views_are_refused_where_there_is_no_embedding_module() -> None:
-    config = {"model_type": "xlnet", "vocab_size": 30, "d_model": 8, "n_layer": 1, "n_head": 2, "d_inner": 16}
-    encoder = TransformerEncoder(config=config)
-    with pytest.raises(
-        ValueError, match=r"model\.views\.positive\[0\]: expected an architecture with an embedding module"
-    ):
-        ContrastiveModule(encoder, views={"positive": [FeatureCutoff()]})
-    assert ContrastiveModule(encoder, views={"positive": [DeleteTokens()]}).plan.roles == ("positive",)
-
-
-@pytest.mark.parametrize("weights", [{"contrstive": 1.0}, {"contrastive": -0.1}])
-def test_weights_for_no_objective_and_below_zero_are_refused(bert: str, weights: dict[str, float]) -> None:
-    with pytest.raises(
-        ValueError, match=rf"model\.weights\.{next(iter(weights))}: expected a weight of 0 or more"
-    ):
-        tiny.module(bert, weights=weights)
-
-
-def test_a_chain_out_of_order_is_refused(bert: str) -> None:
-    with pytest.raises(ValueError, match="move SwapWords before FeatureCutoff"):
-        tiny.module(bert, views={"anchor": [FeatureCutoff(), SwapWords()]})
-
-
-def test_a_part_that_does_not_store_its_argument_is_refused_by_name(bert: str) -> None:
-    with pytest.raises(TypeError, match=r"model\.views\.anchor\[0\]: expected Forgetful .* as self\.rate"):
-        tiny.module(bert, views={"anchor": [Forgetful()]})
-
-
-# Several processes
-
-
-@pytest.mark.slow  # half a minute, for two processes to import torch and Lightning
-def test_two_processes_take_the_step_of_one(bert: str, texts: str, tmp_path: Path) -> None:
-    def trained(**options: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        module = tiny.module(
-            bert,
-            dropout=0.0,
-            head=TanhHead(train_only=False),
-            views={
-                "anchor": [SwapWords(rate=0.5)],
-                "positive": [DeleteTokens(rate=0.3), FeatureCutoff(rate=0.3)],
-            },
-            objectives={"c": Contrastive(NTXent(temperature=0.2)), "length": SquaredNormSum()},
-            weights={"length": 0.1},
-            optimizer=tiny.SGD(),
-            schedule=ConstantSchedule(),
-        )
-        with torch.no_grad():
-            for parameter in module.head.parameters():
-                parameter.copy_(torch.linspace(-1, 1, parameter.numel()).reshape(parameter.shape))
-        start = weights_of(module.double())
-        # 9 rows a step: ranks of 5 and 4 rows
-        data = tiny.data(texts, batch_size=9)
-        trainer = tiny.trainer(tmp_path, max_steps=1, precision="64-true", **options)
-        trainer.fit(module, datamodule=data)
-        return start, weights_of(module)
-
-    start, alone = trained()
-    _, together = trained(strategy="ddp_spawn", devices=2)
-    check_gradients(start, together, {name: start[name] - alone[name] for name in start})
-
-
-class SquaredNormSum(SquaredNorm):
-    """As ``SquaredNorm``, summed: the other reduction in the same step."""
-
-    def forward(self, encoded: Encoded) -> Terms:
-        terms = super().forward(encoded)
-        return Terms(total=terms.total, count=terms.count, reduction="sum")
 
 
 # From a recipe, and on to inference

@@ -269,6 +269,6 @@ def test_one_momentum_for_two_objectives_is_refused() -> None:
 
 def test_weights_in_half_precision_are_refused() -> None:
     module = module_of(Momentum())
-    trainer: Any = SimpleNamespace(precision="bf16-true")
+    trainer: Any = SimpleNamespace(precision="bf16-true", strategy=None)
     with pytest.raises(ValueError, match=r"trainer\.precision: expected 32-true .* for Momentum, got bf16-true"):
         check_strategy(trainer, module.combine, module.by_task)

@@ -16,8 +16,8 @@ from contrastive_text.evaluation.sts import evaluate_pairs
 from contrastive_text.pairings import Given
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.training.callbacks.run_summary import model_facts
-from contrastive_text.training.checks import check_resumed
 from contrastive_text.training.run import Run
+from contrastive_text.training.stored_module import check_resumed
 
 NAMED = {"query": "an old bird ", "document": "the tall man "}
 

@@ -240,17 +240,3 @@ def test_the_scores_before_the_first_step_are_said_on_request(
         assert (said in capsys.readouterr().out) == says
     first, second = (one.model.encode(tiny.TEXTS) for one in made[1:])
     assert (first == second).all()
-
-
-@pytest.mark.slow
-def test_early_stopping_ends_a_run_and_its_model_is_kept(files: dict[str, str], tmp_path: Path) -> None:
-    at_once = {"monitor": "val/spearman", "mode": "max", "stopping_threshold": -100.0}
-    stops = {"class_path": "EarlyStopping", "init_args": at_once}
-    made = Run.from_recipe(
-        "simcse", files["bert"], train=files["texts"], validation=files["pairs"], batch_size=8, num_workers=0,
-        max_steps=6, val_check_interval=2, callbacks=[stops], default_root_dir=str(tmp_path), accelerator="cpu",
-        enable_progress_bar=False,
-    )  # fmt: skip
-    made.fit()
-    assert made.trainer.global_step == 2
-    assert (tmp_path / "version_0" / "model" / "modules.json").is_file()

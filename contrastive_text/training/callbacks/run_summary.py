@@ -26,9 +26,9 @@ from contrastive_text.inference.model_parts import pooler_name
 from contrastive_text.objectives import Contrastive, Matryoshka, Objective, PairLabels, Siblings
 from contrastive_text.recipes.layers import PLAIN, layer_file, merge, read_layers
 from contrastive_text.training.callbacks.best_checkpoint import data_of, monitored
+from contrastive_text.training.callbacks.export_model import RECIPE
 from contrastive_text.training.folder_start import is_same_pooler
 from contrastive_text.training.guides import describe_guides
-from contrastive_text.training.model_card import RECIPE
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.optim import Schedule
 

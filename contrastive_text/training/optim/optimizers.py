@@ -1,27 +1,27 @@
-"""Optimizers by name and argument: AdamW, SGD and others of torch, and AdamW without bias correction."""
+"""Settings of optimizers and schedules: AdamW, and classes of torch by name."""
 
 from __future__ import annotations
 
 import inspect
-import math
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import accumulate
 from types import ModuleType
-from typing import Any, TypeVar, cast, final, overload
+from typing import Any, TypeVar, final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from contrastive_text.core.checks import above, at_least
 from contrastive_text.core.config.class_paths import resolve
 from contrastive_text.core.config.misspelt import nearest
-from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import is_failure
 from contrastive_text.training.optim.schedules import Schedule
+from contrastive_text.training.optim.uncorrected_adamw import UncorrectedAdamW
 
 
 class Optimizer(ABC):
@@ -89,15 +89,12 @@ class AdamW(Optimizer):
         bias_correction: bool = True,
         fused: bool = True,
     ) -> None:
-        check_positive("AdamW.lr", lr, usual=3e-5)
-        check_positive("AdamW.eps", eps, usual=1e-8)
         if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
             raise InvalidValueError(f"AdamW.betas: expected two numbers in [0, 1), got {betas}; try (0.9, 0.999)")
-        check_decay("AdamW.weight_decay", weight_decay)
-        self.lr = lr
+        self.lr = above("AdamW.lr", lr, advice="try 3e-5")
         self.betas = betas
-        self.eps = eps
-        self.weight_decay = weight_decay
+        self.eps = above("AdamW.eps", eps, advice="try 1e-8")
+        self.weight_decay = at_least("AdamW.weight_decay", weight_decay, 0)
         self.bias_correction = bias_correction
         self.fused = fused
 
@@ -119,18 +116,6 @@ class AdamW(Optimizer):
         return unscaled_before(
             torch.optim.AdamW(filled, lr=self.lr, betas=self.betas, eps=self.eps, fused=self.fused)
         )
-
-
-def check_positive(where: str, value: float, usual: float) -> None:
-    """Checks that a setting is a positive number (ValueError)."""
-    if not 0 < value < math.inf:
-        raise InvalidValueError(f"{where}: expected a positive number, got {value}; try {usual}")
-
-
-def check_decay(where: str, value: float) -> None:
-    """Checks that a weight decay is none or positive (ValueError)."""
-    if not 0 <= value < math.inf:
-        raise InvalidValueError(f"{where}: expected 0 or more, got {value}; 0 switches it off")
 
 
 def decayed_apart(
@@ -198,11 +183,9 @@ class TorchOptimizer(Optimizer):
     def __init__(
         self, name: str, lr: float, weight_decay: float = 0.0, options: dict[str, Any] | None = None
     ) -> None:
-        check_positive("TorchOptimizer.lr", lr, usual=3e-5)
-        check_decay("TorchOptimizer.weight_decay", weight_decay)
         self.name = name
-        self.lr = lr
-        self.weight_decay = weight_decay
+        self.lr = above("TorchOptimizer.lr", lr, advice="try 3e-5")
+        self.weight_decay = at_least("TorchOptimizer.weight_decay", weight_decay, 0)
         self.options = options
         self._cls = _class_of(name, torch.optim.Optimizer, torch.optim, "TorchOptimizer.name")
         self._decays = "weight_decay" in inspect.signature(self._cls).parameters
@@ -320,196 +303,3 @@ def _answering(where: str) -> Iterator[None]:
         if not is_failure(error):
             raise
         raise InvalidValueError(f"{where}: expected options that it takes, got an error: {error}") from error
-
-
-@final
-class UncorrectedAdamW(torch.optim.Optimizer):
-    """Takes Adam's steps without bias correction, then decays the weights.
-
-    With gradient g, from m = v = 0::
-
-        m <- b1 m + (1 - b1) g
-        v <- b2 v + (1 - b2) g^2
-        p <- p - lr m / (sqrt(v) + eps)
-        p <- p - lr weight_decay p
-
-    Both means start too small, v more so than m: under a constant gradient a step is (1 - b1^t) / sqrt(1 - b2^t)
-    times as long as a corrected one, with the usual betas 3.2 times at first and at most 6.6 times. Source: the
-    ``AdamW`` of Transformers before version 5 with ``correct_bias=False``, which DeCLUTR and ConSERT train with.
-
-    Differs: the means of weights in half precision are kept in float32, where squares of small gradients
-    neither vanish nor stop to decay.
-
-    Args:
-        parameters: Parameters, or groups of them with settings of their own.
-        lr: Learning rate.
-        betas: Decay of the running means of the gradient and of its square.
-        eps: Added to the denominator.
-        weight_decay: Share of a weight, times the learning rate, that each step takes off.
-
-    Example:
-        >>> weight = nn.Parameter(torch.zeros(1))
-        >>> weight.grad = torch.ones(1)
-        >>> _ = UncorrectedAdamW([weight], lr=0.1).step()
-        >>> round(weight.item(), 4)
-        -0.3162
-    """
-
-    def __init__(
-        self,
-        parameters: Iterable[nn.Parameter] | Iterable[dict[str, Any]],  # Any: as torch types its groups
-        lr: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-    ) -> None:
-        super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
-
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Takes a step along the gradients that there are.
-
-        Args:
-            closure: Computes the loss and its gradients first.
-
-        Returns:
-            What the closure gives.
-
-        Raises:
-            TypeError: A sparse gradient.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            if weights := [weight for weight in group["params"] if weight.grad is not None]:
-                self._update(weights, **{name: group[name] for name in ("lr", "betas", "eps", "weight_decay")})
-        return loss
-
-    def _update(
-        self, weights: list[Tensor], lr: float, betas: tuple[float, float], eps: float, weight_decay: float
-    ) -> None:
-        means, squares = (list(moments) for moments in zip(*map(self._moments, weights), strict=True))
-        gradients = [cast(Tensor, w.grad).to(mean.dtype) for w, mean in zip(weights, means, strict=True)]
-        torch._foreach_mul_(means, betas[0])
-        torch._foreach_add_(means, gradients, alpha=1 - betas[0])
-        torch._foreach_mul_(squares, betas[1])
-        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - betas[1])
-        scales = torch._foreach_sqrt(squares)
-        torch._foreach_add_(scales, eps)
-        torch._foreach_addcdiv_(weights, means, scales, value=-lr)
-        if weight_decay:
-            # Not a product with 1 - lr * weight_decay: in float32 numbers below 1 are 6e-8 apart, too far for
-            # the 1.6e-7 of DeCLUTR's last steps.
-            torch._foreach_add_(weights, weights, alpha=-lr * weight_decay)
-
-    def _moments(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the running means of a weight's gradient and of its square."""
-        if cast(Tensor, weight.grad).is_sparse:
-            raise InvalidTypeError(
-                "AdamW.bias_correction: expected dense gradients to train without it, got a sparse one; build "
-                "the embedding with sparse=False"
-            )
-        state = self.state[weight]
-        if not state:
-            for name in ("exp_avg", "exp_avg_sq"):
-                state[name] = torch.zeros_like(weight, dtype=_precision(weight))
-        return state["exp_avg"], state["exp_avg_sq"]
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: as torch types it
-        """Takes over a state; the means keep their precision, which torch lowers to the weight's.
-
-        Args:
-            state_dict: What ``state_dict`` gave.
-        """
-        super().load_state_dict(state_dict)
-        numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
-        weights = [weight for group in self.param_groups for weight in group["params"]]
-        for number, weight in zip(numbers, weights, strict=True):
-            for name, moment in state_dict["state"].get(number, {}).items():
-                self.state[weight][name] = moment.to(weight.device, _precision(weight))
-
-
-def _precision(weight: Tensor) -> torch.dtype:
-    """The weight's own type, at least float32."""
-    return torch.promote_types(weight.dtype, torch.float32)
-
-
-_CLASS = "class"
-"""Key under which the state of an optimizer names its class."""
-_KERNELS = ("fused", "foreach")
-"""Settings of a group that choose a kernel. A strategy may change them after the optimizer is built."""
-_REMEDY = "or start a run from the checkpoint's weights with --init_from"
-
-
-def keep_own_settings(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Lets an optimizer keep its learning rate, weight decay and other settings when it loads a state.
-
-    torch replaces them by those of the saved groups, so that a resumed run would ignore a changed setting. Groups
-    that a callback has added keep theirs. The state also names the optimizer's class, and that of another class
-    is refused.
-
-    Args:
-        optimizer: As it was built, before a schedule changes its rates.
-
-    Returns:
-        The same optimizer.
-
-    Example:
-        >>> def build(lr):
-        ...     weight = torch.nn.Parameter(torch.ones(1))
-        ...     return keep_own_settings(torch.optim.SGD([weight], lr=lr, momentum=0.9))
-        >>> resumed = build(lr=0.1)
-        >>> resumed.load_state_dict(build(lr=0.5).state_dict())
-        >>> resumed.param_groups[0]["lr"]
-        0.1
-    """
-    cls = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
-    settings = [{name: value for name, value in g.items() if name != "params"} for g in optimizer.param_groups]
-
-    def name_class(_: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-        state[_CLASS] = cls
-
-    def restore(current: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-        if (saved := state.get(_CLASS, cls)) != cls:
-            raise InvalidValueError(
-                f"model.optimizer: expected {saved}, whose moments the checkpoint has, got {cls}; keep the "
-                f"optimizer, {_REMEDY}"
-            )
-        groups = _regrouped(state["param_groups"], [len(group["params"]) for group in current.param_groups])
-        for group, own, now in zip(groups, settings, current.param_groups, strict=False):
-            group |= {**own, **{name: now[name] for name in _KERNELS if name in now}, "initial_lr": own["lr"]}
-        return {**state, "param_groups": groups}
-
-    optimizer.register_state_dict_post_hook(name_class)
-    optimizer.register_load_state_dict_pre_hook(restore)
-    return optimizer
-
-
-def _regrouped(saved: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """Returns saved groups divided as the optimizer's own are: without weight decay there may be one fewer.
-
-    Args:
-        saved: Groups of the checkpoint.
-        sizes: Number of parameters in each group of the optimizer.
-
-    Raises:
-        InvalidValueError: Another number of parameters.
-    """
-    numbers = [number for group in saved for number in group["params"]]
-    if len(numbers) != sum(sizes):
-        raise InvalidValueError(
-            f"model: expected the {len(numbers)} trained parameters whose moments the checkpoint has, got "
-            f"{sum(sizes)}; freeze and train the same parameters, {_REMEDY}"
-        )
-    if [len(group["params"]) for group in saved] == list(sizes):
-        return [dict(group) for group in saved]
-    ends = list(accumulate(sizes))
-    return [{**saved[0], "params": numbers[end - size : end]} for end, size in zip(ends, sizes, strict=True)]

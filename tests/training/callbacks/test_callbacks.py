@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -151,20 +149,6 @@ def test_early_stopping_ends_the_run_and_the_best_is_still_kept(
     trainer, module, after = run(bert, tmp_path, files, (stop,), val_check_interval=2, max_steps=10)
     assert trainer.global_step == 6
     assert torch.equal(flat(module), after[1])
-
-
-@pytest.mark.slow
-def test_a_second_run_in_the_same_folder_keeps_its_own_weights(
-    bert: str, files: dict[str, str], tmp_path: Path
-) -> None:
-    first, _, _ = run(bert, tmp_path, files, val_check_interval=2)
-    second, module, after = run(bert, tmp_path, files, val_check_interval=2, max_steps=2)
-    assert first.log_dir != second.log_dir
-    assert first.checkpoint_callback.best_model_path != second.checkpoint_callback.best_model_path
-    for trainer in (first, second):
-        assert Path(trainer.checkpoint_callback.best_model_path).is_file()
-    assert torch.equal(flat(module), after[1])
-    assert torch.equal(flat(SentenceEncoder.from_pretrained(Path(second.log_dir) / "model")), flat(module))
 
 
 @pytest.mark.slow
@@ -355,17 +339,6 @@ def test_a_score_that_no_validation_gives_is_answered_at_the_first_one(
     assert trainer.global_step == 1
 
 
-def test_a_resumed_run_remembers_the_best_of_the_run_before(tmp_path: Path) -> None:
-    first, second = BestCheckpoint(dirpath=str(tmp_path / "a")), BestCheckpoint(dirpath=str(tmp_path / "b"))
-    best = tmp_path / "a" / "step=5.ckpt"
-    best.parent.mkdir()
-    best.write_bytes(b"weights")
-    first.best_model_score, first.best_model_path = torch.tensor(70.0), str(best)
-    second.load_state_dict(first.state_dict())
-    assert second.best_model_score == 70.0
-    assert second.best_model_path == first.best_model_path
-
-
 def test_a_best_checkpoint_that_is_gone_is_forgotten_with_a_warning(tmp_path: Path) -> None:
     first, second = BestCheckpoint(dirpath=str(tmp_path / "a")), BestCheckpoint(dirpath=str(tmp_path / "b"))
     first.best_model_score, first.best_model_path = torch.tensor(70.0), str(tmp_path / "a" / "step=5.ckpt")
@@ -402,20 +375,6 @@ def test_encoding_leaves_an_encoder_that_is_in_training_as_it_was(bert: str) -> 
     module = tiny.module(bert)
     module.sentence_encoder().encode(["a bird sings"])
     assert module.training and all(part.training for part in module.encoder.modules())
-
-
-@pytest.mark.slow  # half a minute, for two processes to import torch and Lightning
-@pytest.mark.filterwarnings("ignore")  # of Lightning's launcher
-def test_two_processes_leave_one_model_folder(bert: str, files: dict[str, str], tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "contrastive_text", "fit", "--recipe", "simcse", "--trainer.max_steps", "2"]
-    words += ["--model.encoder.model_name_or_path", bert, "--data.train", files["train"]]
-    words += ["--data.validation", files["validation"]]
-    words += ["--data.batch_size", "8", "--data.num_workers", "0", "--trainer.accelerator", "cpu"]
-    words += ["--trainer.strategy", "ddp", "--trainer.devices", "2", "--trainer.enable_progress_bar", "false"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert len(list(tmp_path.glob("runs/*/model/modules.json"))) == 1
-    assert "over 2 processes" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -185,4 +185,4 @@ def test_the_shell_takes_a_number_and_refuses_one_below_1(
     (saved,) = tmp_path.glob("version_0/checkpoints/*.ckpt")
     assert read_checkpoint(saved).model["chunk_tokens"] == 40
     assert shell([*words, "--chunk", "0"]) != 0
-    assert "model.chunk_tokens: expected a number of tokens above 0" in capsys.readouterr().err
+    assert "model.chunk_tokens: expected 1 or more" in capsys.readouterr().err

@@ -6,14 +6,12 @@ import csv
 import math
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import pytorch_lightning as pl
-import several
 import tiny
 import torch
 from torch import Tensor
@@ -25,7 +23,7 @@ from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import AlignmentUniformity, BarlowTwins, InfoNCE, VICReg
 from contrastive_text.objectives import Contrastive, WholeBatch
 from contrastive_text.poolers import Pooler
-from contrastive_text.training import AdamW, ConstantSchedule
+from contrastive_text.training import AdamW
 from contrastive_text.training.callbacks.collapse_doctor import (
     EVERY,
     FLAT,
@@ -259,15 +257,6 @@ def test_alignment_is_the_mean_over_files_of_different_scales(bert: str, tmp_pat
     assert found["val/alignment"].item() == pytest.approx(sum(each) / 2, rel=1e-4)
 
 
-@pytest.mark.slow
-def test_a_usual_run_is_silent(
-    bert: str, files: dict[str, str], tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
-    module = tiny.module(bert, optimizer=AdamW(lr=1e-3), schedule=ConstantSchedule())
-    fit(module, tmp_path, CollapseDoctor(), max_steps=30, **files)
-    assert told(recwarn) == []
-
-
 def test_a_collapsed_space_is_told_once(
     bert: str, files: dict[str, str], tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
@@ -302,19 +291,6 @@ def test_trivial_positives_are_told_once(
     fit(module, tmp_path, CollapseDoctor(), max_steps=IN_A_ROW + 4, train=files["train"])
     (message,) = told(recwarn)
     assert message.startswith("contrastive: loss 0.0000 and accuracy 1.000 at step 4, but uniformity")
-
-
-@pytest.mark.slow
-def test_tasks_have_no_vectors_to_measure_but_pairs_beside_them_have(
-    bert: str, files: dict[str, str], tmp_path: Path
-) -> None:
-    tasks = several.write_tasks(tmp_path / "tasks")
-    scored = {name: replace(task, validation=task.train) for name, task in tasks.items()}
-    for pairs in (None, files["validation"]):
-        trainer = tiny.trainer(tmp_path, callbacks=[CollapseDoctor()], val_check_interval=1)
-        trainer.fit(several.module(bert), several.data(scored, validation=pairs))
-        assert "val/overall" in trainer.callback_metrics
-        assert ("val/uniformity" in trainer.callback_metrics) == (pairs is not None)
 
 
 def test_a_validation_by_itself_logs_no_more_than_its_scores(

@@ -12,9 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
-from contrastive_text.core.config.specs import part_spec
 from contrastive_text.training import AdamW, Combine, PCGrad, Uncertainty, WeightedSum
 from contrastive_text.training.optim import gradient_figures
 from contrastive_text.training.optim.combine import Gradients, objective_gradients, without_conflicts
@@ -233,31 +231,6 @@ def test_backward_gives_the_projected_gradient_and_the_value_is_that_of_the_loss
     assert float((flat_grad(module) - flat_grad(plain)).abs().max()) > 0.1  # it was projected
 
 
-def test_accumulated_micro_batches_are_projected_one_by_one_and_added() -> None:
-    module, combine = trunk(), PCGrad()
-    for key in (0, 1):
-        (combine(three_losses(module, inputs(key)), list(module.parameters()), key=key) / 2).backward()
-    expected = sum(merged(combine, trunk(), inputs(key), key=key) / 2 for key in (0, 1))
-    assert torch.allclose(flat_grad(module), expected, rtol=1e-14, atol=1e-14)
-
-
-def test_clipping_sees_the_projected_gradient() -> None:
-    module, combine = trunk(), PCGrad()
-    combine(three_losses(module, inputs()), list(module.parameters()), key=0).backward()
-    projected = merged(combine, trunk(), inputs(), key=0)
-    norm = nn.utils.clip_grad_norm_(module.parameters(), max_norm=0.5)
-    assert float(norm) == pytest.approx(float(projected.norm()), rel=1e-12)
-    assert float(norm) > 0.5
-    assert torch.allclose(flat_grad(module), projected / norm * 0.5, rtol=1e-5)  # clip adds 1e-6 to the norm
-
-
-def test_a_checkpointed_encoder_gives_the_same_gradient() -> None:
-    module, combine = trunk(), PCGrad()
-    values = three_losses(lambda x: checkpoint(module, x, use_reentrant=False), inputs())
-    combine(values, list(module.parameters()), key=0).backward()
-    assert torch.equal(flat_grad(module), merged(combine, trunk(), inputs(), key=0))
-
-
 def test_bfloat16_autocast_rounds_nothing_that_an_ordinary_backward_keeps() -> None:
     def loss(module: nn.Module, x: Tensor) -> Tensor:
         y = module(x)
@@ -338,14 +311,6 @@ def test_the_order_comes_from_seed_and_key() -> None:
     assert orders != [PCGrad(seed=43).orders(4, key) for key in range(20)]
 
 
-def test_another_key_gives_another_gradient_for_three_objectives_and_the_same_for_two() -> None:
-    module, combine = trunk(), PCGrad()
-    found = {tuple(merged(combine, module, inputs(), key).tolist()) for key in range(12)}
-    assert 1 < len(found) <= 8
-    values = {"a": {"w": [1.0, 0.0]}, "b": {"w": [-1.0, 1.0]}}
-    assert gradient_of(PCGrad(seed=1), values) == gradient_of(PCGrad(seed=2), values)
-
-
 def test_uncertainty_equals_its_formula_with_gradients() -> None:
     combine = Uncertainty()
     combine.build(["a", "b", "absent"])
@@ -364,17 +329,6 @@ def test_uncertainty_equals_its_formula_with_gradients() -> None:
     assert {name: float(w) for name, w in combine.logs().items()} == pytest.approx(
         {"weight/a": math.exp(-0.3), "weight/b": math.exp(1.2), "weight/absent": math.exp(-5.0)}
     )
-
-
-def test_uncertainty_goes_to_one_over_twice_the_loss() -> None:
-    combine = Uncertainty()
-    combine.build(["a"])
-    optimizer = torch.optim.Adam(combine.parameters(), lr=0.05)
-    for _ in range(300):
-        optimizer.zero_grad()
-        combine({"a": torch.tensor(4.0)}, [], key=0).backward()
-        optimizer.step()
-    assert float(combine.logs()["weight/a"]) == pytest.approx(1 / 8, rel=0.01)
 
 
 def test_learned_weights_are_spared_from_decay_and_are_part_of_the_state() -> None:
@@ -397,12 +351,6 @@ def test_unknown_choices_are_refused() -> None:
         PCGrad(scope="heads")  # type: ignore[arg-type]  # the refusal is under test
     with pytest.raises(ValueError, match=r"PCGrad\.reduction: expected one of sum, mean, mixed"):
         PCGrad(reduction="max")  # type: ignore[arg-type]  # the refusal is under test
-
-
-def test_a_combiner_is_made_again_from_its_settings() -> None:
-    spec = part_spec(PCGrad(scope="all", reduction="mixed", seed=1), "combine")
-    assert spec["init_args"] == {"scope": "all", "reduction": "mixed", "seed": 1}
-    assert part_spec(WeightedSum("mean"), "combine")["init_args"] == {"reduction": "mean"}
 
 
 def test_figures_are_norms_and_cosines_over_what_both_use() -> None:
