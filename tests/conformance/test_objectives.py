@@ -16,6 +16,7 @@ import parts
 import pytest
 import queues
 import torch
+import torch.distributed as dist
 import yaml
 from executions import EXAMPLES, Execution, batch_of, module_of, part_of
 from jsonargparse import ArgumentParser
@@ -110,6 +111,11 @@ def test_every_public_column_part_has_an_entry() -> None:
     assert all(type(make()) is cls for cls, makes in COLUMNS.items() for make in makes)
 
 
+COLLECTIVES = (
+    "all_gather", "all_reduce", "all_gather_single", "reduce_scatter_single", "all_gather_object", "broadcast",
+    "barrier",
+)  # fmt: skip
+
 # Plain data
 
 
@@ -196,6 +202,24 @@ def test_evaluation_has_one_value_and_touches_no_state(case: str, name: str) -> 
     assert same(dict(values[0].logs), dict(values[1].logs))
     assert not any(each.requires_grad for each in values[0].logs.values())
     assert same(copied(objective), before)
+
+
+@every_objective
+def test_l13_no_rank_talks_to_another_in_evaluation(
+    case: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = taken(case, name, steps=1)
+    objective, rows = found.objective.eval(), found.steps[-1]
+    alone = objective(rows).total
+
+    def talk(*_: object, **__: object) -> None:
+        raise AssertionError("a collective was called")
+
+    for function, answer in (("is_initialized", True), ("get_world_size", 2), ("get_rank", 1)):
+        monkeypatch.setattr(dist, function, lambda *_, value=answer: value)
+    for function in COLLECTIVES:
+        monkeypatch.setattr(dist, function, talk)
+    assert torch.equal(objective(rows).total, alone)
 
 
 def gradients(objective: Objective, rows: Encoded) -> tuple[Terms, list[Tensor]]:

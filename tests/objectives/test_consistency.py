@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,6 @@ from torch import Tensor
 
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Slot
-from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.losses import by_rows, cosine_similarity_matrix
 from contrastive_text.objectives import Consistency
 
@@ -74,20 +72,3 @@ def test_the_gradient_agrees_with_finite_differences_also_of_some_rows_at_a_time
     torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-12)
     monkeypatch.undo()
     assert torch.autograd.gradcheck(total, rows.embeddings.clone().requires_grad_())
-
-
-def test_the_head_stands_before_the_cosines(rows: Encoded) -> None:
-    objective = Consistency(0.05, head=TanhHead())
-    objective.build(6)
-    objective.double()
-    assert objective.head is not None
-    projected = replace(rows, embeddings=objective.head(rows.embeddings))
-    assert float(objective(rows).total.detach()) / 4 == pytest.approx(value(projected), abs=EXACT)
-
-
-def test_a_head_that_is_kept_and_a_temperature_of_0_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"Consistency\.head: expected a head with train_only: true"):
-        Consistency(head=MLPHead(train_only=False))
-    for temperature in (0.0, math.nan):
-        with pytest.raises(ValueError, match="temperature: expected a finite number above 0"):
-            Consistency(temperature)

@@ -9,15 +9,12 @@ from typing import Any
 import pytest
 import reference
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.types import Slot
-from contrastive_text.heads import TanhHead
 from contrastive_text.losses import (
     AlignmentUniformity,
     InfoNCE,
@@ -79,11 +76,6 @@ def test_terms_make_the_loss_of_the_roles(loss: Loss, n: int, negatives: int, se
     assert value(terms) == pytest.approx(expected, abs=ROUNDING)
     sides = 2 if loss.same_side or loss.reduction == "two_sided" else 1
     assert (terms.count, terms.reduction) == (sides * n, loss.reduction)
-
-
-def test_info_nce_is_the_loss_that_needs_no_naming() -> None:
-    rows = encoded(4)
-    assert value(Contrastive()(rows)) == value(Contrastive(loss=InfoNCE(temperature=0.05))(rows))
 
 
 def test_d12_positives_are_averaged_before_they_are_normalised(vectors: dict[str, Any]) -> None:
@@ -187,26 +179,6 @@ def test_the_order_of_an_examples_positives_does_not_matter() -> None:
     assert value(Contrastive()(swapped)) == pytest.approx(value(Contrastive()(rows)), abs=ROUNDING)
 
 
-def test_half_precision_embeddings_are_compared_in_float32() -> None:
-    rows = encoded(4, positives=2, negatives=1)
-    half = replace(rows, embeddings=rows.embeddings.bfloat16())
-    single = replace(half, embeddings=half.embeddings.float())
-    total = Contrastive()(half).total
-    assert total.dtype == torch.float32
-    assert torch.equal(total, Contrastive()(single).total)
-
-
-def test_the_head_stands_before_the_averaging_of_positives() -> None:
-    rows = encoded(3, positives=2)
-    objective = Contrastive(head=TanhHead())
-    objective.build(4)
-    objective.double()
-    assert objective.head is not None
-    projected = replace(rows, embeddings=objective.head(rows.embeddings))
-    expected = value(Contrastive()(projected))
-    assert value(objective(rows)) == pytest.approx(expected, abs=ROUNDING)
-
-
 def test_logged_figures_are_those_of_the_vectors() -> None:
     anchors = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     positives = torch.tensor([[0.8, 0.6], [1.0, 0.0]])
@@ -246,31 +218,6 @@ def test_the_summary_counts_the_columns_of_the_loss(loss: Loss, negatives: int, 
     # Collapsed vectors: a term is the logarithm of the columns, the target among them (float64).
     columns = torch.tensor(float(said.split()[0]) + 1, dtype=torch.float64)
     assert float(terms.total) / terms.count == pytest.approx(float(columns.log()), abs=1e-9)
-
-
-def test_l13_no_rank_talks_to_another_outside_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    def talk(*args: Tensor, **options: object) -> None:  # noqa: ARG001  # the base's signature
-        raise AssertionError("a collective was called")
-
-    rows = encoded(3, negatives=1)
-    alone = float(Contrastive()(rows).total)
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(dist, "get_world_size", lambda *_: 2)
-    monkeypatch.setattr(dist, "get_rank", lambda *_: 1)
-    for name in (
-        "all_gather",
-        "all_reduce",
-        "all_gather_single",
-        "reduce_scatter_single",
-        "all_gather_object",
-        "broadcast",
-        "barrier",
-    ):
-        monkeypatch.setattr(dist, name, talk)
-    objective = Contrastive()
-    with pytest.raises(AssertionError, match="a collective was called"):
-        objective(rows)
-    assert float(objective.eval()(rows).total) == alone
 
 
 # Two views of each text
@@ -406,16 +353,6 @@ def test_the_target_is_what_the_arguments_say() -> None:
     paired = Contrastive(columns=[Duplicates(), Siblings(), PositivesOnly()]).target
     assert paired is not None
     assert (paired.read("0"), paired.read("1.0")) == (0.0, 1.0)
-
-
-def test_the_summary_says_that_texts_of_a_class_are_no_negatives() -> None:
-    said = Contrastive(loss=SupCon(), columns=[Duplicates(), SameClass(2)]).describe_negatives(
-        batch_size=8, positives=1, negatives=0
-    )
-    assert said == (
-        "at most 14 per anchor: 7 other positives, 7 texts of its own side; texts of its class are none; "
-        "accumulate_grad_batches adds none"
-    )
 
 
 def test_a_name_and_a_class_say_the_same_of_what_is_compared() -> None:

@@ -103,16 +103,6 @@ def test_the_gradient_reaches_the_step_alone(loss: Loss) -> None:
     assert torch.autograd.gradcheck(lambda v: objective(replace(second, embeddings=v)).total, [vectors])
 
 
-def test_a_copy_of_a_past_text_is_left_out_unless_duplicates_are_kept() -> None:
-    steps = [batch(2, 0, ids=[1, 2, 3, 4]), batch(2, 1, ids=[1, 5, 6, 2])]
-    # Of the past positives 3 and 4 none is a copy; as anchors, 1 and 2 would be.
-    for loss, past in ((InfoNCE(T), 2), (NTXent(T), 4)):
-        masked, kept = (Contrastive(loss, columns=[*parts, Queue(8)]) for parts in ([Duplicates()], []))
-        losses = train(masked, steps)[1], train(kept, steps)[1]
-        assert (losses[0] == pytest.approx(losses[1], abs=ROUNDING)) is (loss.same_side is False)
-        assert fill(kept) == [2 * past]
-
-
 def test_a_past_text_that_views_made_equal_is_left_out() -> None:
     steps = [batch(2, 0, ids=[1, 2, 3, 4]), batch(2, 1, ids=[5, 6, 7, 8])]
     first, second = (step.encoded for step in steps)
@@ -201,16 +191,6 @@ def test_the_bound_of_positives_that_look_for_anchors_counts_no_past_columns() -
     pulled = sum(terms[0] + terms[2] for terms in sides) / 2
     pushed = sum(min(sides[0][i], math.log(12)) + min(sides[1][i], math.log(4)) for i in (1, 3)) / 2
     assert train(objective, steps[2:]) == pytest.approx([pulled - pushed], abs=ROUNDING)
-
-
-def test_signed_pairs_meet_past_columns_in_both_kinds_of_rows() -> None:
-    objective = Contrastive(NTXent(T), columns=[Duplicates(), Siblings(), SignedPairs(bound=100.0), Queue(5)])
-    steps = [replace(batch(3, seed), classes=[1, 0, 1]) for seed in range(2)]
-    train(objective, steps[:1])
-    past = slow_push([], steps[0], same_side=True, size=5)
-    terms = slow_terms(replace(steps[1], classes=None), past, same_side=True)
-    expected = (terms[0] + terms[2] + terms[3] + terms[5]) / 4 - (terms[1] + terms[4]) / 2
-    assert train(objective, steps[1:]) == pytest.approx([expected], abs=ROUNDING)
 
 
 def test_between_views_each_role_has_its_queue() -> None:

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 import reference
 import torch
-from covering import rest_slow
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Slot
@@ -252,29 +250,6 @@ def test_texts_are_siblings_by_what_they_were_before_any_view() -> None:
     edited = replace(rows, text_ids=torch.stack([rows.text_ids, torch.tensor([30, 31, 30, 40, 41, 42])], dim=1))
     objective = Contrastive(InfoNCE(T))
     assert value(objective, edited) == value(objective, rows)
-
-
-@pytest.mark.parametrize(
-    ("loss", "how", "streamed"),
-    rest_slow(
-        [(InfoNCE, 3, True), (NTXent, 2, False), (InfoNCE, 1, True), (NTXent, 3, True), (NTXent, 3, False)],
-        quick=2,
-    ),
-)
-def test_the_gradient_is_that_of_finite_differences(
-    loss: type[InfoNCE | NTXent], how: int, streamed: bool
-) -> None:
-    rows = encoded([[0, 0, 2], [10, 11, 10], [20, 11, 22]])
-    objective = Contrastive(
-        loss(T, learn_temperature=True, streamed=streamed), columns=parts(**WAYS[how])
-    ).double()
-    assert objective.loss.learned is not None
-
-    def total(vectors: Tensor, _scale: Tensor) -> Tensor:
-        return objective(replace(rows, embeddings=vectors)).total
-
-    vectors, scale = rows.embeddings.requires_grad_(), objective.loss.learned.log_scale
-    assert torch.autograd.gradcheck(total, [vectors, scale])
 
 
 # Labels

@@ -1,4 +1,4 @@
-"""Supervised pairs: classes and scores of two texts, on one process and on two."""
+"""Supervised objectives: classes and scores of texts and of pairs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ import reference
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import of_two_ranks
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from contrastive_text.core.batch import Encoded
-from contrastive_text.core.distributed import sum_over_ranks, world_size
 from contrastive_text.core.types import Slot
-from contrastive_text.heads import MLPHead, TanhHead, share_layers
-from contrastive_text.losses import CoSENT, CosineMSE, NTXent, ScoreLoss, reduce_terms
+from contrastive_text.heads import MLPHead, TanhHead
+from contrastive_text.losses import CoSENT, NTXent, reduce_terms
 from contrastive_text.objectives import (
     BilinearScorer,
     ConcatenationScorer,
@@ -29,6 +27,7 @@ from contrastive_text.objectives import (
     PairRegression,
     Scorer,
     TextClassification,
+    TextRegression,
 )
 from contrastive_text.objectives.scorers import pair_features
 
@@ -69,23 +68,6 @@ def test_k10_features_of_the_paper_and_of_the_scripts(vectors: dict[str, Any]) -
     u, v = double(case["u"]), double(case["v"])
     assert pair_features(u, v).tolist() == [case["paper_u_v_absdiff"]]
     assert pair_features(u, v, max_squared=True).tolist() == [case["scripts_u_v_absdiff_maxsq"]]
-
-
-@pytest.mark.parametrize(("max_squared", "name"), [(False, "paper"), (True, "scripts")])
-def test_k10_inputs_of_the_classifier(vectors: dict[str, Any], max_squared: bool, name: str) -> None:
-    scorer = ConcatenationScorer(max_squared=max_squared)
-    scorer.build(features=768, classes=3)
-    assert scorer.linear is not None
-    expected = vectors["consert_pair_features"]["classifier_input_dim_768"][name]
-    assert (scorer.linear.in_features, scorer.linear.out_features) == (expected, 3)
-
-
-def test_k10_the_classifier_reads_the_features() -> None:
-    objective = built(PairClassification(3, scorer=ConcatenationScorer(max_squared=True)), features=2)
-    rows = double([1.0, -2.0], [0.5, 1.0])
-    features = double([1.0, -2.0, 0.5, 1.0, 0.5, 3.0, 1.0, 1.0])
-    expected = objective.scorer.linear(features)
-    assert torch.equal(objective.predict(pairs(rows, None)), expected)
 
 
 def test_k11_joint_training_adds_the_weighted_contrastive_losses_of_both_sides(vectors: dict[str, Any]) -> None:
@@ -244,62 +226,6 @@ def test_m7_the_cosine_of_the_sts_head(vectors: dict[str, Any]) -> None:
     assert PairRegression()(rows).total.item() == pytest.approx(1.0, abs=EXACT)  # (-0.6 - 0.4)^2
 
 
-def test_m7_the_cosine_is_that_of_the_transformed_vectors(vectors: dict[str, Any]) -> None:
-    case = vectors["cs224n_heads"]
-    head = MLPHead(hidden_features=4, out_features=2)
-    objective = built(PairRegression(head=head), features=2)
-    assert head.network is not None
-    first, second = head.network[0], head.network[2]
-    turned = double([0.0, -1.0], [1.0, 0.0])
-    with torch.no_grad():  # relu(x) - relu(-x) = x: the head turns its input by 90 degrees
-        first.weight.copy_(torch.cat([torch.eye(2), -torch.eye(2)]))
-        second.weight.copy_(torch.cat([turned, -turned], dim=1))
-        first.bias.zero_()
-        second.bias.copy_(torch.tensor([0.0, 0.0]))
-    rows = pairs(double(case["u"], case["v"]), None)
-    assert objective.predict(rows).tolist() == pytest.approx([case["sts_cosine"]], abs=EXACT)
-    with torch.no_grad():
-        second.bias.copy_(torch.tensor([1.0, 2.0]))
-    moved = reference.cosine([-2.0 + 1, 1.0 + 2], [1.0 + 1, 0.5 + 2])
-    assert objective.predict(rows).tolist() == pytest.approx([moved], abs=ROUNDING)
-
-
-def test_m8_paraphrase_and_sts_share_the_first_layer_and_sentiment_has_its_own() -> None:
-    def head(out_features: int, share: str | None) -> MLPHead:
-        layers = None if share is None else 1
-        return MLPHead(8, out_features, dropout=0.3, share=share, shared_layers=layers)
-
-    paraphrase = PairClassification(2, scorer=BilinearScorer(), head=head(8, "pairs"))
-    sts = PairRegression(head=head(8, "pairs"))
-    sentiment = TextClassification(5, head=head(5, None))
-    objectives = nn.ModuleList([paraphrase, sts, sentiment])
-    for objective in (paraphrase, sts, sentiment):
-        objective.build(6)
-    share_layers([part for part in objectives.modules() if isinstance(part, MLPHead)])
-    first = [[name for name, _ in part.named_parameters() if name.startswith("head")] for part in objectives]
-    assert first[0] == first[1] == first[2]  # the layout doesn't change
-    one, other, own = (dict(part.named_parameters()) for part in (paraphrase, sts, sentiment))
-    assert one["head.network.1.weight"] is other["head.network.1.weight"]
-    assert one["head.network.1.bias"] is other["head.network.1.bias"]
-    assert one["head.network.1.weight"] is not own["head.network.1.weight"]
-    assert one["head.network.4.weight"] is not other["head.network.4.weight"]
-    rows = pairs(some(3, width=6).float(), [0.0, 1.0, 1.0])
-    alone = torch.autograd.grad(sts(rows).total, one["head.network.1.weight"])[0]  # reached through sts alone
-    assert alone.abs().max() > 0
-
-
-@given(n=st.integers(1, 6), seed=st.integers(0, 2**31))
-def test_the_squared_error_of_the_cosine_equals_the_loop(n: int, seed: int) -> None:
-    vectors, total = some(n, seed=seed), 0.0
-    target = [(seed + i) % 6 / 5 for i in range(n)]
-    rows = pairs(vectors, None)
-    for u, v, score in zip(vectors[:n].tolist(), vectors[n:].tolist(), target, strict=True):
-        total += (reference.cosine(u, v) - score) ** 2
-    rows = Encoded(vectors, PAIR, text_ids=torch.arange(2 * n), target=torch.tensor(target, dtype=torch.float64))
-    terms = PairRegression()(rows)
-    assert (terms.total.item(), terms.count) == (pytest.approx(total, abs=ROUNDING), n)
-
-
 def test_cosent_is_one_term_of_the_whole_batch() -> None:
     vectors, target = some(4), [0.0, 1.0, 0.25, 0.25]
     objective = PairRegression(loss=CoSENT(temperature=0.2))
@@ -307,14 +233,6 @@ def test_cosent_is_one_term_of_the_whole_batch() -> None:
     expected = objective.loss(objective.predict(pairs(vectors, None)), torch.tensor(target))
     assert (terms.total.item(), terms.count, terms.reduction) == (expected.item(), 1, "mean")
     assert terms.total.item() > 0
-
-
-def test_a_zero_vector_has_cosine_zero_and_a_finite_gradient() -> None:
-    vectors = double([0.0, 0.0], [1.0, 2.0]).requires_grad_()
-    terms = PairRegression()(pairs(vectors, [0.5]))
-    terms.total.backward()
-    assert terms.total.item() == 0.25
-    assert vectors.grad is not None and torch.isfinite(vectors.grad).all()
 
 
 def test_the_target_is_scaled_by_its_bounds_and_predictions_return_to_them() -> None:
@@ -335,6 +253,9 @@ OBJECTIVES = {
     "squared error": lambda: PairRegression(),
     "cosent": lambda: PairRegression(loss=CoSENT(temperature=0.3)),
     "cosent after a head": lambda: PairRegression(loss=CoSENT(temperature=0.3), head=TanhHead()),
+    "texts": lambda: TextClassification(2),
+    "texts after a head": lambda: TextClassification(3, head=MLPHead(4, 3)),
+    "scores of texts": lambda: TextRegression(),
 }
 TARGET = [1.0, 0.0, 1.0, 0.0, 0.0]
 
@@ -358,7 +279,7 @@ def test_autocast_leaves_predictions_in_float32(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
-def test_a_view_is_read_on_both_sides_and_others_are_not(name: str) -> None:
+def test_a_view_is_read_and_others_are_not(name: str) -> None:
     first, second = (built(OBJECTIVES[name]()) for _ in range(2))
     second.view = 2
     four = some(3, slots=4)  # anchor 0, anchor 1, positive 0, positive 1
@@ -370,6 +291,12 @@ def test_a_view_is_read_on_both_sides_and_others_are_not(name: str) -> None:
         second(pairs(some(3), TARGET[:3]))
 
 
+@pytest.mark.parametrize("make", [PairRegression, TextRegression])
+def test_a_view_below_1_is_refused(make: type[PairRegression | TextRegression]) -> None:
+    with pytest.raises(ValueError, match=rf"{make.__name__}\.view: expected the number of a view, .* got 0"):
+        make(view=0)
+
+
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_batch_without_targets_is_refused_and_can_be_predicted(name: str) -> None:
     objective = built(OBJECTIVES[name]())
@@ -378,81 +305,60 @@ def test_a_batch_without_targets_is_refused_and_can_be_predicted(name: str) -> N
         objective(pairs(some(3), None))
 
 
-@pytest.mark.parametrize("make", [lambda **options: PairClassification(2, **options), PairRegression])
-def test_arguments_that_cannot_be_are_refused(make: Any) -> None:
-    with pytest.raises(
-        ValueError, match=r"\.head: expected a head with train_only: true, got TanhHead with false"
-    ):
-        make(head=TanhHead(train_only=False))
-    with pytest.raises(ValueError, match=r"\.view: expected the number of a view, 1 or more, got 0"):
-        make(view=0)
+# Texts.
 
 
-# Two gloo processes against one.
-
-RANKED = ("bilinear", "squared error", "cosent", "cosent after a head")
-PARTS = {"equal": (3, 3), "uneven": (4, 2), "one without pairs": (6, 0)}
-SCORES = [1.0, 0.0, 1.0, 0.0, 1.0, 0.0]
-
-
-def step(name: str, part: slice) -> dict[str, Tensor]:
-    """Loss and gradients of a step on a part of six pairs, both as means over the ranks."""
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_rank_without_examples_keeps_its_place_in_the_backward_pass(name: str) -> None:
     objective = built(OBJECTIVES[name]())
-    torch.manual_seed(1)
-    encoder = nn.Linear(5, 4).double()
-    sides = some(6, width=5).reshape(2, 6, 5)[:, part]
-    terms = objective(pairs(encoder(sides.flatten(0, 1)), SCORES[part]))
-    count = sum_over_ranks(torch.tensor(float(terms.count)))
-    loss = reduce_terms(terms.total * world_size(), count, terms.reduction)
-    loss.backward()
-    named = {**dict(encoder.named_parameters()), **dict(objective.named_parameters())}
-    gradients = {key: p.grad for key, p in named.items() if p.grad is not None}
-    return {key: sum_over_ranks(value) / world_size() for key, value in {"loss": loss, **gradients}.items()}
+    vectors = some(0).requires_grad_()
+    terms = objective(pairs(vectors, []))
+    terms.total.backward()
+    assert terms.total.item() == 0.0
+    assert all(weight.grad is not None and not weight.grad.any() for weight in objective.parameters())
 
 
-def work(number: int) -> dict[str, Any]:
-    results: dict[str, Any] = {}
-    for split, sizes in PARTS.items():
-        start = sum(sizes[:number])
-        for name in RANKED:
-            results[f"{split} {name}"] = step(name, slice(start, start + sizes[number]))
-    objective = PairRegression(loss=CoSENT()).eval()
-    if number == 0:  # the other rank doesn't take part
-        results["evaluation"] = objective(pairs(some(3), SCORES[:3])).total
-    return results
+@given(n=st.integers(1, 6), classes=st.integers(2, 5), seed=st.integers(0, 2**31))
+def test_the_terms_equal_the_loop_over_texts(n: int, classes: int, seed: int) -> None:
+    noise = torch.Generator().manual_seed(seed)
+    vectors = torch.randn(n, 4, generator=noise, dtype=torch.float64)
+    target = torch.randint(0, classes, (n,), generator=noise).tolist()
+    objective = built(TextClassification(classes))
+    assert objective.linear is not None
+    total, hits = 0.0, 0
+    for vector, number in zip(vectors.tolist(), target, strict=True):
+        rows, bias = objective.linear.weight.tolist(), objective.linear.bias.tolist()
+        logits = [
+            sum(w * x for w, x in zip(row, vector, strict=True)) + b for row, b in zip(rows, bias, strict=True)
+        ]
+        total += reference.cross_entropy(logits[number], logits)
+        hits += logits.index(max(logits)) == number
+    terms = objective(pairs(vectors, [float(number) for number in target], slots=PAIR[:1]))
+    assert terms.total.item() == pytest.approx(total, abs=ROUNDING)
+    assert (terms.count, terms.reduction) == (n, "mean")
+    assert float(terms.logs["accuracy"]) == pytest.approx(hits / n, abs=1e-6)  # logged in float32
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The results of two ranks."""
-    return of_two_ranks(work, tmp_path_factory.mktemp("ranks"))
+def test_a_head_with_other_outputs_than_classes_is_refused_when_it_is_built() -> None:
+    message = r"TextClassification.head: expected out_features: 5, one for each class, got 768; .* of MLPHead"
+    with pytest.raises(ValueError, match=message):
+        TextClassification(5, head=MLPHead(hidden_features=4)).build(768)
 
 
-@pytest.mark.slow  # the default run has these objectives on ranks in test_one_gradient.py
-@pytest.mark.parametrize("split", PARTS)
-@pytest.mark.parametrize("name", RANKED)
-def test_the_gradient_of_two_ranks_is_that_of_one_process(
-    ranks: list[dict[str, Any]], split: str, name: str
-) -> None:
-    alone = step(name, slice(None))
-    scale = max(float(gradient.abs().max()) for key, gradient in alone.items() if key != "loss")
-    assert scale > 1e-3
-    for results in ranks:
-        reached = results[f"{split} {name}"]
-        assert reached.keys() == alone.keys()
-        for key, expected in alone.items():
-            torch.testing.assert_close(reached[key], expected.detach(), rtol=0, atol=PROMISE * scale)
+def test_its_target_is_its_classes_and_predictions_become_their_names() -> None:
+    objective = built(TextClassification(["bad", "good"]), features=2)
+    assert objective.target.names == ("bad", "good")
+    assert objective.target.read("good") == 1.0
+    rows = pairs(some(3, width=2), None)
+    numbers = objective.predict(rows).argmax(dim=1).tolist()
+    assert objective.target.write(objective.predict(rows)) == [("bad", "good")[number] for number in numbers]
+    assert TextClassification([1, 2, 3]).target.names == ("1", "2", "3")
+    with pytest.raises(ValueError, match=r"TextClassification\.classes: expected two classes or more"):
+        TextClassification(1)
 
 
-@pytest.mark.slow
-def test_in_evaluation_no_rank_waits_for_another(ranks: list[dict[str, Any]]) -> None:
-    alone = PairRegression(loss=CoSENT()).eval()(pairs(some(3), SCORES[:3]))
-    assert torch.equal(ranks[0]["evaluation"], alone.total)
-
-
-@pytest.mark.parametrize("loss", [CosineMSE(), CoSENT()])
-def test_a_rank_without_pairs_keeps_its_place_in_the_backward_pass(loss: ScoreLoss) -> None:
-    head = TanhHead()
-    objective = built(PairRegression(loss=loss, head=head))
-    objective(pairs(some(0), [])).total.backward()
-    assert all(weight.grad is not None and not weight.grad.any() for weight in head.parameters())
+def test_it_asks_to_be_built_first() -> None:
+    with pytest.raises(
+        RuntimeError, match=r"TextClassification: expected build\(features\) before the first call"
+    ):
+        TextClassification(2)(pairs(torch.zeros(4, 4), [0.0, 1.0]))
