@@ -15,8 +15,6 @@ from contrastive_text.losses.comparison import HIDDEN_ID, Triples
 Vector = Sequence[float]
 Vectors = Sequence[Vector]
 
-_WORD = (1 << 64) - 1
-
 
 def cosine(u: Vector, v: Vector) -> float:
     """cos(u, v) = u.v / (|u| |v|), 0 if a vector is zero."""
@@ -216,43 +214,6 @@ def in_directions(every: Triples, directions: Sequence[str], log_weight: float =
                         logits.append(cosine(a[i], v) / 0.2)
         terms.append(cross_entropy(target / 0.2, logits))
     return terms
-
-
-def masked_mean(tokens: Vectors, mask: Sequence[bool]) -> list[float]:
-    """Mean of the token vectors whose mask is set, feature by feature."""
-    kept = [token for token, real in zip(tokens, mask, strict=True) if real]
-    return [sum(token[d] for token in kept) / len(kept) for d in range(len(tokens[0]))]
-
-
-def uncorrected_adamw(
-    weight: float,
-    gradients: Sequence[float],
-    lr: float,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-) -> float:
-    """The weight after AdamW's steps without bias correction, each with its decay after it."""
-    mean, square = 0.0, 0.0
-    for gradient in gradients:
-        mean = betas[0] * mean + (1 - betas[0]) * gradient
-        square = betas[1] * square + (1 - betas[1]) * gradient * gradient
-        weight = weight - lr * mean / (math.sqrt(square) + eps)
-        weight = weight - lr * weight_decay * weight
-    return weight
-
-
-def split_mix(value: int) -> int:
-    """One output of SplitMix64 from the state ``value`` (Steele, Lea, Flood 2014, figure 17), unsigned."""
-    z = (value + 0x9E3779B97F4A7C15) & _WORD
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _WORD
-    return z ^ (z >> 31)
-
-
-def finalise(z: int) -> int:
-    """The finaliser of SplitMix64 alone, without the step of the state."""
-    return split_mix((z - 0x9E3779B97F4A7C15) & _WORD)
 
 
 def own_gradient_gather(rows: Tensor) -> Tensor:

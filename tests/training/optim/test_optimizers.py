@@ -2,17 +2,35 @@
 
 import copy
 import math
+from collections.abc import Sequence
 
 import pytest
 import tiny
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import uncorrected_adamw
 from torch import nn
 
 from contrastive_text.training import AdamW
 from contrastive_text.training.optim.optimizers import UncorrectedAdamW
+
+
+def uncorrected_adamw(
+    weight: float,
+    gradients: Sequence[float],
+    lr: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 0.0,
+) -> float:
+    """The weight after AdamW's steps without bias correction, each with its decay after it."""
+    mean, square = 0.0, 0.0
+    for gradient in gradients:
+        mean = betas[0] * mean + (1 - betas[0]) * gradient
+        square = betas[1] * square + (1 - betas[1]) * gradient * gradient
+        weight = weight - lr * mean / (math.sqrt(square) + eps)
+        weight = weight - lr * weight_decay * weight
+    return weight
 
 
 class Toy(nn.Module):
