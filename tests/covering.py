@@ -70,7 +70,7 @@ def covering(
     return chosen
 
 
-def part_of(every: Sequence[Combination]) -> list[Combination]:
+def share_of(every: Sequence[Combination]) -> list[Combination]:
     """Returns one of several equal parts of all combinations, drawn at random; the parts together are all.
 
     Which one says ``CONTRASTIVE_TEXT_PART``, the first of 16 where it isn't set: ``2/6`` is the second of

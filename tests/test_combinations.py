@@ -15,7 +15,7 @@ import pytest
 import tiny
 import torch
 import yaml
-from covering import choices, covering, pairs, part_of
+from covering import choices, covering, pairs, share_of
 
 from contrastive_text.cli import run
 from contrastive_text.encoders import TransformerEncoder
@@ -244,7 +244,7 @@ def test_the_parts_together_are_all(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for number in range(1, 7):
         monkeypatch.setenv("CONTRASTIVE_TEXT_PART", f"{number}/6")
-        found += part_of(EVERY)
+        found += share_of(EVERY)
     assert sorted(found) == sorted(EVERY)
 
 
@@ -262,7 +262,7 @@ def test_any_with_any(
     check(combination, place, tmp_path, capsys)
 
 
-DRAWN = part_of(EVERY)
+DRAWN = share_of(EVERY)
 
 
 @pytest.mark.slow

@@ -29,8 +29,6 @@ from contrastive_text.objectives import (
 )
 from contrastive_text.training.module import ContrastiveModule
 
-PROMISE = 1e-10
-AFTER_STEPS = 1e-9
 RANKS_OF = "two uneven ranks"
 
 
@@ -99,7 +97,7 @@ def work(number: int, port: int, bert: str, folder: str, wanted: list[tuple[str,
         for parts in itertools.starmap(Parts, wanted):
             execution = execution_of(parts)
             each = execute(execution, module_for(parts, execution, bert), split=bool(parts.split))
-            found[tuple(parts)] = tuple(compare(each, plain[parts]))
+            found[tuple(parts)] = tuple(compare(each, plain[parts], moved=1e-3))
     torch.save(found, Path(folder) / f"{number}.pt")
 
 
@@ -116,7 +114,4 @@ def test_what_came_late_is_right_together(bert: str, tmp_path: Path) -> None:
         found = torch.load(path, weights_only=True)
         assert len(found) == len(COVERING)
         for names, values in found.items():
-            outcome = Outcome(*values)
-            assert max(outcome.loss, outcome.gradient) <= PROMISE, Parts(*names)
-            assert outcome.weights <= AFTER_STEPS, Parts(*names)
-            assert outcome.moved > 1e-3, Parts(*names)
+            assert not Outcome(*values).wrong, Parts(*names)

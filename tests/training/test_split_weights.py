@@ -27,10 +27,6 @@ from contrastive_text.training.callbacks.chunk_size import ChunkSize
 from contrastive_text.training.fsdp2 import average_gradients, clip_gradients, own_blocks
 from contrastive_text.training.module import ContrastiveModule
 
-# The promise in float64, as of test_one_gradient: max |dg| <= 1e-10 max |g|.
-PROMISE = 1e-10
-AFTER_STEPS = 1e-9
-
 
 class Way(NamedTuple):
     """One choice of every axis, by name."""
@@ -82,7 +78,7 @@ def work(number: int, port: int, ranks: str, bert: str, folder: str, ways: list[
     with meeting(number, world=len(RANKS[ranks]), port=port):
         for way in itertools.starmap(Way, ways):
             split = execute(way.execution(ranks), module_for(way, ranks, bert), split=True)
-            found[tuple(way)] = tuple(compare(split, plain[way.case, way.views, way.trained]))
+            found[tuple(way)] = tuple(compare(split, plain[way.case, way.views, way.trained], moved=1e-3))
     torch.save(found, Path(folder) / f"{number}.pt")
 
 
@@ -100,11 +96,7 @@ def run(ranks: str, ways: list[Way], bert: str, folder: Path) -> dict[Way, list[
 
 
 def check(way: Way, outcomes: list[Outcome]) -> None:
-    for outcome in outcomes:
-        assert outcome.loss <= PROMISE, way
-        assert outcome.gradient <= PROMISE, way
-        assert outcome.weights <= AFTER_STEPS, way
-        assert outcome.moved > 1e-3, way
+    assert not any(outcome.wrong for outcome in outcomes), (way, outcomes)
     if way.parts == "chunked":
         assert all(outcome.seen["checkpoints"] for outcome in outcomes), way
         assert len({len(outcome.seen["shapes"]) for outcome in outcomes}) == 1, way
