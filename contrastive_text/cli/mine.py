@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields
 from itertools import chain
 
+import numpy as np
+
 from contrastive_text.cli.commands import Mine
 from contrastive_text.cli.embed import encoder_of
 from contrastive_text.cli.files import form_of, plain_form
@@ -94,11 +96,12 @@ def _said(report: MiningReport, mining: Mining) -> Iterator[str]:
         else:
             without = f", {report.none:,} of them none" if report.none else ""
             yield f"{report.short:,} queries have fewer than {mining.negatives} negatives{without}: {became}"
-    if not report.scores["negative"].count:
+    scores = {name: np.asarray(each) for name, each in report.scores.items()}
+    if not len(scores["negative"]):
         return
-    yield f"{'cosine':<8}" + "".join(f"{name:>12}" for name in report.scores)
-    yield f"{'count':<8}" + "".join(f"{each.count:>12,}" for each in report.scores.values())
-    yield f"{'mean':<8}" + "".join(f"{each.mean:>12.3f}" for each in report.scores.values())
+    yield f"{'cosine':<8}" + "".join(f"{name:>12}" for name in scores)
+    yield f"{'count':<8}" + "".join(f"{len(each):>12,}" for each in scores.values())
+    yield f"{'mean':<8}" + "".join(f"{each.mean():>12.3f}" for each in scores.values())
     for share in (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0):
-        yield f"{share:<8.0%}" + "".join(f"{each.quantile(share):>12.3f}" for each in report.scores.values())
+        yield f"{share:<8.0%}" + "".join(f"{np.quantile(each, share):>12.3f}" for each in scores.values())
     yield histogram({name: report.scores[name] for name in ("positive", "negative")})

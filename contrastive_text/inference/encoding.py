@@ -30,7 +30,7 @@ from contrastive_text.data.tokenizing import Framed
 from contrastive_text.encoders.prepacked import prepacked
 from contrastive_text.encoders.shared_use import shared_network
 from contrastive_text.inference.device_pool import check_devices, map_on_devices
-from contrastive_text.inference.quantization import Precision, check_ranges, quantize
+from contrastive_text.inference.quantization import Precision, quantize
 from contrastive_text.inference.runtimes import RuntimeEncoder
 
 Vectors: TypeAlias = Tensor | npt.NDArray[Any]  # Any: float32, or a byte for some precisions
@@ -87,6 +87,8 @@ class Encoding:
     max_length: int | None = None
 
     def __post_init__(self) -> None:
+        if self.devices is not None:
+            check_devices(self.devices)
         at_least("encode.batch_size", self.batch_size, 1)
         at_least("encode.block_size", self.block_size, 1)
         if self.prompt is not None and self.prompt_name is not None:
@@ -95,24 +97,6 @@ class Encoding:
                 "give one of them"
             )
         one_of("encode.precision", self.precision, Precision)
-        if self.devices is not None:
-            check_devices(self.devices)
-
-    def settled(self, prompts: Prompts, features: Callable[[], int], kept: int | None) -> Encoding:
-        """Returns the options with a model's own values in place of names and of None.
-
-        Args:
-            prompts: The model's prompts.
-            features: Returns the number of features of its vectors.
-            kept: Number of features that are kept; None for all.
-
-        Raises:
-            ValueError: A byte without ranges, ranges of another number of features, or no such prompt.
-        """
-        ranges = self.ranges
-        if self.is_byte:
-            ranges = check_ranges(ranges, kept or features(), self.precision, where="encode.ranges")
-        return replace(self, prompt=self.prompt_in(prompts), prompt_name=None, truncate_dim=kept, ranges=ranges)
 
     def prompt_in(self, prompts: Prompts) -> str:
         """Returns the prompt of every text, by a model's prompts."""
@@ -127,12 +111,6 @@ class Encoding:
     def devices(self) -> Sequence[str] | None:
         """The devices that each get a process; None for one device, which needs none."""
         return self.device if isinstance(self.device, list | tuple) else None
-
-    def shared(self, texts: int | None) -> Encoding:
-        """Returns the options with blocks so small that each of several devices gets some of the texts."""
-        if texts is None or self.devices is None:
-            return self
-        return replace(self, block_size=min(self.block_size, max(-(-texts // (4 * len(self.devices))), 1)))
 
 
 class TextBlock(NamedTuple):
@@ -192,7 +170,7 @@ class BlockEncoder:
     Args:
         model: From a batch (S rows) to vectors (S, D).
         tokenizer: The model's tokenizer.
-        encoding: The options, from ``Encoding.settled``.
+        encoding: The options, with the model's own values in place of names and of None.
         on_cpu: Whether the vectors are copied to the CPU.
         frame: The prompt around each text.
     """
@@ -292,8 +270,8 @@ class BlockEncoder:
 
 
 def encode_each(
-    work: BlockEncoder, sentences: Iterable[str], show_progress_bar: bool
-) -> Generator[VectorBlock, None, None]:
+    work: BlockEncoder, sentences: Iterable[str], show_progress_bar: bool, count: Callable[[int], object]
+) -> Generator[Tensor, None, None]:
     """Yields the vectors of each block of texts in order, on demand.
 
     Args:
@@ -301,8 +279,9 @@ def encode_each(
             on the CPU.
         sentences: Read a block at a time; on a GPU one block ahead, with several devices two for each.
         show_progress_bar: Whether to draw a bar.
+        count: Called before each block with the number of texts so far that were cut at the length limit.
     """
-    total = len(sentences) if isinstance(sentences, Sized) else None
+    total, truncated = len(sentences) if isinstance(sentences, Sized) else None, 0
     blocks = text_blocks(sentences, work.encoding.block_size)
     columns = TextColumn("Encoding"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, disable=not show_progress_bar) as bar:
@@ -310,13 +289,14 @@ def encode_each(
         if work.encoding.devices is None:
             # On a CPU a tokenizing thread slows the network: 0.97 to 0.99 of the speed on two cores.
             encode = encode_in_turn if work.device.type == "cpu" else encode_ahead
-            yield from encode(work, blocks, lambda texts: bar.advance(task, texts))
-            return
-        elsewhere = _Sent(replace(work, on_cpu=True))
-        with closing(map_on_devices(elsewhere, blocks, work.encoding.devices)) as results:
-            for vectors, truncated in results:
-                bar.advance(task, len(vectors))
-                yield VectorBlock(torch.from_numpy(vectors), truncated)
+            results = encode(work, blocks, lambda texts: bar.advance(task, texts))
+        else:
+            results = encode_elsewhere(work, blocks, lambda texts: bar.advance(task, texts))
+        with closing(results):
+            for block in results:
+                truncated += block.truncated
+                count(truncated)
+                yield block.vectors
 
 
 def encode_in_turn(
@@ -325,6 +305,17 @@ def encode_in_turn(
     """Yields the vectors of each block. Reads a block after the vectors of the block before are taken."""
     for block in blocks:
         yield work(block, advance)
+
+
+def encode_elsewhere(
+    work: BlockEncoder, blocks: Iterator[TextBlock], advance: Callable[[int], object]
+) -> Generator[VectorBlock, None, None]:
+    """Yields the same from processes, one for each device, with the vectors on the CPU."""
+    assert work.encoding.devices is not None
+    with closing(map_on_devices(_Sent(replace(work, on_cpu=True)), blocks, work.encoding.devices)) as results:
+        for vectors, truncated in results:
+            advance(len(vectors))
+            yield VectorBlock(torch.from_numpy(vectors), truncated)
 
 
 def encode_ahead(

@@ -6,10 +6,9 @@ Written are the names of sentence-transformers' older versions. Read are these a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -49,18 +48,20 @@ _TASK = "feature-extraction"
 _TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
 _FROM_THE_CALL = {"trust_remote_code", "token", "cache_dir", "revision", "subfolder", "local_files_only"}
 """Arguments of ``from_pretrained`` that sentence-transformers takes from its caller alone."""
+_OF_NETWORK = {"attn_implementation", "dtype", "torch_dtype", "device_map", "low_cpu_mem_usage"}
+_OF_TOKENIZER = {"model_max_length", "use_fast"}
+_OF_CONFIG = {"use_cache", "output_hidden_states", "output_attentions"}
 _ARGUMENTS = {
-    "model_kwargs": {"attn_implementation", "dtype", "torch_dtype", "device_map", "low_cpu_mem_usage"},
-    "processor_kwargs": {"model_max_length", "use_fast"},
-    "config_kwargs": {"use_cache", "output_hidden_states", "output_attentions"},
+    "model_args": _OF_NETWORK,
+    "model_kwargs": _OF_NETWORK,
+    "tokenizer_args": _OF_TOKENIZER,
+    "processor_kwargs": _OF_TOKENIZER,
+    "config_args": _OF_CONFIG,
+    "config_kwargs": _OF_CONFIG,
 }
-"""Arguments of the network, the tokenizer and the configuration that change no vector, or are used here."""
-_OLDER_ARGUMENTS = {
-    "model_kwargs": "model_args", "processor_kwargs": "tokenizer_args", "config_kwargs": "config_args",
-}  # fmt: skip
+"""Key of older and newer versions -> the arguments under it that change no vector, or are used here."""
 _PROCESSING = {"padding", "pad_to_multiple_of", "logits_to_keep", "verbose", "max_length", "truncation"}
 """Arguments of a tokenizer's call that change no vector, or are used here."""
-_USED = ("max_seq_length", "query_length", "document_length")
 _POOLERS: dict[str, type[Pooler]] = {
     "cls": CLSPooler,
     "max": MaxPooler,
@@ -96,29 +97,20 @@ def write_json(path: Path, content: object) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-@dataclass(frozen=True)
-class TransformerSettings:
+class TransformerSettings(NamedTuple):
     """Settings of a folder's network: ``sentence_bert_config.json`` and its older names.
 
-    Each key that sentence-transformers reads and that changes vectors is used, or refused by its name. All others
-    are saved again.
+    Each key that sentence-transformers reads and that changes vectors is used, or refused by its name.
 
     Args:
         max_length: Longest text in tokens; None for the tokenizer's limit.
         query_length: Longest query; None for ``max_length``.
         document_length: Longest document; None for ``max_length``.
-        others: The keys that are saved again unchanged.
     """
 
     max_length: int | None = None
     query_length: int | None = None
     document_length: int | None = None
-    others: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def longest(self) -> int:
-        """The largest of its lengths; 0 for none."""
-        return max(length or 0 for length in (self.max_length, self.query_length, self.document_length))
 
 
 def read_transformer_settings(folder: Path) -> TransformerSettings:
@@ -136,22 +128,18 @@ def read_transformer_settings(folder: Path) -> TransformerSettings:
 def _settings(record: Record) -> TransformerSettings:
     _check_defaults(record)
     _check_modalities(record)
-    others = {key: value for key, value in record.values.items() if key not in _USED}
     length = record.integer("max_seq_length", None, least=1)
-    for key, arguments in _arguments(record).items():
-        inner = dict(arguments.values)
-        if key in ("processor_kwargs", "tokenizer_args") and "model_max_length" in arguments:
-            length = arguments.integer("model_max_length", least=1)
-        inner.pop("model_max_length", None)
-        others[key] = inner
+    for key, known in _ARGUMENTS.items():
+        arguments = record.record(key, {})
+        for name in arguments:
+            if name not in known | _FROM_THE_CALL:
+                raise arguments.refusal("no such argument", arguments.values[name], name, ELSEWHERE)
+        length = arguments.integer("model_max_length", length, least=1)
     query, document = (record.integer(key, None, least=1) for key in ("query_length", "document_length"))
-    processing = record.record("processing_kwargs", {})
-    if (cut := _cut(processing)) is not None:  # also for queries and documents
+    if (cut := _cut(record.record("processing_kwargs", {}))) is not None:  # also for queries and documents
         length, query, document = cut, None, None
-        text = {key: value for key, value in processing.record("text").values.items() if key != "max_length"}
-        others["processing_kwargs"] = dict(processing.values) | {"text": text}
     record.flag("do_lower_case", False)  # used by the tokenizer's loader
-    return TransformerSettings(length, query, document, others)
+    return TransformerSettings(length, query, document)
 
 
 def _check_defaults(record: Record) -> None:
@@ -176,20 +164,6 @@ def _check_modalities(record: Record) -> None:
             raise text.refusal(repr(expected), value, key, ELSEWHERE)
     if (name := record.text("module_output_name")) != "token_embeddings":
         raise record.refusal("'token_embeddings'", name, "module_output_name", ELSEWHERE)
-
-
-def _arguments(record: Record) -> dict[str, Record]:
-    """Returns the arguments of the network, the tokenizer and the configuration by their key."""
-    found = {}
-    for newer, known in _ARGUMENTS.items():
-        for key in (_OLDER_ARGUMENTS[newer], newer):
-            if key not in record:
-                continue
-            found[key] = arguments = record.record(key)
-            for name in arguments:
-                if name not in known | _FROM_THE_CALL:
-                    raise arguments.refusal("no such argument", arguments.values[name], name, ELSEWHERE)
-    return found
 
 
 def _cut(processing: Record) -> int | None:
@@ -245,7 +219,7 @@ def write_network(folder: Path, parts: ModelParts) -> None:
     lengths = {"query_length": parts.query_length, "document_length": parts.document_length}
     settings = {"max_seq_length": parts.max_length, "do_lower_case": False}
     settings |= {name: length for name, length in lengths.items() if length is not None}
-    write_json(folder / TRANSFORMER_SETTINGS, settings | dict(parts.settings.get(TRANSFORMER_SETTINGS, {})))
+    write_json(folder / TRANSFORMER_SETTINGS, settings)
 
 
 def _write_padding(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -276,9 +250,10 @@ def read_network(folder: Path) -> tuple[TransformerEncoder, int | None, Transfor
             f"{tokenizer.truncation_side!r}; {ELSEWHERE}"
         )
     limit = encoder.limit
-    if limit is not None and settings.longest > limit:
+    longest = max(length or 0 for length in settings)
+    if limit is not None and longest > limit:
         # As in sentence-transformers, the settings override the tokenizer's limit.
-        tokenizer.model_max_length = settings.longest
+        tokenizer.model_max_length = longest
         encoder.limit = longest_row(encoder.model, tokenizer)
     _check_runs(encoder, folder)
     wanted = settings.max_length or limit

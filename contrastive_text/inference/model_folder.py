@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +20,6 @@ from contrastive_text.data.prompts import DOCUMENT, NO_PROMPTS, QUERY, Prompts
 from contrastive_text.heads import UnitLength
 from contrastive_text.inference.folder_modules import (
     ELSEWHERE,
-    TRANSFORMER_SETTINGS,
     read_network,
     read_pooler,
     read_record,
@@ -42,10 +40,7 @@ _TEMPLATES = "contrastive_text_prompts"
 _OPTIONS = {"apart": False, "counted": True}
 """Options of ``Prompts`` under that key, and their defaults."""
 _MODEL_TYPE = "SentenceTransformer"
-_READ = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", _TEMPLATES)
-"""Keys of a model's settings that are read here."""
-_LISTED = ("idx", "name", "path", "type")
-"""Keys in the list of modules that are read here, or have no effect."""
+_MODELS = "sentence_transformers.models"
 _THEIRS = re.compile(
     r"sentence_transformers\.(?:models|base\.modules|sentence_transformer\.modules)\.(?:\w+\.)?(\w+)"
 )
@@ -134,12 +129,17 @@ def write_folder(folder: Path, parts: ModelParts, adapters_beside: bool = False)
         own_pooler = write_pooler(places[1], parts)
         for place, (kind, layers) in zip(places[2:], grouped, strict=True):
             write_layers(place, kind, layers)
-        listed = []
-        for number, (kind, place) in enumerate(zip(kinds, places, strict=True)):
-            class_path = own_pooler if number == 1 and own_pooler else f"sentence_transformers.models.{kind}"
-            path = place.name if number else ""
-            record = {"idx": number, "name": str(number), "path": path, "type": class_path}
-            listed.append(record | dict(parts.settings.get(kind, {})))
+        listed = [
+            {
+                "idx": number,
+                "name": str(number),
+                "path": place.name if number else "",
+                "type": f"{_MODELS}.{kind}",
+            }
+            for number, (kind, place) in enumerate(zip(kinds, places, strict=True))
+        ]
+        if own_pooler is not None:
+            listed[1]["type"] = own_pooler
         write_json(made / _SETTINGS, _model_settings(parts))
         write_json(made / MODULES, listed)
     put_card(folder, parts.card)  # not part of the manifest
@@ -154,8 +154,7 @@ def _model_settings(parts: ModelParts) -> dict[str, object]:
         named = {_TEMPLATES: named | {name: getattr(parts.prompts, name) for name in _OPTIONS}}
     prompts = named if parts.prompts.named else {}
     truncated = {"truncate_dim": parts.truncate_dim} if parts.truncate_dim else {}
-    own = {"similarity_fn_name": parts.similarity_fn_name} | prompts | truncated
-    return dict(parts.settings.get(_SETTINGS, {})) | own
+    return {"similarity_fn_name": parts.similarity_fn_name} | prompts | truncated
 
 
 class ModelStart(NamedTuple):
@@ -222,12 +221,11 @@ def read_folder(folder: Path) -> ModelParts:
             its name.
     """
     check_whole(folder)
-    modules = _read_modules(folder) or [_Module(_KINDS[0], "", folder, {})]
+    modules = _read_modules(folder) or [_Module(_KINDS[0], "", folder)]
     settings, start = _read_settings(folder / _SETTINGS), read_start(folder)
     encoder, max_length, of_network = read_network(modules[0].place)  # last, because it takes longest
     if start is not None:
         _check_widths(start, encoder.features, folder)
-    kept = {TRANSFORMER_SETTINGS: of_network.others, _SETTINGS: settings.others}
     return ModelParts(
         encoder=encoder,
         pooler=None if start is None else start.pooler,
@@ -240,7 +238,6 @@ def read_folder(folder: Path) -> ModelParts:
         query_length=of_network.query_length,
         document_length=of_network.document_length,
         card=read_card(folder),
-        settings=kept | {each.kind: each.others for each in modules[:2]},
     )
 
 
@@ -270,12 +267,11 @@ def _check_widths(start: ModelStart, features: int, folder: Path) -> None:
 
 
 class _Module(NamedTuple):
-    """A module in a folder's list: its kind, its class path, its folder, and the keys that are saved again."""
+    """A module in a folder's list: its kind, its class path and its folder."""
 
     kind: str
     class_path: str
     place: Path
-    others: dict[str, object]
 
 
 def _read_modules(folder: Path) -> list[_Module]:
@@ -300,9 +296,8 @@ def _read_modules(folder: Path) -> list[_Module]:
         if name in names:  # sentence-transformers would replace the earlier module
             raise module.refusal("a name that no other module has", name, "name")
         names.add(name)
-        others = {key: value for key, value in module.values.items() if key not in _LISTED}
         place = inside(folder, module.text("path"), str(path))
-        modules.append(_Module(_kind(module, class_path, first=number == 0), class_path, place, others))
+        modules.append(_Module(_kind(module, class_path, first=number == 0), class_path, place))
     kinds = [module.kind for module in modules]
     after = [*_KINDS[: len(kinds)], *kinds[len(_KINDS) :]]
     if kinds != after or not kinds or not all(kind in READERS for kind in kinds[len(_KINDS) :]):
@@ -327,14 +322,12 @@ def _kind(module: Record, class_path: str, first: bool) -> str:
     return _KINDS[1]
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """Settings of the whole model in a folder, and the keys that are saved again."""
+class _Settings(NamedTuple):
+    """Settings of the whole model in a folder."""
 
     prompts: Prompts = NO_PROMPTS
     truncate_dim: int | None = None
     similarity_fn_name: SimilarityName = "cosine"
-    others: Mapping[str, object] = field(default_factory=dict)
 
 
 def _read_settings(path: Path) -> _Settings:
@@ -347,7 +340,6 @@ def _read_settings(path: Path) -> _Settings:
         _read_prompts(settings),
         settings.integer("truncate_dim", None, least=1),
         one_of(f"{path}: similarity_fn_name", settings.text("similarity_fn_name", "cosine"), SimilarityName),  # type: ignore[arg-type]  # checked
-        {key: value for key, value in settings.values.items() if key not in _READ},
     )
 
 

@@ -8,7 +8,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,7 +88,6 @@ class ModelParts:
         similarity_fn_name: Similarity of vectors.
         query_length: Longest query in tokens; None for ``max_length``.
         document_length: Longest document in tokens; None for ``max_length``.
-        settings: Keys of the folder's files that are saved again unread, by file or kind of module.
     """
 
     encoder: TransformerEncoder
@@ -104,12 +103,11 @@ class ModelParts:
     similarity_fn_name: SimilarityName = "cosine"
     query_length: int | None = None
     document_length: int | None = None
-    settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     @property
     def arguments(self) -> dict[str, Any]:  # Any: of each its own
         """Arguments of ``SentenceEncoder`` by name."""
-        said = ("pooling", "card", "settings")
+        said = ("pooling", "card")
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in said}
 
     def asked(self, max_length: int | None, truncate_dim: int | None, prompts: Prompts | None) -> ModelParts:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import closing, nullcontext
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import nullcontext
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Self
 from weakref import WeakKeyDictionary
@@ -23,18 +23,18 @@ from contrastive_text.data import TextTokenizer
 from contrastive_text.data.prompts import DOCUMENT, NO_PROMPTS, QUERY, Prompts
 from contrastive_text.encoders import Embedder, Encoder, TransformerEncoder
 from contrastive_text.inference.encoding import (
+    BLOCK_SIZE,
     BlockEncoder,
     Device,
     Encoding,
     TextBlock,
-    VectorBlock,
     Vectors,
     encode_each,
     join_blocks,
 )
 from contrastive_text.inference.model_folder import local_folder, read_folder, write_folder
 from contrastive_text.inference.model_parts import ModelParts, read_with
-from contrastive_text.inference.quantization import Precision, quantize
+from contrastive_text.inference.quantization import Precision, check_ranges, quantize
 from contrastive_text.inference.runtimes import RuntimeEncoder
 from contrastive_text.inference.search import Hit, SimilarityName, nearest, pair_similarities, similarities
 from contrastive_text.poolers import Pooler
@@ -73,7 +73,6 @@ class SentenceEncoder(nn.Module):
         document_length: Longest document of ``encode_document`` in tokens; None for ``max_length``.
 
     Attributes:
-        settings: Keys of a loaded folder's files that this library doesn't read; saved again with the model.
         pooling: Which pooler a loaded model is read with and why, in words: its own, or one in place of it.
         card: The model card that ``save_pretrained`` writes as ``README.md``; empty for none.
 
@@ -115,7 +114,6 @@ class SentenceEncoder(nn.Module):
             "SentenceEncoder.similarity_fn_name", similarity_fn_name, SimilarityName
         )
         self.query_length, self.document_length = query_length, document_length
-        self.settings: Mapping[str, Mapping[str, object]] = {}
         self.prompts, self.truncate_dim, self.runtime = prompts, truncate_dim, runtime
         self.pooling, self.card = "", ""
         self._measured: tuple[Pooler, nn.Sequential | None, int] | None = None
@@ -171,7 +169,7 @@ class SentenceEncoder(nn.Module):
         """Returns the model of its parts, which are not copied."""
         assert parts.pooler is not None
         model = cls(**parts.arguments)
-        model.pooling, model.card, model.settings = parts.pooling, parts.card, parts.settings
+        model.pooling, model.card = parts.pooling, parts.card
         return model
 
     @property
@@ -256,7 +254,11 @@ class SentenceEncoder(nn.Module):
         """
         texts = [sentences] if isinstance(sentences, str) else sentences
         total = len(texts) if isinstance(texts, Sized) else None
+        devices = len(device) if isinstance(device, list | tuple) else 0
+        # Each of several devices gets some of the texts.
+        block_size = max(-(-total // (4 * devices)), 1) if total is not None and devices else BLOCK_SIZE
         encoding = Encoding(
+            block_size=min(BLOCK_SIZE, block_size),
             batch_size=batch_size,
             normalize_embeddings=normalize_embeddings,
             prompt=prompt,
@@ -267,7 +269,7 @@ class SentenceEncoder(nn.Module):
             device=device,
             max_length=max_length,
         )
-        blocks = self.encode_blocks(texts, encoding.shared(total), show_progress_bar, convert_to_tensor)
+        blocks = self.encode_blocks(texts, encoding, show_progress_bar, convert_to_tensor)
         vectors = join_blocks(map(torch.as_tensor, blocks), total)
         if vectors is None:
             width = self._kept(truncate_dim) or self.features
@@ -334,32 +336,26 @@ class SentenceEncoder(nn.Module):
         if isinstance(sentences, str):
             raise InvalidTypeError("encode_blocks: expected many texts, got one string; put it into a list")
         encoding = encoding or Encoding()
-        encoding = encoding.settled(self.prompts, lambda: self.features, self._kept(encoding.truncate_dim))
-        if isinstance(encoding.device, str | torch.device) and torch.device(encoding.device) != self.device:
-            self.to(encoding.device)
-        tokenizer = self._cutting_at(encoding.max_length)
-        frame = self.prompts.frame(encoding.prompt or "", tokenizer)
+        kept, ranges, device = self._kept(encoding.truncate_dim), encoding.ranges, encoding.device
+        if encoding.is_byte:
+            ranges = check_ranges(ranges, kept or self.features, encoding.precision, where="encode.ranges")
+        prompt, length, limit = encoding.prompt_in(self.prompts), encoding.max_length, self.encoder.limit
+        encoding = replace(encoding, prompt=prompt, prompt_name=None, truncate_dim=kept, ranges=ranges)
+        if isinstance(device, str | torch.device) and torch.device(device) != self.device:
+            self.to(device)
+        tokenizer = self.tokenizer
+        if length is not None:
+            if limit is not None and length > limit:
+                raise InvalidValueError(f"encode.max_length: expected at most {limit} tokens, got {length}")
+            tokenizer = TextTokenizer(tokenizer.tokenizer, length, limit and limit - length)
+        frame = self.prompts.frame(prompt, tokenizer)
         tokenizer.check_frame(frame, "encode.prompt")
         work = BlockEncoder(self, tokenizer, encoding, not convert_to_tensor, frame)
         _truncated.of[self] = 0
-        return self._counted(encode_each(work, sentences, show_progress_bar), convert_to_tensor)
-
-    def _cutting_at(self, length: int | None) -> TextTokenizer:
-        """Returns a tokenizer that cuts texts at a length; None for the model's."""
-        limit = self.encoder.limit
-        if length is None:
-            return self.tokenizer
-        if limit is not None and length > limit:
-            raise InvalidValueError(f"encode.max_length: expected at most {limit} tokens, got {length}")
-        return TextTokenizer(self.tokenizer.tokenizer, length, limit and limit - length)
-
-    def _counted(self, blocks: Generator[VectorBlock, None, None], convert_to_tensor: bool) -> Iterator[Vectors]:
-        truncated = 0
-        with closing(blocks):
-            for block in blocks:
-                truncated += block.truncated
-                _truncated.of[self] = truncated
-                yield block.vectors if convert_to_tensor else block.vectors.numpy()
+        blocks = encode_each(
+            work, sentences, show_progress_bar, lambda truncated: _truncated.of.__setitem__(self, truncated)
+        )
+        return blocks if convert_to_tensor else map(Tensor.numpy, blocks)
 
     @property
     def features(self) -> int:

@@ -113,4 +113,4 @@ def test_an_error_comes_in_its_turn_and_leaves_nothing_running(work: BlockEncode
 
 def test_on_a_cpu_no_thread_takes_from_the_network(work: BlockEncoder) -> None:
     with mock.patch("contrastive_text.inference.encoding.ThreadPoolExecutor", side_effect=AssertionError):
-        assert len(list(encode_each(work, tiny.TEXTS, show_progress_bar=False))) == 5
+        assert len(list(encode_each(work, tiny.TEXTS, show_progress_bar=False, count=nothing))) == 5

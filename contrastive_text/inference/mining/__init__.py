@@ -6,7 +6,6 @@ from contrastive_text.inference.mining.run import (
     MiningReport,
     MiningRun,
     RowWriter,
-    ScoreCounts,
     histogram,
     working_files,
 )
@@ -21,7 +20,6 @@ __all__ = [
     "PairTexts",
     "Removed",
     "RowWriter",
-    "ScoreCounts",
     "Space",
     "histogram",
     "mine",

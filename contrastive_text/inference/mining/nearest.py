@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+from contrastive_text.core.checks import at_least, one_of, share
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.random import fold, generator, text_id
 from contrastive_text.core.similarity import EPSILON, at_least_float32, full_precision, unit_vectors
@@ -78,33 +79,25 @@ class Mining:
     short: Short = "drop"
 
     def __post_init__(self) -> None:
-        for name, number, least in (("negatives", self.negatives, 1), ("range_min", self.range_min, 0)):
-            if number < least:
-                raise InvalidValueError(f"mine.{name}: expected {least} or more, got {number}")
+        at_least("mine.negatives", self.negatives, 1)
+        at_least("mine.range_min", self.range_min, 0)
         if self.depth - self.range_min < self.negatives:
             raise InvalidValueError(
                 f"mine.range_max: expected room for {self.negatives} negatives after the first {self.range_min}, "
                 f"so {self.range_min + self.negatives} or more, got {self.depth}"
             )
         for name in ("absolute_margin", "relative_margin"):
-            margin = getattr(self, name)
-            if margin is not None and not 0 <= margin < math.inf:
-                raise InvalidValueError(f"mine.{name}: expected 0 or more, got {margin}; 0.05 is usual")
+            at_least(f"mine.{name}", getattr(self, name), 0, "0.05 is usual")
         low = -math.inf if self.min_score is None else self.min_score
         high = math.inf if self.max_score is None else self.max_score
         if not low < high:
             raise InvalidValueError(
                 f"mine.min_score: expected less than max_score ({self.max_score}), got {self.min_score}"
             )
-        if self.same is not None and not 0 < self.same <= 1:
-            raise InvalidValueError(
-                f"mine.same: expected a cosine above 0 and at most 1, got {self.same}; try 0.97"
-            )
-        for name, words in (("ranks", Ranks), ("take", Take), ("short", Short)):
-            if getattr(self, name) not in get_args(words):
-                raise InvalidValueError(
-                    f"mine.{name}: expected {' or '.join(get_args(words))}, got {getattr(self, name)!r}"
-                )
+        share("mine.same", self.same, "try 0.97", with_zero=False)
+        one_of("mine.ranks", self.ranks, Ranks)
+        one_of("mine.take", self.take, Take)
+        one_of("mine.short", self.short, Short)
 
     @property
     def depth(self) -> int:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
 from torch import Tensor
 
+from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.disk import alone_with, replacing
 from contrastive_text.data.prompts import DOCUMENT, QUERY
@@ -30,8 +33,6 @@ _ANEW = "begin anew with --restart (restart=True)"
 _QUERIES = 4096
 """Queries whose negatives are mined together."""
 _SPACES = ("queries", "corpus", "queries.rescored", "corpus.rescored")
-_BIN = 0.001
-"""Width of a bin of scores, within which a quantile is not told apart."""
 _BARS = 16
 
 
@@ -63,8 +64,7 @@ class RowWriter:
             raise InvalidValueError(
                 f"{path}: expected a name that ends in {' or '.join(SUFFIXES)}, got {path.suffix!r}"
             )
-        if form not in _ROWS:
-            raise InvalidValueError(f"mine.form: expected one of {', '.join(_ROWS)}, got {form!r}")
+        one_of("mine.form", form, Form)
         if form == "tuples" and mining.short == "keep" and not self.lists:
             raise InvalidValueError(
                 f"{path}: expected a .jsonl file for tuples of different lengths, got .tsv; name such a file, or "
@@ -78,144 +78,66 @@ class RowWriter:
             )
 
     def header(self) -> str:
-        """Returns what stands before all lines."""
+        """Returns the first line of a ``.tsv`` file; nothing for ``.jsonl``."""
         if self.lists:
             return ""
-        names = {"triples": _TRIPLE, "tuples": _tuple_names(self.mining.negatives), "pairs": _PAIR}[self.form]
+        names = _COLUMNS[self.form]
+        if self.form == "tuples":
+            texts = ["negative", *(f"negative_{number}" for number in range(2, self.mining.negatives + 1))]
+            names = ("anchor", "positive", *texts, "positive_cosine", *(f"cosine_of_{text}" for text in texts))
         return "\t".join(names) + "\n"
 
     def lines(self, found: Mined) -> Iterator[str]:
-        """Yields the lines of a query; none for one that is left out."""
-        for row in _ROWS[self.form](self.texts, found):
-            yield (json.dumps(row, ensure_ascii=False) if self.lists else "\t".join(_cells(row))) + "\n"
+        """Yields the lines of a query; none for a query that is left out."""
+        for row in self._rows(found):
+            if self.lists:
+                yield json.dumps(dict(zip(_COLUMNS[self.form], row, strict=True)), ensure_ascii=False) + "\n"
+            else:
+                cells = chain.from_iterable(cell if isinstance(cell, list) else [cell] for cell in row)
+                yield "\t".join(map(str, cells)) + "\n"
+
+    def _rows(self, found: Mined) -> list[tuple[object, ...]]:
+        """Returns the values of each column."""
+        query = self.texts.queries[found.query]
+        positives, negatives = (
+            [(self.texts.corpus[place], round(score, 6)) for place, score in zip(places, scores, strict=True)]
+            for places, scores in (
+                (self.texts.positives[found.query], found.positives),
+                (found.negatives, found.scores),
+            )
+        )
+        if self.form == "triples":
+            return [(query, text, other, one, score) for text, one in positives for other, score in negatives]
+        if self.form == "pairs":
+            labelled = [*((*each, 1) for each in positives), *((*each, 0) for each in negatives)]
+            return [(query, text, label, score) for text, score, label in labelled]
+        texts, scores = ([each[place] for each in negatives] for place in (0, 1))
+        return [(query, text, texts, one, scores) for text, one in positives if negatives]
 
 
-Row: TypeAlias = Mapping[str, str | float | Sequence[str] | Sequence[float]]
-_TRIPLE = ("anchor", "positive", "negative", "positive_cosine", "negative_cosine")
-_PAIR = ("sentence1", "sentence2", "label", "cosine")
+_COLUMNS: Mapping[Form, tuple[str, ...]] = {
+    "triples": ("anchor", "positive", "negative", "positive_cosine", "negative_cosine"),
+    "tuples": ("anchor", "positive", "negative", "positive_cosine", "negative_cosines"),
+    "pairs": ("sentence1", "sentence2", "label", "cosine"),
+}
 
 
-def _tuple_names(count: int) -> list[str]:
-    numbers = ["", *(f"_{number}" for number in range(2, count + 1))]
-    texts = [f"negative{number}" for number in numbers]
-    return ["anchor", "positive", *texts, "positive_cosine", *(f"cosine_of_{text}" for text in texts)]
-
-
-def _cells(row: Row) -> Iterator[str]:
-    for value in row.values():
-        yield from map(str, value) if isinstance(value, list) else [str(value)]
-
-
-def _pairs_of(texts: PairTexts, found: Mined) -> Iterator[tuple[str, str, float]]:
-    for place, score in zip(texts.positives[found.query], found.positives, strict=True):
-        yield texts.queries[found.query], texts.corpus[place], round(score, 6)
-
-
-def _negatives_of(texts: PairTexts, found: Mined) -> list[tuple[str, float]]:
-    return [
-        (texts.corpus[place], round(score, 6)) for place, score in zip(found.negatives, found.scores, strict=True)
-    ]
-
-
-def _triples(texts: PairTexts, found: Mined) -> Iterator[Row]:
-    for query, positive, cosine in _pairs_of(texts, found):
-        for negative, score in _negatives_of(texts, found):
-            yield dict(zip(_TRIPLE, (query, positive, negative, cosine, score), strict=True))
-
-
-def _tuples(texts: PairTexts, found: Mined) -> Iterator[Row]:
-    negatives = _negatives_of(texts, found)
-    for query, positive, cosine in _pairs_of(texts, found) if negatives else ():
-        yield {
-            "anchor": query,
-            "positive": positive,
-            "negative": [text for text, _ in negatives],
-            "positive_cosine": cosine,
-            "negative_cosines": [score for _, score in negatives],
-        }
-
-
-def _labelled(texts: PairTexts, found: Mined) -> Iterator[Row]:
-    positives = [(text, 1, cosine) for _, text, cosine in _pairs_of(texts, found)]
-    negatives = [(text, 0, score) for text, score in _negatives_of(texts, found)]
-    for text, label, cosine in (*positives, *negatives):
-        yield dict(zip(_PAIR, (texts.queries[found.query], text, label, cosine), strict=True))
-
-
-_ROWS = {"triples": _triples, "tuples": _tuples, "pairs": _labelled}
-
-
-@dataclass(slots=True)
-class ScoreCounts:
-    """Counts of scores in bins of 0.001, so that memory doesn't grow with their number.
-
-    Args:
-        bins: Number of a bin, a thousandth of its middle -> scores in it.
-        total: Sum of all scores.
-
-    Example:
-        >>> scores = ScoreCounts()
-        >>> scores.add([0.1, 0.2, 0.3, 0.9])
-        >>> scores.count, round(scores.mean, 3), scores.quantile(0.25), scores.quantile(1.0)
-        (4, 0.375, 0.1, 0.9)
-    """
-
-    bins: Counter[int] = field(default_factory=Counter)
-    total: float = 0.0
-
-    @property
-    def count(self) -> int:
-        """Number of scores."""
-        return self.bins.total()
-
-    @property
-    def mean(self) -> float:
-        """Their mean."""
-        return self.total / self.count
-
-    def add(self, scores: Iterable[float]) -> None:
-        """Counts scores."""
-        for score in scores:
-            self.bins[round(score / _BIN)] += 1
-            self.total += score
-
-    def quantile(self, share: float) -> float:
-        """Returns the lowest score that a share of all are not above, to 0.001.
-
-        Raises:
-            ValueError: No score.
-        """
-        left = max(share * self.count, 1)
-        for number, count in sorted(self.bins.items()):
-            left -= count
-            if left <= 0:
-                return round(number * _BIN, 3)
-        raise InvalidValueError("quantile: expected scores, got none")
-
-
-def histogram(counts: Mapping[str, ScoreCounts]) -> str:
+def histogram(scores: Mapping[str, Sequence[float]]) -> str:
     """Returns a picture of scores: a line for each bin, a column of bars for each kind, all over the same bins.
 
     Example:
-        >>> low, high = ScoreCounts(), ScoreCounts()
-        >>> low.add([0.0, 0.0, 0.1]), high.add([0.7])
-        (None, None)
-        >>> print(histogram({"negative": low, "positive": high}).splitlines()[0])
-                  negative          positive
+        >>> print(histogram({"negative": [0.0, 0.0, 0.1], "positive": [0.7]}).splitlines()[1])
+           0.000  ################
     """
-    numbers = [number for each in counts.values() for number in each.bins]
-    low, high = min(numbers), max(numbers) + 1
-    width = max(-(-(high - low) // _BARS), 1)
-    sums = {name: Counter[int]() for name in counts}
-    for name, each in counts.items():
-        for number, count in each.bins.items():
-            sums[name][(number - low) // width] += count
-    most = {name: max(found.values(), default=1) for name, found in sums.items()}
-    lines = [("          " + "".join(f"{name:<18}" for name in counts)).rstrip()]
-    for place in range(-(-(high - low) // width)):
-        bars = "".join(f"{'#' * -(-16 * sums[name][place] // most[name]):<18}" for name in counts)
-        lines.append(f"{(low + place * width) * _BIN:>8.3f}  {bars}".rstrip())
-    return "\n".join(lines)
+    ends = [end for each in scores.values() if each for end in (min(each), max(each))]
+    counts, edges = {}, np.empty(0)
+    for name, each in scores.items():
+        counts[name], edges = np.histogram(each, bins=_BARS, range=(min(ends), max(ends)))
+    lines = ["          " + "".join(f"{name:<18}" for name in counts)]
+    for place in range(_BARS):
+        bars = "".join(f"{'#' * -(-16 * each[place] // max(each.max(), 1)):<18}" for each in counts.values())
+        lines.append(f"{edges[place]:>8.3f}  {bars}")
+    return "\n".join(line.rstrip() for line in lines)
 
 
 @dataclass(slots=True)
@@ -237,8 +159,8 @@ class MiningReport:
     short: int = 0
     none: int = 0
     removed: Removed = field(default_factory=Counter)
-    scores: dict[str, ScoreCounts] = field(
-        default_factory=lambda: {name: ScoreCounts() for name in ("positive", "negative", "difference")}
+    scores: dict[str, array[float]] = field(
+        default_factory=lambda: {name: array("f") for name in ("positive", "negative", "difference")}
     )
 
 
@@ -349,9 +271,9 @@ class MiningRun:
             return []
         lines = list(self._writer.lines(mined))
         report.rows += len(lines)
-        report.scores["positive"].add(mined.positives)
-        report.scores["negative"].add(mined.scores)
-        report.scores["difference"].add(p - n for p in mined.positives for n in mined.scores)
+        report.scores["positive"].extend(mined.positives)
+        report.scores["negative"].extend(mined.scores)
+        report.scores["difference"].extend(p - n for p in mined.positives for n in mined.scores)
         return lines
 
     def _remove_vectors(self) -> None:

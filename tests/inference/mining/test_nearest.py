@@ -231,8 +231,8 @@ def test_another_model_judges_and_orders_the_candidates_of_the_first() -> None:
         ({"relative_margin": -0.1}, "relative_margin: expected 0 or more"),
         ({"absolute_margin": float("nan")}, "absolute_margin: expected 0 or more, got nan"),
         ({"min_score": 0.5, "max_score": 0.4}, "min_score: expected less than max_score"),
-        ({"same": 1.5}, "same: expected a cosine above 0 and at most 1, got 1.5"),
-        ({"take": "best"}, "take: expected top or random, got 'best'"),
+        ({"same": 1.5}, "same: .* above 0 to 1, got 1.5"),
+        ({"take": "best"}, "take: .* got 'best'"),
     ],
 )
 def test_options_out_of_range_are_refused(arguments: dict[str, Any], said: str) -> None:

@@ -20,7 +20,6 @@ from contrastive_text.inference.mining import (
     MiningRun,
     PairTexts,
     RowWriter,
-    ScoreCounts,
     mine,
     run,
 )
@@ -80,7 +79,7 @@ def test_a_tuple_has_all_negatives_of_a_pair(tmp_path: Path, suffix: str) -> Non
     [
         ("a.txt", "triples", "drop", "a name that ends in .tsv or .jsonl, got '.txt'"),
         ("a.tsv", "tuples", "keep", "a .jsonl file for tuples of different lengths"),
-        ("a.tsv", "triplets", "drop", "form: expected one of triples, tuples, pairs, got 'triplets'"),
+        ("a.tsv", "triplets", "drop", "form: expected .*triples, .* got 'triplets'"),
     ],
 )
 def test_files_that_could_not_hold_the_rows_are_refused(name: str, form: Any, short: Any, said: str) -> None:
@@ -170,15 +169,3 @@ def test_queries_without_enough_negatives_are_counted(
     assert (report.queries, report.rows, report.short, report.none) == (len(pairs), rows, short, none)
     for anchor, positive, negative in found:
         assert negative not in (anchor, positive) and (anchor, negative) not in pairs
-
-
-def test_quantiles_are_those_of_the_scores_to_a_thousandth() -> None:
-    scores = torch.randn(1_001, generator=torch.Generator().manual_seed(0)).clamp(-1, 1)
-    counts, other = ScoreCounts(), ScoreCounts()
-    counts.add(scores.tolist())
-    for share in (0.0, 0.1, 0.25, 0.5, 0.9, 1.0):
-        expected = float(scores.quantile(share, interpolation="lower"))
-        assert counts.quantile(share) == pytest.approx(expected, abs=0.004)  # neighbours are so far apart at most
-    assert counts.mean == pytest.approx(float(scores.mean()), abs=1e-6)
-    with pytest.raises(ValueError, match="expected scores, got none"):
-        other.quantile(0.5)
