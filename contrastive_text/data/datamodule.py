@@ -19,14 +19,13 @@ from contrastive_text.core.storage.checkpoints import load_options
 from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.core.terminal import facts_table
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
-from contrastive_text.data.evaluation_loaders import HeldOutRows, PlainLoaders
-from contrastive_text.data.files.given import Source, check_given, given_sources, handed, source
+from contrastive_text.data.files.given import Source, check_given, given_sources, in_memory_rows, source
 from contrastive_text.data.files.readers import Table
 from contrastive_text.data.loader import ResumableLoader, describe_orders, epoch_loader
 from contrastive_text.data.mixture import AllTasks, Mixture, describe_steps
 from contrastive_text.data.preparation import TrainingData, prepare
 from contrastive_text.data.retrieval import NO_RETRIEVAL, Retrieval
-from contrastive_text.data.run_tables import PARTS, RunTables
+from contrastive_text.data.run_tables import PARTS, HeldOutRows, PlainLoaders, RunTables
 from contrastive_text.data.tasks import (
     ONLY,
     PLAIN_TASK,
@@ -166,7 +165,7 @@ class TextDataModule(pl.LightningDataModule):
             512
         """  # Any: of the constructor
         options = given_sources(options)
-        with handed(options):
+        with in_memory_rows(options):
             plain = {key: to_plain(value, key) for key, value in options.items()}
             flat = {*vars(PLAIN_TASK)} - {*inspect.signature(cls).parameters}
             own = {key: plain.pop(key) for key in [*plain] if key in flat}
@@ -183,7 +182,7 @@ class TextDataModule(pl.LightningDataModule):
         Python are to be given again.
         """
         options = given_sources(options)
-        with load_options(checkpoint_path, cls, "data", trust, options) as arguments, handed(options):
+        with load_options(checkpoint_path, cls, "data", trust, options) as arguments, in_memory_rows(options):
             loaded: Self = super().load_from_checkpoint(checkpoint_path, **arguments)
         check_given(vars(loaded))
         return loaded

@@ -269,17 +269,6 @@ class TextTask:
         """Returns the files of ``train``, ``held_out``, ``validation``, ``test`` or ``predict``."""
         return files_of(vars(self)[part])
 
-    def rows_an_epoch(self, rows: int, batch_size: int) -> int:
-        """Returns how many rows an epoch takes of so many: more than there are where they come again.
-
-        Example:
-            >>> TextTask(repeat=10).rows_an_epoch(1, batch_size=96)
-            960
-        """
-        if self.repeat is not None:
-            return self.repeat * batch_size
-        return rows if self.fraction is None else max(1, round(self.fraction * rows))
-
 
 def option_place(task: str, part: str = "") -> str:
     """Returns the place of the options of a data set, or of one of its parts, for messages.

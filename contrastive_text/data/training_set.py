@@ -59,13 +59,14 @@ class TrainingSet:
             drop_last: Whether last, smaller batches are left out.
             named: Whether the tasks have names.
         """
-        sizes = {
-            name: TaskSize(len(data.rows), data.task.batch_size or batch_size) for name, data in tasks.items()
-        }
-        taken = {
-            name: replace(size, rows=tasks[name].task.rows_an_epoch(size.rows, size.batch_size))
-            for name, size in sizes.items()
-        }
+        sizes, taken = {}, {}
+        for name, data in tasks.items():
+            task, rows = data.task, len(data.rows)
+            size = taken[name] = sizes[name] = TaskSize(rows, task.batch_size or batch_size)
+            if task.repeat is not None:
+                taken[name] = replace(size, rows=task.repeat * size.batch_size)
+            elif task.fraction is not None:
+                taken[name] = replace(size, rows=max(1, round(task.fraction * rows)))
         return cls(tasks, sizes, Steps.of(mixture.steps(taken, drop_last)), named)
 
     def of(self, task: str | None = None) -> TrainingData:

@@ -22,8 +22,8 @@ from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.terminal import say
 from contrastive_text.data import Collator
 from contrastive_text.data.collator import StepCollator
-from contrastive_text.data.evaluation_loaders import HeldOutCollator, Ranked, RankedCollator
 from contrastive_text.data.retrieval import RetrievalSet
+from contrastive_text.data.run_tables import HeldOutCollator, Ranked, RankedCollator
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.inference.search import retrieval_scores
 from contrastive_text.losses import reduce_terms

@@ -25,7 +25,7 @@ from contrastive_text.core.storage.disk import replacing
 from contrastive_text.core.storage.manifests import model_place
 from contrastive_text.core.terminal import escaping_output, facts_table, say
 from contrastive_text.data.datamodule import TextDataModule
-from contrastive_text.data.files.given import given_sources, handed
+from contrastive_text.data.files.given import given_sources, in_memory_rows
 from contrastive_text.data.tasks import TextTask
 from contrastive_text.encoders import Encoder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
@@ -179,7 +179,7 @@ class Run:
         merged = override(with_start([below, *read_layers(layer_file(recipe), apart=True)], override))
         check_places(merged)
         parser = run_parser()
-        with parsing("Run"), importing_parts(merged, path is not None), handed(given):
+        with parsing("Run"), importing_parts(merged, path is not None), in_memory_rows(given):
             parsed = parser.parse_args(["--config", json.dumps(merged)])  # as the shell reads it
             return cls(parser, parsed, [layer_file(recipe)])
 

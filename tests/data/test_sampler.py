@@ -92,12 +92,6 @@ def test_every_row_comes_when_the_last_batch_is_kept(case: tuple[int, int, int])
     assert all(batch for part in parts for batch in part)
 
 
-def test_the_order_depends_on_the_seed_and_not_on_the_batch_size() -> None:
-    assert list(sampler(40, 4, seed=8)) != epoch(40, 4)
-    flat = [[key.number for batch in epoch(40, size) for key in batch] for size in (4, 10)]
-    assert flat[0] == flat[1]
-
-
 @given(case=sizes(), rows=st.integers(1, 12), passes=st.integers(1, 4))
 def test_rows_come_again_in_passes_of_their_own_on_any_number_of_ranks(
     case: tuple[int, int, int], rows: int, passes: int
@@ -131,12 +125,6 @@ def test_a_step_that_names_objectives_says_so_with_every_row() -> None:
 
 def test_the_order_of_the_file_is_kept_without_shuffling() -> None:
     assert numbers(epoch(6, 2, shuffle=False)) == [[0, 1], [2, 3], [4, 5]]
-
-
-def test_lightning_finds_the_sampler_that_takes_the_epoch() -> None:
-    order = sampler(size=8, batch_size=2)
-    order.sampler.set_epoch(3)
-    assert {key.epoch for batch in order for key in batch} == {3}
 
 
 @pytest.mark.parametrize("size", [10**6, 10**9])

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import os
 import pickle
 import shutil
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from itertools import pairwise
@@ -210,17 +208,6 @@ def test_an_interrupted_call_leaves_nothing(tmp_path: Path, learned_tokenizer: P
     with pytest.raises(KeyboardInterrupt):
         tokenize_documents(TEXTS, Interrupted(learned_tokenizer, max_length=None), tmp_path)
     assert entries(tmp_path) == []
-
-
-def test_what_a_killed_process_left_goes_with_the_next_entry(tmp_path: Path, tokenizer: Counting) -> None:
-    made = tokenize_documents(TEXTS, tokenizer, tmp_path).folder
-    left, others = tmp_path / ".contrastive-text.elsewhere.0.1.0.tmp", tmp_path / ".git-files"
-    two_hours_ago = time.time() - 2 * 3600
-    for folder in (left, others):
-        shutil.copytree(made, folder)
-        os.utime(folder, (two_hours_ago, two_hours_ago))
-    again = tokenize_documents([*TEXTS, "more"], tokenizer, tmp_path).folder
-    assert entries(tmp_path) == sorted([made.name, again.name, others.name])
 
 
 @pytest.mark.parametrize("damaged", [False, True])

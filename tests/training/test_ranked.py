@@ -15,9 +15,8 @@ from retrieval_files import write_beir
 
 from contrastive_text.data import RetrievalSet, read_beir
 from contrastive_text.data.datamodule import TextDataModule
-from contrastive_text.data.evaluation_loaders import PlainLoaders
 from contrastive_text.data.retrieval import Retrieval
-from contrastive_text.data.run_tables import RunTables
+from contrastive_text.data.run_tables import PlainLoaders, RunTables
 from contrastive_text.evaluation import CachedEncoder, score_retrieval
 from contrastive_text.metrics import FIGURES
 from contrastive_text.training.callbacks import BestCheckpoint

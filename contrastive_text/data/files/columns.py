@@ -296,9 +296,8 @@ class Labels:
         So GLUE marks a missing one, and ``Scores`` reads it where the bounds are known.
         """
         others = [float(str(row["target"])) for row in rows if row.get("target", -1.0) != -1.0]
-        if not self.gold or min(others, default=0.0) < 0:
-            return list(rows)
-        return [row for row in rows if row["target"] != -1.0]
+        keeps = min(others, default=0.0) < 0
+        return [row for row in rows if keeps or row["target"] != -1.0]
 
     def understood(self, rows: Mapping[str, int]) -> str:
         """Says what the labels of a file, with so many rows of each, were understood as; "" without a target."""

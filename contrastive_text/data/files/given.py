@@ -129,17 +129,17 @@ def missing_rows(where: str, record: str) -> ValueError:
     )
 
 
-_HANDED: ContextVar[Mapping[str, GivenRows] | None] = ContextVar("_HANDED", default=None)
+_IN_MEMORY: ContextVar[Mapping[str, GivenRows] | None] = ContextVar("_IN_MEMORY", default=None)
 
 
 @contextmanager
-def handed(given: object) -> Iterator[None]:
-    """Gives rows to what is made of their records meanwhile: a configuration holds the records alone."""
-    token = _HANDED.set({str(rows): rows for _, rows in _sources("", given) if isinstance(rows, GivenRows)})
+def in_memory_rows(given: object) -> Iterator[None]:
+    """Makes in-memory rows available while a configuration that refers to them is instantiated."""
+    token = _IN_MEMORY.set({str(rows): rows for _, rows in _sources("", given) if isinstance(rows, GivenRows)})
     try:
         yield
     finally:
-        _HANDED.reset(token)
+        _IN_MEMORY.reset(token)
 
 
 def _sources(place: str, value: object) -> Iterator[tuple[str, object]]:
@@ -165,7 +165,7 @@ def source(where: str, given: Any) -> Any:  # Any: names of files stay as they a
         ValueError: Texts among names of files, or no row.
     """
     if given is None or isinstance(given, str):
-        return (_HANDED.get() or {}).get(given, given) if is_unread(given) else given
+        return (_IN_MEMORY.get() or {}).get(given, given) if is_unread(given) else given
     if isinstance(given, Path):
         raise InvalidTypeError(f"{where}: expected a name, got a Path; give str(path)")
     if not isinstance(given, list | tuple):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from contrastive_text.core.errors import MissingFileError
@@ -20,17 +21,16 @@ from contrastive_text.core.storage.text_files import (
 )
 from contrastive_text.data.files.formats import Content, FileForm, Record, listed, reading_error, short
 from contrastive_text.data.files.frames import read_arrow, read_parquet
-from contrastive_text.data.files.tables import read_csv, read_json, read_jsonl, read_tsv, read_txt
+from contrastive_text.data.files.tables import Lines, read_csv, read_json, read_jsonl, read_tsv, read_txt
 
-FORMATS: Mapping[str, Callable[[str, Iterable[str], Bounds, FileForm | None], Content]] = {
+FORMATS: Mapping[str, Callable[[str, Lines, Bounds, FileForm | None], Content]] = {
     ".txt": read_txt,
     ".tsv": read_tsv,
     ".csv": read_csv,
     ".jsonl": read_jsonl,
     ".json": read_json,
 }
-"""Suffix -> reader of a file, from its name, its lines with their newlines, bounds and form.
-Lines are looped over again for each loop over the records."""
+"""Suffix -> reader of a file, from its name, its lines, bounds and form."""
 BINARY: Mapping[str, Callable[[Path], Content]] = {".parquet": read_parquet, ".arrow": read_arrow}
 """Formats without lines, which are packed in themselves."""
 SUFFIXES = (*FORMATS, *BINARY)
@@ -68,18 +68,7 @@ def parse(path: Path, bounds: Bounds = USUAL, form: FileForm | None = None) -> C
     suffix = suffix_of(path)
     if suffix in BINARY:
         return BINARY[suffix](path)
-    return FORMATS[suffix](str(path), _Lines(path, bounds), bounds, form)
-
-
-class _Lines:
-    """The lines of a file, read anew by each loop over them."""
-
-    def __init__(self, path: Path, bounds: Bounds) -> None:
-        self._path = path
-        self._bounds = bounds
-
-    def __iter__(self) -> Iterator[str]:
-        return decoded_lines(self._path, self._bounds)
+    return FORMATS[suffix](str(path), partial(decoded_lines, path, bounds), bounds, form)
 
 
 def documents(folder: Path, bounds: Bounds = USUAL) -> Content:

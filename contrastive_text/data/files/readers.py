@@ -199,7 +199,7 @@ def _in_memory(files: Sequence[FileRows], every_label: bool) -> Table:
         for _, row in rows:
             every.append(row)
             documents[rows.document] += 1
-        scored = rows.labels.scored(every)
+        scored = rows.labels.scored(every) if rows.labels.gold else every
         understood = rows.understood(len(scored), unscored=len(every) - len(scored))
         # Pairs of which some have no score are no documents.
         sizes = list(documents.values()) if len(scored) == len(every) else [len(scored)]

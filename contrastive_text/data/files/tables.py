@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, chain, islice
@@ -34,18 +34,20 @@ _ENDS = (".", "?", "!", "\u3002", "\uff1f", "\uff01")
 _WORDS = 4
 """Words from which on a cell is no name of a column."""
 
+Lines = Callable[[], Iterator[str]]
+"""Reads the lines of a file, with their newlines."""
 Rows = Callable[[], Iterator[tuple[int, list[str]]]]
 """Reads the fields of each line, with its number."""
 
 
-def read_txt(where: str, lines: Iterable[str], bounds: Bounds, form: FileForm | None) -> Content:  # noqa: ARG001  # as all formats
+def read_txt(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -> Content:  # noqa: ARG001  # as all formats
     """Returns a text a line, or the table of an SNLI or MultiNLI release."""
-    if next(iter(lines), "").startswith(_RELEASE):
+    if next(lines(), "").startswith(_RELEASE):
         return _release(where, lines)
     return _table(where, lambda: chain([(0, ["text"])], _fields(where, lines, separator=None)))
 
 
-def read_tsv(where: str, lines: Iterable[str], bounds: Bounds, form: FileForm | None) -> Content:
+def read_tsv(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -> Content:
     r"""Returns a table with tabs, in which ``"`` is a character unless the whole file is quoted."""
     if form is None:
         return _table(where, partial(_fields, where, lines, "\t"))
@@ -56,7 +58,7 @@ def read_tsv(where: str, lines: Iterable[str], bounds: Bounds, form: FileForm | 
     return _named(_table(where, rows, notes), form)
 
 
-def read_csv(where: str, lines: Iterable[str], bounds: Bounds, form: FileForm | None) -> Content:  # noqa: ARG001  # as all formats
+def read_csv(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -> Content:  # noqa: ARG001  # as all formats
     """Returns a table with commas, or with what the header says in their place."""
     separator, notes = (",", ()) if form is None else _separator(lines, ",", form)
     return _named(_table(where, partial(_quoted, where, lines, separator), notes), form)
@@ -67,7 +69,7 @@ def _named(content: Content, form: FileForm | None) -> Content:
     return content if names is None or content.bare is None else content.bare(names)
 
 
-def _separator(lines: Iterable[str], usual: str, form: FileForm) -> tuple[str, tuple[str, ...]]:
+def _separator(lines: Lines, usual: str, form: FileForm) -> tuple[str, tuple[str, ...]]:
     """Returns the character between fields: the given one, or another one that the header has between names.
 
     Args:
@@ -76,7 +78,7 @@ def _separator(lines: Iterable[str], usual: str, form: FileForm) -> tuple[str, t
         form: Has the given one.
     """
     found = form.character
-    first = next(iter(lines), "").rstrip("\r\n")
+    first = next(lines(), "").rstrip("\r\n")
     if found is None and usual not in first:
         others = [each for each in SEPARATORS if each != usual and _are_names(_cells(first, each))]
         found = others[0] if len(others) == 1 else None
@@ -111,9 +113,9 @@ def is_row(cells: Sequence[str]) -> bool:
     )
 
 
-def numbered(where: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+def numbered(where: str, lines: Lines) -> Iterator[tuple[int, str]]:
     """Yields lines without their ends, which are newlines alone: U+2028 and the like belong to a text."""
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(lines(), start=1):
         text = line.removesuffix("\n").removesuffix("\r")
         if "\r" in text:  # texts of several lines would be taken for one
             todo = "let lines end in newlines, or write .csv, whose quoted fields may hold it"
@@ -122,12 +124,12 @@ def numbered(where: str, lines: Iterable[str]) -> Iterator[tuple[int, str]]:
         yield number, text
 
 
-def _fields(where: str, lines: Iterable[str], separator: str | None) -> Iterator[tuple[int, list[str]]]:
+def _fields(where: str, lines: Lines, separator: str | None) -> Iterator[tuple[int, list[str]]]:
     for number, text in numbered(where, lines):
         yield number, [text] if separator is None else text.split(separator)
 
 
-def _release(where: str, lines: Iterable[str]) -> Content:
+def _release(where: str, lines: Lines) -> Content:
     """Returns a ``.txt`` file of SNLI or MultiNLI; a row may end before the labels of its last annotators."""
 
     def padded() -> Iterator[tuple[int, list[str]]]:
@@ -141,10 +143,10 @@ def _release(where: str, lines: Iterable[str]) -> Content:
     return _table(where, padded)
 
 
-def _quoted(where: str, lines: Iterable[str], separator: str) -> Iterator[tuple[int, list[str]]]:
+def _quoted(where: str, lines: Lines, separator: str) -> Iterator[tuple[int, list[str]]]:
     """Yields the fields of each record, which may have several lines, with the first line's number."""
     # A carriage return alone ends a record too, and here only.
-    pieces = (piece for line in lines for piece in io.StringIO(line, newline=""))
+    pieces = (piece for line in lines() for piece in io.StringIO(line, newline=""))
     # Strict, or a quote that is never closed takes the rest of the file for one text.
     reader = csv.reader(pieces, delimiter=separator, strict=True)
     while True:
@@ -168,7 +170,7 @@ def _next_record(reader: Iterator[list[str]]) -> list[str] | None:
         csv.field_size_limit(limit)
 
 
-def _is_quoted(lines: Iterable[str], separator: str, bound: int) -> bool:
+def _is_quoted(lines: Lines, separator: str, bound: int) -> bool:
     """Whether a table is quoted: every record is, to the letter, what a CSV writer makes of its fields.
 
     A text that is quoted as a whole, such as ``"Yes."``, is none: a writer would quote it once more.
@@ -181,7 +183,7 @@ def _is_quoted(lines: Iterable[str], separator: str, bound: int) -> bool:
     taken: list[str] = []
 
     def pieces() -> Iterator[str]:
-        for line in lines:
+        for line in lines():
             taken.append(line)
             if sum(map(len, taken)) > bound:
                 return
@@ -261,14 +263,14 @@ _SET = "set"
 """Key of a set of texts that all belong together, in sentence-transformers' embedding-training-data."""
 
 
-def read_jsonl(where: str, lines: Iterable[str], bounds: Bounds, form: FileForm | None) -> Content:
+def read_jsonl(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -> Content:
     """Returns an object or an array a line."""
     return _content(where, partial(_line_values, where, lines, bounds.depth), form)
 
 
-def read_json(where: str, lines: Iterable[str], bounds: Bounds, form: FileForm | None) -> Content:
+def read_json(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -> Content:
     """Returns an object or an array a line, or the elements of the one array that the file is."""
-    first, second = [*islice((line for line in lines if line.strip()), 2), "", ""][:2]
+    first, second = [*islice((line for line in lines() if line.strip()), 2), "", ""][:2]
     try:
         value = json.loads(first or "{}")
     except (ValueError, RecursionError):
@@ -278,7 +280,7 @@ def read_json(where: str, lines: Iterable[str], bounds: Bounds, form: FileForm |
         return read_jsonl(where, lines, bounds, form)
 
     def elements() -> Iterator[tuple[int, object]]:
-        text, todo = "".join(lines), "write one object a line"
+        text, todo = "".join(lines()), "write one object a line"
         found = _parsed(where, text, bounds.depth, todo)
         if not isinstance(found, list):
             keys = f" with {listed(map(short, list(found)[:6]))}" if isinstance(found, dict) else ""
@@ -290,7 +292,7 @@ def read_json(where: str, lines: Iterable[str], bounds: Bounds, form: FileForm |
     return content._replace(notes=(*content.notes, "one JSON array"))
 
 
-def _line_values(where: str, lines: Iterable[str], depth: int) -> Iterator[tuple[int, object] | None]:
+def _line_values(where: str, lines: Lines, depth: int) -> Iterator[tuple[int, object] | None]:
     for number, line in numbered(where, lines):
         if not line.strip():
             yield None

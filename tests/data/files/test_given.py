@@ -12,7 +12,7 @@ import pytest
 from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.core.targets import NLI, Classes
 from contrastive_text.data import Table, read_rows
-from contrastive_text.data.files.given import GivenRows, handed, source
+from contrastive_text.data.files.given import GivenRows, in_memory_rows, source
 
 datasets = pytest.importorskip("datasets")
 pyarrow = pytest.importorskip("pyarrow")
@@ -151,7 +151,7 @@ def test_a_record_is_of_the_content_and_finds_its_rows_where_they_are_handed_on(
     assert record.startswith("given:list:4:")
     assert str(source("data.train", list(ROWS))) == record
     assert str(source("data.train", [*ROWS[:3], {**ROWS[3], "query": "other"}])) != record
-    with handed({"tasks": {"nli": [given]}}):
+    with in_memory_rows({"tasks": {"nli": [given]}}):
         assert read(source("data.train", record)).rows == read(given).rows
     with pytest.raises(ContrastiveTextError, match=rf"got their record alone \({record}\); give them again"):
         read(source("data.train", record))

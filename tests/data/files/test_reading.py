@@ -202,20 +202,6 @@ def test_every_alias_is_known_in_any_case_and_stands_for_one_column() -> None:
     assert len({*every}) == len(every)
 
 
-@pytest.mark.parametrize("suffix", [".tsv.gz", ".csv", ".jsonl"])
-def test_every_format_gives_the_same_rows(tmp_path: Path, suffix: str) -> None:
-    names = ("id", "sentence1", "sentence2", "score", "subset")
-    values = [("1", 'a "big" cat, here', " two  spaces ", "4.5", "x"), ("2", "žluť", "日本", "0", "")]
-    rows = [dict(zip(names, each, strict=True)) for each in values]
-    table = read_rows(write_rows(tmp_path / f"a{suffix}", rows), SCORED)
-    assert [*table[0]] == [*SCORED, "subset"]
-    assert cells(table) == [(*each[1:3], float(each[3]), each[4]) for each in values]
-    assert table.understood == (
-        f"a{suffix}: sentence1 -> anchor, sentence2 -> positive, score -> target, subset -> subset; "
-        "id ignored; 2 rows"
-    )
-
-
 @pytest.mark.parametrize("suffix", [".txt", *FORMATS])
 def test_lines_end_in_newlines_alone_or_as_windows_has_them_after_a_byte_order_mark(
     tmp_path: Path, suffix: str
@@ -370,14 +356,6 @@ def test_every_real_file_has_its_published_number_of_rows(name: str, reads: Sequ
     assert "left out" not in table.understood
     assert {*reads} <= {*table[0]}
     assert ("negative" in table[0]) == ("triplets" in name and "anchor" in reads)
-
-
-@needs_data
-def test_real_scores_and_subsets_are_read() -> None:
-    table = read_rows(DATA / "sts/sts15.test.tsv", SCORED)
-    assert all(isinstance(row["target"], float) and 0 <= row["target"] <= 5 for row in table)
-    subsets = {"answers-forums", "answers-students", "belief", "headlines", "images"}
-    assert {row["subset"] for row in table} == subsets
 
 
 REAL_LABELS = (

@@ -73,14 +73,6 @@ def json_table(names: Sequence[str], **options: Any) -> Callable[[Path], list[li
     return lambda path: pandas.read_json(path, **options)[list(names)].values.tolist()
 
 
-def exploded(path: Path, query: str, positive: str, negative: str) -> list[list[Any]]:
-    """Reads lists with pandas: a row for each positive, and all hard negatives, empty texts for missing ones."""
-    data = pandas.read_json(path, lines=True).explode(positive)
-    most = max(map(len, data[negative]))
-    return [[row[query], row[positive], *row[negative], *[""] * (most - len(row[negative]))]
-            for row in data.to_dict("records")]  # fmt: skip
-
-
 def passages(path: Path, positive: str, negative: str, query: str, **options: Any) -> list[list[Any]]:
     found = []
     for row in pandas.read_json(path, **options).to_dict("records"):
@@ -125,7 +117,6 @@ def rows_of(path: Path) -> list[list[Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-QUERY = {"query": "q1", "pos": ["p1", "p2"], "neg": ["n1", "n2", "n3"]}
 TEVATRON = {
     "query_id": "1",
     "query": "who?",
@@ -150,7 +141,6 @@ FORMS = [
     Form("plain.tsv", text("query\tanswer\n" + "".join("\t".join(row) + "\n" for row in TEXTS)),
          table(sep="\t", quoting=csv.QUOTE_NONE)),
     Form("pandas.tsv", frame(sep="\t"), table(sep="\t"), said="quoted fields unquoted"),
-    Form("all quoted.tsv", frame(sep="\t", quoting=csv.QUOTE_ALL), table(sep="\t"), said="quoted fields"),
     Form("texts quoted.tsv", frame(FRAME.assign(score=SCORES), sep="\t", quoting=csv.QUOTE_NONNUMERIC),
          lambda path: [[*row[:2], row[2] / 5] for row in table(sep="\t")(path)], SCORED, target=Scores()),
     Form("whole quotes.tsv", text('query\tanswer\n"Yes."\tno\nwhy\t"so"\n'),
@@ -160,7 +150,6 @@ FORMS = [
     Form("rfc.csv", frame(pandas.DataFrame([["one\ntwo", 'a, "b"']], columns=["query", "answer"])), table()),
     Form("excel.csv", frame(sep=";", encoding="utf-8-sig"), table(sep=";", encoding="utf-8-sig"),
          said="separated by semicolons"),
-    Form("tabs.csv", frame(sep="\t"), table(sep="\t"), said="separated by tabs"),
     Form("bars.csv.gz", frame(sep="|"), table(sep="|"), said="separated by vertical bars"),
     Form("commas.tsv", frame(), table(), said="separated by commas"),
     Form("own separator.csv", frame(FRAME.set_axis(["frage", "antwort"], axis=1), sep="^"), table(sep="^"),
@@ -195,10 +184,6 @@ FORMS = [
          lambda path: path.write_bytes(gzip.compress(b'{"set": ["a", "b", "c"]}\n{"set": ["d", "e"]}\n')),
          lambda path: [[row[0], other] for row in pandas.read_json(path, lines=True)["set"] for other in row[1:]],
          said="sets: the first text with each other one"),
-    Form("query-pos-neg.jsonl", lines(QUERY, {**QUERY, "query": "q2", "neg": []}, {**QUERY, "neg": ["n4"]}),
-         lambda path: exploded(path, "query", "pos", "neg"), said="(0 to 3 a line)"),
-    Form("no negatives.jsonl", lines({**QUERY, "neg": []}), lambda path: exploded(path, "query", "pos", "neg"),
-         said="neg -> no hard negatives"),
     Form("tevatron.jsonl", lines(TEVATRON),
          lambda path: passages(path, "positive_passages", "negative_passages", "query", lines=True)),
     Form("classes.parquet", with_classes, class_names, SCORED, target=Classes(NLI)),
