@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice
 from operator import itemgetter
@@ -15,7 +15,7 @@ from contrastive_text.core.batch import StepKind
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold_each, generator
-from contrastive_text.core.types import MASK, SLOT, Frame, Row, TextPair
+from contrastive_text.core.types import MASK, SLOT, Row
 from contrastive_text.data.collator import PAIRING, row_keys
 from contrastive_text.data.files.mapped import sampled
 from contrastive_text.data.files.readers import Table
@@ -118,7 +118,10 @@ class TrainingSet:
             facts["words"] = words
         if tokenizer.room is None:
             return facts
-        said = [cut_texts(texts, tokenizer)] if texts else []
+        said = []
+        if texts:
+            cut = sum(tokenizer.cuts(text, frame) for frame, text in texts)
+            said.append(f"{cut / len(texts):.1%} of {len(texts):,} sampled texts are longer and will be cut")
         said += [
             cut_spans(data.rows, data.pairing, tokenizer.room - needs.taken(name), name, seed)
             for name, data in reading.items()
@@ -142,8 +145,8 @@ def learned_tokenizer(tables: Mapping[str, Table], needs: DataNeeds, seed: int) 
     """Returns a tokenizer that is learned from all texts of the tables, or of a sample, as JSON."""
     rows = chain.from_iterable(sampled(table.rows, seed) for table in tables.values())
     prompts = (text.replace(SLOT, " ").replace(MASK, " ") for text in needs.prompts.named.values())
-    texts = chain(prompts, _texts(rows))
-    learned = learn_vocabulary(texts, needs.vocabulary_size, new_tokens=needs.new_tokens)
+    texts = (text for row in rows for text in row.values() if isinstance(text, str))
+    learned = learn_vocabulary(chain(prompts, texts), needs.vocabulary_size, new_tokens=needs.new_tokens)
     return learned.backend_tokenizer.to_str()
 
 
@@ -174,10 +177,6 @@ def check_turns(training: TrainingSet, needs: DataNeeds) -> None:
         raise InvalidValueError(f"{place}: expected every objective in a turn, got none for {idle[0]}; add it")
 
 
-def _texts(rows: Iterable[Row]) -> Iterator[str]:
-    return (text for row in rows for text in row.values() if isinstance(text, str))
-
-
 _SAMPLE = 1000
 """Rows or documents that are counted, where there are more."""
 
@@ -198,12 +197,6 @@ def sample_rows(sizes: Sequence[int], seed: int) -> list[list[int]]:
     drawn = generator(seed).choice(total, _SAMPLE, replace=False) if total > _SAMPLE else np.arange(total)
     parts = np.split(np.sort(drawn), np.searchsorted(np.sort(drawn), ends))
     return [(part - end + size).tolist() for part, end, size in zip(parts[:-1], ends, sizes, strict=True)]
-
-
-def cut_texts(texts: Sequence[tuple[Frame, str | TextPair]], tokenizer: TextTokenizer) -> str:
-    """Returns what share of sampled texts, each in its frame, two in a sequence together, the limit cuts."""
-    cut = sum(tokenizer.cuts(text, frame) for frame, text in texts)
-    return f"{cut / len(texts):.1%} of {len(texts):,} sampled texts are longer and will be cut"
 
 
 def cut_spans(rows: Rows, pairing: Pairing, room: int, task: str, seed: int) -> str:

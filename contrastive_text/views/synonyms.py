@@ -11,7 +11,7 @@ import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from itertools import chain, repeat
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -386,19 +386,11 @@ class SubstituteSynonyms(TextView):
             self._table = self._source.table()
         pieces = split_words(text)
         words = pieces[1::2]
-        tags = self._source.parts_of_speech(words)
-        no_words: dict[str, tuple[str, ...]] = {}
-        lists = (
-            repeat(self._table.get("", no_words))
-            if tags is None
-            else (self._table.get(tag, no_words) for tag in tags)
-        )
+        tags = self._source.parts_of_speech(words) or [""] * len(words)
         found = []
-        for place, (word, synonyms_of) in enumerate(zip(words, lists, strict=False)):  # repeat has no end
-            synonyms = synonyms_of.get(word)
-            if synonyms is None:
-                synonyms = synonyms_of.get(word.lower())
-            if synonyms:
+        for place, (word, tag) in enumerate(zip(words, tags, strict=True)):
+            synonyms_of = self._table.get(tag, {})
+            if synonyms := synonyms_of.get(word, synonyms_of.get(word.lower())):
                 found.append((place, synonyms))
         count = min(round(self.rate * len(words if self.of == "all" else found)), len(found))
         if count == 0:

@@ -15,14 +15,11 @@ import pytest
 import wordnet_files
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import PreTrainedTokenizerFast
 
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.random import generator
 from contrastive_text.core.types import Vocabulary
-from contrastive_text.data import TextTokenizer
 from contrastive_text.views.inflection import noun_forms, verb_forms
-from contrastive_text.views.plan import ViewPlan
 from contrastive_text.views.synonyms import (
     SubstituteSynonyms,
     SynonymFile,
@@ -31,7 +28,6 @@ from contrastive_text.views.synonyms import (
     WordNetSynonyms,
 )
 from contrastive_text.views.text import split_words
-from contrastive_text.views.tokens import DeleteTokens
 
 LISTS = {"bird": ("fowl", "flyer"), "sings": ("chants",), "tall": ("high", "lofty", "towering"), "Rex": ()}
 SEEDS = st.integers(0, 2**31)
@@ -75,23 +71,6 @@ def test_c7_as_many_words_change_as_asked_for_or_can_each_to_one_of_its_synonyms
 def test_c7_a_text_without_synonyms_stays_the_same_string() -> None:
     text = "nothing  here, \t at all "
     assert view(1.0)(text, generator(0)) is text
-
-
-def test_c9_synonyms_then_deletion_is_the_deletion_of_the_text_with_synonyms(
-    learned_tokenizer: PreTrainedTokenizerFast,
-) -> None:
-    text = "the tall bird sings in the tall green tree"
-    tokenizer = TextTokenizer(learned_tokenizer, max_length=None)
-    plan = ViewPlan({"anchor": [view(0.5), DeleteTokens(0.4)]})
-    for seed in range(20):
-        rng, same = generator(seed), generator(seed)
-        (altered,) = plan.alter_texts("anchor", [text], [rng])
-        (whole,) = tokenizer([altered])
-        left = plan.alter_tokens("anchor", whole, rng)
-        (expected,) = tokenizer([view(0.5)(text, same)])
-        assert left == DeleteTokens(0.4)(expected, same)
-        places = iter(whole.ids)
-        assert all(token in places for token in left.ids)  # in order, from the substituted text
 
 
 def test_every_substitutable_word_and_every_synonym_is_drawn_equally_often() -> None:

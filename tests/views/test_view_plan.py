@@ -109,13 +109,6 @@ def test_levels_out_of_order_are_refused_with_what_to_move(early: View, late: Vi
         ViewPlan({"negative": [early, late]})
 
 
-def test_a_chain_of_all_levels_in_order_is_taken() -> None:
-    plan = ViewPlan({"anchor": [SwapWords(), DeleteTokens(), AddAfter(1), FeatureCutoff()], "negative": []})
-    assert plan.roles == ("anchor", "negative")
-    assert plan.text_chains == ("anchor",)
-    assert plan.alter_embeddings(batch()) is not None
-
-
 def test_chains_run_in_the_written_order() -> None:
     plan = ViewPlan({"positive": [Append("b"), Append("c"), Add(1), Add(2), AddAfter(3), Plus(), Times(10)]})
     rng = generator(0)
@@ -159,12 +152,6 @@ def test_a_view_of_ones_own_is_handed_what_it_may_alter() -> None:
     assert after[2:6].tolist() == [[1, 0, 0, 1, 1], [1, 0, 1, 1, 1], [1] * 5, [1] * 5]
     assert after[[0, 1, 8, 9]].unique().tolist() == [1.0]
     assert after[6:8].unique().tolist() == [2.0]
-
-
-def test_a_role_that_the_batch_lacks_changes_nothing() -> None:
-    part = batch(slots=(Slot("anchor", 0), Slot("positive", 0)))
-    values = torch.ones(4, 2, 3)
-    assert torch.equal(altered(ViewPlan({"negative": [Times(0.0)]}), part, values), values)
 
 
 def test_embedding_draws_follow_the_row_through_a_split() -> None:

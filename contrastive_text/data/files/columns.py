@@ -12,7 +12,6 @@ from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
-from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import NLI, UNLABELLED, Target, number_of, plain_label
 from contrastive_text.core.types import Row
@@ -251,12 +250,6 @@ class Labels:
         for label, name in self.names.items() if target is not None else ():
             self._number(f"labels.{label}", name)
         self.seen: dict[str, float | None] = {}
-
-    @property
-    def asked(self) -> object:
-        """What tells these labels from others that read the same cells."""
-        target = None if self.target is None else part_spec(self.target, "labels")
-        return target, sorted(self.names.items())
 
     def read(self, where: str, column: str, cell: object) -> tuple[str, float | None]:
         """Returns a cell's label and its number, None where it says that there is no gold label.

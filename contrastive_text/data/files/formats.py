@@ -93,11 +93,6 @@ class FileForm:
         """The character between fields; None where it is to be recognized."""
         return None if self.separator is None else _WRITTEN.get(self.separator, self.separator)
 
-    @property
-    def settings(self) -> tuple[object, ...]:
-        """Settings on which the rows depend."""
-        return self.names, self.character, self.pair_labels
-
     def advice(self, choices: Iterable[tuple[str, str]], otherwise: str) -> str:
         """Returns what to do: the caller's options out of (setting, value), or else something that needs none.
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.documents import Documents
 from contrastive_text.core.storage.text_files import USUAL, Bounds
 from contrastive_text.core.targets import Target
@@ -156,7 +157,9 @@ def read_rows(
         table = _in_memory(files, every_label)
         said = "rows in memory: pip install 'contrastive-text[parquet]' maps so many"
         return replace(table, understood=f"{table.understood}\n{said}")
-    key = key_of(files, (reads, files[0].columns, split, every_label, read_labels.asked, form.settings))
+    meaning = (read_labels.target and part_spec(read_labels.target, "labels"), sorted(read_labels.names.items()))
+    settings = (form.names, form.character, form.pair_labels)
+    key = key_of(files, (reads, files[0].columns, split, every_label, meaning, settings))
     return _mapped(files, every_label, cache_folder(cache_dir, "rows"), key, total)
 
 
