@@ -265,7 +265,9 @@ class PlainLoaders:
         return [
             # Torch's own samplers over numbers: Lightning makes loaders of a prediction again.
             DataLoader(
-                KeyedRows({name: table.rows}), self.batch_size, collate_fn=self._collator(name, table.rows)
+                KeyedRows({name: table.rows}),
+                batch_size=self.batch_size,
+                collate_fn=self._collator(name, table.rows),
             )
             for name, table in self.tables.of("predict").items()
         ]
