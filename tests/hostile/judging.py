@@ -1,4 +1,4 @@
-"""Runs a command as a user's shell does, in this process, and says what is wrong with what came of it."""
+"""Runs a command as a user's shell does, in this process, and compares its outcome with the expected one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from hostile.case import Case
+from hostile.cases import Case, put
 
 from contrastive_text.cli import run
 
@@ -57,56 +57,36 @@ class Result(NamedTuple):
     trouble: str
 
 
-def judge(case: Case, place: Path, sound: Mapping[str, str]) -> list[str]:
-    """Runs a case in an empty folder and gives what is wrong, nothing if all is as expected."""
+def judge(case: Case, place: Path, sound: Mapping[str, str]) -> None:
+    """Runs a case in an empty folder, and fails with all that is not as expected."""
     for name, content in case.files.items():
-        path = place / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, str):
-            path.write_text(content, encoding="utf-8", newline="")
-        elif isinstance(content, bytes):
-            path.write_bytes(content)
-        else:
-            content(path, sound)
+        put(place / name, content, sound)
     words = filled(case.command, sound)
-    before, sound_before = state(place), sound_state(sound)
+    before, sound_before = state(place), state(Path(sound["folder"]))
     result = shell(words, place)
     after = state(place)
-    wrong = [result.trouble] if result.trouble else []
-    wrong += ["a sound file was changed"] if sound_state(sound) != sound_before else []
-    wrong += [f"it didn't say {word!r}" for word in case.says if word not in " ".join(result.said.split())]
-    if found := _CONTROL.search(result.said):
-        wrong.append(f"it printed {found[0]!r}")
-    if len(result.said) > _LONGEST:
-        wrong.append(f"it printed {len(result.said):,} characters")
-    wrong += _wrong_answer(case, result, before, after) if case.outcome == "answer" else []
-    wrong += _wrong_result(case, result, before, after, place) if case.outcome != "answer" else []
-    return [*wrong, f"status {result.status}, said:\n{result.said[-3000:]}"] if wrong else []
-
-
-def _wrong_answer(case: Case, result: Result, before: dict[str, object], after: dict[str, object]) -> list[str]:
-    assert case.says, "an answer names the file or the option"
+    is_answer = case.outcome == "answer"
     answers = len(re.findall(r"^error: ", result.said, flags=re.MULTILINE))
-    mine = case.may_change or ("\0",)
-    changed = sorted(
-        name for name in {*before, *after} if before.get(name) != after.get(name) and not name.startswith(mine)
-    )
-    wrong = [f"status {result.status} instead of 2"] if result.status != 2 else []
-    wrong += [f"{answers} answers instead of one"] if answers != 1 else []
-    wrong += ["a traceback"] if "Traceback" in result.said else []
-    return wrong + ([f"changed or left: {', '.join(changed)}"] if changed else [])
-
-
-def _wrong_result(
-    case: Case, result: Result, before: dict[str, object], after: dict[str, object], place: Path
-) -> list[str]:
-    wrong = [f"status {result.status} instead of 0"] if result.status not in (0, None) else []
-    changed = [name for name in before if after.get(name) != before[name]]
-    wrong += [f"input changed: {name}" for name in changed if not name.startswith(case.may_change or ("\0",))]
-    wrong += [f"left over: {name}" for name in after if name not in before and _LEFT_OVER.search(name)]
-    if not wrong and case.check is not None and not case.check(place, result.said):
-        wrong.append("not the right result")
-    return wrong
+    names = sorted({*before, *(after if is_answer else ())})
+    changed = [name for name in names if before.get(name) != after.get(name)]
+    left = [name for name in after.keys() - before.keys() if _LEFT_OVER.search(name)]
+    wrong = {
+        "words that were not printed": [word for word in case.says if word not in " ".join(result.said.split())],
+        "an exception left the command": result.trouble,
+        "a sound file was changed": state(Path(sound["folder"])) != sound_before,
+        "it printed control characters": _CONTROL.findall(result.said),
+        "it printed too much": len(result.said) > _LONGEST,
+        "another exit status": result.status not in ((2,) if is_answer else (0, None)),
+        "a case that names no file and no option": is_answer and not case.says,
+        "not one error": is_answer and answers != 1,
+        "a traceback": is_answer and "Traceback" in result.said,
+        "changed, or left": [name for name in changed if not name.startswith(case.may_change or "\0")],
+        "left over": [] if is_answer else left,
+    }
+    if not any(wrong.values()) and case.check is not None:
+        wrong["not the right result"] = not case.check(place, result.said)
+    found = {name: what for name, what in wrong.items() if what}
+    assert not found, f"{found}\nstatus {result.status}, said:\n{result.said[-3000:]}"
 
 
 def filled(command: str, sound: Mapping[str, str]) -> list[str]:
@@ -130,11 +110,6 @@ def state(place: Path) -> dict[str, object]:
                 holds = path.stat().st_size, path.stat().st_mtime_ns
             found[str(path.relative_to(place))] = stat.S_IFMT(mode), holds
     return found
-
-
-def sound_state(sound: Mapping[str, str]) -> dict[str, object]:
-    """Returns the state of the files that all cases share; only those that have been made."""
-    return state(Path(sound["folder"]))
 
 
 def shell(words: list[str], place: Path) -> Result:

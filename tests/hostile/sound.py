@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import tiny
 import torch
-from hostile.commands import SWEPT
+from hostile.cases import SWEPT
 from hostile.judging import filled, shell
 from safetensors.torch import save_file
 

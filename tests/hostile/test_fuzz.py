@@ -5,13 +5,14 @@ Derandomised, as all tests that draw: the examples are the same in every run.
 
 from __future__ import annotations
 
+import copy
 import csv
 import gzip
 import io
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from hostile.damage import damaged_bytes, damaged_json, values
 from hostile.judging import limited, shell
 from hostile.sound import Sound
 from hypothesis import HealthCheck, given, settings
@@ -33,7 +33,8 @@ from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import VectorIndex
 from contrastive_text.recipes.layers import merge, option_over, read_config
 from contrastive_text.runs.ensemble import read_choices
-from contrastive_text.runs.sweeps import Cell, SweepRun
+from contrastive_text.runs.grid import Cell
+from contrastive_text.runs.sweep_table import SweepRun
 
 pytestmark = [
     pytest.mark.slow,
@@ -58,9 +59,56 @@ def outcome(work: Callable[[], _T]) -> _T | ContrastiveTextError:
         return answer
 
 
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Sound:
-    return Sound(tmp_path_factory.mktemp("fuzz") / "sound")
+# Damage that chance does: to bytes, and to the values of JSON
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**65), 2**65) | st.floats() | st.text(max_size=20)
+    | st.sampled_from(["os.system", "../x", "a\0b", "", "contrastive_text.poolers.MeanPooler", "1e999"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+"""What JSON can hold."""
+
+
+@st.composite
+def damaged_bytes(draw: st.DrawFn, content: bytes) -> bytes:
+    """Draws a change of some bytes: other ones, fewer, more, zeros."""
+    place = draw(st.integers(0, len(content)))
+    length = draw(st.integers(0, 64))
+    kind = draw(st.sampled_from(["other", "cut", "zeros", "more", "less", "bit"]))
+    if kind == "cut":
+        return content[:place]
+    if kind == "zeros":
+        return content[:place] + bytes(len(content) - place)
+    if kind == "less":
+        return content[:place] + content[place + length :]
+    if kind == "bit" and content:
+        place = min(place, len(content) - 1)
+        return content[:place] + bytes([content[place] ^ (1 << draw(st.integers(0, 7)))]) + content[place + 1 :]
+    new = draw(st.binary(min_size=1, max_size=64))
+    return content[:place] + new + content[place + (len(new) if kind == "other" else 0) :]
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:  # Any: JSON
+    """Yields every container with each of its keys."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for key in keys:
+        yield value, key
+        yield from _places(value[key])
+
+
+@st.composite
+def damaged_json(draw: st.DrawFn, value: Any) -> Any:  # Any: JSON
+    """Draws a change of one to three values, anywhere inside: another one, or none."""
+    changed = {"": copy.deepcopy(value)}
+    for _ in range(draw(st.integers(1, 3))):
+        places = list(_places(changed))[:400]
+        container, key = places[draw(st.integers(0, len(places) - 1))]
+        if draw(st.booleans()) or container is changed:
+            container[key] = draw(values)
+        else:
+            del container[key]
+    return changed[""]
 
 
 # Texts

@@ -4,16 +4,41 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-from hostile.case import Make, answer, right
-from hostile.makers import checkpoint, copied, fifo, flipped, folder, half_zeroed, halved, link
-from hostile.models import PICKLE, RAN
+from hostile.cases import (
+    EMBED,
+    EVIL,
+    PICKLE,
+    RAN,
+    Case,
+    Change,
+    Make,
+    answer,
+    checkpoint,
+    copied,
+    fifo,
+    flipped,
+    folder,
+    half_zeroed,
+    halved,
+    link,
+    over_files,
+    right,
+    vectors,
+    weights,
+)
+from hostile.judging import judge
+from hostile.sound import Sound
+from safetensors.torch import load
+from torch import Tensor
 
+WORDS = "embeddings.word_embeddings.weight"
 VALIDATE = "validate --ckpt_path c.ckpt --data.validation $pairs --trainer.accelerator cpu"
 COMMANDS = {
     "validate": VALIDATE,
@@ -27,8 +52,10 @@ COMMANDS = {
 }
 CALL = {"class_path": "subprocess.Popen", "init_args": {"args": f"touch {RAN}", "shell": True}}
 """What runs a command where a parser builds whatever is named."""
-EVIL = {"class_path": "evil.Evil", "init_args": {}}
-EVIL_FILE = f"open({RAN!r}, 'w').close()\nclass Evil: ...\n"
+NLPAUG = {
+    "class_path": "contrastive_text.views.NlpaugView",
+    "init_args": {"augmenter": "nlpaug.augmenter.char.RandomCharAug", "arguments": {"a": CALL}},
+}
 
 
 def saved(content: Any) -> Make:  # Any: what torch.save takes
@@ -70,17 +97,28 @@ def zipped(change: Callable[[dict[str, bytes]], object]) -> Callable[[bytes], by
     return changed
 
 
-def _evil_pickle(parts: dict[str, bytes]) -> None:
-    name = next(name for name in parts if name.endswith("data.pkl"))
-    parts[name] = PICKLE
+def unpickled(pickled: bytes | None) -> Change:
+    """Returns a change of the pickle in the archive of a checkpoint; None removes it."""
+
+    def change(parts: dict[str, bytes]) -> None:
+        name = next(name for name in parts if name.endswith("data.pkl"))
+        del parts[name]
+        if pickled is not None:
+            parts[name] = pickled
+
+    return zipped(change)
 
 
-def _no_pickle(parts: dict[str, bytes]) -> None:
-    del parts[next(name for name in parts if name.endswith("data.pkl"))]
+def words(change: Callable[[Tensor], Tensor | None]) -> Make:
+    """Returns what saves the sound checkpoint with other embeddings of words; None removes them."""
 
+    def changed(content: dict[str, Any]) -> None:
+        name = next(name for name in content["state_dict"] if name.endswith(WORDS))
+        weight = change(content["state_dict"].pop(name))
+        if weight is not None:
+            content["state_dict"][name] = weight
 
-def _bomb(parts: dict[str, bytes]) -> None:
-    parts["archive/data/999999"] = bytes(1 << 20)
+    return checkpoint(changed)
 
 
 FILES: dict[str, Any] = {  # Any: a text, bytes, or a Make
@@ -93,8 +131,8 @@ FILES: dict[str, Any] = {  # Any: a text, bytes, or a Make
     "a checkpoint with one bit changed": copied("checkpoint", {"": flipped}),
     "a checkpoint half of zeros": copied("checkpoint", {"": half_zeroed}),
     "a checkpoint without its last byte": copied("checkpoint", {"": lambda content: content[:-1]}),
-    "an archive whose pickle runs a command": copied("checkpoint", {"": zipped(_evil_pickle)}),
-    "an archive without a pickle": copied("checkpoint", {"": zipped(_no_pickle)}),
+    "an archive whose pickle runs a command": copied("checkpoint", {"": unpickled(PICKLE)}),
+    "an archive without a pickle": copied("checkpoint", {"": unpickled(None)}),
     "an archive of nothing": b"PK\x05\x06" + bytes(18),
     "an archive of a text": copied(
         "checkpoint", {"": zipped(lambda parts: (parts.clear(), parts.update(a=b"b")))}
@@ -145,7 +183,7 @@ MALICIOUS = (
         answer(
             f"a checkpoint that names evil.py at {name}",
             VALIDATE,
-            {"c.ckpt": put(*keys, value=EVIL), "evil.py": EVIL_FILE},
+            {"c.ckpt": put(*keys, value={"class_path": "evil.Evil", "init_args": {}}), "evil.py": EVIL},
             "evil.Evil",
         )
         for name, keys in PLACES.items()
@@ -180,53 +218,27 @@ MALICIOUS = (
     answer(
         "a view in a checkpoint that calls subprocess.Popen",
         VALIDATE,
-        {
-            "c.ckpt": put(
-                "hyper_parameters",
-                "views",
-                value={
-                    "positive": [
-                        {
-                            "class_path": "contrastive_text.views.NlpaugView",
-                            "init_args": {
-                                "augmenter": "nlpaug.augmenter.char.RandomCharAug",
-                                "arguments": {"a": CALL},
-                            },
-                        }
-                    ]
-                },
-            )
-        },
+        {"c.ckpt": put("hyper_parameters", "views", value={"positive": [NLPAUG]})},
         "c.ckpt",
     ),
 )
-
-
-def _reshaped(content: dict[str, Any]) -> None:
-    name = next(name for name in content["state_dict"] if "word_embeddings" in name)
-    content["state_dict"][name] = content["state_dict"][name][:, :8].clone()
-
-
-def _dropped(content: dict[str, Any]) -> None:
-    del content["state_dict"][next(name for name in content["state_dict"] if "word_embeddings" in name)]
-
-
-def _spoilt(content: dict[str, Any]) -> None:
-    content["state_dict"][next(name for name in content["state_dict"] if "word_embeddings" in name)][0] = (
-        torch.nan
-    )
-
-
 WRONG = (
     *(
-        replace(
-            answer(name, VALIDATE, {"c.ckpt": checkpoint(change)}, "c.ckpt", says),
-            may_change=("runs/version_0/config.yaml",),
+        answer(
+            name, VALIDATE, {"c.ckpt": words(change)}, "c.ckpt", says, may_change=("runs/version_0/config.yaml",)
         )
         for name, change, says in (
-            ("a checkpoint with weights of another shape", _reshaped, "word_embeddings"),
-            ("a checkpoint that lacks weights", _dropped, "word_embeddings"),
-            ("a checkpoint with NaN among its weights", _spoilt, "NaN"),
+            (
+                "a checkpoint with weights of another shape",
+                lambda weight: weight[:, :8].clone(),
+                "word_embeddings",
+            ),
+            ("a checkpoint that lacks weights", lambda _: None, "word_embeddings"),
+            (
+                "a checkpoint with NaN among its weights",
+                lambda weight: weight.index_fill(0, torch.tensor([0]), torch.nan),
+                "NaN",
+            ),
         )
     ),
     *(
@@ -238,18 +250,37 @@ WRONG = (
         for key in ("state_dict", "callbacks", "loops", "global_step", "epoch")
         for said, value in (("a list", [1, 2]), ("a word", "word"), ("below 0", -1))
     ),
-    answer(
-        "a checkpoint with a weight that is no tensor",
+    *over_files(
+        "answer",
         VALIDATE,
-        {"c.ckpt": put("state_dict", "more", value="word")},
-        "c.ckpt",
-        "more",
-    ),
-    answer(
-        "a checkpoint whose best score is a word",
-        VALIDATE,
-        {"c.ckpt": put("callbacks", "BestCheckpoint", value={"best_model_score": "high"})},
-        "best_model_score",
+        {
+            "a checkpoint with a weight that is no tensor": (
+                "c.ckpt",
+                put("state_dict", "more", value="word"),
+                "c.ckpt",
+                "more",
+            ),
+            "a checkpoint whose best score is a word": (
+                "c.ckpt",
+                put("callbacks", "BestCheckpoint", value={"best_model_score": "high"}),
+                "best_model_score",
+            ),
+            "a checkpoint with an unknown argument of a part": (
+                "c.ckpt",
+                put("hyper_parameters", "pooler", "init_args", "rat", value=1),
+                "rat",
+            ),
+            "a checkpoint with an argument of another type": (
+                "c.ckpt",
+                put("hyper_parameters", "encoder", "init_args", "max_length", value="many"),
+                "max_length",
+            ),
+            "a checkpoint of an encoder that is gone": (
+                "c.ckpt",
+                put("hyper_parameters", "encoder", "init_args", "model_name_or_path", value="./gone"),
+                "gone",
+            ),
+        },
     ),
     *(
         answer(f"a checkpoint without {key}", VALIDATE, {"c.ckpt": put(key, value=...)}, "c.ckpt")
@@ -268,24 +299,6 @@ WRONG = (
         )
         for name, keys in PLACES.items()
         if name in ("the pooler", "the head")
-    ),
-    answer(
-        "a checkpoint with an unknown argument of a part",
-        VALIDATE,
-        {"c.ckpt": put("hyper_parameters", "pooler", "init_args", "rat", value=1)},
-        "rat",
-    ),
-    answer(
-        "a checkpoint with an argument of another type",
-        VALIDATE,
-        {"c.ckpt": put("hyper_parameters", "encoder", "init_args", "max_length", value="many")},
-        "max_length",
-    ),
-    answer(
-        "a checkpoint of an encoder that is gone",
-        VALIDATE,
-        {"c.ckpt": put("hyper_parameters", "encoder", "init_args", "model_name_or_path", value="./gone")},
-        "gone",
     ),
     answer(
         "a checkpoint of data that is gone",
@@ -318,17 +331,109 @@ WRONG = (
             ("loops", "an empty mapping", {}),
         )
     ),
-    right(
-        "a checkpoint with a byte after it, which torch reads bit-equal",
+    *over_files(
+        "right",
         VALIDATE,
-        {"c.ckpt": copied("checkpoint", {"": lambda content: content + b"x"})},
-        "val/spearman",
+        {
+            "a checkpoint with a byte after it, which torch reads bit-equal": (
+                "c.ckpt",
+                copied("checkpoint", {"": lambda content: content + b"x"}),
+                "val/spearman",
+            ),
+            "weights alone that are scored": ("c.ckpt", put("optimizer_states", value=...), "val/spearman"),
+            "a sound checkpoint under another name": ("c.ckpt", copied("checkpoint"), "val/spearman"),
+            "a sound checkpoint after a link": ("c.ckpt", link("$checkpoint"), "val/spearman"),
+        },
     ),
-    right(
-        "weights alone that are scored", VALIDATE, {"c.ckpt": put("optimizer_states", value=...)}, "val/spearman"
-    ),
-    right("a sound checkpoint under another name", VALIDATE, {"c.ckpt": copied("checkpoint")}, "val/spearman"),
-    right("a sound checkpoint after a link", VALIDATE, {"c.ckpt": link("$checkpoint")}, "val/spearman"),
 )
 
-CASES = (*DAMAGED, *MALICIOUS, *WRONG)
+
+ODD: dict[str, Callable[[Tensor], Tensor]] = {
+    "nested": lambda weight: torch.nested.nested_tensor([weight, weight], layout=torch.jagged),
+    "without values": lambda weight: torch.empty_like(weight, device="meta"),
+    "expanded": lambda weight: weight[:1, :1].clone().expand(weight.shape),
+    "of 4 TB over 4 bytes": lambda weight: torch.zeros(1).expand(1 << 40),  # noqa: ARG005  # one form for all
+    "of 4 TB by strides": lambda weight: torch.as_strided(weight.clone(), (1 << 20, 1 << 20), (0, 0)),
+    "complex": lambda weight: weight.to(torch.complex64),
+    "of 8-bit floats": lambda weight: weight.to(torch.float8_e4m3fn),
+    "sparse": lambda weight: weight.to_sparse(),
+    "of whole numbers": lambda weight: weight.to(torch.int8),
+}
+IN_SAFETENSORS = ("complex", "of 8-bit floats", "of whole numbers")
+
+
+def _in_optimizer(content: dict[str, Any]) -> None:
+    content["optimizer_states"][0]["state"][0]["exp_avg"] = torch.zeros(1).expand(1 << 40)
+
+
+def _folder(file: str, name: str, make: Callable[[Tensor], Tensor]) -> Make:
+    """Returns what copies the foreign model with the weights of a file saved by torch, one of them changed."""
+
+    def write(path: Path, sound: Mapping[str, str]) -> None:
+        read = load(Path(sound["foreign"], file).read_bytes())
+        torch.save({**read, name: make(read[name])}, path)
+
+    return copied("foreign", {file: None, file.replace("model.safetensors", "pytorch_model.bin"): write})
+
+
+_FILES = {"model.safetensors": WORDS, "2_Dense/model.safetensors": "linear.weight"}
+TENSORS = (
+    *(
+        answer(f"a checkpoint with a weight {kind}", VALIDATE, {"c.ckpt": words(make)}, "c.ckpt", WORDS)
+        for kind, make in ODD.items()
+    ),
+    *(
+        answer(
+            f"a checkpoint with a nested weight in {name}",
+            COMMANDS[name],
+            {"c.ckpt": words(ODD["nested"])},
+            "c.ckpt",
+            "a nested one",
+        )
+        for name in ("fit", "fit from its weights", "export", "predict")
+    ),
+    answer(
+        "a checkpoint with a moment of 4 TB",
+        COMMANDS["fit"],
+        {"c.ckpt": checkpoint(_in_optimizer)},
+        "c.ckpt: optimizer_states.0.state.0.exp_avg",
+    ),
+    *(
+        answer(f"{file} as a binary with a weight {kind}", EMBED, {"m": _folder(file, name, make)}, "m", name)
+        for file, name in _FILES.items()
+        for kind, make in ODD.items()
+        if kind not in ("nested", "sparse") or file.startswith("2")  # torch can't map these: Transformers answers
+    ),
+    *(
+        answer(
+            f"{file} with a weight {kind}",
+            EMBED,
+            {
+                "m": copied(
+                    "foreign",
+                    {
+                        file: weights(
+                            lambda tensors, name=name, kind=kind: tensors.update({name: ODD[kind](tensors[name])})
+                        )
+                    },
+                )
+            },
+            f"m/{file}",
+            name,
+        )
+        for file, name in _FILES.items()
+        for kind in IN_SAFETENSORS
+    ),
+    right(
+        "weights of bfloat16 as a binary",
+        EMBED,
+        {"m": _folder("model.safetensors", WORDS, lambda weight: weight.bfloat16())},
+        check=vectors(40),
+    ),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*DAMAGED, *MALICIOUS, *WRONG, *TENSORS], ids=attrgetter("name"))
+def test_a_hostile_checkpoint_is_refused_or_read(case: Case, tmp_path: Path, sound: Sound) -> None:
+    judge(case, tmp_path, sound)

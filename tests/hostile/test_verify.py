@@ -1,4 +1,4 @@
-"""What ``verify`` is given: no file, records that lie, archives without an end, names that pass for lines."""
+"""Files and folders that ``verify`` compares with their digests."""
 
 from __future__ import annotations
 
@@ -8,10 +8,25 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 
-from hostile.case import Case, answer, right
-from hostile.makers import fifo, folder, halved, link, sparse, unix_socket
+import pytest
+from hostile.cases import (
+    Case,
+    answer,
+    fifo,
+    folder,
+    halved,
+    link,
+    over_files,
+    over_words,
+    right,
+    sparse,
+    unix_socket,
+)
+from hostile.judging import judge
+from hostile.sound import Sound
 
 from contrastive_text.core.storage.manifests import MANIFEST
 from contrastive_text.training import AtomicCheckpointIO
@@ -66,19 +81,25 @@ def of_manifest(name: str, content: object, *says: str) -> Case:
 
 
 PATHS = (
-    answer("verify of no path", "verify", {}, "path"),
+    *over_words(
+        "answer",
+        "",
+        {
+            "verify of no path": ("verify", "path"),
+            "verify with a misspelt option": ("verify --modle m", "--modle"),
+            "verify of nothing": ("verify nowhere", "nowhere: expected a file or a folder"),
+            "verify of a name with a NUL": ("verify 'a\0b'", r"a\x00b: expected a file or a folder"),
+            "verify of a name with escapes": ("verify '\x1b[2J'", r"\x1b[2J: expected a file or a folder"),
+            "verify of the working directory with nothing in it": ("verify .", NOTHING),
+        },
+    ),
     answer("verify of two paths", "verify a b", {"a": "x", "b": "x"}, "b"),
-    answer("verify with a misspelt option", "verify --modle m", {}, "--modle"),
-    answer("verify of nothing", "verify nowhere", {}, "nowhere: expected a file or a folder"),
-    answer("verify of a name with a NUL", "verify 'a\0b'", {}, r"a\x00b: expected a file or a folder"),
-    answer("verify of a name with escapes", "verify '\x1b[2J'", {}, r"\x1b[2J: expected a file or a folder"),
     answer(
         "verify of a name of 300 letters", f"verify {'v' * 300}", {}, "expected a file or a folder", "too long"
     ),
     answer("verify of a file inside of a file", "verify a/b", {"a": "x"}, "a/b: expected a file or a folder"),
     answer("verify of a link to itself", "verify l", {"l": link("l")}, "l: expected a file or a folder"),
     answer("verify of an empty folder", "verify m", {"m": folder}, "m: ", NOTHING),
-    answer("verify of the working directory with nothing in it", "verify .", {}, NOTHING),
     answer("verify of a folder without a manifest", "verify m", {"m/config.json": "{}"}, "m: ", NOTHING),
     answer("verify of a named pipe", "verify p", {"p": fifo}, "p: ", NOTHING),
     answer("verify of a named pipe for a checkpoint", "verify p.ckpt", {"p.ckpt": fifo}, "p.ckpt: ", NOTHING),
@@ -125,12 +146,23 @@ MANIFESTS = (
 )
 
 CHECKPOINTS = (
-    answer("verify of a checkpoint cut short", "verify c.ckpt", {"c.ckpt": cut_checkpoint}, "c.ckpt: damaged"),
-    answer("verify of a checkpoint of no bytes", "verify c.ckpt", {"c.ckpt": b""}, "c.ckpt: damaged"),
+    *over_files(
+        "answer",
+        "verify c.ckpt",
+        {
+            "verify of a checkpoint cut short": ("c.ckpt", cut_checkpoint, "c.ckpt: damaged"),
+            "verify of a checkpoint of no bytes": ("c.ckpt", b"", "c.ckpt: damaged"),
+            "verify of a checkpoint of 10 GiB in 500 KB": ("c.ckpt", bomb(), "more bytes than"),
+        },
+    ),
     answer(
         "verify of a checkpoint of 1 TiB of zeros", "verify m", {"m/c.ckpt": sparse(1 << 40)}, "c.ckpt: damaged"
     ),
-    answer("verify of a checkpoint of 10 GiB in 500 KB", "verify c.ckpt", {"c.ckpt": bomb()}, "more bytes than"),
 )
 
-CASES = (*PATHS, *MANIFESTS, *CHECKPOINTS)
+VERIFIED = (*PATHS, *MANIFESTS, *CHECKPOINTS)
+
+
+@pytest.mark.parametrize("case", [*VERIFIED], ids=attrgetter("name"))
+def test_verify_names_what_is_damaged(case: Case, tmp_path: Path, sound: Sound) -> None:
+    judge(case, tmp_path, sound)
