@@ -8,7 +8,9 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -158,21 +160,30 @@ class Taken:
     steps: list[Encoded]
 
 
-def taken(case: str, name: str, steps: int = 2, examples: slice = slice(EXAMPLES)) -> Taken:
-    """An objective after some steps of training on some examples of each batch; its weights stay."""
+@cache
+def steps_of(case: str, steps: int, examples: tuple[int, int]) -> dict[str, Taken]:
+    """The objectives of a case after some steps on some examples of each batch; their weights stay."""
     module = module_of(Execution(case, "no views", "padded", "whole", "dense", "one process"))
-    objective, seen = module.objective_parts()[name], []
+    found = {name: Taken(objective, []) for name, objective in module.objective_parts().items()}
 
-    def note(_: object, inputs: tuple[Encoded]) -> None:
-        rows = inputs[0]
+    def note(name: str, rows: Encoded) -> None:
         hidden = None if rows.masked_hidden is None else rows.masked_hidden.detach()
-        seen.append(replace(rows, embeddings=rows.embeddings.detach(), masked_hidden=hidden))
+        found[name].steps.append(replace(rows, embeddings=rows.embeddings.detach(), masked_hidden=hidden))
 
-    handle = objective.register_forward_pre_hook(note)
+    handles = [
+        each.objective.register_forward_pre_hook(lambda _, inputs, name=name: note(name, inputs[0]))
+        for name, each in found.items()
+    ]
     for step in range(steps):
-        module.training_step(part_of(batch_of(CASES[case], "no views", step), examples), step)
-    handle.remove()
-    return Taken(objective, seen)
+        module.training_step(part_of(batch_of(CASES[case], "no views", step), slice(*examples)), step)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+def taken(case: str, name: str, steps: int = 2, examples: tuple[int, int] = (0, EXAMPLES)) -> Taken:
+    """A copy of one of these objectives, and of its vectors."""
+    return deepcopy(steps_of(case, steps, examples)[name])
 
 
 def same(one: Any, other: Any) -> bool:  # Any: of a state dict
@@ -323,9 +334,7 @@ def is_by_row(objective: Objective) -> bool:
 
 @every_objective
 def test_terms_of_two_parts_add_up_exactly_if_no_example_is_compared_with_another(case: str, name: str) -> None:
-    whole, *halves = (
-        taken(case, name, 1, examples) for examples in (slice(EXAMPLES), slice(5), slice(5, EXAMPLES))
-    )
+    whole, *halves = (taken(case, name, 1, examples) for examples in ((0, EXAMPLES), (0, 5), (5, EXAMPLES)))
     value, *of_parts = (each.objective.eval()(each.steps[0]) for each in (whole, *halves))
     total = sum(float(each.total.detach()) for each in of_parts)
     by_row = is_by_row(whole.objective)

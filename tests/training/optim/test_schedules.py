@@ -23,16 +23,6 @@ from contrastive_text.training import (
 WITH_WARMUP = [ConstantSchedule, CosineSchedule, LinearSchedule]
 
 
-def slanted_triangle_of_unknown_length(
-    t: int, epochs: int, cut_fraction: float = 0.1, ratio: float = 32.0
-) -> float:
-    """DeCLUTR's factor at step t of the first epoch while the epoch's length is unknown: t is taken for it."""
-    total = epochs * t
-    cut = int(total * cut_fraction)
-    p = t / cut if t < cut else 1 - (t - cut) / (total - cut)
-    return (1 + p * (ratio - 1)) / ratio
-
-
 def sgd(lr):
     return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
 
