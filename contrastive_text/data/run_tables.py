@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.distributed import world_size
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.random import text_id
 from contrastive_text.core.storage.text_files import USUAL, Bounds
 from contrastive_text.core.types import Row
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
@@ -74,11 +75,11 @@ class RunTables:
         return {name: table for (read, name), table in self._tables.items() if read == part}
 
     @property
-    def validated(self) -> dict[str, str]:
-        """Task, file or retrieval set -> a digest of what it is validated on, as far as it has been read."""
+    def validated(self) -> dict[str, int]:
+        """Task, file or retrieval set -> a number for what it is validated on, as far as it has been read."""
         held_out = {f"{name}, held out": digest for name, digest in self.contents("held_out").items()}
-        ranked = {name: str(data.identity) for name, data in self.ranked.items()}
-        return self.contents("validation") | held_out | ranked
+        read = {name: text_id(digest) for name, digest in (self.contents("validation") | held_out).items()}
+        return read | {name: data.identity for name, data in self.ranked.items()}
 
     def contents(self, part: str) -> dict[str, str]:
         """Returns a digest of the rows of each table of a part, the same for the same rows in any file."""

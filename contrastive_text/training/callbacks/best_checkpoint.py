@@ -105,7 +105,7 @@ class BestCheckpoint(ModelCheckpoint):
         mode = mode or usual_mode(monitor or PAIR_SCORE)
         super().__init__(dirpath=dirpath, filename="{step}", monitor=monitor, mode=mode, save_top_k=1)
         self._figures: dict[str, float] = {}
-        self._validated: dict[str, str] = {}
+        self._validated: dict[str, int] = {}
         self._figures_step = -1
         self._run = ""
         self._resumes: Path | None = None
