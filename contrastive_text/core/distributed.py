@@ -206,11 +206,7 @@ def least_over_ranks(value: int, device: torch.device) -> int:
         >>> least_over_ranks(3, torch.device("cpu"))  # in one process
         3
     """
-    if not is_distributed():
-        return value
-    least = torch.tensor(value, device=device)
-    dist.all_reduce(least, op=dist.ReduceOp.MIN)
-    return int(least)
+    return -most_over_ranks([-value], device)[0]
 
 
 def most_over_ranks(values: list[int], device: torch.device) -> list[int]:
@@ -255,16 +251,14 @@ def means_over_ranks(
     widest = reduce(torch.promote_types, kinds.values())
     each = torch.stack([figure.to(widest) for figure in own.values()])
     given = weights or {}
-    share = torch.stack([_scalar_like(given.get(name, 1), each) for name in own])
+    shares = (given.get(name, 1) for name in own)  # a number of the host is filled in, not copied
+    share = torch.stack(
+        [s.to(each).reshape(()) if isinstance(s, Tensor) else each.new_full((), s) for s in shares]
+    )
     totals, counts = sum_over_ranks(torch.stack([torch.where(share > 0, each * share, 0), share]))
     means = torch.where(counts > 0, totals / counts, 0)
     found = dict(zip(own, means.unbind(), strict=True))
     return {name: found[name].to(kinds[name]) for name in figures}
-
-
-def _scalar_like(value: Tensor | float, like: Tensor) -> Tensor:
-    """Returns a scalar of another tensor's type on its device; a number of the host is filled in, not copied."""
-    return value.to(like).reshape(()) if isinstance(value, Tensor) else like.new_full((), value)
 
 
 def whole(value: Tensor) -> Tensor:

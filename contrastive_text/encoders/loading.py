@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +23,7 @@ from transformers import (
 )
 
 from contrastive_text.core.checks import share
-from contrastive_text.core.config.misspelt import nearest_folder
+from contrastive_text.core.config.misspelt import nearest, nearest_folder
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
 from contrastive_text.core.libraries import is_failure, quiet
 from contrastive_text.core.storage.manifests import MODULES, TODO, model_place
@@ -100,10 +99,6 @@ def _network_place(name: str) -> str:
     return str(inside(folder, modules[0].text("path"), str(path))) if modules else name
 
 
-_weight_counts: dict[str, int] = {}
-"""Configuration -> number of its network's weights. Counting them takes as long as loading a small model."""
-
-
 def _check_sizes(name: str, architecture: PreTrainedConfig) -> None:
     """Checks that the sizes in a ``config.json`` fit those of the weights: larger ones would fill the memory."""
     folder = Path(name)
@@ -119,13 +114,11 @@ def _check_sizes(name: str, architecture: PreTrainedConfig) -> None:
             fresh: nn.Module = network_class(architecture).from_config(architecture)  # type: ignore[no-untyped-call]  # theirs
         return sum(weight.numel() for weight in fresh.parameters())
 
-    read = architecture.to_json_string(use_diff=False)
-    if read not in _weight_counts:
-        _weight_counts[read] = _fetched(_MODEL, name, count)
-    if _weight_counts[read] > 2 * written:  # half a byte per weight, in 4 bits, is the least
+    needed = _fetched(_MODEL, name, count)
+    if needed > 2 * written:  # half a byte per weight, in 4 bits, is the least
         raise InvalidValueError(
             f"{folder / 'config.json'}: expected the sizes of the weights beside it ({weights[0].name}, "
-            f"{written:,} bytes in all), got those of {_weight_counts[read]:,} weights; {TODO}"
+            f"{written:,} bytes in all), got those of {needed:,} weights; {TODO}"
         )
 
 
@@ -203,12 +196,10 @@ def _configured(config: dict[str, Any]) -> PreTrainedConfig:
             f"encoder.config: expected model_type (bert, roberta, ...), got {', '.join(config) or 'nothing'}"
         )
     check_implementations("encoder.config", config)
-    known = list(CONFIG_MAPPING.keys())
-    if config["model_type"] not in known:
-        near = ", ".join(get_close_matches(str(config["model_type"]), known)) or "bert, roberta, ..."
+    if (name := config["model_type"]) not in CONFIG_MAPPING:
         raise InvalidValueError(
-            f"encoder.config.model_type: expected an architecture of Transformers (nearest: {near}), "
-            f"got {config['model_type']!r}"
+            "encoder.config.model_type: expected an architecture of Transformers (bert, roberta, ...), got "
+            f"{name!r}{nearest(str(name), CONFIG_MAPPING)}"
         )
     return AutoConfig.for_model(**config)
 
@@ -377,15 +368,15 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, name: str | 
     ids = max(tokenizer.get_vocab().values(), default=-1) + 1
     if ids <= rows:
         return
-    if name is None:
-        raise InvalidValueError(
-            f"encoder.config.vocab_size: expected the tokenizer's {ids} token ids or more, got {rows}; set it to "
-            f"{ids}"
+    todo = f"set it to {ids}"
+    if name is not None:
+        todo = (
+            "take the tokenizer that the network was trained with, or call "
+            f"resize_token_embeddings({ids}) of the Transformers model and save it again"
         )
     raise InvalidValueError(
-        f"{name}: expected a row of embeddings for each of the tokenizer's {ids} token ids, got {rows}; take "
-        f"the tokenizer that the network was trained with, or call resize_token_embeddings({ids}) of the "
-        "Transformers model and save it again"
+        f"{name or 'encoder.config.vocab_size'}: expected a row of embeddings for each of the tokenizer's {ids} "
+        f"token ids, got {rows}; {todo}"
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given
@@ -52,10 +50,3 @@ def test_vectors_and_ids_of_a_role_are_grouped_by_example() -> None:
     assert encoded.role("positive").tolist() == [[[4, 5], [8, 9]], [[6, 7], [10, 11]]]
     assert encoded.role_ids("positive").tolist() == [[2, 4], [3, 5]]
     assert encoded.role("negative").shape == (2, 0, 2)
-
-
-def test_records_cannot_be_changed_in_place() -> None:
-    tokens = Tokens(ids=(1,), words=(0,))
-    with pytest.raises(AttributeError):
-        tokens.ids = (2,)  # type: ignore[misc]  # the point of the test
-    assert replace(tokens, ids=(2,)).ids == (2,)

@@ -103,7 +103,7 @@ def check(name: str, layout: FixedLayout, batch: Batch, plan: ViewPlan | None = 
     """Holds a layout's vectors and gradients against those of one padded block, layer by layer."""
     layers = (-1, -2, 0, 1)
     plain, other = encoder(name, "padded"), encoder(name, layout)
-    assert other.layout_on(CPU)[0] == layout
+    assert other.layout_on(CPU) == (layout, "as asked for")
     expected, reached = (vectors(model, batch, layers=layers, plan=plan) for model in (plain, other))
     for layer in layers:
         scale = float(expected[layer].detach().abs().max())
@@ -211,11 +211,6 @@ def test_on_a_gpu_rows_are_packed_where_torch_has_kernels_for_them(monkeypatch: 
     assert encoder_of("mpnet").layout_on(gpu)[0] == "padded"
     monkeypatch.setattr(torch.version, "hip", "7.0")  # AMD's, which torch calls cuda too
     assert model.layout_on(gpu)[0] == "padded"
-
-
-@pytest.mark.parametrize("layout", ["padded", "bucketed"])
-def test_a_layout_that_is_asked_for_is_taken(layout: FixedLayout) -> None:
-    assert encoder_of("bert", layout=layout).layout_on(CPU) == (layout, "as asked for")
 
 
 @pytest.mark.parametrize("name", UNPACKED)

@@ -55,7 +55,7 @@ REFUSALS: list[tuple[Callable[[str], object], str]] = [
     (given(model_name_or_path="no/such"), r"encoder\.model_name_or_path: .* 'no/such'; there is no such"),
     (given(config=BERT, tokenizer_name_or_path="no/such"), r"encoder\.tokenizer_name_or_path: .* 'no/such'"),
     (given(config={"vocab_size": 5}), r"encoder\.config: expected model_type .* got .*vocab_size"),
-    (given(config={"model_type": "robberta"}), r"config\.model_type: .*nearest: .*roberta.*, got 'robberta'"),
+    (given(config={"model_type": "robberta"}), r"config\.model_type: .* got 'robberta'; did you mean roberta"),
     (loaded(config=tiny.CONFIG, model_name_or_path=None), r"encoder\.adapters: .* got a config"),
     (loaded(adapters=None, weights_dtype="bfloat16"), r"weights_dtype: expected float32 .* got bfloat16"),
     (loaded(adapters=None, weights_dtype="nf4"), r"weights_dtype: expected float32 .* got nf4"),

@@ -133,7 +133,11 @@ MANIFESTS = (
         "of a manifest that names a file of a size below 0", manifest("x", size=-1), "expected an integer"
     ),
     of_manifest("of a manifest that names a file of 2^70 bytes", manifest("x", size=2**70), "bytes instead of"),
-    of_manifest("of a manifest of an older version", manifest("x", blocks=["0"]), "got the form of"),
+    of_manifest(
+        "of a manifest without a digest",
+        manifest("x", sha256=None),
+        "sha256: expected a text",
+    ),
     of_manifest("of a manifest that names a NUL", manifest("a\0b"), r"m/a\x00b: damaged: no file"),
     of_manifest("of a manifest that names half a character", manifest("a\udcff"), r"m/a\udcff: damaged: no file"),
     of_manifest(

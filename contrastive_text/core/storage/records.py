@@ -43,7 +43,8 @@ def read_json(path: Path, todo: str) -> object:
         ValueError: The file is not such JSON.
     """
     if not path.is_file():
-        raise MissingFileError(f"{path}: expected a file, got {_nature(path)}; {todo}")
+        got = "a folder" if path.is_dir() else "something else" if path.exists() else "none"
+        raise MissingFileError(f"{path}: expected a file, got {got}; {todo}")
     size = path.stat().st_size
     if size > MOST_BYTES:
         raise InvalidValueError(f"{path}: expected at most {MOST_BYTES:,} bytes of JSON, got {size:,}; {todo}")
@@ -58,10 +59,6 @@ def read_json(path: Path, todo: str) -> object:
     if levels > MOST_LEVELS:
         raise InvalidValueError(f"{path}: expected JSON of at most {MOST_LEVELS} levels, got more; {todo}")
     return content
-
-
-def _nature(path: Path) -> str:
-    return "a folder" if path.is_dir() else "something else" if path.exists() else "none"
 
 
 def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:

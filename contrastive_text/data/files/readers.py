@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from contrastive_text.core.config.specs import part_spec
-from contrastive_text.core.documents import Documents
 from contrastive_text.core.storage.text_files import USUAL, Bounds
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import Row
@@ -30,6 +29,7 @@ from contrastive_text.data.files.frames import Frame
 from contrastive_text.data.files.given import GivenRows, source
 from contrastive_text.data.files.mapped import ArrowRows, ReadFile, key_of, records_of, write_rows
 from contrastive_text.data.files.rows import FileRows
+from contrastive_text.pairings.base import Documents
 
 _ROWS, _SIZES, _KNOWN = "rows.arrow", "sizes", "table.json"
 """Files of mapped rows."""
