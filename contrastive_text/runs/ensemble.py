@@ -45,7 +45,7 @@ class Choice:
         metric: ``accuracy``, ``pearson``, ...
         score: Times 100, on the validation files, by the weights of this very checkpoint.
         validation: The files.
-        rows: Identity of their rows; None where the checkpoint doesn't say.
+        rows: Digest of their rows; None where the checkpoint doesn't say.
         source: The checkpoint that was copied.
     """
 
@@ -53,7 +53,7 @@ class Choice:
     metric: str
     score: float
     validation: tuple[str, ...]
-    rows: int | None
+    rows: str | None
     source: str
 
 
@@ -181,7 +181,7 @@ def _choice(said: Record) -> Choice:
         metric=said.text("metric"),
         score=said.number("score"),
         validation=tuple(said.texts("validation")),
-        rows=said.integer("rows", default=None),
+        rows=said.text("rows", default=None),
         source=said.text("source"),
     )
 
