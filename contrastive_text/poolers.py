@@ -35,8 +35,16 @@ def masked_mean(tokens: Tensor, mask: Tensor) -> Tensor:
     return kept.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-def _average(hidden: Hidden, layers: tuple[int, ...]) -> Tensor:
-    return torch.stack([at_least_float32(hidden.layers[layer]) for layer in layers]).mean(dim=0)
+def _mean_of_layers(hidden: Hidden, layers: tuple[int, ...]) -> Tensor:
+    """Returns the masked mean of the average of some layers, (n, D)."""
+    average = torch.stack([at_least_float32(hidden.layers[layer]) for layer in layers]).mean(dim=0)
+    return masked_mean(average, hidden.mask)
+
+
+def _token_at(hidden: Hidden, places: Tensor) -> Tensor:
+    """Returns the last layer's vector of one token of each text, (n, D), in at least float32."""
+    tokens = at_least_float32(hidden.layers[-1])
+    return tokens[torch.arange(len(tokens), device=tokens.device), places]
 
 
 class Pooler(nn.Module, ABC):
@@ -99,9 +107,7 @@ class CLSPooler(Pooler):
 
     def forward(self, hidden: Hidden) -> Tensor:
         """Returns the vector of the first token that is not padding, (n, D)."""
-        tokens = at_least_float32(hidden.layers[-1])
-        first = hidden.mask.int().argmax(dim=1)
-        return tokens[torch.arange(len(tokens), device=tokens.device), first]
+        return _token_at(hidden, hidden.mask.int().argmax(dim=1))
 
 
 class LastTwoPooler(Pooler):
@@ -117,7 +123,7 @@ class LastTwoPooler(Pooler):
 
     def forward(self, hidden: Hidden) -> Tensor:
         """Returns the masked mean of the two layers' average, (n, D)."""
-        return masked_mean(_average(hidden, self.layers), hidden.mask)
+        return _mean_of_layers(hidden, self.layers)
 
 
 class FirstLastPooler(Pooler):
@@ -146,7 +152,7 @@ class FirstLastPooler(Pooler):
 
     def forward(self, hidden: Hidden) -> Tensor:
         """Returns the masked mean of the two layers' average, (n, D)."""
-        return masked_mean(_average(hidden, self.layers), hidden.mask)
+        return _mean_of_layers(hidden, self.layers)
 
 
 class MaxPooler(Pooler):
@@ -183,9 +189,7 @@ class LastTokenPooler(Pooler):
 
     def forward(self, hidden: Hidden) -> Tensor:
         """Returns the vector of the last token that is not padding, (n, D)."""
-        tokens = at_least_float32(hidden.layers[-1])
-        last = hidden.mask.shape[1] - 1 - hidden.mask.flip(1).int().argmax(dim=1)
-        return tokens[torch.arange(len(tokens), device=tokens.device), last]
+        return _token_at(hidden, hidden.mask.shape[1] - 1 - hidden.mask.flip(1).int().argmax(dim=1))
 
 
 class MeanSqrtLengthPooler(Pooler):
@@ -311,6 +315,4 @@ class MaskTokenPooler(Pooler):
                 "out of the texts",
                 number=row,
             )
-        tokens = at_least_float32(hidden.layers[-1])
-        places = sent(masks.int().argmax(dim=1), tokens.device)
-        return tokens[torch.arange(len(tokens), device=tokens.device), places]
+        return _token_at(hidden, sent(masks.int().argmax(dim=1), hidden.mask.device))

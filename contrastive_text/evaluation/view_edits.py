@@ -23,7 +23,7 @@ from contrastive_text.encoders.shared_use import evaluating
 from contrastive_text.losses.comparison import TooNear
 from contrastive_text.objectives import FalseNegatives
 from contrastive_text.objectives.between import BetweenTexts, read_vectors
-from contrastive_text.objectives.candidates import Candidates
+from contrastive_text.objectives.distillation import Candidates
 from contrastive_text.objectives.health import count_alike
 from contrastive_text.views import EmbeddingView, TextView, TokenView, View, ViewPlan
 

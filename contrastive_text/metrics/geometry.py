@@ -16,6 +16,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
+from contrastive_text.core.checks import above
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import (
     EPSILON,
@@ -51,7 +52,7 @@ def alignment(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
         >>> alignment(torch.tensor([[1.0, 0.0]]), torch.tensor([[-3.0, 0.0]]))
         tensor(4.)
     """
-    check_positive("alignment.alpha", alpha)
+    above("alignment.alpha", alpha, advice="the papers use 2")
     check_pairs("alignment", x, y)
     distances: Tensor = torch.linalg.vector_norm(_unit(x) - _unit(y), dim=1)
     return distances.pow(alpha).mean()
@@ -78,7 +79,7 @@ def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
         >>> uniformity(torch.tensor([[2.0, 0.0], [-1.0, 0.0]]))
         tensor(-8.)
     """
-    check_positive("uniformity.t", t)
+    above("uniformity.t", t, advice="the papers use 2")
     check_rows("uniformity", x, least=2)
     squares = _unit(x).square().sum(dim=1)  # 1, but 0 for a vector of zeros
     potentials = []
@@ -259,12 +260,6 @@ def positive_pairs(target: Tensor) -> Tensor:
     return (target > 0.8 * target.max()) & (target > 0)
 
 
-def check_positive(name: str, value: float) -> None:
-    """Checks that a number is positive and finite (ValueError)."""
-    if not 0 < value < math.inf:
-        raise InvalidValueError(f"{name}: expected a positive number, got {value}; the papers use 2")
-
-
 def _unit(x: Tensor) -> Tensor:
     return F.normalize(at_least_float32(x), dim=1, eps=EPSILON)
 
@@ -302,7 +297,7 @@ class Alignment(Metric):
 
     def __init__(self, alpha: float = 2.0) -> None:
         super().__init__()
-        check_positive("Alignment.alpha", alpha)
+        above("Alignment.alpha", alpha, advice="the papers use 2")
         self.alpha = alpha
         self.add_state("total", default=torch.tensor(0.0), dist_reduce_fx="sum")
         self.add_state("count", default=torch.tensor(0), dist_reduce_fx="sum")
@@ -388,7 +383,7 @@ class Uniformity(_OfVectors):
 
     def __init__(self, t: float = 2.0) -> None:
         super().__init__()
-        check_positive("Uniformity.t", t)
+        above("Uniformity.t", t, advice="the papers use 2")
         self.t = t
 
     def compute(self) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import final
 
 import torch
@@ -164,10 +165,11 @@ def _have_order(where: str, x: Tensor, y: Tensor) -> bool:
 
 
 class OfScoredPairs(Metric):
-    """Keeps a value and the gold score of every pair until ``compute``."""
+    """Keeps a value and the gold score of every pair until ``compute``; ``figure`` is the formula."""
 
     is_differentiable = False
     full_state_update = False
+    figure: Callable[[Tensor, Tensor], Tensor]
     values: list[Tensor]
     targets: list[Tensor]
 
@@ -176,9 +178,43 @@ class OfScoredPairs(Metric):
         self.add_state("values", default=[], dist_reduce_fx="cat")
         self.add_state("targets", default=[], dist_reduce_fx="cat")
 
+    def compute(self) -> Tensor:
+        """Returns the figure of all pairs so far, a scalar."""
+        return self.figure(dim_zero_cat(self.values), dim_zero_cat(self.targets))
+
+
+class _OfSimilarities(OfScoredPairs):
+    """Base class of correlations of cosine similarity and a gold score, times 100."""
+
+    higher_is_better = True
+
+    def update(self, u: Tensor, v: Tensor, target: Tensor) -> None:
+        """Adds pairs of vectors and their gold scores.
+
+        Args:
+            u: Vectors of the first texts, (n, D).
+            v: Vectors of the second texts, (n, D).
+            target: Gold scores, (n,).
+
+        Raises:
+            ValueError: A shape does not fit.
+        """
+        similarity = exact_similarity(u.detach(), v.detach())
+        if target.shape != similarity.shape:
+            raise InvalidValueError(
+                f"{type(self).__name__}.target: expected one score per pair {tuple(similarity.shape)}, got "
+                f"{tuple(target.shape)}; flatten the scores"
+            )
+        self.values.append(similarity)
+        self.targets.append(target.detach().to(similarity.device))
+
+    def compute(self) -> Tensor:
+        """Returns the correlation of all pairs so far, in [-100, 100], a scalar."""
+        return 100 * super().compute()
+
 
 @final
-class SpearmanSimilarity(OfScoredPairs):
+class SpearmanSimilarity(_OfSimilarities):
     """Spearman correlation of cosine similarity and a gold score, times 100.
 
     The score of the STS tasks (Reimers et al. 2016, https://aclanthology.org/C16-1009, recommend Spearman
@@ -195,30 +231,11 @@ class SpearmanSimilarity(OfScoredPairs):
         tensor(50., dtype=torch.float64)
     """
 
-    higher_is_better = True
-
-    def update(self, u: Tensor, v: Tensor, target: Tensor) -> None:
-        """Adds pairs of vectors and their gold scores.
-
-        Args:
-            u: Vectors of the first texts, (n, D).
-            v: Vectors of the second texts, (n, D).
-            target: Gold scores, (n,).
-
-        Raises:
-            ValueError: A shape does not fit.
-        """
-        similarity = _similarities("SpearmanSimilarity", u, v, target)
-        self.values.append(similarity)
-        self.targets.append(target.detach().to(similarity.device))
-
-    def compute(self) -> Tensor:
-        """Returns the correlation of all pairs so far, in [-100, 100], a scalar."""
-        return 100 * spearman(dim_zero_cat(self.values), dim_zero_cat(self.targets))
+    figure = staticmethod(spearman)
 
 
 @final
-class PearsonSimilarity(OfScoredPairs):
+class PearsonSimilarity(_OfSimilarities):
     """Pearson correlation of cosine similarity and a gold score, times 100.
 
     As CS224N's report and GLUE have it for STS-B; otherwise as ``SpearmanSimilarity``.
@@ -231,27 +248,7 @@ class PearsonSimilarity(OfScoredPairs):
         tensor(39.7360, dtype=torch.float64)
     """
 
-    higher_is_better = True
-
-    def update(self, u: Tensor, v: Tensor, target: Tensor) -> None:
-        """Adds pairs of vectors and their gold scores, as ``SpearmanSimilarity.update``."""
-        similarity = _similarities("PearsonSimilarity", u, v, target)
-        self.values.append(similarity)
-        self.targets.append(target.detach().to(similarity.device))
-
-    def compute(self) -> Tensor:
-        """Returns the correlation of all pairs so far, in [-100, 100], a scalar."""
-        return 100 * pearson(dim_zero_cat(self.values), dim_zero_cat(self.targets))
-
-
-def _similarities(where: str, u: Tensor, v: Tensor, target: Tensor) -> Tensor:
-    similarity = exact_similarity(u.detach(), v.detach())
-    if target.shape != similarity.shape:
-        raise InvalidValueError(
-            f"{where}.target: expected one score per pair {tuple(similarity.shape)}, got "
-            f"{tuple(target.shape)}; flatten the scores"
-        )
-    return similarity
+    figure = staticmethod(pearson)
 
 
 def f1(predicted: Tensor, target: Tensor, positive: int = 1) -> Tensor:
@@ -339,9 +336,7 @@ class F1(_OfClasses):
         tensor(0.6667, dtype=torch.float64)
     """
 
-    def compute(self) -> Tensor:
-        """Returns the F1 of all rows so far."""
-        return f1(dim_zero_cat(self.values), dim_zero_cat(self.targets))
+    figure = staticmethod(f1)
 
 
 @final
@@ -355,9 +350,7 @@ class Matthews(_OfClasses):
         tensor(1., dtype=torch.float64)
     """
 
-    def compute(self) -> Tensor:
-        """Returns the correlation of all rows so far."""
-        return matthews(dim_zero_cat(self.values), dim_zero_cat(self.targets))
+    figure = staticmethod(matthews)
 
 
 @final

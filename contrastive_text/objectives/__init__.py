@@ -2,7 +2,6 @@
 
 from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.between import Between, BetweenTexts, BetweenViews
-from contrastive_text.objectives.classification import TextClassification
 from contrastive_text.objectives.column_rules import (
     Duplicates,
     FalseNegatives,
@@ -14,19 +13,23 @@ from contrastive_text.objectives.columns import ColumnPart, Pairs
 from contrastive_text.objectives.consistency import Consistency
 from contrastive_text.objectives.contrastive import Contrastive
 from contrastive_text.objectives.denoising import DenoisingDecoder
+from contrastive_text.objectives.distillation import RankDistillation, VectorDistillation
 from contrastive_text.objectives.masked_lm import MaskedLM
 from contrastive_text.objectives.matryoshka import Matryoshka
 from contrastive_text.objectives.momentum import Momentum
 from contrastive_text.objectives.pair_labels import NegativesAsHard, PairLabels, PositivesOnly, SignedPairs
-from contrastive_text.objectives.pairs import PairClassification, PairRegression
+from contrastive_text.objectives.pairs import (
+    BilinearScorer,
+    ConcatenationScorer,
+    CosineScorer,
+    PairClassification,
+    PairRegression,
+    Scorer,
+)
 from contrastive_text.objectives.queue import Queue
-from contrastive_text.objectives.rank_distillation import RankDistillation
-from contrastive_text.objectives.regression import TextRegression
 from contrastive_text.objectives.replaced_tokens import ReplacedTokens
-from contrastive_text.objectives.scorers import BilinearScorer, ConcatenationScorer, CosineScorer, Scorer
-from contrastive_text.objectives.supervised import Supervised
+from contrastive_text.objectives.supervised import Supervised, TextClassification, TextRegression
 from contrastive_text.objectives.terms import Terms
-from contrastive_text.objectives.vector_distillation import VectorDistillation
 from contrastive_text.objectives.whole_batch import WholeBatch
 
 __all__ = [

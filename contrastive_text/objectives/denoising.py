@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, PreTrainedModel
 
 from contrastive_text.core.batch import Batch, Encoded, sent
+from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import replace_dropouts
 from contrastive_text.core.types import Role
@@ -54,12 +55,8 @@ class DenoisingDecoder(Objective):
 
     def __init__(self, tied: bool = True, block: int = 1024, task: str | None = None) -> None:
         super().__init__(task)
-        if block < 1:
-            raise InvalidValueError(
-                f"DenoisingDecoder.block: expected 1 token or more, got {block}; 1024 is usual"
-            )
         self.tied = tied
-        self.block = block
+        self.block = at_least("DenoisingDecoder.block", block, 1, "1024 is usual")
         self.decoder: TextDecoder | None = None
         self._width = 0
 

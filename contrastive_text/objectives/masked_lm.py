@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 from contrastive_text.core.batch import Encoded
+from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.types import Role
@@ -47,9 +48,7 @@ class MaskedLM(Objective):
 
     def __init__(self, block: int = 1024, task: str | None = None) -> None:
         super().__init__(task)
-        if block < 1:
-            raise InvalidValueError(f"MaskedLM.block: expected 1 place or more, got {block}; 1024 is usual")
-        self.block = block
+        self.block = at_least("MaskedLM.block", block, 1, "1024 is usual")
 
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the summed cross entropy of the local hidden tokens."""

@@ -1,4 +1,4 @@
-"""What supervised objectives share: a target, a head, and the view of each text that they read."""
+"""Supervised objectives: their base class, and the class or the score of a text."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from contrastive_text.core.batch import Encoded
+from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.targets import Classes, Target
+from contrastive_text.core.targets import Classes, Scores, Target
 from contrastive_text.core.types import Role
 from contrastive_text.heads import (
     Head,
@@ -46,11 +47,7 @@ class Supervised(Objective, Generic[_T]):
         super().__init__(task)
         where = type(self).__name__
         check_train_only(head, f"{where}.head")
-        if view < 1:
-            raise InvalidValueError(
-                f"{where}.view: expected the number of a view, 1 or more, got {view}; 1 is the first"
-            )
-        self.view: int = view
+        self.view: int = at_least(f"{where}.view", view, 1, "1 is the first view")
         self._target = target
 
     @property
@@ -101,31 +98,136 @@ class Supervised(Objective, Generic[_T]):
         )
 
 
-def build_outputs(head: Head | None, features: int, count: int, where: str) -> nn.Linear | None:
-    """Makes the layers of a head with so many outputs; without a head it returns one linear layer.
-
-    Raises:
-        ValueError: A head with more or fewer outputs.
-    """
-    if head is None:
-        return nn.Linear(features, count)
-    if (width := build_head(head, features)) != count:
-        raise InvalidValueError(
-            f"{where}.head: expected out_features: {count}, one for each {'score' if count == 1 else 'class'}, "
-            f"got {width}; set out_features of {type(head).__name__}, or leave the head out for one linear layer"
-        )
-    return None
-
-
-def outputs(head: Head | None, linear: nn.Linear | None, vectors: Tensor, where: str) -> Tensor:
-    """Returns what head or linear layer make of vectors, (N, D) -> (N, outputs), in at least float32."""
-    if head is not None:
-        return apply_exactly(head, vectors)
-    if linear is None:
-        raise RuntimeError(f"{where}: expected build(features) before the first call")
-    return linear_exactly(linear, vectors)
-
-
 def read_classes(classes: int | list[str] | list[int], where: str) -> Classes:
     """Returns the classes of an argument that may name them by numbers, as YAML reads them."""
     return Classes.of(classes if isinstance(classes, int) else [str(name) for name in classes], where)
+
+
+class _OfTexts(Supervised[_T]):
+    """Base class of objectives that predict from one text, by a head or one linear layer."""
+
+    reads: tuple[Role, ...] = ("anchor",)
+
+    def __init__(self, target: _T, outputs: int, head: Head | None, view: int, task: str | None) -> None:
+        super().__init__(target, head, view, task)
+        self.head = head
+        self.linear: nn.Linear | None = None
+        self._outputs = outputs
+
+    def build(self, features: int) -> None:
+        """Makes the head's layers, or the linear one.
+
+        Raises:
+            ValueError: A head with more or fewer outputs.
+        """
+        if self.head is None:
+            self.linear = nn.Linear(features, self._outputs)
+        elif (width := build_head(self.head, features)) != self._outputs:
+            raise InvalidValueError(
+                f"{type(self).__name__}.head: expected out_features: {self._outputs}, one for each "
+                f"{'score' if self._outputs == 1 else 'class'}, got {width}; set out_features of "
+                f"{type(self.head).__name__}, or leave the head out for one linear layer"
+            )
+
+    def outputs(self, encoded: Encoded) -> Tensor:
+        """Returns the outputs of each text, (N, outputs), in at least float32."""
+        vectors = self.texts(encoded, "anchor")
+        if self.head is not None:
+            return apply_exactly(self.head, vectors)
+        if self.linear is None:
+            raise RuntimeError(f"{type(self).__name__}: expected build(features) before the first call")
+        return linear_exactly(self.linear, vectors)
+
+
+class TextClassification(_OfTexts[Classes]):
+    """Cross entropy of the classes of single texts, or of two in one sequence.
+
+    Source: the CS224N report (Chen, "Contrastive Learning for Generalizable Sentence Embeddings"), whose
+    sentiment head is ``MLPHead(hidden_features=768, out_features=5, dropout=0.3)``. Over ``OneSequence``, with
+    ``FineTuningHead``, it is BERT's fine-tuning on pairs (Devlin et al. 2019, https://arxiv.org/abs/1810.04805).
+
+    Args:
+        classes: Number of classes, or their names in the order of the outputs.
+        head: A train-only head whose outputs are the classes' scores; None for one linear layer.
+        view: Which of several views of a text it reads, from 1.
+        task: The data set that it reads, where there are several; None for the only one.
+
+    Raises:
+        ValueError: Fewer than two classes, a head that isn't train-only, or a view below 1.
+
+    Example:
+        >>> import torch
+        >>> from contrastive_text.core.types import Slot
+        >>> sentiment = TextClassification(["bad", "good"])
+        >>> sentiment.build(features=4)
+        >>> texts = Encoded(torch.eye(4), (Slot("anchor", 0),), torch.arange(4), target=torch.ones(4))
+        >>> sentiment.predict(texts).shape
+        torch.Size([4, 2])
+    """
+
+    def __init__(
+        self,
+        classes: int | list[str] | list[int],
+        head: Head | None = None,
+        view: int = 1,
+        task: str | None = None,
+    ) -> None:
+        target = read_classes(classes, "TextClassification.classes")
+        super().__init__(target, len(target.names), head, view, task)
+        self.classes = classes
+
+    def forward(self, encoded: Encoded) -> Terms:
+        """Returns the summed cross entropy of the local texts."""
+        return self.class_terms(encoded)
+
+    def predict(self, encoded: Encoded) -> Tensor:
+        """Returns the classes' scores before the softmax, (N, classes)."""
+        return self.outputs(encoded)
+
+
+class TextRegression(_OfTexts[Scores]):
+    """Squared error of a score that is predicted of a text, or of two in one sequence.
+
+    Source: BERT's fine-tuning on STS-B (Devlin et al. 2019, https://arxiv.org/abs/1810.04805); RoBERTa's, whose
+    code divides the scores by 5 (fairseq, ``examples/roberta/preprocess_GLUE_tasks.sh``), as here.
+
+    Args:
+        low: The score of texts that have nothing in common; it becomes 0.
+        high: The score of texts that mean the same; it becomes 1.
+        head: A train-only head with one output; None for one linear layer.
+        view: Which of several views of a text it reads, from 1.
+        task: The data set that it reads, where there are several; None for the only one.
+
+    Raises:
+        ValueError: Bounds out of order, a head that isn't train-only, or a view below 1.
+
+    Example:
+        >>> import torch
+        >>> from contrastive_text.core.types import Slot
+        >>> similarity = TextRegression()
+        >>> similarity.build(features=4)
+        >>> texts = Encoded(torch.eye(4), (Slot("anchor", 0),), torch.arange(4), target=torch.ones(4))
+        >>> similarity.predict(texts).shape
+        torch.Size([4])
+    """
+
+    def __init__(
+        self,
+        low: float = 0.0,
+        high: float = 5.0,
+        head: Head | None = None,
+        view: int = 1,
+        task: str | None = None,
+    ) -> None:
+        super().__init__(Scores(low=low, high=high), 1, head, view, task)
+        self.low = low
+        self.high = high
+
+    def forward(self, encoded: Encoded) -> Terms:
+        """Returns the summed squared errors of the local texts."""
+        errors = (self.predict(encoded) - self.known_target(encoded)).square()
+        return Terms(total=errors.sum(), count=len(errors))
+
+    def predict(self, encoded: Encoded) -> Tensor:
+        """Returns a score for each text, 0 for ``low`` and 1 for ``high``, (N,)."""
+        return self.outputs(encoded).squeeze(1)

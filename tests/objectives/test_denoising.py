@@ -218,7 +218,7 @@ def test_what_makes_no_sense_with_it_is_refused(parts: dict[str, Any], said: str
 @pytest.mark.parametrize(
     ("build", "said"),
     [
-        (partial(DenoisingDecoder, block=0), "expected 1 token or more, got 0"),
+        (partial(DenoisingDecoder, block=0), "expected 1 or more, got 0"),
         (lambda: Matryoshka(DenoisingDecoder(), dims=[16, 8]), "an objective that reads sentence vectors"),
     ],
     ids=["block", "widths"],

@@ -175,7 +175,7 @@ def test_half_precision_scores_are_compared_in_float32() -> None:
 def test_a_batch_without_labels_and_a_block_of_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match=r"MaskedLM: expected a batch with masked tokens, got none; put MaskTok"):
         MaskedLM()(encode(with_head("bert"), ragged(*ROWS)))
-    with pytest.raises(ValueError, match=r"MaskedLM\.block: expected 1 place or more, got 0"):
+    with pytest.raises(ValueError, match=r"MaskedLM\.block: expected 1 or more, got 0"):
         MaskedLM(block=0)
 
 

@@ -29,7 +29,7 @@ from contrastive_text.objectives import (
     TextClassification,
     TextRegression,
 )
-from contrastive_text.objectives.scorers import pair_features
+from contrastive_text.objectives.pairs import pair_features
 
 PAIR = (Slot("anchor", 0), Slot("positive", 0))
 TWO_VIEWS = (Slot("anchor", 0), Slot("anchor", 1), Slot("positive", 0), Slot("positive", 1))
@@ -293,7 +293,7 @@ def test_a_view_is_read_and_others_are_not(name: str) -> None:
 
 @pytest.mark.parametrize("make", [PairRegression, TextRegression])
 def test_a_view_below_1_is_refused(make: type[PairRegression | TextRegression]) -> None:
-    with pytest.raises(ValueError, match=rf"{make.__name__}\.view: expected the number of a view, .* got 0"):
+    with pytest.raises(ValueError, match=rf"{make.__name__}\.view: expected 1 or more, got 0"):
         make(view=0)
 
 

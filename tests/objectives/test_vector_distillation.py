@@ -77,7 +77,7 @@ def test_another_width_than_the_guides_is_refused_with_what_to_set() -> None:
     ("options", "said"),
     [
         ({"distance": "dot"}, r"VectorDistillation\.distance: expected cosine or squared, got 'dot'"),
-        ({"guide_features": 0}, r"VectorDistillation\.guide_features: expected a width of 1 or more, got 0"),
+        ({"guide_features": 0}, r"VectorDistillation\.guide_features: expected 1 or more, got 0"),
     ],
 )
 def test_senseless_options_are_refused(options: dict[str, Any], said: str) -> None:
