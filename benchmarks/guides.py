@@ -32,7 +32,7 @@ from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Slot
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.inference.vector_files import EmbeddingRun
+from contrastive_text.inference.embedding_run import EmbeddingRun
 from contrastive_text.losses import InfoNCE
 from contrastive_text.losses.info_nce import Direction
 from contrastive_text.objectives import Contrastive, Duplicates, FalseNegatives, Siblings

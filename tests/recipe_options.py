@@ -9,8 +9,8 @@ import tiny
 from torch import Tensor, nn
 
 from contrastive_text.data.files.readers import TextStream
+from contrastive_text.inference.embedding_run import EmbeddingRun
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import EmbeddingRun
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.recipes.layers import read_recipe
 from contrastive_text.training.module import ContrastiveModule

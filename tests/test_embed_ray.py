@@ -12,8 +12,10 @@ import pytest
 import tiny
 
 from contrastive_text.data.files.readers import TextStream
+from contrastive_text.inference.embedding_run import EmbeddingRun
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import EmbeddingRun, Shard, VectorIndex
+from contrastive_text.inference.vector_files import Shard
+from contrastive_text.inference.vector_index import VectorIndex
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
 parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra parquet")

@@ -12,9 +12,9 @@ import pytest
 import tiny
 
 from contrastive_text.data.files.readers import TextStream
+from contrastive_text.inference.embedding_run import EmbeddingRun
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import EmbeddingRun
 
 MANY = tuple(f"{text} and {i}" for i in range(6) for text in tiny.TEXTS)
 SMALL = Encoding(block_size=50, batch_size=16)

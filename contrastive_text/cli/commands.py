@@ -51,7 +51,7 @@ Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 
 def _vectors(path: Path) -> Sequence[Path]:
     """Returns a file of vectors, and all that lies beside it."""
-    from contrastive_text.inference.vector_files.files import files_of  # here: it imports torch
+    from contrastive_text.inference.vector_files import files_of  # here: it imports torch
 
     return files_of(path)
 
@@ -70,7 +70,7 @@ def _with_index(path: Path) -> Sequence[Path]:
 
 def _with_mining(path: Path) -> Sequence[Path]:
     """Returns a file of mined negatives, and all that lies beside it until it is written."""
-    from contrastive_text.inference.mining import working_files  # here: it imports torch
+    from contrastive_text.inference.mining_run import working_files  # here: it imports torch
 
     return working_files(path)
 

@@ -18,7 +18,8 @@ from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.core.terminal import say
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.duplicates import check_threshold, connected_groups, near_duplicates
-from contrastive_text.inference.vector_files import as_tensor, record_of
+from contrastive_text.inference.vector_files import record_of
+from contrastive_text.inference.vector_index import as_tensor
 
 
 def duplicates(options: Duplicates) -> None:

@@ -15,19 +15,11 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.core.terminal import say
 from contrastive_text.data.files.readers import TextStream
+from contrastive_text.inference.embedding_run import CALIBRATION, EmbeddingRun
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import (
-    CALIBRATION,
-    Array,
-    EmbeddingRun,
-    Shard,
-    VectorIndex,
-    check_suffix,
-    ids_of,
-    is_begun,
-    of_documents,
-)
+from contrastive_text.inference.vector_files import Array, Shard, check_suffix, ids_of, is_begun
+from contrastive_text.inference.vector_index import VectorIndex, of_documents
 
 
 def encoder_of(options: EncodingCommand) -> tuple[SentenceEncoder, list[str] | None]:

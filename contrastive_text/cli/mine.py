@@ -18,7 +18,8 @@ from contrastive_text.core.terminal import say
 from contrastive_text.data import read_rows
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.encoding import Encoding
-from contrastive_text.inference.mining import Mining, MiningReport, MiningRun, PairTexts, histogram
+from contrastive_text.inference.mining import Mining, PairTexts
+from contrastive_text.inference.mining_run import MiningReport, MiningRun, histogram
 
 _REASONS = {
     "siblings": "another positive of the query",

@@ -19,7 +19,7 @@ from contrastive_text.core.storage.text_files import Bounds, is_blank
 from contrastive_text.core.terminal import say, say_json
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.search import Hit
-from contrastive_text.inference.vector_files import index_path
+from contrastive_text.inference.vector_index import index_path
 
 
 def search(options: Search) -> None:

@@ -8,9 +8,11 @@ if TYPE_CHECKING:
     from contrastive_text.inference.batches import BatchEncoder
     from contrastive_text.inference.device_pool import map_on_devices
     from contrastive_text.inference.duplicates import connected_groups, near_duplicates
+    from contrastive_text.inference.embedding_run import EmbeddingRun
     from contrastive_text.inference.encoding import Device, Encoding
     from contrastive_text.inference.merging import merge
-    from contrastive_text.inference.mining import Mined, Mining, MiningReport, MiningRun, PairTexts, Space, mine
+    from contrastive_text.inference.mining import Mined, Mining, PairTexts, Space, mine
+    from contrastive_text.inference.mining_run import MiningReport, MiningRun
     from contrastive_text.inference.onnx_export import Exported, export_onnx
     from contrastive_text.inference.postprocessing import (
         fit_component_removal,
@@ -22,13 +24,8 @@ if TYPE_CHECKING:
     from contrastive_text.inference.readings import vectors_by_pooler
     from contrastive_text.inference.search import Hit, UnitVectors, retrieval_scores, retrieved, top_k
     from contrastive_text.inference.sentence_encoder import SentenceEncoder
-    from contrastive_text.inference.vector_files import (
-        EmbeddingRun,
-        Shard,
-        VectorIndex,
-        VectorRecord,
-        write_vectors,
-    )
+    from contrastive_text.inference.vector_files import Shard, VectorRecord, write_vectors
+    from contrastive_text.inference.vector_index import VectorIndex
 
 __all__ = [
     "BatchEncoder",

@@ -190,12 +190,10 @@ def read_start(folder: Path) -> ModelStart | None:
     layers = [layer for each in modules[2:] for layer in READERS[each.kind](each.place)]
     normalize = bool(layers) and isinstance(layers[-1], UnitLength)
     settings, network = _read_settings(folder / _SETTINGS), read_transformer_settings(modules[0].place)
-    inference: dict[str, int | str | None] = {
-        "max_length": network.max_length or _tokenizer_limit(modules[0].place),
-        "query_length": network.query_length,
-        "document_length": network.document_length,
-        "similarity_fn_name": None if settings.similarity_fn_name == "cosine" else settings.similarity_fn_name,
-    }
+    inference: dict[str, int | str | None] = network._asdict()
+    inference["max_length"] = network.max_length or _tokenizer_limit(modules[0].place)
+    if settings.similarity_fn_name != "cosine":
+        inference["similarity_fn_name"] = settings.similarity_fn_name
     return ModelStart(
         pooler=pooler,
         layers=nn.Sequential(*layers[: len(layers) - normalize]),

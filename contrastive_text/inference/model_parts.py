@@ -8,9 +8,8 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -32,42 +31,18 @@ from contrastive_text.poolers import CLSPooler, LastTwoPooler, MeanPooler, Poole
 _ASKED = "pooler"
 
 
-class _Pooling(NamedTuple):
-    """The pooling of authors' checkpoints that name no pooler.
-
-    Args:
-        pooler: From token vectors to one vector.
-        keeps_head: Whether the checkpoint's own layer over [CLS], a linear layer and tanh, follows.
-        source: Where the authors say so.
-    """
-
-    pooler: type[Pooler]
-    keeps_head: bool
-    source: str
-
-    def head(self, folder: str) -> nn.Sequential | None:
-        """Returns the checkpoint's layers that follow the pooler, or None (ValueError if they are missing)."""
-        if not self.keeps_head:
-            return None
-        if (layer := load_pooler(folder)) is None:
-            raise InvalidValueError(
-                f"{folder}: expected a checkpoint with the layer over [CLS] (pooler.dense), got none; "
-                "name a pooler"
-            )
-        return nn.Sequential(layer, nn.Tanh())
-
-
 _SIMCSE = "https://github.com/princeton-nlp/SimCSE, Evaluation, --pooler"
 _DECLUTR = "https://github.com/JohnGiorgi/DeCLUTR, Embedding"
 _CONSERT = "https://github.com/yym6472/ConSERT, Pre-trained Models & Results, note 3"
-_PUBLISHED: Mapping[str, _Pooling] = {
-    "unsup-simcse-": _Pooling(CLSPooler, keeps_head=False, source=f"{_SIMCSE} cls_before_pooler"),
-    "sup-simcse-": _Pooling(CLSPooler, keeps_head=True, source=f"{_SIMCSE} cls"),
-    "declutr-": _Pooling(MeanPooler, keeps_head=False, source=_DECLUTR),
-    "unsup-consert-": _Pooling(LastTwoPooler, keeps_head=False, source=_CONSERT),
-    "sup-consert-": _Pooling(LastTwoPooler, keeps_head=False, source=_CONSERT),
+_PUBLISHED: Mapping[str, tuple[type[Pooler], bool, str]] = {
+    "unsup-simcse-": (CLSPooler, False, f"{_SIMCSE} cls_before_pooler"),
+    "sup-simcse-": (CLSPooler, True, f"{_SIMCSE} cls"),
+    "declutr-": (MeanPooler, False, _DECLUTR),
+    "unsup-consert-": (LastTwoPooler, False, _CONSERT),
+    "sup-consert-": (LastTwoPooler, False, _CONSERT),
 }
-"""Beginning of a model's name, without its owner -> the pooling of its authors."""
+"""Beginning of a checkpoint's name, without its owner -> its pooler, whether its own layer over [CLS] (linear and
+tanh) follows, and where its authors say so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +78,6 @@ class ModelParts:
     similarity_fn_name: SimilarityName = "cosine"
     query_length: int | None = None
     document_length: int | None = None
-
-    @property
-    def arguments(self) -> dict[str, Any]:  # Any: of each its own
-        """Arguments of ``SentenceEncoder`` by name."""
-        said = ("pooling", "card")
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in said}
 
     def asked(self, max_length: int | None, truncate_dim: int | None, prompts: Prompts | None) -> ModelParts:
         """Returns the parts with the options of ``SentenceEncoder.from_pretrained`` in place of their own.
@@ -289,17 +258,25 @@ def read_with(parts: ModelParts, pooler: Pooler | str | None, name: str) -> Mode
 def _unnamed(parts: ModelParts, name: str) -> ModelParts:
     """Returns the parts of a model that names no pooler, with its authors' pooler, or the mean."""
     folder = str(parts.encoder.model_name_or_path)
-    authors = _authors_pooling(name, folder)
-    chosen = MeanPooler() if authors is None else authors.pooler()
-    said, why = pooler_name(chosen), "for it names none"
-    if authors is not None:
-        said += " and the checkpoint's layer over [CLS]" if authors.keeps_head else ""
-        why = f"the pooling of its authors ({authors.source})"
-    taken = "the mean over tokens" if authors is None else f"{said}, {why}"
+    names = [each.lower() for each in _names(name, folder)]
+    authors = next((start for each in names for start in _PUBLISHED if each.startswith(start)), None)
+    pooler, keeps_head, source = _PUBLISHED.get(authors or "", (MeanPooler, False, ""))
+    said, why, head = pooler_name(pooler()), f"the pooling of its authors ({source})", None
+    if keeps_head:
+        said += " and the checkpoint's layer over [CLS]"
+    taken = f"{said}, {why}"
+    if authors is None:
+        why, taken, head = "for it names none", "the mean over tokens", parts.head
     todo = "give pooler=... to choose (--pooler in evaluate, compare and diagnose)"
     warnings.warn(f"{name} names no pooler: taking {taken}; {todo}", stacklevel=4)
-    head = parts.head if authors is None else authors.head(folder)
-    return replace(parts, pooler=chosen, head=head, pooling=f"{said}, {why}")
+    if keeps_head:
+        if (layer := load_pooler(folder)) is None:
+            raise InvalidValueError(
+                f"{folder}: expected a checkpoint with the layer over [CLS] (pooler.dense), got none; "
+                "name a pooler"
+            )
+        head = nn.Sequential(layer, nn.Tanh())
+    return replace(parts, pooler=pooler(), head=head, pooling=f"{said}, {why}")
 
 
 def _check_layers(pooler: Pooler, parts: ModelParts) -> None:
@@ -311,25 +288,14 @@ def _check_layers(pooler: Pooler, parts: ModelParts) -> None:
         )
 
 
-def _authors_pooling(name: str, folder: str) -> _Pooling | None:
-    """Returns the pooling of a published checkpoint's authors; None for another checkpoint.
+def _names(name: str, folder: str) -> Iterator[str]:
+    """Yields the names of a model without their owners.
 
     Args:
         name: The requested folder or hub name.
         folder: Its folder, which may have the model's name, be the hub's copy, or name the original in its
             ``config.json`` (``_name_or_path``).
     """
-    found = (
-        pooling
-        for each in _names(name, folder)
-        for begins, pooling in _PUBLISHED.items()
-        if each.lower().startswith(begins)
-    )
-    return next(found, None)
-
-
-def _names(name: str, folder: str) -> Iterator[str]:
-    """Yields the names of a model without their owners."""
     yield Path(name).name
     yield from (copy[1] for part in Path(folder).parts if (copy := re.fullmatch("models--.*--(.+)", part)))
     config = Path(folder, "config.json")

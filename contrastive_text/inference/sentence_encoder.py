@@ -168,8 +168,10 @@ class SentenceEncoder(nn.Module):
     def of(cls, parts: ModelParts) -> Self:
         """Returns the model of its parts, which are not copied."""
         assert parts.pooler is not None
-        model = cls(**parts.arguments)
-        model.pooling, model.card = parts.pooling, parts.card
+        arguments = {each.name: getattr(parts, each.name) for each in fields(ModelParts)}
+        pooling, card = arguments.pop("pooling"), arguments.pop("card")
+        model = cls(**arguments)
+        model.pooling, model.card = pooling, card
         return model
 
     @property

@@ -15,8 +15,7 @@ from contrastive_text.core.storage.disk import TEMPORARIES
 from contrastive_text.core.storage.manifests import MANIFEST, Manifest
 from contrastive_text.core.storage.records import MOST_BYTES
 from contrastive_text.evaluation.cached import is_changed, is_kept
-from contrastive_text.inference.vector_files import VectorRecord
-from contrastive_text.inference.vector_files.files import UNFINISHED, record_of
+from contrastive_text.inference.vector_files import UNFINISHED, VectorRecord, record_of
 
 _T = TypeVar("_T")
 _ANEW = "have it made anew"

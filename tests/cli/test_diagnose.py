@@ -17,7 +17,7 @@ from contrastive_text.data import read_pairs
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.evaluation.cached import CachedEncoder, drawn_texts
 from contrastive_text.evaluation.diagnosis import diagnose
-from contrastive_text.inference.vector_files import EmbeddingRun
+from contrastive_text.inference.embedding_run import EmbeddingRun
 from contrastive_text.poolers import CLSPooler, MeanPooler
 
 

@@ -18,9 +18,9 @@ import tiny
 from contrastive_text.cli import run
 from contrastive_text.core.setting import current_setting
 from contrastive_text.data.prompts import Prompts
+from contrastive_text.inference.embedding_run import EmbeddingRun
 from contrastive_text.inference.quantization import quantize
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import EmbeddingRun
 
 Answer = Callable[[Sequence[str]], str]
 Capture = pytest.CaptureFixture[str]
@@ -38,7 +38,7 @@ def words_of(files: dict[str, str], texts: str, out: str, *options: str) -> list
 
 def stop_after(blocks: int, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]) -> None:
     """Lets something happen when so many blocks are saved."""
-    from contrastive_text.inference.vector_files import UnfinishedVectors
+    from contrastive_text.inference.embedding_run import UnfinishedVectors
 
     append = UnfinishedVectors.append
 
@@ -58,9 +58,7 @@ def stopped(files: dict[str, str], many: str, monkeypatch: pytest.MonkeyPatch) -
         with monkeypatch.context() as patched:
             stop_after(3, patched, KeyboardInterrupt)
             if setting is not None:
-                patched.setattr(
-                    "contrastive_text.inference.vector_files.embedding.current_setting", lambda _: setting
-                )
+                patched.setattr("contrastive_text.inference.embedding_run.current_setting", lambda _: setting)
             with pytest.raises(SystemExit) as left:
                 run(words_of(files, many, "v.npy"))
         return left.value.code

@@ -26,8 +26,8 @@ from contrastive_text.evaluation.results import FORMATS
 from contrastive_text.evaluation.sts import SETTINGS
 from contrastive_text.evaluation.suites import SUITES
 from contrastive_text.inference.encoding import BLOCK_SIZE
-from contrastive_text.inference.mining import Form, Mining
-from contrastive_text.inference.mining.nearest import Ranks, Short, Take
+from contrastive_text.inference.mining import Mining, Ranks, Short, Take
+from contrastive_text.inference.mining_run import Form
 from contrastive_text.inference.onnx_export import OPSET
 from contrastive_text.inference.quantization import PRECISIONS
 from contrastive_text.inference.runtimes import BACKENDS

@@ -12,8 +12,8 @@ import pytest
 import tiny
 
 from contrastive_text.cli import run
+from contrastive_text.inference.embedding_run import UnfinishedVectors
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import UnfinishedVectors
 
 Answer = Callable[[Sequence[str]], str]
 QUERIES = ["a bird sings", tiny.TEXTS[7]]

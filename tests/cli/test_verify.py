@@ -21,9 +21,10 @@ from contrastive_text.data.cache import tokenize_documents
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.inference.embedding_run import EmbeddingRun, UnfinishedVectors
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import EmbeddingRun, UnfinishedVectors, VectorIndex
+from contrastive_text.inference.vector_index import VectorIndex
 from contrastive_text.poolers import CLSPooler
 from contrastive_text.runs.verification import verify
 from contrastive_text.training import AtomicCheckpointIO

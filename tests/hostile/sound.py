@@ -111,7 +111,7 @@ def _foreign(sound: Sound) -> Path:
 
 def _unfinished(sound: Sound) -> Path:
     """Makes what a stopped ``embed`` leaves behind its second block of four."""
-    from contrastive_text.inference.vector_files import UnfinishedVectors
+    from contrastive_text.inference.embedding_run import UnfinishedVectors
 
     append = UnfinishedVectors.append
 

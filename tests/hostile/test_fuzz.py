@@ -30,7 +30,7 @@ from contrastive_text.core.storage.checkpoints import read_checkpoint
 from contrastive_text.data import read_rows
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import VectorIndex
+from contrastive_text.inference.vector_index import VectorIndex
 from contrastive_text.recipes.layers import merge, option_over, read_config
 from contrastive_text.runs.ensemble import read_choices
 from contrastive_text.runs.grid import Cell

@@ -30,7 +30,7 @@ from contrastive_text.data.collator import collate_texts
 from contrastive_text.encoders import TransformerEncoder, prepacked
 from contrastive_text.encoders.shared_use import shared_network
 from contrastive_text.inference.runtimes import BACKENDS
-from contrastive_text.inference.vector_files.index import VectorIndex
+from contrastive_text.inference.vector_index import VectorIndex
 from contrastive_text.poolers import LastTwoPooler, MeanPooler
 
 THREADS = 4

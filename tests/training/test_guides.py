@@ -14,8 +14,8 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from contrastive_text.core.batch import Encoded
 from contrastive_text.data import Prompts
 from contrastive_text.data.files.readers import TextStream
+from contrastive_text.inference.embedding_run import EmbeddingRun
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import EmbeddingRun
 from contrastive_text.losses import NTXent
 from contrastive_text.objectives import (
     Contrastive,

@@ -12,19 +12,12 @@ import torch
 from contrastive_text.data import read_rows
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.inference import mining_run as run
+from contrastive_text.inference.embedding_run import UnfinishedVectors
 from contrastive_text.inference.encoding import Encoding
-from contrastive_text.inference.mining import (
-    Mined,
-    Mining,
-    MiningReport,
-    MiningRun,
-    PairTexts,
-    RowWriter,
-    mine,
-    run,
-)
+from contrastive_text.inference.mining import Mined, Mining, PairTexts, mine
+from contrastive_text.inference.mining_run import MiningReport, MiningRun, RowWriter
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import UnfinishedVectors
 from contrastive_text.poolers import MeanPooler
 
 A, B, C, D, *_ = tiny.TEXTS

@@ -19,10 +19,12 @@ from vectors_on_disk import MANY, SMALL, attempt, beside, embedded, stopped
 
 from contrastive_text.core.storage.disk import alone_with
 from contrastive_text.data.files.readers import TextStream
+from contrastive_text.inference import embedding_run as embedding
+from contrastive_text.inference.embedding_run import EmbeddingRun, UnfinishedVectors
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.quantization import quantize, value_ranges
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import EmbeddingRun, Shard, UnfinishedVectors, embedding
+from contrastive_text.inference.vector_files import Shard
 
 BYTES = Encoding(block_size=50, batch_size=16, precision="int8")
 
@@ -55,7 +57,7 @@ def test_a_file_holds_what_encode_gives_block_by_block(
 def test_a_byte_has_the_ranges_that_lie_beside_it(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path, given: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("contrastive_text.inference.vector_files.embedding.CALIBRATION", 120)
+    monkeypatch.setattr("contrastive_text.inference.embedding_run.CALIBRATION", 120)
     vectors = np.concatenate([model.encode(MANY[at : at + 50], batch_size=16) for at in range(0, 240, 50)])
     ranges = np.array([[-3.0] * 16, [3.0] * 16], np.float32) if given else None
     encoding = Encoding(block_size=50, batch_size=16, precision="int8", ranges=ranges)

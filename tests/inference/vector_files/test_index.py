@@ -16,18 +16,12 @@ from vectors_on_disk import MANY, SMALL, attempt, changed_bytes, embedded, rows_
 from contrastive_text.core.random import text_id
 from contrastive_text.core.storage import manifests
 from contrastive_text.data.files.readers import TextStream
+from contrastive_text.inference import vector_files
+from contrastive_text.inference.embedding_run import EmbeddingRun
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import (
-    EmbeddingRun,
-    Shard,
-    TextVectors,
-    VectorIndex,
-    VectorRecord,
-    check_suffix,
-    write_vectors,
-)
-from contrastive_text.inference.vector_files import files as vector_files
+from contrastive_text.inference.vector_files import Shard, VectorRecord, check_suffix, write_vectors
+from contrastive_text.inference.vector_index import TextVectors, VectorIndex
 
 ROWS = [(tiny.TEXTS[i], tiny.TEXTS[i + 1], tiny.TEXTS[i % 3]) for i in range(20)]
 SEVEN = Encoding(block_size=7)

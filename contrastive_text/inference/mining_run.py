@@ -19,11 +19,12 @@ from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.disk import alone_with, replacing
 from contrastive_text.data.prompts import DOCUMENT, QUERY
+from contrastive_text.inference.embedding_run import UnfinishedVectors
 from contrastive_text.inference.encoding import Encoding
-from contrastive_text.inference.mining.nearest import Mined, Mining, PairTexts, Removed, Space, digest_of, mine
+from contrastive_text.inference.mining import Mined, Mining, PairTexts, Removed, Space, digest_of, mine
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import UnfinishedVectors, VectorRecord, as_tensor
-from contrastive_text.inference.vector_files.files import differences, files_of
+from contrastive_text.inference.vector_files import VectorRecord, differences, files_of
+from contrastive_text.inference.vector_index import as_tensor
 
 Form: TypeAlias = Literal["triples", "tuples", "pairs"]
 """A row for each negative; for each pair, with all of its negatives; or for each text, with a label."""

@@ -18,11 +18,11 @@ from contrastive_text.core.random import text_id
 from contrastive_text.core.storage.records import shown
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.data.prompts import DOCUMENT
+from contrastive_text.inference.embedding_run import EmbeddingRun
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.search import Hit, nearest
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files.embedding import EmbeddingRun
-from contrastive_text.inference.vector_files.files import (
+from contrastive_text.inference.vector_files import (
     Array,
     check_suffix,
     check_written,

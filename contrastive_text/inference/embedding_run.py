@@ -28,7 +28,7 @@ from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.quantization import check_ranges, value_ranges
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files.files import (
+from contrastive_text.inference.vector_files import (
     Array,
     Shard,
     VectorRecord,
