@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -84,16 +83,3 @@ def stopped(model: SentenceEncoder, texts: TextStream, out: Path, monkeypatch: p
         with pytest.raises(Killed):
             embedded(model, texts, out)
     assert EmbeddingRun(model, texts, out, SMALL).done == 100
-
-
-def changed_bytes(files: Sequence[Path], sizes: Sequence[int], count: int = 100) -> Iterator[Path]:
-    """Changes one byte drawn from all of the files at a time, and puts it back."""
-    draw = random.Random(7)
-    for _ in range(count):
-        (at,) = draw.choices(range(len(files)), weights=sizes)
-        whole = files[at].read_bytes()
-        changed = bytearray(whole)
-        changed[draw.randrange(sizes[at])] ^= draw.randrange(1, 256)
-        files[at].write_bytes(changed)
-        yield files[at]
-        files[at].write_bytes(whole)
