@@ -218,11 +218,14 @@ def test_weights_that_change_during_a_call_are_refused(bert: str) -> None:
 
 def test_one_thread_is_a_setting_of_the_calling_thread() -> None:
     before = torch.get_num_threads()
-    with ThreadPoolExecutor(1) as thread, one_thread():
-        assert torch.get_num_threads() == 1
-        thread.submit(torch.set_num_threads, 3).result()
-        assert thread.submit(torch.get_num_threads).result() == 3
-    assert torch.get_num_threads() == before
+    torch.set_num_threads(3)
+    try:
+        with ThreadPoolExecutor(1) as thread, one_thread():
+            assert torch.get_num_threads() == 1
+            assert thread.submit(torch.get_num_threads).result() == 3
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def exit_status(child: int) -> int:
