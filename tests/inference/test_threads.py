@@ -25,6 +25,7 @@ from torch.backends import mkldnn
 from contrastive_text import SentenceEncoder
 from contrastive_text.core import native as core_forks
 from contrastive_text.core.batch import Hidden
+from contrastive_text.core.setting import one_thread
 from contrastive_text.data.collator import collate_texts
 from contrastive_text.encoders import TransformerEncoder, prepacked
 from contrastive_text.encoders.shared_use import shared_network
