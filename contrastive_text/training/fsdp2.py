@@ -100,15 +100,18 @@ def _blocks(part: nn.Module) -> Iterator[nn.Module]:
 
 @torch.no_grad()
 def average_gradients(weights: Iterable[nn.Parameter]) -> None:
-    """Gives every rank the mean of the ranks' gradients of single numbers, where any rank has one."""
-    trained = [weight for weight in weights if weight.requires_grad]
+    """Gives every rank the mean of the ranks' gradients of each weight for which any rank has one.
+
+    Gradients of split weights are left unchanged: each backward pass reduces them.
+    """
+    trained = [weight for weight in weights if weight.requires_grad and not isinstance(weight.grad, DTensor)]
     if not trained or world_size() == 1:
         return
-    gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in trained]
-    given = [torch.full_like(each, float(each.grad is not None)) for each in trained]
-    sums, counts = sum_over_ranks(torch.stack([*gradients, *given])).chunk(2)
-    for weight, gradient, count in zip(trained, sums, counts, strict=True):
-        weight.grad = gradient / world_size() if count else None
+    given = torch.tensor([float(weight.grad is not None) for weight in trained], device=trained[0].device)
+    for weight, count in zip(trained, sum_over_ranks(given).tolist(), strict=True):
+        if count:
+            own = torch.zeros_like(weight) if weight.grad is None else weight.grad
+            weight.grad = sum_over_ranks(own) / world_size()
 
 
 @torch.no_grad()

@@ -71,59 +71,27 @@ def load_initial_weights(module: ContrastiveModule, path: str | Path, keep_heads
     saved_model = Path(path, MODULES).is_file()
     predicts = bool(_at(_TOKEN_HEAD, _tensors(module.state_dict())))
     start = _saved_model(Path(path), predicts) if saved_model else _checkpoint(best_checkpoint(path, _WHERE))
-    given = _fitting(module, start, keep_heads)
+    _check_base(module, start)
+    own = _tensors(module.without_base(module.state_dict()))
+    taken = {name for name in _KEPT if _at(name, own) and _at(name, start.weights)} | {"encoder"}
+    taken |= _heads(module, own, start) if keep_heads else set()
+    for place in sorted(taken):
+        _check_shapes(_at(place, start.weights), _at(place, own), start, place, module.encoder.vocabulary_size)
+    given = {name: weight for name, weight in start.weights.items() if _place(name) in taken}
     said = _take_vocabulary(module, start)
     kept = {name: weight for name, weight in given.items() if name.startswith(_OBJECTIVES)}
     module.load_state_dict({name: given[name] for name in given if name not in kept}, strict=False)
     module.by_task.build_networks(module.embedder)  # they begin as the encoder does, unless they are kept
     module.load_state_dict(kept, strict=False)
-    taken = {*map(_place, given)}
-    kept_here = module.without_base(module.state_dict())
-    own, theirs = (dict.fromkeys(map(_place, weights)) for weights in (kept_here, start.weights))
-    loaded = [_named(place) for place in own if place in taken]
-    fresh = [_named(place) for place in own if place not in taken and _has_weights(module, place)]
-    left = [_named(place) for place in theirs if place not in taken] + [*start.left_out]
+    here, there = (dict.fromkeys(map(_place, weights)) for weights in (own, start.weights))
+    loaded = [_named(place) for place in here if place in taken]
+    fresh = [_named(place) for place in here if place not in taken and place != _MOMENTUM]
+    left = [_named(place) for place in there if place not in taken] + [*start.left_out]
     lines = [start.described, f"loaded: {', '.join(loaded + said)}"]
     lines += [f"starts anew: {', '.join(fresh)}"] if fresh else []
-    lines += [f"starts as a copy: {_NAMES[_MOMENTUM]}"] if _MOMENTUM in own else []
+    lines += [f"starts as a copy: {_NAMES[_MOMENTUM]}"] if _MOMENTUM in here else []
     lines += [f"left out of it: {', '.join(left)}"] if left else []
     return "\n".join(lines)
-
-
-def check_initial_weights(module: ContrastiveModule, first: ContrastiveModule, keep_heads: bool = False) -> None:
-    """Checks that a module can start from what another one will have learned, before that is trained.
-
-    Args:
-        module: Of the second stage.
-        first: Of the first.
-        keep_heads: As in ``load_initial_weights``.
-
-    Raises:
-        ValueError: What ``load_initial_weights`` would refuse of a checkpoint of the first.
-    """
-    start = _Start(
-        described="the stage before",
-        weights=_tensors(first.without_base(first.state_dict())),
-        left_out=(),
-        tokenizer=first.encoder.tokenizer,
-        named="in the stage before",
-        objectives=first.hparams["objectives"] or {},
-        base=first.encoder.base_identity,
-    )
-    _fitting(module, start, keep_heads)
-    if start.tokenizer is not None:  # else one is learned from the corpus, and comes along
-        _take_vocabulary(module, start)
-
-
-def _fitting(module: ContrastiveModule, start: _Start, keep_heads: bool) -> dict[str, Tensor]:
-    """Returns the weights that a module takes over, all of which it has in the same shapes."""
-    _check_base(module, start)
-    own = _tensors(module.without_base(module.state_dict()))
-    wanted = {name for name in _KEPT if _at(name, own) and _at(name, start.weights)} | {"encoder"}
-    wanted |= _heads(module, own, start) if keep_heads else set()
-    for place in sorted(wanted):
-        _check_shapes(_at(place, start.weights), _at(place, own), start, place, module.encoder.vocabulary_size)
-    return {name: weight for name, weight in start.weights.items() if _place(name) in wanted}
 
 
 def _heads(module: ContrastiveModule, own: Mapping[str, Tensor], start: _Start) -> set[str]:
@@ -185,12 +153,6 @@ def _named(place: str) -> str:
 
 def _at(place: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: weight for name, weight in weights.items() if _place(name) == place}
-
-
-def _has_weights(module: ContrastiveModule, place: str) -> bool:
-    return place in _KEPT or (
-        place.startswith(_OBJECTIVES) and next(module.get_submodule(place).parameters(), None) is not None
-    )
 
 
 def _tensors(state: Mapping[str, object]) -> dict[str, Tensor]:

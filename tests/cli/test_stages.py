@@ -16,7 +16,7 @@ from contrastive_text.core.storage.checkpoints import best_checkpoint
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.objectives import Contrastive, MaskedLM, Objective, TextClassification
-from contrastive_text.training.initial_weights import check_initial_weights, load_initial_weights
+from contrastive_text.training.initial_weights import load_initial_weights
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens, MaskTokens
 
@@ -229,23 +229,20 @@ def test_heads_that_cannot_be_kept_are_refused_by_name(finished: dict[str, str],
     refused("a saved model and objective contrastive here", finished["model"], contrastive=head)
 
 
-def test_two_stages_are_checked_before_the_first_is_trained(other: str) -> None:
-    def kinds(*names: str) -> ContrastiveModule:
-        return tiny.module(other, objectives={"kind": TextClassification(list(names))})
+def test_heads_of_other_classes_and_shapes_are_refused(other: str, sst: str, tmp_path: Path) -> None:
+    def kinds(*names: str, width: int | None = None) -> ContrastiveModule:
+        head = None if width is None else MLPHead(hidden_features=width, out_features=2)
+        return tiny.module(other, objectives={"kind": TextClassification(list(names), head=head)})
 
-    first = kinds("good", "bad")
-    check_initial_weights(kinds("good", "bad"), first, keep_heads=True)
-    check_initial_weights(kinds("bad", "good"), first)
-    with pytest.raises(
-        ValueError, match=r"classes of objective kind as they were before, \('good', 'bad'\), got \('b"
-    ):
-        check_initial_weights(kinds("bad", "good"), first, keep_heads=True)
-    wider = tiny.module(other, objectives={"kind": Contrastive(head=MLPHead(out_features=4))})
-    narrow = tiny.module(other, objectives={"kind": Contrastive(head=MLPHead(out_features=3))})
-    with pytest.raises(
-        ValueError, match=r"objectives\.kind\..* of shape \(4, 16\), got \(3, 16\) in the stage before"
-    ):
-        check_initial_weights(wider, narrow, keep_heads=True)
+    trainer, path = tiny.trainer(tmp_path, max_steps=1), tmp_path / "first.ckpt"
+    trainer.fit(kinds("good", "bad"), tiny.data(sst))
+    trainer.save_checkpoint(path)
+    load_initial_weights(kinds("good", "bad"), path, keep_heads=True)
+    load_initial_weights(kinds("bad", "good"), path)
+    with pytest.raises(ValueError, match=r"classes of objective kind as .* \('good', 'bad'\), got \('b"):
+        load_initial_weights(kinds("bad", "good"), path, keep_heads=True)
+    with pytest.raises(ValueError, match="only one of the two has"):
+        load_initial_weights(kinds("good", "bad", width=5), path, keep_heads=True)
 
 
 # The best checkpoint of a run

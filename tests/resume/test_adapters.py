@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from pytorch_lightning.callbacks import BaseFinetuning, Callback, ModelCheckpoint
+from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from resume.runs import check_same, flat
 from torch import Tensor
 
@@ -17,35 +17,11 @@ from contrastive_text.heads import MLPHead
 from contrastive_text.objectives import Contrastive, Duplicates, Momentum, Queue, Siblings
 from contrastive_text.training import AtomicCheckpointIO, Schedule
 from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.training.optim import (
-    ConstantSchedule,
-    CosineSchedule,
-    LinearSchedule,
-    SlantedTriangularSchedule,
-)
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:The dirpath has changed"),  # each run has a folder of its own
 ]
-
-
-class UnfreezeLater(BaseFinetuning):
-    """Trains the objective's head from the second epoch on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rates: list[list[float]] = []
-
-    def freeze_before_training(self, pl_module: Any) -> None:
-        self.freeze(pl_module.objectives)
-
-    def finetune_function(self, pl_module: Any, epoch: int, optimizer: torch.optim.Optimizer) -> None:
-        if epoch == 1:
-            self.unfreeze_and_add_param_group(pl_module.objectives, optimizer, initial_denom_lr=1.0)
-
-    def on_train_batch_end(self, trainer: Any, *rest: Any) -> None:  # noqa: ARG002  # Lightning's
-        self.rates.append([group["lr"] for group in trainer.optimizers[0].param_groups])
 
 
 def run(
@@ -96,20 +72,3 @@ def test_at_every_step(options: dict[str, Any], bert: str, tmp_path: Path) -> No
     for step in range(1, 6):
         resume = str(tmp_path / "whole" / "kept" / f"step={step}.ckpt")
         check_same(whole, run(tmp_path / str(step), bert, resume=resume, **options))
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    [ConstantSchedule(), LinearSchedule(1), CosineSchedule(), SlantedTriangularSchedule(0.4)],
-    ids=lambda schedule: type(schedule).__name__,
-)
-def test_a_head_that_is_unfrozen_later_follows_every_schedule_beside_adapters(
-    schedule: Schedule, bert: str, tmp_path: Path
-) -> None:
-    later = UnfreezeLater()
-    whole = run(tmp_path / "whole", bert, schedule, callbacks=(later,))
-    assert len(later.rates[3]) > len(later.rates[2])
-    for rates in later.rates[3:]:
-        assert rates == pytest.approx([rates[0]] * len(rates))
-    resume = str(tmp_path / "whole" / "kept" / "step=2.ckpt")
-    check_same(whole, run(tmp_path / "again", bert, schedule, resume=resume, callbacks=(UnfreezeLater(),)))

@@ -147,19 +147,6 @@ def test_a_changed_setting_is_in_force_from_the_first_resumed_step(
     assert any(not torch.equal(weight, unchanged[key]) for key, weight in after.items())
 
 
-@pytest.mark.slow
-def test_a_changed_momentum_is_in_force(begin: Begin, capfd: pytest.CaptureFixture[str]) -> None:
-    def keys(decay: float) -> dict[str, Any]:
-        return {"model.objectives.contrastive.columns": with_queue(8, momentum(decay))}
-
-    first = begin(keys(0.9), max_steps=5)
-    first.fit()
-    kept = first.trainer.checkpoint_callback.best_model_path  # type: ignore[union-attr]  # there is one
-    same, other = (weights_after(begin(keys(decay), max_steps=9, ckpt_path=kept)) for decay in (0.9, 0.1))
-    assert "Momentum(decay=0.1" in capfd.readouterr().out.replace("init_args.", "")
-    assert any(not torch.equal(weight, other[name]) for name, weight in same.items())
-
-
 GROUPS = [
     ({"model.optimizer.lr": 0.3}, "lr", 0.3),
     ({"model.optimizer.weight_decay": 0.5}, "weight_decay", 0.5),
@@ -198,23 +185,6 @@ def test_the_first_resumed_step_is_taken_with_the_settings_of_the_configuration(
         run.fit()
     found = first[0][setting]
     assert (tuple(found) if isinstance(found, list) else found) == pytest.approx(value)
-
-
-@pytest.mark.slow
-def test_a_longer_run_begins_with_the_rate_of_its_own_schedule(begin: Begin) -> None:
-    """Five steps that end at rate 0 go on at half the peak where the run has ten."""
-    config = {"model.schedule": "LinearSchedule"}
-    short = begin(config, max_steps=5)
-    short.fit()
-    kept = short.trainer.checkpoint_callback.best_model_path  # type: ignore[union-attr]  # there is one
-    longer = begin(config, max_steps=10, ckpt_path=kept, callbacks="LearningRateMonitor")
-    longer.fit()
-    rates = [
-        float(line.split(",")[1])
-        for line in (Path(str(longer.trainer.log_dir)) / "metrics.csv").read_text().splitlines()[1:]
-        if line.split(",")[1]
-    ]
-    assert rates == pytest.approx([5e-4, 4e-4, 3e-4, 2e-4, 1e-4])
 
 
 @pytest.mark.slow

@@ -6,11 +6,8 @@ import errno
 import os
 import platform
 import random
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,11 +16,10 @@ import tiny
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
-from contrastive_text.cli import run as shell
 from contrastive_text.core.storage import disk
-from contrastive_text.core.storage.checkpoints import read_checkpoint, verify_checkpoint
+from contrastive_text.core.storage.checkpoints import verify_checkpoint
 from contrastive_text.training import AtomicCheckpointIO
-from contrastive_text.training.callbacks import BestCheckpoint, ExportModel
+from contrastive_text.training.callbacks import BestCheckpoint
 from contrastive_text.training.checkpoint_io import copy_checkpoint
 
 CONTENT = {"state_dict": {"weight": torch.arange(40.0)}, "epoch": 3}
@@ -55,30 +51,6 @@ def test_a_checkpoint_is_read_by_us_by_torch_and_by_lightning_alone(saved: Path)
     assert equal(TorchCheckpointIO().load_checkpoint(str(saved), weights_only=True))
     for mmap in (False, True):
         assert equal(torch.load(saved, weights_only=True, mmap=mmap))
-
-
-def test_the_shell_writes_checkpoints_that_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setenv("COLUMNS", "200")
-    left = (
-        tmp_path
-        / "runs"
-        / "version_0"
-        / "checkpoints"
-        / f".contrastive-text.{HOST}.{disk._process_space()}.{dead()}.0.tmp"
-    )
-    left.parent.mkdir(parents=True)
-    left.write_text("half a checkpoint")
-    words = ["fit", "--model.encoder.model_name_or_path", tiny.save_bert(tmp_path / "bert")]
-    words += ["--data.train", tiny.write_texts(tmp_path / "texts.txt"), "--recipe", "simcse"]
-    words += ["--data.batch_size", "8", "--data.num_workers", "0", "--trainer.max_steps", "1"]
-    words += ["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]
-    assert shell(words) == 0
-    (checkpoint,) = (tmp_path / "runs" / "version_1" / "checkpoints").iterdir()
-    assert read_checkpoint(checkpoint).step == 1
-    assert not left.exists()
-    assert [name for name in names(checkpoint.parents[1]) if name.startswith(".")] == []
 
 
 # What is read
@@ -241,101 +213,3 @@ def test_what_lies_in_a_store_is_left_to_lightning() -> None:
     io.remove_checkpoint("memory://runs/a.ckpt")
     with pytest.raises(FileNotFoundError):
         io.load_checkpoint("memory://runs/a.ckpt", weights_only=True)
-
-
-def test_a_model_folder_is_known_as_one_only_when_it_is_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bert, texts = tiny.save_bert(tmp_path / "bert"), tiny.write_texts(tmp_path / "texts.txt")
-    model = tmp_path / "run" / "model"
-
-    def fit() -> None:
-        tiny.trainer(tmp_path, callbacks=[ExportModel(str(model))]).fit(tiny.module(bert), tiny.data(texts))
-
-    replace = os.replace
-    moved: list[str] = []
-
-    def fail_at_last(source: Path, target: Path) -> None:
-        if Path(target).name == "modules.json" and Path(target).is_relative_to(model):
-            raise RuntimeError("killed")
-        moved.append(Path(target).name)
-        replace(source, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", fail_at_last)
-        with pytest.raises(RuntimeError, match="killed"):
-            fit()
-    assert "model.safetensors" in moved
-    assert not (model / "modules.json").exists()
-    assert names(model.parent) == ["model"]
-    (model / "README.md").write_text("mine")
-    fit()
-    assert (model / "modules.json").is_file()
-    assert (model / "1_Pooling" / "config.json").is_file()
-    assert (model / "README.md").read_text() == "mine"
-    assert names(model.parent) == ["model"]
-
-
-# A process that is killed while it saves
-
-SAVING = """
-import sys, torch
-from pathlib import Path
-from contrastive_text.training import AtomicCheckpointIO
-io, folder, step = AtomicCheckpointIO(), Path(sys.argv[1]), int(sys.argv[2])
-weight = torch.full((8_000_000,), 1.0)
-print("saving", flush=True)
-former = None
-while True:
-    step += 1
-    path = folder / f"step={step}.ckpt"
-    io.save_checkpoint({"state_dict": {"weight": weight * step}, "epoch": step}, path)
-    if former is not None:
-        io.remove_checkpoint(former)
-    former = path
-"""
-
-
-def save_folders(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path
-    shm = Path("/dev/shm")
-    if shm.is_dir() and os.access(shm, os.W_OK) and shm.stat().st_dev != tmp_path.stat().st_dev:
-        yield shm
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["here", "another file system"])
-def test_a_process_killed_while_it_saves_leaves_a_whole_checkpoint(
-    place: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    folders = list(save_folders(tmp_path))
-    if place != "here" and len(folders) < 2:
-        pytest.skip("/dev/shm isn't there, or is no file system of its own")
-    folder = folders[0 if place == "here" else 1] / f"kills_{os.getpid()}"
-    folder.mkdir()
-    request.addfinalizer(lambda: [path.unlink() for path in folder.iterdir()] and folder.rmdir())
-    times, inside, last = random.Random(0), 0, 0
-    for _ in range(5):
-        words = [sys.executable, "-c", SAVING, str(folder), str(last)]
-        with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            while not (found := list(folder.glob("*.ckpt"))) and process.poll() is None:
-                time.sleep(0.001)
-            time.sleep(times.uniform(0.0, 0.4))
-            process.send_signal(signal.SIGKILL)
-        temporaries = list(folder.glob(".*"))
-        inside += bool(temporaries)
-        found = sorted(folder.glob("*.ckpt"), key=lambda path: int(path.stem.partition("=")[2]))
-        assert found
-        for path in found:  # the one before may not have been removed yet
-            verify_checkpoint(path)
-        latest = AtomicCheckpointIO().load_checkpoint(found[-1])  # as a run does that goes on
-        last = latest["epoch"]
-        assert found[-1].name == f"step={last}.ckpt"
-        assert torch.equal(latest["state_dict"]["weight"], torch.full((8_000_000,), float(last)))
-        assert not list(folder.glob(".*"))
-        for path in found[:-1]:
-            path.unlink()
-    print(f"{place}: 5 kills, {inside} of them inside a save, {last} checkpoints")
-    assert inside >= 1

@@ -10,7 +10,6 @@ import pytest
 import pytorch_lightning as pl
 import tiny
 import torch
-from pytorch_lightning.tuner import Tuner
 
 from contrastive_text import Run
 from contrastive_text.cli import run
@@ -188,28 +187,6 @@ def test_the_learning_rate_finder_is_refused_in_words(files: dict[str, str]) -> 
         Run.from_recipe(
             "simcse", files["bert"], {"trainer.callbacks": ["LearningRateFinder"]}, train=files["texts"]
         )
-
-
-@pytest.mark.slow
-def test_a_run_after_the_learning_rate_finder_is_the_run_without_it(
-    files: dict[str, str], tmp_path: Path
-) -> None:
-    weights = []
-    for finds in (False, True):
-        made = Run.from_recipe(
-            "simcse", files["bert"], train=files["texts"], batch_size=8, max_steps=6, num_workers=0,
-            default_root_dir=str(tmp_path / str(finds)), accelerator="cpu", enable_progress_bar=False,
-        )  # fmt: skip
-        if finds:
-            before = {name: weight.clone() for name, weight in made.module.state_dict().items()}
-            found = Tuner(made.trainer).lr_find(
-                made.module, made.data, num_training=5, max_lr=0.1, update_attr=False
-            )
-            assert found is not None and len(found.results["loss"]) == 5
-            assert_equal(before, dict(made.module.state_dict()))
-        made.fit()
-        weights.append(dict(made.module.state_dict()))
-    assert_equal(*weights)
 
 
 @pytest.mark.slow

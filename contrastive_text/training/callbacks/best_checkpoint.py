@@ -12,6 +12,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 
+from contrastive_text.core.checks import one_of
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.checkpoints import BestSoFar
@@ -99,8 +100,7 @@ class BestCheckpoint(ModelCheckpoint):
     """
 
     def __init__(self, dirpath: str | None = None, monitor: str | None = None, mode: str | None = None) -> None:
-        if mode not in ("max", "min", None):
-            raise InvalidValueError(f"checkpoint.mode: expected max or min, got {mode!r}; max keeps the highest")
+        one_of("checkpoint.mode", mode, ("max", "min"), "max keeps the highest")
         self._asked, self._asked_mode = monitor, mode
         mode = mode or usual_mode(monitor or PAIR_SCORE)
         super().__init__(dirpath=dirpath, filename="{step}", monitor=monitor, mode=mode, save_top_k=1)

@@ -13,6 +13,7 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
+from contrastive_text.core.checks import at_least
 from contrastive_text.core.distributed import world_size
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import say
@@ -320,12 +321,8 @@ class StopWhenSpread(Callback):
     reads_figures_every = 1
 
     def __init__(self, every: int = 25, least: float = 0.05, objective: str = "contrastive") -> None:
-        if every < 1 or not least >= 0:
-            raise InvalidValueError(
-                f"StopWhenSpread: expected every of 1 or more and least of 0 or more, got {every} and {least}"
-            )
-        self.every = every
-        self.least = least
+        self.every = at_least("StopWhenSpread.every", every, 1)
+        self.least = at_least("StopWhenSpread.least", least, 0)
         self.objective = objective
         self.last = math.inf
         self._window: list[Tensor] = []  # on their device: only the end of a window waits for it

@@ -13,7 +13,6 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.checks import at_least
@@ -21,13 +20,12 @@ from contrastive_text.core.distributed import (
     means_over_ranks,
     own_part,
     split_as,
-    sum_over_ranks,
     whole,
     world_size,
 )
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
-from contrastive_text.training.fsdp2 import FSDP2Strategy
+from contrastive_text.training.fsdp2 import FSDP2Strategy, average_gradients
 
 
 class LogFigures(Callback):
@@ -193,8 +191,10 @@ class KeepGradients(Callback):
     ) -> None:
         """Puts the gradient of an unfinished step into the checkpoint."""
         if self._inside:
-            window = trainer.accumulate_grad_batches
-            checkpoint[_KEY] = {"batches": window, "gradients": _average_gradients(pl_module)}
+            average_gradients(pl_module.parameters())
+            named = {name: weight.grad for name, weight in pl_module.named_parameters()}
+            gradients = {name: whole(gradient) for name, gradient in named.items() if gradient is not None}
+            checkpoint[_KEY] = {"batches": trainer.accumulate_grad_batches, "gradients": gradients}
 
     def on_load_checkpoint(
         self,
@@ -224,20 +224,6 @@ class KeepGradients(Callback):
                 parameter.grad = split_as(
                     saved["gradients"][name].to(parameter.device, parameter.dtype), parameter
                 )
-
-
-@torch.no_grad()
-def _average_gradients(module: pl.LightningModule) -> dict[str, Tensor]:
-    """Returns every rank the mean of the ranks' gradients, and returns them by parameter."""
-    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    if world_size() > 1:
-        here = torch.tensor([float(p.grad is not None) for p in trained.values()], device=module.device)
-        anywhere = sum_over_ranks(here).bool().tolist()
-        for parameter in (p for p, some in zip(trained.values(), anywhere, strict=True) if some):
-            own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            # Of split weights it is reduced with every backward pass.
-            parameter.grad = own if isinstance(own, DTensor) else sum_over_ranks(own) / world_size()
-    return {name: whole(p.grad) for name, p in trained.items() if p.grad is not None}
 
 
 FIRST = 10

@@ -13,6 +13,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
+from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import generator
 from contrastive_text.core.targets import Classes
@@ -33,12 +34,9 @@ class _Probe(Callback):
     """
 
     def __init__(self, file: str | Path, every: int, limit: int) -> None:
-        if every < 1 or limit < 2:
-            raise InvalidValueError(
-                f"{type(self).__name__}: expected every of 1 or more and limit of 2 or more, got {every} and "
-                f"{limit}"
-            )
-        self.file, self.every, self.limit = file, every, limit
+        name = type(self).__name__
+        self.file, self.every = file, at_least(f"{name}.every", every, 1)
+        self.limit = at_least(f"{name}.limit", limit, 2)
         self._step = 0
 
     @cached_property
@@ -111,9 +109,7 @@ class NeighbourProbe(_Probe):
         self, file: str | Path, classes: Sequence[str], every: int = 100, k: int = 10, limit: int = 1000
     ) -> None:
         super().__init__(file, every, limit)
-        if k < 1:
-            raise InvalidValueError(f"NeighbourProbe.k: expected 1 or more, got {k}")
-        self.classes, self.k = classes, k
+        self.classes, self.k = classes, at_least("NeighbourProbe.k", k, 1)
 
     @cached_property
     def rows(self) -> Table:

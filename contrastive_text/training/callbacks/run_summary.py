@@ -24,10 +24,8 @@ from contrastive_text.heads import FineTuningHead, Head, StackHead, stack_of
 from contrastive_text.inference.model_folder import ModelStart, folder_prompts, read_start
 from contrastive_text.inference.model_parts import pooler_name
 from contrastive_text.objectives import Contrastive, Matryoshka, Objective, PairLabels, Siblings
-from contrastive_text.recipes.layers import PLAIN, layer_file, merge, read_layers
 from contrastive_text.training.callbacks.best_checkpoint import data_of, monitored
 from contrastive_text.training.callbacks.export_model import RECIPE
-from contrastive_text.training.folder_start import is_same_pooler
 from contrastive_text.training.guides import describe_guides
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.optim import Schedule
@@ -238,7 +236,7 @@ class RunSummary(Callback):
         said = {RECIPE: self.recipe, _STARTS_FROM: self.starts_from}
         self.facts = {name: fact for name, fact in said.items() if fact}
         if isinstance(pl_module, ContrastiveModule):
-            start = describe_start(pl_module, self.recipe, self.saved_model)
+            start = describe_start(pl_module, self.saved_model)
             self.facts |= {} if start is None else {"start": start}
             self.facts |= model_facts(pl_module)
             if (data := data_of(trainer)) is not None:
@@ -279,37 +277,21 @@ class RunSummary(Callback):
 
 
 class RunProgressBar(RichProgressBar):
-    """Lightning's bar, of an epoch's batches, or of those to ``max_steps`` where the run ends earlier.
-
-    Differs: Lightning counts to ``max_steps`` only where ``max_epochs`` is -1, and of a resumed epoch too few.
-    """
-
-    @property
-    def total_train_batches(self) -> int | float:
-        """The batches of the epoch that is shown."""
-        trainer = self.trainer
-        if trainer.max_steps < 0:
-            return trainer.num_training_batches
-        loop = trainer.fit_loop.epoch_loop
-        seen = loop.batch_progress.current.ready if loop.restarting else 0
-        left = (trainer.max_steps - trainer.global_step) * trainer.accumulate_grad_batches
-        return min(trainer.num_training_batches, seen + left)
+    """Lightning's bar, which names the number of epochs only where it is known."""
 
     def _get_train_description(self, current_epoch: int) -> str:
-        """Returns the number of the epoch, and of how many where that is known."""
         return str(super()._get_train_description(current_epoch)).replace("/-2", "  ")  # max_epochs is -1
 
 
 _COSINE, _NONE = "cosine", "none"
 
 
-def describe_start(module: ContrastiveModule, recipe: str | None, before: str | None = None) -> str | None:
-    """Says which parts of an embedding model a run starts from, and which the recipe or an option replaced.
+def describe_start(module: ContrastiveModule, before: str | None = None) -> str | None:
+    """Describes the parts of an embedding model that a run starts from, and those that it replaces.
 
     Args:
-        module: That of the run.
-        recipe: Names of its shipped recipes, joined by commas; None for none.
-        before: The saved model whose weights it takes over; None for those that its encoder names.
+        module: The module of the run.
+        before: The saved model whose weights the module takes over. None for the model that its encoder names.
 
     Returns:
         A line for each kind of part; None for a start from a plain encoder.
@@ -320,14 +302,11 @@ def describe_start(module: ContrastiveModule, recipe: str | None, before: str | 
     start = None if place is None else read_start(place)
     if start is None:
         return None
-    replaced_by_recipe = _replaced_by_recipe(module, [each for each in (recipe or "").split(", ") if each])
-    lines: dict[str, list[str]] = {"taken from it": [], "replaced by the recipe": [], "replaced by an option": []}
-    for part, own, here in _compared(start, module):
-        if own == here:
-            lines["taken from it"] += [own] if own != _NONE else []
-        else:
-            by = "the recipe" if part in replaced_by_recipe else "an option"
-            lines[f"replaced by {by}"].append(f"{own} by {here}")
+    compared = _compared(start, module)
+    lines = {
+        "taken from it": [own for own, here in compared if own == here != _NONE],
+        "replaced": [f"{own} by {here}" for own, here in compared if own != here],
+    }
     length = encoder.max_length
     if length is not None and length != module.length_in_use:
         lines["in training alone"] = [f"texts are cut at {length} tokens"]
@@ -335,30 +314,18 @@ def describe_start(module: ContrastiveModule, recipe: str | None, before: str | 
     return "\n".join([f"{name}, an embedding model", *said])
 
 
-def _replaced_by_recipe(module: ContrastiveModule, recipes: Sequence[str]) -> set[str]:
-    """Returns the arguments of the module that a recipe's method replaces."""
-    found: set[str] = set()
-    for recipe in recipes:
-        config = merge(read_layers(layer_file(recipe), apart=True))
-        if is_same_pooler(config.get(PLAIN, {}).get("method", {}).get("pooler"), module.pooler):
-            found |= {"pooler", "head"}
-        found |= {"prompts"} & set(config.get("model") or {})
-    return found
-
-
-def _compared(start: ModelStart, module: ContrastiveModule) -> list[tuple[str, str, str]]:
-    """Returns each part's argument of the module, the folder's part, and the run's, as text."""
+def _compared(start: ModelStart, module: ContrastiveModule) -> list[tuple[str, str]]:
+    """Returns each part of a folder and the run's part in its place, as text."""
     stack = stack_of(start.layers, start.normalize, start.truncate_dim)
     in_use = module.inference_embedder.pooler
     poolers = dict.fromkeys(map(pooler_name, (module.pooler, in_use)))
     limit = start.inference.get("max_length")
-    lengths = [] if limit is None else [("inference", f"{limit} tokens", f"{module.length_in_use} tokens")]
+    lengths = [] if limit is None else [(f"{limit} tokens", f"{module.length_in_use} tokens")]
     return [
-        ("pooler", pooler_name(start.pooler), " in training, in use ".join(poolers)),
-        ("head", _words(stack), _NONE if module.head is None else _head_words(module.head)),
-        ("prompts", _prompt_words(start.prompts), _prompt_words(module.by_task.prompts)),
+        (pooler_name(start.pooler), " in training, in use ".join(poolers)),
+        (_words(stack), _NONE if module.head is None else _head_words(module.head)),
+        (_prompt_words(start.prompts), _prompt_words(module.by_task.prompts)),
         (
-            "inference",
             str(start.inference.get("similarity_fn_name", _COSINE)),
             module.inference.similarity_fn_name,
         ),

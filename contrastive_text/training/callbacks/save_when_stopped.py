@@ -18,7 +18,7 @@ from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.checks import at_least
 from contrastive_text.core.terminal import say
 
 
@@ -50,11 +50,7 @@ class SaveWhenStopped(Callback):
     """
 
     def __init__(self, minutes: float | None = 15) -> None:
-        if minutes is not None and not minutes >= 0:
-            raise InvalidValueError(
-                f"resumable.minutes: expected 0 or more, or null for no checkpoint by the clock, got {minutes}"
-            )
-        self.minutes = minutes
+        self.minutes = at_least("resumable.minutes", minutes, 0, "null is no checkpoint by the clock")
         self.command: str | None = None
         self.requeues = False
         self.former: list[Path] = []

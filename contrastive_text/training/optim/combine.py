@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations
-from typing import Literal, final, get_args
+from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
 
+from contrastive_text.core.checks import one_of
 from contrastive_text.core.distributed import sum_over_ranks, world_size
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold, generator
@@ -80,8 +81,7 @@ class WeightedSum(Combine):
 
     def __init__(self, reduction: SumReduction = "sum") -> None:
         super().__init__()
-        check_choice("WeightedSum.reduction", reduction, get_args(SumReduction))
-        self.reduction = reduction
+        self.reduction = one_of("WeightedSum.reduction", reduction, SumReduction)
 
     def forward(self, values: Mapping[str, Tensor], parameters: Sequence[nn.Parameter], key: int) -> Tensor:  # noqa: ARG002  # the base's signature
         """Returns the sum or the mean of the losses."""
@@ -146,12 +146,6 @@ def add_up(values: Mapping[str, Tensor], mean: bool) -> Tensor:
     """Returns the sum of the losses, or their mean."""
     losses = torch.stack(list(values.values()))
     return losses.mean() if mean else losses.sum()
-
-
-def check_choice(where: str, choice: str, choices: Sequence[str]) -> None:
-    """Checks that a word is one of the choices (ValueError)."""
-    if choice not in choices:
-        raise InvalidValueError(f"{where}: expected one of {', '.join(choices)}, got {choice!r}")
 
 
 Scope = Literal["shared", "all"]
@@ -236,10 +230,8 @@ class PCGrad(Combine):
 
     def __init__(self, scope: Scope = "shared", reduction: GradientReduction = "sum", seed: int = 42) -> None:
         super().__init__()
-        check_choice("PCGrad.scope", scope, get_args(Scope))
-        check_choice("PCGrad.reduction", reduction, get_args(GradientReduction))
-        self.scope = scope
-        self.reduction = reduction
+        self.scope = one_of("PCGrad.scope", scope, Scope)
+        self.reduction = one_of("PCGrad.reduction", reduction, GradientReduction)
         self.seed = seed
 
     def forward(self, values: Mapping[str, Tensor], parameters: Sequence[nn.Parameter], key: int) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
+from contrastive_text.core.checks import at_least, share
 from contrastive_text.core.errors import InvalidValueError
 
 
@@ -66,22 +67,13 @@ class WarmupSchedule(Schedule):
 
     def __init__(self, warmup_steps: int = 0, warmup_ratio: float = 0.0) -> None:
         name = type(self).__name__
-        if warmup_steps < 0:
-            raise InvalidValueError(
-                f"{name}.warmup_steps: expected 0 or more optimiser steps, got {warmup_steps}; 0 is no warm-up"
-            )
-        if not 0 <= warmup_ratio <= 1:
-            raise InvalidValueError(
-                f"{name}.warmup_ratio: expected a share of the run in [0, 1], got {warmup_ratio}; "
-                "give a number of steps as warmup_steps"
-            )
+        self.warmup_steps = at_least(f"{name}.warmup_steps", warmup_steps, 0, "0 is no warm-up")
+        self.warmup_ratio = share(f"{name}.warmup_ratio", warmup_ratio, "give steps as warmup_steps")
         if warmup_steps and warmup_ratio:
             raise InvalidValueError(
                 f"{name}: expected warmup_steps or warmup_ratio, got both ({warmup_steps} and {warmup_ratio}); "
                 "leave one at 0"
             )
-        self.warmup_steps = warmup_steps
-        self.warmup_ratio = warmup_ratio
 
     def factor(self, step: int, total: int) -> float:
         """Returns step / warm-up, then ``after_warmup``."""
@@ -197,17 +189,11 @@ class SlantedTriangularSchedule(Schedule):
     """
 
     def __init__(self, cut_fraction: float = 0.1, ratio: float = 32) -> None:
-        if not 0 < cut_fraction < 1:
-            raise InvalidValueError(
-                f"SlantedTriangularSchedule.cut_fraction: expected a share in (0, 1), got {cut_fraction}; "
-                "DeCLUTR uses 0.1"
-            )
-        if not 1 <= ratio < math.inf:
-            raise InvalidValueError(
-                f"SlantedTriangularSchedule.ratio: expected a number from 1, got {ratio}; DeCLUTR uses 32"
-            )
-        self.cut_fraction = cut_fraction
-        self.ratio = ratio
+        name = type(self).__name__
+        self.cut_fraction = share(
+            f"{name}.cut_fraction", cut_fraction, "DeCLUTR uses 0.1", with_zero=False, with_one=False
+        )
+        self.ratio = at_least(f"{name}.ratio", ratio, 1, "DeCLUTR uses 32")
 
     def factor(self, step: int, total: int) -> float:
         """Returns the formula's value at t = step + 1, from 1 / ratio to 1."""

@@ -174,15 +174,3 @@ def test_the_shell_finds_a_number_keeps_it_and_resumes_with_it(
     given_free(monkeypatch, 2**34)
     assert shell([*words, "--chunk", "auto", "--trainer.max_steps", "3", "--ckpt_path", str(saved)]) == 0
     assert f"Chunks: {chunk:,} tokens, as in the checkpoint" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_the_shell_takes_a_number_and_refuses_one_below_1(
-    bert: str, texts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [*options(bert, texts, tmp_path), "--trainer.max_steps", "1"]
-    assert shell([*words, "--chunk", "40"]) == 0
-    (saved,) = tmp_path.glob("version_0/checkpoints/*.ckpt")
-    assert read_checkpoint(saved).model["chunk_tokens"] == 40
-    assert shell([*words, "--chunk", "0"]) != 0
-    assert "model.chunk_tokens: expected 1 or more" in capsys.readouterr().err

@@ -89,7 +89,7 @@ def test_the_figures_are_those_of_the_model_that_is_saved(here: Path) -> None:
 
 
 def test_wrong_numbers_are_refused_and_a_file_that_is_not_there(here: Path) -> None:
-    with pytest.raises(ValueError, match="NeighbourProbe: expected every of 1 or more"):
+    with pytest.raises(ValueError, match=r"NeighbourProbe\.every: expected 1 or more"):
         NeighbourProbe("labelled.tsv", classes=["bad", "good"], every=0)
     with pytest.raises(ValueError, match=r"NeighbourProbe\.k: expected 1 or more, got 0"):
         NeighbourProbe("labelled.tsv", classes=["bad", "good"], k=0)

@@ -345,11 +345,11 @@ def test_an_objective_that_was_not_built_is_refused() -> None:
 
 
 def test_unknown_choices_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"WeightedSum\.reduction: expected one of sum, mean, got 'max'"):
+    with pytest.raises(ValueError, match=r"WeightedSum\.reduction: expected sum or mean, got 'max'"):
         WeightedSum(reduction="max")  # type: ignore[arg-type]  # the refusal is under test
-    with pytest.raises(ValueError, match=r"PCGrad\.scope: expected one of shared, all, got 'heads'"):
+    with pytest.raises(ValueError, match=r"PCGrad\.scope: expected shared or all, got 'heads'"):
         PCGrad(scope="heads")  # type: ignore[arg-type]  # the refusal is under test
-    with pytest.raises(ValueError, match=r"PCGrad\.reduction: expected one of sum, mean, mixed"):
+    with pytest.raises(ValueError, match=r"PCGrad\.reduction: expected one of sum, mean or mixed"):
         PCGrad(reduction="max")  # type: ignore[arg-type]  # the refusal is under test
 
 
