@@ -75,14 +75,6 @@ def test_text_id_is_a_fixed_hash_that_no_process_salts_and_differs_between_texts
     assert len({text_id(text) for text in ("snow", "Snow", "snow ", "")}) == 4
 
 
-@given(key=KEYS, other=KEYS)
-def test_generator_depends_on_its_key_alone(key: int, other: int) -> None:
-    draws = generator(key).random(4).tolist()
-    assert generator(key).random(4).tolist() == draws
-    if key != other:
-        assert generator(other).random(4).tolist() != draws
-
-
 @given(key=KEYS, before=KEYS)
 def test_generator_draws_what_numpys_philox_of_the_key_draws(key: int, before: int) -> None:
     generator(before).integers(7, size=3, dtype="uint32")  # leaves half a word and part of a block after
@@ -168,17 +160,6 @@ def test_calls_views_and_keys_draw_differently() -> None:
     draws = [*first, *second, *other_view]
     # 300 draws of 24 bits: two equal rows of 50 would be a fault, not chance.
     assert len({tuple(row.tolist()) for row in draws}) == 6
-
-
-@given(key=KEYS, eligible=masks(rows=3, places=6), wanted=st.lists(st.integers(0, 8), min_size=3, max_size=3))
-def test_choose_takes_exactly_as_many_and_only_eligible_places(
-    key: int, eligible: torch.Tensor, wanted: list[int]
-) -> None:
-    keys = torch.tensor([key, key // 2, key // 3])
-    chosen = RowRandom(keys).choose(eligible, torch.tensor(wanted))
-    assert not (chosen & ~eligible).any()
-    expected = [min(count, n) for count, n in zip(wanted, eligible.sum(1).tolist(), strict=True)]
-    assert chosen.sum(1).tolist() == expected
 
 
 class Coarse(RowRandom):

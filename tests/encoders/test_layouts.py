@@ -345,24 +345,6 @@ def test_a_bound_below_every_row_takes_rows_one_by_one(name: str) -> None:
     torch.testing.assert_close(bounded.pool(batch), expected, rtol=0, atol=1e-12)
 
 
-def test_attention_that_does_more_than_ours_is_found_and_left_as_it_was() -> None:
-    sinks = {
-        **{"model_type": "gpt_oss", **SIZE, **DECODER, "head_dim": 8, "num_local_experts": 2},
-        **{"num_experts_per_tok": 1, "sliding_window": 4},
-    }
-    torch.manual_seed(0)
-    encoder = TransformerEncoder(config=sinks)
-    layout, why = encoder.layout_on(torch.device("cpu"))
-    assert layout == "bucketed"
-    assert "gpt_oss" in why
-    torch.manual_seed(0)
-    padded = TransformerEncoder(config=sinks, layout="padded")
-    batch = ragged(*ROWS)
-    with torch.no_grad():
-        reached, expected = (each.eval()(batch) for each in (encoder, padded))
-    assert torch.equal(reached.layers[-1][reached.mask], expected.layers[-1][expected.mask])
-
-
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable")  # Transformers 5's other name of it
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("layout", ["auto", "bucketed", "padded", "packed"])

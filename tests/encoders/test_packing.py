@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from architectures import encoder_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -15,10 +14,7 @@ from torch import Tensor
 from contrastive_text.encoders import packing as kernels
 from contrastive_text.encoders.packing import (
     Packing,
-    attention,
-    band,
     natural_positions,
-    packed,
     packed_attention,
 )
 
@@ -194,27 +190,6 @@ def test_dropout_of_attention_reaches_packed_rows() -> None:
     assert float((dropped - packed_attention(query, key, value, packing)).abs().max()) > 0.1
     torch.manual_seed(0)
     assert torch.equal(packed_attention(query, key, value, packing, dropout=0.5), dropped)
-
-
-@pytest.mark.parametrize("length", [1, 4, 9])
-def test_a_band_is_what_transformers_masks(length: int) -> None:
-    seen = band(length, window=3, causal=True, device=CPU)
-    for i in range(length):
-        for j in range(length):
-            assert bool(seen[i, j]) == (0 <= i - j < 3)
-    assert torch.equal(band(length, window=3, causal=False, device=CPU), seen | seen.T)
-
-
-def test_packing_is_seen_only_within_its_block() -> None:
-    layer = encoder_of("bert").model.encoder.layer[0].attention.self
-    query, key, value = states(5, 4)
-    packing = Packing.of(torch.tensor([3, 2]))
-    whole, _ = attention(layer, query, key, value, None)
-    with packed(packing):
-        rows, _ = attention(layer, query, key, value, None)
-    assert torch.equal(attention(layer, query, key, value, None)[0], whole)
-    assert float((rows - whole).abs().max()) > 1e-3
-    torch.testing.assert_close(rows, packed_attention(query, key, value, packing), rtol=0, atol=0)
 
 
 @given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=20))

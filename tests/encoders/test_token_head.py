@@ -154,15 +154,6 @@ def check_head(encoder: TransformerEncoder, folder: str) -> None:
     assert all(torch.equal(ours[key][: len(value)], value) for key, value in saved.items())
 
 
-def test_the_checkpoints_head_is_loaded(masked_lm: str) -> None:
-    encoder = TransformerEncoder(masked_lm)
-    encoder.build_token_head()
-    assert encoder.token_head is not None
-    assert encoder.token_head.pretrained
-    assert tied(encoder)
-    check_head(encoder, masked_lm)
-
-
 @pytest.mark.parametrize("name", rest_slow(MASKED, quick=3))
 def test_the_head_of_any_architecture_is_loaded_where_the_checkpoint_has_one(
     name: str, tmp_path: Path, learned_tokenizer: PreTrainedTokenizerFast
