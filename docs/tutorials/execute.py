@@ -22,7 +22,6 @@ LIMIT = 240  # seconds that a whole tutorial may take
 BAR = re.compile(
     r"\x1b\[\?25l.*?\x1b\[\?25h", flags=re.DOTALL
 )  # a progress bar, from its first to its last state
-THIS_MACHINE = ("This device multiplies faster in bfloat16",)  # lines of a run that another machine doesn't print
 
 
 def execute(name: str, output: Path) -> float:
@@ -53,7 +52,7 @@ def execute(name: str, output: Path) -> float:
 
 
 def cleaned(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
-    """Returns a cell's outputs: printed text in one piece, without what belongs to the machine."""
+    """Returns a cell's outputs: printed text in one piece, without progress bars."""
     kept: list[nbformat.NotebookNode] = []
     for output in outputs:
         if output.output_type != "stream":
@@ -64,8 +63,7 @@ def cleaned(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]
             kept.append(output)
     for output in kept:
         if output.output_type == "stream":
-            lines = BAR.sub("", output.text).splitlines(keepends=True)
-            output.text = "".join(line for line in lines if not line.startswith(THIS_MACHINE))
+            output.text = BAR.sub("", output.text)
     return [output for output in kept if output.output_type != "stream" or output.text]
 
 
