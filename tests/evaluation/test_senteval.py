@@ -11,7 +11,6 @@ import numpy as np
 import parts
 import pytest
 import torch
-from conftest import DATA, needs_data
 from senteval_files import (
     PROBING_FILES,
     pairs,
@@ -22,17 +21,11 @@ from senteval_files import (
     write_senteval,
     write_tables,
 )
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import KFold, cross_val_predict
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from contrastive_text.evaluation import senteval
 from contrastive_text.evaluation.classifiers import (
-    CLASSIFIERS,
     FAST,
-    Classifier,
     Outcome,
     SklearnClassifier,
 )
@@ -46,7 +39,6 @@ from contrastive_text.evaluation.senteval_data import (
 )
 
 SMALL = replace(FAST, folds=3, max_epochs=4)
-REAL = DATA / "classification"
 
 
 class Bag:
@@ -101,24 +93,14 @@ def test_every_task_is_scored_in_the_shape_that_its_parts_ask_for(tmp_path: Path
     scores = {score.task: score for score in transfer_scores(Bag(), tmp_path, SMALL)}  # type: ignore[arg-type]  # a stand-in for an encoder
     assert tuple(scores) == TRANSFER_TASKS
     sizes = {"SST2": 8, "SST5": 8, "TREC": 6, "MRPC": 6, "SICK-E": 9, "SNLI": 9}
+    correct = transfer_correct(Bag(), tmp_path, SMALL)  # type: ignore[arg-type]  # a stand-in
     for task, score in scores.items():
         assert score.metric == "accuracy" and not score.missing
+        assert 100 * float(correct[task].double().mean()) == pytest.approx(score.score, abs=1e-12)
         assert score.size == sizes.get(task, 12)
         assert 0 <= score.score <= 100 and 0 <= score.parts["dev"] <= 100
         assert set(score.parts) == ({"dev", "F1"} if task == "MRPC" else {"dev"})
     assert set(SIMCSE_TASKS) == {"MR", "CR", "SUBJ", "MPQA", "SST2", "TREC", "MRPC"}
-
-
-def test_correct_rows_are_those_of_the_score(tmp_path: Path) -> None:
-    write_tables(tmp_path)
-    tasks = ("MR", "TREC", "SST5")
-    scores = transfer_scores(Bag(), tmp_path, SMALL, tasks=tasks)  # type: ignore[arg-type]  # a stand-in
-    correct = transfer_correct(Bag(), tmp_path, SMALL, tasks=(*tasks,))  # type: ignore[arg-type]  # a stand-in
-    assert list(correct) == list(tasks)
-    for score in scores:
-        assert correct[score.task].dtype == torch.bool
-        assert 100 * float(correct[score.task].double().mean()) == pytest.approx(score.score, abs=1e-12)
-        assert len(correct[score.task]) == score.size
 
 
 @pytest.mark.parametrize(
@@ -126,7 +108,6 @@ def test_correct_rows_are_those_of_the_score(tmp_path: Path) -> None:
     [
         ("MR", lambda u, _: u),
         ("MRPC", lambda u, v: np.hstack([abs(u - v), u * v])),
-        ("SICK-E", lambda u, v: np.hstack([abs(u - v), u * v])),
         ("SNLI", lambda u, v: np.hstack([u, v, abs(u - v), u * v])),
     ],
 )
@@ -140,20 +121,15 @@ def test_pairs_are_classified_by_these_features(
 
 
 @pytest.mark.parametrize(("task", "width"), [("SNLI", 4), ("MRPC", 2)])
-def test_features_of_pairs_are_made_without_copies(
-    task: str, width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_features_of_pairs_are_made_without_copies(task: str, width: int) -> None:
     sides = {side: torch.rand(1000, 64, generator=torch.Generator().manual_seed(0)) for side in "uv"}
     rows = LabelledTexts(task, "", ["0", "1"], [["u"], ["v"]], {}, 0)
-    monkeypatch.setattr(
-        Tensor, "isfinite", lambda _: torch.ones(1, 1, dtype=torch.bool)
-    )  # it needs some for a moment
     with torch.profiler.profile(profile_memory=True) as profiled:
         features = senteval._features(lambda texts: sides[texts[0]], rows)  # type: ignore[arg-type]  # a stand-in
     assert features.shape == (1000, width * 64)
     events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
     taken = sum(max(0, event.nbytes()) for event in events)
-    assert features.nbytes <= taken < 1.01 * features.nbytes  # and some bytes for the flags of finite rows
+    assert features.nbytes <= taken < 1.01 * features.nbytes
 
 
 def test_f1_of_mrpc_is_of_the_paraphrases(tmp_path: Path) -> None:
@@ -256,55 +232,6 @@ def test_a_broken_line_of_senteval_is_named(
     with pytest.raises(ValueError, match="^" + task) as said:
         transfer_data(task, tmp_path)
     assert expected in str(said.value)
-
-
-def test_vectors_with_nan_are_refused_by_task_and_text(tmp_path: Path) -> None:
-    class Damaged(Bag):
-        def __call__(self, given: Sequence[str]) -> Tensor:
-            vectors = super().__call__(given)
-            vectors[3, 2] = torch.nan
-            return vectors
-
-    write_tables(tmp_path)
-    expected = r"MR: .*mr\.tsv: expected finite vectors, got NaN or infinity in the vector of good film number 3"
-    with pytest.raises(ValueError, match=expected):
-        transfer_scores(Damaged(), tmp_path, SMALL)  # type: ignore[arg-type]  # a stand-in
-
-
-def reference(found: LabelledTexts, vectors: np.ndarray, folds: int) -> np.ndarray:
-    """Whether a logistic regression, written out with scikit-learn alone, predicts each test row right."""
-    labels, train = np.array(found.labels), next(iter(found.sizes.values()))
-    model = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
-    if "test" in found.sizes:
-        predicted = model.fit(vectors[:train], labels[:train]).predict(vectors[train:])
-        return predicted == labels[train:]
-    return cross_val_predict(model, vectors, labels, cv=KFold(folds, shuffle=True, random_state=0)) == labels
-
-
-def assert_within_noise(ours: np.ndarray, theirs: np.ndarray, classifier: Classifier) -> None:
-    """Three standard errors: of a difference on the same rows where only C and the folds differ.
-
-    Small steps that dev rows end differ from seed to seed by more than that (TREC with these vectors: 58.8, 62.0,
-    60.4), so for them it is the binomial standard error of an accuracy of so many rows.
-    """
-    n, one, other = len(ours), int((ours & ~theirs).sum()), int((theirs & ~ours).sum())
-    paired = (one + other - (one - other) ** 2 / n) ** 0.5 / n
-    binomial = (theirs.mean() * (1 - theirs.mean()) / n) ** 0.5
-    error = paired if isinstance(classifier, SklearnClassifier) else binomial
-    assert abs(ours.mean() - theirs.mean()) <= 3 * error, (ours.mean(), theirs.mean(), error)
-
-
-@pytest.mark.slow
-@needs_data
-@pytest.mark.parametrize("classifier", CLASSIFIERS.values(), ids=CLASSIFIERS)
-@pytest.mark.parametrize("task", ["TREC", "CR"])
-def test_accuracy_is_that_of_a_logistic_regression_on_real_data(task: str, classifier: Classifier) -> None:
-    found, bag = labelled(task, REAL), Bag(features=48)
-    ours = transfer_correct(bag, REAL, FAST, classifier, tasks=(task,))[task].numpy()  # type: ignore[arg-type]  # a stand-in for an encoder
-    theirs = reference(found, bag(found.sides[0]).numpy(), FAST.folds)
-    assert_within_noise(ours, theirs, classifier)
-    commonest = max(found.labels.count(label) for label in set(found.labels)) / len(found.labels)
-    assert ours.mean() > commonest + 0.02  # the vectors say something, or any two would agree
 
 
 class Reader:

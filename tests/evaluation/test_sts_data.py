@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import shutil
 from pathlib import Path
 
@@ -65,19 +64,6 @@ def test_plain_tables_may_lie_in_sts_and_come_first(tmp_path: Path) -> None:
     sts_files.write_senteval(tmp_path)
     sts_files.write_tables(tmp_path / "sts")
     assert all(".test.tsv: " in pairs.understood for pairs in found(tmp_path).values())
-
-
-def test_packed_tables_and_json_lines_are_read(tmp_path: Path) -> None:
-    expected = content(found(sts_files.write_tables(tmp_path))["STS13"])
-    plain = tmp_path / "sts13.test.tsv"
-    header, *lines = [line.split("\t") for line in plain.read_text().splitlines()]
-    (tmp_path / "sts13.test.tsv.gz").write_bytes(gzip.compress(plain.read_bytes()))
-    plain.unlink()
-    assert content(found(tmp_path)["STS13"]) == expected
-    (tmp_path / "sts13.test.tsv.gz").unlink()
-    records = [json.dumps(dict(zip(header, line, strict=True))) for line in lines]
-    (tmp_path / "sts13.test.jsonl").write_text("\n".join(records))
-    assert content(found(tmp_path)["STS13"]) == expected
 
 
 def test_two_tables_of_a_task_are_refused(tmp_path: Path) -> None:

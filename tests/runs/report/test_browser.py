@@ -134,17 +134,6 @@ def test_nothing_is_asked_of_the_network_and_nothing_goes_wrong(browser: webdriv
     assert browser.get_log("browser") == []
 
 
-def test_every_figure_has_a_title_for_eyes_and_for_ears(browser: webdriver.Chrome, page: Path) -> None:
-    opened(browser, page, DESK)
-    titles = told(
-        browser,
-        """return [...document.querySelectorAll("figure")].map(figure =>
-        [figure.querySelector("figcaption h3").textContent, figure.querySelector("svg > title").textContent])""",
-    )
-    assert len(titles) >= 6
-    assert all(seen and seen == spoken for seen, spoken in titles)
-
-
 def test_a_dot_of_the_map_shows_its_text_under_the_pointer_and_the_keys(
     browser: webdriver.Chrome, page_of_two: Path
 ) -> None:
