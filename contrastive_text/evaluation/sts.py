@@ -339,27 +339,6 @@ def features(embed: CachedEncoder, pairs: STSPairs) -> Tensor:
     return torch.cat([(u - v).abs(), u * v], dim=1)
 
 
-class Regressor:
-    """Scores pairs by the mean of the classes 1 to 5 under a softmax of a linear layer.
-
-    Args:
-        weight: (5, 2 D).
-        bias: (5,).
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        self.weight = weight
-        self.bias = bias
-
-    def probabilities(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias).softmax(dim=1)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Returns scores, (n,), float64, for features (n, 2 D)."""
-        with torch.no_grad():
-            return self.probabilities(x).double() @ CLASSES.double()
-
-
 def score_classes(gold: Tensor) -> Tensor:
     """Returns each score as shares of the two classes around it, (n,) -> (n, 5), float32.
 
@@ -377,42 +356,49 @@ def score_classes(gold: Tensor) -> Tensor:
 
 def fit_regressor(
     x: Tensor, gold: Tensor, dev_x: Tensor, dev_gold: Tensor, seed: int = 1111
-) -> tuple[Regressor, float]:
+) -> tuple[Callable[[Tensor], Tensor], float]:
     """Trains a softmax over the classes 1 to 5 on the squared error of their probabilities.
 
     Adam with a rate of 0.001, 64 pairs a step, no weight decay. Every 50 epochs the Pearson correlation of the
-    dev pairs is measured; training ends when it has not grown four times in all, or after 1,050 epochs.
+    dev pairs is measured. The training ends when it has not grown four times in all, or after 1,050 epochs.
 
     Args:
         x: Features of the training pairs, (n, F), float32.
-        gold: Their scores, (n,), 0 to 5.
-        dev_x: Features of the dev pairs.
-        dev_gold: Their scores.
-        seed: Of the first weights and of the order of the pairs.
+        gold: Gold scores of the training pairs, (n,), 0 to 5.
+        dev_x: Features of the dev pairs, (m, F).
+        dev_gold: Gold scores of the dev pairs, (m,).
+        seed: Seed of the initial weights and of the order of the pairs.
 
     Returns:
-        The regressor with the best correlation, and the correlation, in [-1, 1].
+        The regressor with the best correlation, from features (n, F) to scores (n,), float64: the mean of the
+        classes under the softmax. And the correlation, in [-1, 1].
     """
     generator = torch.Generator().manual_seed(seed)
     bound = x.shape[1] ** -0.5  # as torch.nn.Linear begins
     weight = torch.empty(len(CLASSES), x.shape[1]).uniform_(-bound, bound, generator=generator)
     bias = torch.empty(len(CLASSES)).uniform_(-bound, bound, generator=generator)
-    model = Regressor(weight.requires_grad_(), bias.requires_grad_())
-    optimizer = torch.optim.Adam([weight, bias], lr=1e-3)
+    optimizer = torch.optim.Adam([weight.requires_grad_(), bias.requires_grad_()], lr=1e-3)
     wanted = score_classes(gold)
-    best, chosen_by, failures = model, -math.inf, 0
+    best, chosen_by, failures = partial(_score, weight=weight, bias=bias), -math.inf, 0
     for epoch in range(1, _EPOCHS + 1):
         for batch in torch.split(torch.randperm(len(x), generator=generator), _BATCH):
             optimizer.zero_grad()
-            torch.autograd.backward(F.mse_loss(model.probabilities(x[batch]), wanted[batch]))
+            chances = F.linear(x[batch], weight, bias).softmax(dim=1)
+            torch.autograd.backward(F.mse_loss(chances, wanted[batch]))
             optimizer.step()
         if epoch % _ROUND == 0:
-            correlation = _pearson(model(dev_x), dev_gold)
+            correlation = _pearson(_score(dev_x, weight, bias), dev_gold)
             if correlation > chosen_by:
-                best, chosen_by = Regressor(weight.detach().clone(), bias.detach().clone()), correlation
+                chosen_by = correlation
+                best = partial(_score, weight=weight.detach().clone(), bias=bias.detach().clone())
             elif (failures := failures + 1) == _FAILURES:
                 break
     return best, chosen_by
+
+
+@torch.no_grad()
+def _score(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.linear(x, weight, bias).softmax(dim=1).double() @ CLASSES.double()
 
 
 def _pearson(x: Tensor, y: Tensor) -> float:
