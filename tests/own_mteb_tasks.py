@@ -63,15 +63,3 @@ class Search(abstasks.AbsTaskRetrieval):
         }
         self.dataset = {"default": {"test": data}}
         self.data_loaded = True
-
-
-class Birds(abstasks.AbsTaskClassification):
-    """Whether a text has a bird."""
-
-    metadata = metadata("LocalBirds", "Classification", "accuracy")
-    n_experiments, samples_per_label = 2, 8
-
-    def load_data(self, **_: Any) -> None:
-        columns = {"text": list(tiny.TEXTS), "label": [int("bird" in text) for text in tiny.TEXTS]}
-        self.dataset = DatasetDict({split: Dataset.from_dict(columns) for split in ("train", "test")})
-        self.data_loaded = True

@@ -1,4 +1,4 @@
-"""Vectors of texts that many tasks share: every distinct text is encoded once, and kept on disk if asked to."""
+"""Encoder with a cache: each distinct text is encoded once for all tasks, and optionally stored on disk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TRUNCATED, _MODEL = "truncated", "model"
 
 
 def drawn_texts(texts: Iterable[_T], most: int, seed: int) -> list[_T]:
-    """Returns texts, or what stands for them, or where they are more than ``most`` so many, in their order.
+    """Returns the items in their order, or a random sample of ``most`` of them if there are more.
 
     Example:
         >>> drawn_texts(["one", "two", "three", "four"], most=2, seed=0)
@@ -42,29 +42,29 @@ def drawn_texts(texts: Iterable[_T], most: int, seed: int) -> list[_T]:
 
 
 class CachedEncoder:
-    """Encodes texts, none of them twice.
+    """Encodes each distinct text once.
 
-    Vectors are found by the model's identity and the text itself, not by file or task: whatever shares a sentence
-    shares its vector, and another model, pooler or length limit never does. A file on disk is named by the digest
-    of its bytes; one that was changed is told of, deleted, and its texts are encoded anew.
+    The key of a vector is the model's identity and the text. All tasks with the same sentence share its vector;
+    another model, pooler or length limit has vectors of its own. A file on disk is named by the digest of its
+    bytes. A damaged file is reported and deleted, and its texts are encoded again.
 
     Args:
         model: The encoder.
-        folder: Where vectors stay for the next run; None for memory alone.
-        batch_size: Texts at once.
+        folder: Folder that keeps vectors for later runs; None to keep them in memory.
+        batch_size: Texts of a batch.
         show_progress_bar: Whether to draw a bar while texts are encoded.
 
     Attributes:
-        encoded: Number of texts that went through the network so far.
-        truncated: How many of these were cut to the model's limit.
-        truncated_earlier: How many texts were cut whose vectors earlier runs have left in the folder.
+        encoded: Number of texts that the network has encoded.
+        truncated: Number of these texts that were cut to the model's limit.
+        truncated_earlier: Number of cut texts among those that earlier runs have stored in the folder.
 
     Raises:
         OSError: The folder can't be made or written to.
-        ValueError: A file where the folder should be; the message names it.
+        ValueError: There is a file in place of the folder.
 
     Warns:
-        UserWarning: A damaged file.
+        UserWarning: A file is damaged.
 
     Example:
         >>> embed = CachedEncoder(model)  # doctest: +SKIP
@@ -98,7 +98,9 @@ class CachedEncoder:
             except (OSError, SafetensorError, KeyError, ValueError) as error:
                 if not is_failure(error):
                     raise
-                warnings.warn(f"{path}: damaged ({error}); deleted, and its texts are encoded anew", stacklevel=2)
+                warnings.warn(
+                    f"{path}: damaged ({error}); deleted, and its texts are encoded again", stacklevel=2
+                )
                 with suppress(OSError):  # of a folder that is only read
                     path.unlink()
                 continue
@@ -113,15 +115,15 @@ class CachedEncoder:
         batch_size: int = 64,
         show_progress_bar: bool = False,
     ) -> dict[str, Self]:
-        """Returns an encoder for each of several readings of one network, which share its passes.
+        """Returns an encoder for each pooler of one network; they share its forward passes.
 
-        What one of them encodes the others know too, but for those that know some of the texts already.
+        A pass gives vectors to all of these encoders, except to those that have some of its texts already.
 
         Args:
-            models: By name, as ``inference.readings.readings`` gives them.
-            folder: As for each of them.
-            batch_size: As for each of them.
-            show_progress_bar: As for each of them.
+            models: Name -> model, as ``inference.readings.readings`` returns them.
+            folder: As for one encoder.
+            batch_size: As for one encoder.
+            show_progress_bar: As for one encoder.
         """
         found = {name: cls(model, folder, batch_size, show_progress_bar) for name, model in models.items()}
         for embed in found.values():
@@ -132,12 +134,12 @@ class CachedEncoder:
         """Returns the vectors of texts in their order, (N, D), float32, on the CPU.
 
         Args:
-            texts: N of them.
-            kind: Name of the model's prompt before the texts, such as ``query``; nothing stands before them where
-                it has none of that name. None for its default.
+            texts: N texts.
+            kind: Name of the model's prompt, such as ``query``; the texts get no prompt if the model has none of
+                that name. None for the model's default.
 
         Raises:
-            TypeError: Something that is not text.
+            TypeError: An item is not a text.
         """
         prompts = self.model.prompts
         prompt = None if kind is None or prompts.of_kind(kind) == prompts.text() else prompts.of_kind(kind)
@@ -152,16 +154,13 @@ class CachedEncoder:
         return torch.from_numpy(self._blocks[0][[self._places[key] for key in keys]])
 
     def _encode(self, keys: list[bytes], texts: list[str], prompt: str | None) -> None:
-        those = [self, *(embed for embed in self._beside if embed is not self and not embed._knows(keys))]
+        others = [embed for embed in self._beside if embed is not self and embed._places.keys().isdisjoint(keys)]
+        those = [self, *others]
         vectors, truncated = vectors_of_each(
             [embed.model for embed in those], texts, self.batch_size, self.show_progress_bar, prompt
         )
         for embed, found in zip(those, vectors, strict=True):
             embed._take(keys, found.numpy(), truncated)
-
-    def _knows(self, keys: list[bytes]) -> bool:
-        """Whether some of the texts are here."""
-        return any(key in self._places for key in keys)
 
     def _take(self, keys: list[bytes], vectors: npt.NDArray[np.float32], truncated: int) -> None:
         self.encoded += len(keys)
@@ -182,7 +181,7 @@ class CachedEncoder:
 
 
 def _key(text: str, place: int, prompt: str | None) -> bytes:
-    """Returns the digest of a text, and of the prompt before it where that isn't the model's default."""
+    """Returns the digest of a text, and of its prompt unless that is the model's default."""
     if not isinstance(text, str):
         raise InvalidTypeError(f"CachedEncoder: expected texts, got {type(text).__name__} at place {place}")
     apart = b"" if prompt is None else hashlib.blake2b(prompt.encode("utf-8", "surrogatepass")).digest()
@@ -194,7 +193,7 @@ def _digest(content: bytes) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Makes the folder of a model's vectors, and gives the files that earlier runs have left there."""
+    """Makes the folder of a model's vectors. Returns the files that earlier runs have stored there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -206,7 +205,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read(path: Path, model: SentenceEncoder) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], int]:
-    """Returns keys, vectors, and how many of the texts were cut."""
+    """Returns the keys, the vectors and the number of cut texts of a file."""
     if is_changed(path):
         raise InvalidValueError("changed since it was written")
     with safe_open(path, framework="numpy") as file:
@@ -217,11 +216,11 @@ def _read(path: Path, model: SentenceEncoder) -> tuple[npt.NDArray[np.uint8], np
 
 
 def is_kept(path: Path) -> bool:
-    """Whether a file's name is one that ``CachedEncoder`` gives."""
+    """Returns whether a file has a name as ``CachedEncoder`` gives it."""
     return path.suffix == ".safetensors" and re.fullmatch(f"[0-9a-f]{{{2 * _KEY_BYTES}}}", path.stem) is not None
 
 
 def is_changed(path: Path) -> bool:
-    """Whether the bytes of a file of vectors aren't those that its name is the digest of."""
+    """Returns whether the name of a file of vectors isn't the digest of its bytes."""
     with path.open("rb") as file:
         return path.stem != hashlib.file_digest(file, "sha256").hexdigest()[: 2 * _KEY_BYTES]

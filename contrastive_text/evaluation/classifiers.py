@@ -73,7 +73,7 @@ class Classifier(ABC):
     """Fits linear models to rows.
 
     Attributes:
-        penalties: Values to choose from, in order of preference; what they mean is the classifier's own affair.
+        penalties: Values to choose from, in order of preference. Each classifier defines their meaning.
     """
 
     penalties: tuple[float, ...]
@@ -99,9 +99,9 @@ class Classifier(ABC):
 class TorchClassifier(Classifier):
     """SentEval's own: softmax regression by small steps, ended by the accuracy of dev rows, kept at its best.
 
-    All splits and penalties take their steps side by side. Each has the first weights and the order of batches
-    that it would have alone; of splits that differ in length the shorter ones see some rows twice in an epoch.
-    All of it runs in one thread, so that the machine's cores change nothing.
+    All splits and penalties are trained side by side. Each model has the initial weights and the order of batches
+    that it would have alone. If splits differ in length, the shorter ones repeat some rows in an epoch. The
+    training runs in one thread, so the number of cores doesn't change the result.
 
     Differs: the loss is the mean over a batch. SentEval's code asks for the sum in a way that torch has
     ignored since 0.4.1, so that published figures are of the mean.
@@ -242,7 +242,7 @@ def _epoch(splits: Sequence[Tensor], random: Sequence[torch.Generator]) -> Tenso
 
 
 class Outcome(NamedTuple):
-    """What a classifier predicts of a task's test rows.
+    """Predictions of a classifier for the test rows of a task.
 
     Args:
         dev: Accuracy of the chosen penalty on the dev rows or the inner folds, times 100.
@@ -256,7 +256,7 @@ class Outcome(NamedTuple):
 
     @property
     def correct(self) -> Tensor:
-        """Whether each test row is predicted right, (n,), bool."""
+        """True for each test row that is predicted right, (n,), bool."""
         return self.predicted == self.gold
 
 

@@ -39,17 +39,16 @@ NEIGHBOURS = 10
 
 @dataclass(frozen=True, slots=True)
 class ScoreDifference:
-    """How far a model's score lies above the baseline's; figures times 100.
+    """Difference of a model's score from the baseline's; figures times 100.
 
     Args:
-        model: Its name.
-        task: Of the score; ``Avg.`` for the mean over a suite.
-        difference: Score minus the baseline's.
+        model: Name of the model.
+        task: Name of the task; ``Avg.`` for the mean over a suite.
+        difference: Score of the model minus the baseline's.
         low: Lower end of the 95 % interval.
-        high: Upper end.
-        p_value: Two-sided, of no difference.
-        holm: The p adjusted for all models and tasks that were compared at once; NaN for a mean, which asks
-            nothing that its tasks don't.
+        high: Upper end of the 95 % interval.
+        p_value: Two-sided p value of the hypothesis that there is no difference.
+        holm: The p value adjusted by Holm's method for all models and tasks of the comparison; NaN for a mean.
     """
 
     model: str
@@ -62,19 +61,19 @@ class ScoreDifference:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the interval does."""
+        """Returns whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How alike a model's vectors of the same texts are to the baseline's.
+    """Agreement of a model's vectors with the baseline's vectors of the same texts.
 
     Args:
-        model: Its name.
-        neighbours: Share of the 10 nearest neighbours that both have in common, in [0, 1].
-        cka: Linear CKA, debiased: 1 where the vectors are equal but for turning and scaling, about 0 where they
-            are unrelated; NaN where all vectors of a model are equal.
+        model: Name of the model.
+        neighbours: Share of the 10 nearest neighbours that both models have in common, in [0, 1].
+        cka: Debiased linear CKA: 1 if the vectors are equal except for rotation and scale, about 0 if they are
+            unrelated; NaN if all vectors of a model are equal.
     """
 
     model: str
@@ -84,16 +83,16 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class ModelComparison:
-    """What ``compare`` has found.
+    """Result of ``compare``: scores, their differences from the baseline, and agreement of the vectors.
 
     Args:
-        baseline: Name of the model that the others are held against.
+        baseline: Name of the model with which the others are compared.
         tables: Scores of all models, a table for each suite.
         differences: For each suite and each other model its tasks and their mean.
-        agreements: One for each other model; none where there were too few texts.
+        agreements: One for each other model; empty if there were too few texts.
         texts: Number of texts that agreement was measured on.
         resamples: Resamples of the test rows behind each interval.
-        notes: What else is to be known.
+        notes: Further remarks.
     """
 
     baseline: str
@@ -399,7 +398,7 @@ def _agreements(models: Mapping[str, CachedEncoder], texts: Sequence[str]) -> tu
 
 @contextmanager
 def _naming(model: str) -> Iterator[None]:
-    """Puts the name of the model before an error, such as one about NaN."""
+    """Adds the name of the model to the front of an error, such as one about NaN."""
     try:
         yield
     except ValueError as error:

@@ -32,7 +32,7 @@ from contrastive_text.metrics.verdicts import collapse
 from contrastive_text.poolers import FirstLastPooler, LastTwoPooler, MeanPooler
 
 REMOVED = (0, 2, 4, 8, 16, 34, 64, 128)
-"""How many of the most frequent tokens are left out: 2 are BERT's special ones, 34 was the best in the paper."""
+"""Numbers of the most frequent tokens to remove. Two are BERT's special tokens; 34 was the best in the paper."""
 
 _AT_ONCE = 8192
 """Tokens that go through the network together."""
@@ -42,7 +42,7 @@ _COUNTED = 16_384
 
 
 def takes_mean(model: SentenceEncoder) -> bool:
-    """Whether a model's vectors are means over tokens, of which some can be left out."""
+    """Returns whether a model's vectors are means over tokens, so that tokens can be removed from the mean."""
     return isinstance(model.pooler, MeanPooler | LastTwoPooler | FirstLastPooler)
 
 
@@ -215,7 +215,7 @@ fewer more, as the spread of a correlation has it: one over the root of their nu
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """How the vectors of some texts lie in space.
+    """Figures of the geometry of the vectors of some texts.
 
     Args:
         texts: Different texts that were measured.
@@ -236,7 +236,7 @@ class Diagnosis:
             is, or for a pooler that takes no mean. See ``frequency_bias``.
         guide_agreement: Share of the texts whose nearest other one is the same by a guide, 0 to 1; None without a
             guide. See ``metrics.neighbour_overlap`` with k = 1, ``metrics.guide_agreement``.
-        warnings: What is off, in words; empty where nothing is.
+        warnings: A sentence for each problem; empty if there is none.
     """
 
     texts: int
@@ -268,7 +268,7 @@ def diagnose(
     seed: int = 42,
     guide: Callable[[Sequence[str]], Tensor] | None = None,
 ) -> Diagnosis:
-    """Measures how texts lie in a model's space.
+    """Measures the geometry of the vectors that a model gives texts.
 
     A text that occurs several times is measured once.
 
@@ -358,7 +358,7 @@ def _pair_figures(embed: CachedEncoder, pairs: Table, limit: int, seed: int) -> 
 
 
 def _verdicts(found: Diagnosis, of_pairs: _PairFigures | None, nearest: Tensor) -> list[str]:
-    """Returns what is off; of collapsed vectors nothing else, for all the rest follows from it."""
+    """Returns a sentence for each problem. A collapse hides all others, which follow from it."""
     most = min(found.texts, found.features)
     if collapsed := collapse(found.mean_cosine, found.effective_rank, most):
         return [collapsed]

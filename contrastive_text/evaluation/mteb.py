@@ -32,7 +32,7 @@ class MTEBModel:
 
     Args:
         model: The encoder.
-        name: What results are filed under, ``organisation/name`` as mteb wants it.
+        name: Name under which mteb stores results, of the form ``organisation/name``.
 
     Raises:
         ValueError: A name of another form.
@@ -103,7 +103,7 @@ class MTEBModel:
 
     @cached_property
     def mteb_model_meta(self) -> Any:  # Any: mteb.ModelMeta, of an optional library
-        """What mteb writes beside the results; made once, so take a new adapter for a model that trained on.
+        """Description of the model that mteb writes next to the results. It is built once per adapter.
 
         Raises:
             ImportError: mteb isn't installed; the message has the command that installs it.

@@ -19,15 +19,16 @@ _COLUMNS = ("model", "task", "part", "metric", "score", "size", "missing")
 
 @dataclass(frozen=True, slots=True)
 class TaskScore:
-    """What a model scores on a task.
+    """Score of a model on a task.
 
     Args:
-        task: Its name as the papers write it: ``STS12``, ``MR``.
+        task: Name of the task as in the papers: ``STS12``, ``MR``.
         metric: ``spearman``, ``accuracy``, ...
-        score: Times 100; NaN where there is none.
-        size: Rows that the score is of.
-        parts: Further figures of the task, times 100: of its sub-sets, or of another metric or split.
-        missing: Empty, or why there is no score and what to do: which files to put where, and where to get them.
+        score: The score times 100; NaN without data.
+        size: Number of scored rows.
+        parts: Further figures of the task, times 100: scores of sub-sets, or another metric or split.
+        missing: The reason why there is no score and the remedy: the missing files and their source. Empty if
+            there is a score.
 
     Example:
         >>> TaskScore("MR", "accuracy", 81.0).score
@@ -43,7 +44,7 @@ class TaskScore:
 
     @classmethod
     def absent(cls, task: str, metric: str, missing: str) -> TaskScore:
-        """Returns the row of a task that can't be scored."""
+        """Returns the score of a task without data."""
         return cls(task, metric, math.nan, missing=missing)
 
 
@@ -51,13 +52,13 @@ class TaskScore:
 class ScoreTable:
     """A row for each model, a column for each task, and their mean.
 
-    The mean is of all tasks or there is none: where a task of a row has no score its mean is ``n/a``, and the
-    notes under the table say which is missing and where to get it.
+    The mean covers all tasks or is absent: if a task of a row has no score, the mean is ``n/a``. The notes under
+    the table name the missing data and their source.
 
     Args:
-        title: What was measured and how: ``Spearman x 100, setting all``.
+        title: Metric and protocol: ``Spearman x 100, setting all``.
         rows: Name of a model -> its scores; all rows have the same tasks in the same order.
-        averaged: Tasks that the mean is over; None for all. Without any there is no column of means.
+        averaged: Tasks of the mean; None for all. If empty, the table has no column of means.
 
     Raises:
         ValueError: Rows of different tasks.
@@ -90,13 +91,13 @@ class ScoreTable:
         return [score.task for score in next(iter(self.rows.values()), [])]
 
     def average(self, name: str) -> float:
-        """Returns the mean of a model's scores; NaN where one is missing."""
+        """Returns the mean of a model's scores; NaN if a score is missing."""
         wanted = self.tasks if self.averaged is None else self.averaged
         scores = {score.task: score.score for score in self.rows[name]}
         return sum(scores.get(task, math.nan) for task in wanted) / len(wanted) if wanted else math.nan
 
     def notes(self) -> list[str]:
-        """Returns a line for each task without a score: what is missing and where to get it."""
+        """Returns a line for each task without a score: the missing data and their source."""
         said = [
             f"{score.task}: {score.missing}" for scores in self.rows.values() for score in scores if score.missing
         ]
@@ -212,7 +213,7 @@ FORMATS: Mapping[str, Callable[[ScoreTable], str]] = {
     "csv": ScoreTable.csv,
     "json": ScoreTable.json,
 }
-"""Name of a format -> what writes a table in it."""
+"""Name of a format -> the method that renders a table."""
 
 
 def written_together(suites: Mapping[str, ScoreTable], form: str) -> str:

@@ -227,7 +227,7 @@ NO_IMAGES = (
     "its files of image features, which are pickles and could run code, are not read; measure it by SentEval and "
     "give Python declutr_scores(given=[image_retrieval(...)]), or take the means without COCO"
 )
-"""What is said where COCO is missing."""
+"""Reason why COCO is missing, and the remedy."""
 WITHOUT_SNLI = tuple(task for task in DOWNSTREAM_TASKS if task != "SNLI")
 """The 17 of DeCLUTR's final tables: the models it is compared with were trained on SNLI."""
 _ALL = (*DOWNSTREAM_TASKS, *PROBING_TASKS)
@@ -246,7 +246,7 @@ MEANS: Mapping[str, Sequence[str]] = {
     "All 28": _ALL,
     "All 27 without COCO": _without_coco(_ALL),
 }
-"""Name of a mean -> the tasks in it. The paper's have COCO in them, those without it need no images."""
+"""Name of a mean -> its tasks. The means of the paper include COCO; the others need no images."""
 
 
 def declutr_scores(

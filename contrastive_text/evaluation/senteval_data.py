@@ -16,7 +16,7 @@ from contrastive_text.data.files.parsing import parse
 
 ALL, TRAIN, DEV, TEST = "all", "train", "dev", "test"
 FULL_STOP = "."
-"""Stands in for an empty text, as in SentEval's and DeCLUTR's code."""
+"""Replaces an empty text, as in SentEval's and DeCLUTR's code."""
 WHERE_TO_GET = (
     "fetch SentEval's data with its get_transfer_data.bash (https://github.com/facebookresearch/SentEval)"
 )
@@ -73,7 +73,7 @@ class LabelledTexts:
 
 @contextmanager
 def naming(task: str) -> Iterator[None]:
-    """Puts the name of a task before an error."""
+    """Adds the name of a task to the front of an error."""
     try:
         yield
     except InvalidValueError as error:

@@ -29,7 +29,7 @@ Embed: TypeAlias = Callable[[Sequence[str]], Tensor]
 """From N texts to their vectors, (N, D): a ``CachedEncoder``, or what else knows them."""
 
 SETTINGS = ("all", "mean", "wmean")
-"""How the sub-sets of a year become one score: see ``aggregate``."""
+"""Ways to combine the sub-sets of a year into one score; see ``aggregate``."""
 
 
 def pair_vectors(embed: Embed, pairs: STSPairs) -> tuple[Tensor, Tensor]:
@@ -104,7 +104,7 @@ def aggregate(
 
 
 def check_setting(setting: str, tasks: Iterable[STSPairs]) -> None:
-    """Checks that a setting is one, and that sub-sets are known where it asks for them (ValueError)."""
+    """Checks the name of a setting, and that the pairs name the sub-sets that it reads (ValueError)."""
     one_of("setting", setting, SETTINGS, "the papers mostly have all")
     for pairs in tasks:
         if setting != "all" and "" in pairs.subsets:
@@ -163,7 +163,7 @@ def _task_score(embed: Embed, task: str, pairs: STSPairs, setting: str, correlat
 
 @contextmanager
 def warnings_named(task: str) -> Iterator[None]:
-    """Puts the name of the task before a warning; of several, such as each sub-set's of collapse, the first."""
+    """Adds the name of the task to the front of a warning. Shows the first of several, as of each sub-set."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         yield

@@ -23,7 +23,7 @@ _SUFFIXES = [f"{suffix}{packed}" for suffix in (".tsv", ".csv", ".jsonl") for pa
 _HUB_COLUMNS = {"anchor": "sentence1", "positive": "sentence2", "target": "score"}
 _TABLES = ("", "sts")
 _SENTEVAL = ("", "downstream", "data/downstream")
-"""Where in a folder plain tables lie, and where SentEval's folders."""
+"""Sub-folders that may contain plain tables, and those that may contain SentEval's folders."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,14 +35,14 @@ _BLOCK = 16
 
 
 class Edit(NamedTuple):
-    """How much one view changes.
+    """Edit rate of a view.
 
     Args:
-        place: Where it stands, such as ``views.anchor[0]``.
+        place: Place of the view in the configuration, such as ``views.anchor[0]``.
         view: The view.
-        rate: Share of the tokens, positions or entries of the embedding output that it changes; None where
-            only training can tell.
-        unit: What the rate counts.
+        rate: Share of the tokens, positions or entries of the embedding output that it changes; None if it is
+            known in training only.
+        unit: Unit of the rate: tokens, positions or entries.
     """
 
     place: str
@@ -52,7 +52,7 @@ class Edit(NamedTuple):
 
     @property
     def said(self) -> str:
-        """The rate in words.
+        """The rate as text.
 
         Example:
             >>> Edit("views.anchor[0]", View(), 0.15, "tokens").said
@@ -72,8 +72,8 @@ class Piece(NamedTuple):
     """A piece of an altered text.
 
     Args:
-        kind: Whether it was there before and is, was and is gone, or is new.
-        text: Its words.
+        kind: ``kept``, ``gone`` (only in the original text) or ``new`` (only in the altered text).
+        text: Words of the piece.
     """
 
     kind: Kind
@@ -95,7 +95,7 @@ def pieces(before: Sequence[int], after: Sequence[int], tokenizer: PreTrainedTok
 
 
 class AlteredRows(NamedTuple):
-    """What the views of a data set do to its first rows.
+    """First rows of a data set with and without its views.
 
     Args:
         rates: Place of a view, the view, and how much it changes, in words; then what two views of a text have in

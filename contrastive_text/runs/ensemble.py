@@ -1,4 +1,4 @@
-"""The best model of each task together: every task is routed to the model that scored best on it."""
+"""Ensemble of the best model of each task: every task is routed to the model with its best score."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _ANEW = "build the ensemble anew"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The model of a task, and why it is.
+    """The model that was chosen for a task, and its score.
 
     Args:
         member: File of its checkpoint in the ensemble's folder.
         metric: ``accuracy``, ``pearson``, ...
         score: Times 100, on the validation files, by the weights of this very checkpoint.
-        validation: The files.
-        rows: Digest of their rows; None where the checkpoint doesn't say.
+        validation: The validation files.
+        rows: Digest of the validated rows; None if the checkpoint doesn't have it.
         source: The checkpoint that was copied.
     """
 
@@ -105,7 +105,7 @@ def build_ensemble(folder: str | Path, runs: Sequence[str | Path]) -> dict[str, 
 
 
 def _scored(checkpoint: Checkpoint) -> dict[str, Choice]:
-    """Returns what a checkpoint scored on its tasks, each as a choice without a file."""
+    """Returns the scores of a checkpoint on its tasks, each as a choice without a file."""
     choices = {}
     for task, said in checkpoint.tasks.items():
         if (found := _score_of(checkpoint, task)) is not None:
@@ -146,7 +146,7 @@ def _check_comparable(task: str, one: Choice, other: Choice) -> None:
 
 
 def is_ensemble(folder: str | Path) -> bool:
-    """Whether a folder is a saved ensemble."""
+    """Returns whether a folder is a saved ensemble."""
     return Path(folder, _LIST).is_file()
 
 
@@ -187,7 +187,7 @@ def _choice(said: Record) -> Choice:
 
 
 class TaskEnsemble:
-    """Models of several tasks, of which each task has one.
+    """Models of several tasks, one model for each task.
 
     Args:
         members: File of a checkpoint -> its module.
@@ -243,13 +243,13 @@ class TaskEnsemble:
         return self.members[self.choices[task].member]
 
     def target(self, task: str) -> Target:
-        """Returns what a task's predictions stand for."""
+        """Returns the classes or the scale of a task's predictions."""
         target = predicting(self.route(task).by_task.objectives(task)).target
         assert target is not None
         return target
 
     def scores(self, task: str, rows: Sequence[Row], batch_size: int = 128) -> Tensor:
-        """Returns what the task's model predicts: scores of classes (N, classes), or 0 .. 1 (N,), on the CPU.
+        """Returns the predictions of a task: scores of classes (N, classes), or values 0 .. 1 (N,), on the CPU.
 
         Args:
             task: Its name.

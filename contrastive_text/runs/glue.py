@@ -52,7 +52,7 @@ class GlueTask:
 
     @property
     def pairs(self) -> bool:
-        """Whether it is of two texts."""
+        """Returns whether a row has two texts."""
         return "positive" in self.columns
 
     @property

@@ -13,7 +13,7 @@ from contrastive_text.core.libraries import require
 _COLOURS = "viridis"
 _SETTINGS = {"svg.hashsalt": "contrastive-text", "svg.fonttype": "path", "font.family": "DejaVu Sans"}
 _METADATA: dict[str, dict[str, None]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
-"""What would change the bytes of one figure from day to day."""
+"""Metadata that would change the bytes of a figure from day to day."""
 _DARK = 0.55
 """Place on viridis below which white text has the greater contrast (WCAG 2.1)."""
 _LINE = 44

@@ -72,7 +72,9 @@ def read_validations(folder: Path) -> list[dict[str, float]]:
     """
     file = folder / "metrics.csv"
     if not file.is_file():
-        raise InvalidValueError(f"sweep: expected metrics.csv in {folder}, got none; delete it to run it again")
+        raise InvalidValueError(
+            f"sweep: expected metrics.csv in {folder}, found none; delete the folder to run it again"
+        )
     by_step: dict[int, dict[str, float]] = {}
     with file.open(encoding="utf-8", newline="") as lines:
         for row in csv.DictReader(lines):
@@ -139,7 +141,7 @@ class SeedDifference(NamedTuple):
 
     @property
     def exceeds_noise(self) -> bool:
-        """Whether the interval is on one side of 0."""
+        """Returns whether the interval excludes 0."""
         return abs(self.mean) > self.margin
 
 
@@ -207,7 +209,7 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What the cells of a sweep scored in one figure.
+    """Scores of the cells of a sweep in one figure.
 
     Args:
         report: The figure.
@@ -250,7 +252,7 @@ Take = Literal["best", "last"]
 
 @dataclass(frozen=True, slots=True)
 class SweepTable:
-    """What the runs of a sweep scored.
+    """Scores of the runs of a sweep, and their tables.
 
     Args:
         axes: Names of what varies.

@@ -102,7 +102,7 @@ def test_a_damaged_file_is_told_of_and_made_anew(
     before = CachedEncoder(model(bert), cache)(tiny.TEXTS)
     (file,) = cache.rglob("*.safetensors")
     damage(file)
-    with pytest.warns(UserWarning, match="safetensors: damaged .*; deleted, and its texts are encoded anew"):
+    with pytest.warns(UserWarning, match="safetensors: damaged .*; deleted, and its texts are encoded again"):
         embed = CachedEncoder(model(bert), cache)
     assert torch.equal(embed(tiny.TEXTS), before)
     assert embed.encoded == len(tiny.TEXTS)

@@ -28,7 +28,7 @@ NEIGHBORS = 3
 _ROUNDS = 50
 _WORDS = 3
 _APART = math.log(2.5)
-"""How many times as often a group must have a word that names it, as a logarithm."""
+"""Logarithm of the ratio by which a word must be more frequent in a group that it names."""
 
 
 class TextMap(NamedTuple):
