@@ -6,7 +6,7 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,30 +30,47 @@ class GlueTask:
     """A task of GLUE (Wang et al. 2019, https://arxiv.org/abs/1804.07461, table 1).
 
     Args:
-        name: As papers write it, and the name of its folder.
-        config: Its name on the hub, in ``nyu-mll/glue``, and of its data set in a run.
-        columns: Library column -> column of GLUE's own files; CoLA's, which have no header, are named here.
-        hub_columns: Library column -> column on the hub.
-        labels: Label of GLUE's own files -> class, in the order of the outputs, the second that of F1; none for
-            scores from 0 to 5.
+        name: Name of the task in papers, and of its folder.
+        texts: Columns of the texts in GLUE's own files.
+        classes: Classes in the order of the outputs; F1 is of the second one. Empty for scores from 0 to 5.
+        numbered: Whether GLUE's own files have the numbers of the classes from 0, instead of their names.
+        label: Column of the label in GLUE's own files.
+        hub_texts: Columns of the texts on the hub; empty if they have the same names.
         metrics: Names of the figures whose mean is the task's score.
         dev: Names of the development files.
-        header: The header of GLUE's own files where they have none.
+        header: Header of GLUE's own files if the files have none.
     """
 
     name: str
-    config: str
-    columns: Mapping[str, str]
-    hub_columns: Mapping[str, str]
-    labels: Mapping[str, str] = field(default_factory=dict)
+    texts: tuple[str, ...]
+    classes: tuple[str, ...] = ()
+    numbered: bool = True
+    label: str = "label"
+    hub_texts: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ("accuracy",)
     dev: tuple[str, ...] = ("dev",)
     header: tuple[str, ...] = ()
 
     @property
+    def config(self) -> str:
+        """Name of the task on the hub, in ``nyu-mll/glue``, and of its data set in a run.
+
+        Example:
+            >>> GLUE["SST-2"].config
+            'sst2'
+        """
+        return self.name.lower().replace("-", "")
+
+    def columns(self, hub: bool) -> dict[str, str]:
+        """Returns for each library column the column of GLUE's own files, or of the copy on the hub."""
+        texts = (self.hub_texts if hub else ()) or self.texts
+        roles = ("anchor", "positive") if self.pairs else ("text",)
+        return {**dict(zip(roles, texts, strict=True)), "target": "label" if hub else self.label}
+
+    @property
     def pairs(self) -> bool:
         """Returns whether a row has two texts."""
-        return "positive" in self.columns
+        return len(self.texts) > 1
 
     @property
     def select(self) -> str:
@@ -69,11 +86,11 @@ class GlueTask:
         Args:
             files: ``train`` and the names of ``dev`` -> path of a file as ``write_task`` leaves it.
         """
-        outputs = len(self.labels) or 1
+        outputs = len(self.classes) or 1
         head = {"class_path": "FineTuningHead", "init_args": {"out_features": outputs}}
-        classes = {"classes": list(self.labels.values())} if self.labels else {"low": 0.0, "high": 5.0}
+        classes = {"classes": list(self.classes)} if self.classes else {"low": 0.0, "high": 5.0}
         objective = {
-            "class_path": "TextClassification" if self.labels else "TextRegression",
+            "class_path": "TextClassification" if self.classes else "TextRegression",
             "init_args": {"task": self.config, "head": head, **classes},
         }
         task = {
@@ -87,71 +104,45 @@ class GlueTask:
         ]
 
 
-_NLI = {name: name for name in ("entailment", "not_entailment")}
-_PAIR = {"anchor": "sentence1", "positive": "sentence2"}
-
-
-def _two(second: str, *, labels: tuple[str, str] = ("0", "1"), first: str | None = None) -> dict[str, str]:
-    return dict(zip(labels, (first or f"not_{second}", second), strict=True))
-
-
+_PAIR = ("sentence1", "sentence2")
+_NLI = ("entailment", "not_entailment")
 _TASKS = (
     GlueTask(
         "MNLI",
-        "mnli",
-        {**_PAIR, "target": "gold_label"},
-        {"anchor": "premise", "positive": "hypothesis", "target": "label"},
-        {name: name for name in ("entailment", "neutral", "contradiction")},
+        _PAIR,
+        ("entailment", "neutral", "contradiction"),
+        numbered=False,
+        label="gold_label",
+        hub_texts=("premise", "hypothesis"),
         dev=("dev_matched", "dev_mismatched"),
     ),
-    GlueTask(
-        "QNLI",
-        "qnli",
-        {"anchor": "question", "positive": "sentence", "target": "label"},
-        {"anchor": "question", "positive": "sentence", "target": "label"},
-        _NLI,
-    ),
+    GlueTask("QNLI", ("question", "sentence"), _NLI, numbered=False),
     GlueTask(
         "QQP",
-        "qqp",
-        {"anchor": "question1", "positive": "question2", "target": "is_duplicate"},
-        {"anchor": "question1", "positive": "question2", "target": "label"},
-        _two("duplicate"),
-        ("accuracy", "f1"),
+        ("question1", "question2"),
+        ("not_duplicate", "duplicate"),
+        label="is_duplicate",
+        metrics=("accuracy", "f1"),
     ),
-    GlueTask("RTE", "rte", {**_PAIR, "target": "label"}, {**_PAIR, "target": "label"}, _NLI),
-    GlueTask(
-        "SST-2",
-        "sst2",
-        {"text": "sentence", "target": "label"},
-        {"text": "sentence", "target": "label"},
-        _two("positive", first="negative"),
-    ),
+    GlueTask("RTE", _PAIR, _NLI, numbered=False),
+    GlueTask("SST-2", ("sentence",), ("negative", "positive")),
     GlueTask(
         "MRPC",
-        "mrpc",
-        {"anchor": "#1 String", "positive": "#2 String", "target": "Quality"},
-        {**_PAIR, "target": "label"},
-        _two("equivalent"),
-        ("accuracy", "f1"),
+        ("#1 String", "#2 String"),
+        ("not_equivalent", "equivalent"),
+        label="Quality",
+        hub_texts=_PAIR,
+        metrics=("accuracy", "f1"),
     ),
     GlueTask(
         "CoLA",
-        "cola",
-        {"text": "sentence", "target": "label"},
-        {"text": "sentence", "target": "label"},
-        _two("acceptable", first="unacceptable"),
-        ("matthews",),
+        ("sentence",),
+        ("unacceptable", "acceptable"),
+        metrics=("matthews",),
         header=("source", "label", "mark", "sentence"),
     ),
-    GlueTask(
-        "STS-B",
-        "stsb",
-        {**_PAIR, "target": "score"},
-        {**_PAIR, "target": "label"},
-        metrics=("pearson", "spearman"),
-    ),
-    GlueTask("WNLI", "wnli", {**_PAIR, "target": "label"}, {**_PAIR, "target": "label"}, _two("entailment")),
+    GlueTask("STS-B", _PAIR, label="score", metrics=("pearson", "spearman")),
+    GlueTask("WNLI", _PAIR, ("not_entailment", "entailment")),
 )
 GLUE: Mapping[str, GlueTask] = {task.name: task for task in _TASKS}
 """Name -> task, in the order of RoBERTa's and CLEAR's tables."""
@@ -236,7 +227,7 @@ def _read(
     """Returns where a file is, and its rows by library column, each with its line."""
     if data == HUB:
         split = name.replace("dev", "validation")
-        where, columns = f"{_REPOSITORY}:{task.config}:{split}", task.hub_columns
+        where = f"{_REPOSITORY}:{task.config}:{split}"
         content = hub_content(where)
         header = content.header
         whole = range(len(header))
@@ -244,10 +235,11 @@ def _read(
         records: Iterator[tuple[int, list[object]]] = ((line, [row[i] for i in whole]) for line, row in found)
     else:
         path = Path(data, task.name, f"{name}.tsv")
-        where, columns = str(path), task.columns
+        where = str(path)
         lines = (line.removesuffix("\n").removesuffix("\r").split("\t") for line in decoded_lines(path, USUAL))
         header = list(task.header) or next(lines, [])
         records = ((line, [*cells]) for line, cells in enumerate(lines, start=1 if task.header else 2))
+    columns = task.columns(hub=data == HUB)
     if lacking := [column for column in columns.values() if column not in header]:
         raise InvalidValueError(
             f"{where}: expected the column {lacking[0]} of GLUE's {task.name}, got {', '.join(header[:12])}; "
@@ -269,12 +261,13 @@ def _understood(
     task: GlueTask, where: str, rows: Iterator[tuple[int, dict[str, object]]], left_out: Counter[str]
 ) -> Iterator[dict[str, object]]:
     """Yields rows with the names of their classes, or their scores."""
-    known = {**task.labels, **{name: name for name in task.labels.values()}}
+    numbers = {str(number): name for number, name in enumerate(task.classes)} if task.numbered else {}
+    known = {**numbers, **{name: name for name in task.classes}}
     for line, row in rows:
         label = str(row["target"]).strip()
         if label in UNLABELLED or not label:
             left_out["rows without a label"] += 1
-        elif not task.labels and 0 <= number_of(label) <= 5:
+        elif not task.classes and 0 <= number_of(label) <= 5:
             yield {**row, "target": number_of(label)}
         elif label in known:
             yield {**row, "target": known[label]}
