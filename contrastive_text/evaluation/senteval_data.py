@@ -176,7 +176,8 @@ def probing_data(task: str, folder: str | Path) -> LabelledTexts | str:
         return LabelledTexts.of(task, str(path), parts)
 
 
-_SUFFIXES = [f"{suffix}{packed}" for suffix in (".tsv", ".csv", ".jsonl") for packed in ("", ".gz")]
+SUFFIXES = [f"{suffix}{packed}" for suffix in (".tsv", ".csv", ".jsonl") for packed in ("", ".gz")]
+"""Ends of the names of plain tables."""
 
 
 class _Layout(NamedTuple):
@@ -299,7 +300,7 @@ _THREE = (TRAIN, DEV, TEST)
 
 def _tables(*columns: str, **names: str) -> _Layout:
     """Returns the layout of a plain table for each part; the columns are those of label and texts."""
-    files = {part: [[f"{name}{suffix}" for suffix in _SUFFIXES]] for part, name in names.items()}
+    files = {part: [[f"{name}{suffix}" for suffix in SUFFIXES]] for part, name in names.items()}
     return _Layout(files, partial(_table, columns=columns))
 
 

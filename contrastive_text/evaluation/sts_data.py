@@ -12,18 +12,15 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.text_files import read_text
 from contrastive_text.core.targets import Scores
 from contrastive_text.data import Table, read_rows
 from contrastive_text.data.files.formats import FileForm, counted, listed, reading_error
 from contrastive_text.data.files.frames import PREFIX
+from contrastive_text.evaluation.senteval_data import SUFFIXES, find, naming, only
 
-_SUFFIXES = [f"{suffix}{packed}" for suffix in (".tsv", ".csv", ".jsonl") for packed in ("", ".gz")]
 _HUB_COLUMNS = {"anchor": "sentence1", "positive": "sentence2", "target": "score"}
-_TABLES = ("", "sts")
-_SENTEVAL = ("", "downstream", "data/downstream")
-"""Sub-folders that may contain plain tables, and those that may contain SentEval's folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +133,13 @@ def find_sts(folder: str | Path) -> dict[str, STSPairs | str]:
 def find_pairs(task: str, folder: str | Path, split: str = "test", scored: bool = True) -> STSPairs | str:
     """Returns the pairs of a split of a task, or what is missing and where to get it.
 
-    They are looked for as
+    Searches the folder, its sub-folders, and the sub-folders of its ``data`` for
 
-    - a plain table, ``sts12.test.tsv`` to ``sts16.test.tsv``, ``stsb.test.tsv`` or ``sick.test.tsv``, in the
-      folder or in ``sts`` in it, with any suffix that ``data.read_pairs`` reads; those of the years have a column
-      ``subset``;
-    - then in SentEval's own layout (``STS/STS12-en-test/STS.input.MSRpar.txt``, ``STS/STSBenchmark``, ``SICK``),
-      where the folder is ``data/downstream``, ``data`` or what holds ``data``.
+    - a plain table, ``sts12.test.tsv`` to ``sts16.test.tsv``, ``stsb.test.tsv`` or ``sick.test.tsv``, with any
+      suffix that ``data.read_pairs`` reads; tables of the years have a column ``subset``;
+    - then for SentEval's own files (``STS/STS12-en-test/STS.input.MSRpar.txt``, ``STS/STSBenchmark``, ``SICK``).
 
-    Pairs with an empty gold score are left out and counted.
+    Pairs with an empty gold score are skipped and counted.
 
     Args:
         task: One of ``STS_TASKS``.
@@ -162,26 +157,19 @@ def find_pairs(task: str, folder: str | Path, split: str = "test", scored: bool 
     name, _, place = str(folder).partition(":")
     if name == "hub":
         return _on_hub(task, f"{place or 'mteb'}/{data.hub}", split, scored)
-    root = Path(folder)
-    if not root.is_dir():
-        raise MissingFileError(f"{root}: expected a folder of data sets, found none; check its name")
-    names = [f"{data.table}.{split}{suffix}" for suffix in _SUFFIXES]
-    tables = [path for place in _TABLES for name in names if (path := root / place / name).is_file()]
-    if len(tables) > 1:
-        raise reading_error(str(tables[0]), f"one table of {task}", f"{tables[1]} too", "take one of them away")
-    if tables:
-        return _read_table(task, str(tables[0]), split, scored)
-    theirs = next((path for place in _SENTEVAL if (path := root / place / data.folder).is_dir()), None)
-    if theirs is None:
-        looked = f"{names[0]} (.csv, .jsonl, .gz) or SentEval's {data.folder} in {root}"
-    else:
-        scores = [theirs / name for name in data.files[split]]
-        gone = [str(path) for path in (*scores, *map(_texts_of, scores)) if not path.is_file()]
-        if not gone:
-            return _read_senteval(task, scores, split, scored)
-        looked = listed(gone)
+    tables = [f"{data.table}.{split}{suffix}" for suffix in SUFFIXES]
+    with naming(task):
+        if (table := only([path for name in tables for path in find(folder, name)])) is not None:
+            return _read_table(task, str(table), split, scored)
+        scores = [f"{data.folder}/{name}" for name in data.files[split]]
+        files = {name: only(find(folder, name)) for name in (*scores, *map(_texts_of, scores))}
+    gone = [name for name, path in files.items() if path is None]
+    if not gone:
+        return _read_senteval(task, [str(files[name]) for name in scores], split, scored)
+    lacking = data.folder if data.is_year and len(gone) == len(files) else listed(gone)
     return (
-        f"expected {looked}, found none; fetch it with SentEval's data/downstream/get_transfer_data.bash "
+        f"expected {tables[0]} (.csv, .jsonl, .gz) or SentEval's {lacking} in {folder} or a folder in it, found "
+        "none; fetch it with SentEval's data/downstream/get_transfer_data.bash "
         f"(https://github.com/facebookresearch/SentEval), or give hub for the folder, to read mteb/{data.hub}"
     )
 
@@ -219,13 +207,13 @@ def _read_table(
     )
 
 
-def _read_senteval(task: str, files: Sequence[Path], split: str, scored: bool) -> STSPairs:
+def _read_senteval(task: str, files: Sequence[str], split: str, scored: bool) -> STSPairs:
     """Reads SentEval's files; a text is its tokens joined by blanks, as SimCSE's copy of SentEval gives them."""
     data = _DATA_SETS[task]
     first, second, gold, subsets = [], [], [], []
     empty = 0
     for path in files:
-        subset = re.sub(r"^STS\.gs\.(surprise\.)?|\.txt$", "", path.name) if data.is_year else task
+        subset = re.sub(r"^STS\.gs\.(surprise\.)?|\.txt$", "", Path(path).name) if data.is_year else task
         for where, cells in list(_rows(path))[data.header :]:
             if len(cells) <= max(data.columns):
                 raise reading_error(where, "two texts and a score", "fewer columns", "fetch the file again")
@@ -241,7 +229,7 @@ def _read_senteval(task: str, files: Sequence[Path], split: str, scored: bool) -
             second.append(texts[1])
             gold.append(number)
             subsets.append(subset)
-    source = str(files[0].parent)
+    source = str(Path(files[0]).parent)
     if not gold:
         raise reading_error(source, "pairs with a gold score", "none", "fetch the files again")
     left_out = f"; {counted(empty, 'row')} without a gold label left out" if empty else ""
@@ -255,23 +243,23 @@ def _read_senteval(task: str, files: Sequence[Path], split: str, scored: bool) -
     )
 
 
-def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yields for each line its place and cells; for a year's scores the texts of the other file after them."""
+def _rows(path: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields the place and the cells of each line; for scores of a year with the texts of the other file."""
     lines, others = _lines(path), _lines(_texts_of(path))
     if len(lines) != len(others):
         got = f"{len(lines):,} scores and {len(others):,} pairs"
-        raise reading_error(str(path), f"a score for each line of {_texts_of(path)}", got, "fetch both again")
+        raise reading_error(path, f"a score for each line of {_texts_of(path)}", got, "fetch both again")
     for number, (line, other) in enumerate(zip(lines, others, strict=True), start=1):
         yield f"{path}:{number}", [line, *other.split("\t")] if path != _texts_of(path) else line.split("\t")
 
 
-def _texts_of(path: Path) -> Path:
-    """Returns the file with the texts of a year's scores; any other file has both."""
-    return path.with_name(path.name.replace("STS.gs.", "STS.input."))
+def _texts_of(path: str) -> str:
+    """Returns the file with the texts of a year's scores; any other file has scores and texts."""
+    return path.replace("STS.gs.", "STS.input.")
 
 
-def _lines(path: Path) -> list[str]:
-    return read_text(path).removesuffix("\n").split("\n")
+def _lines(path: str) -> list[str]:
+    return read_text(Path(path)).removesuffix("\n").split("\n")
 
 
 def _unpublished(task: str, split: str, pairs: int) -> str:
