@@ -45,7 +45,7 @@ class Choice:
         metric: ``accuracy``, ``pearson``, ...
         score: Times 100, on the validation files, by the weights of this very checkpoint.
         validation: The validation files.
-        rows: Digest of the validated rows; None if the checkpoint doesn't have it.
+        rows: Identity of the validated rows; None if the checkpoint doesn't have it.
         source: The checkpoint that was copied.
     """
 
@@ -53,7 +53,7 @@ class Choice:
     metric: str
     score: float
     validation: tuple[str, ...]
-    rows: str | None
+    rows: int | None
     source: str
 
 
@@ -181,7 +181,7 @@ def _choice(said: Record) -> Choice:
         metric=said.text("metric"),
         score=said.number("score"),
         validation=tuple(said.texts("validation")),
-        rows=said.text("rows", default=None),
+        rows=said.integer("rows", default=None),
         source=said.text("source"),
     )
 

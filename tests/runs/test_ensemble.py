@@ -193,7 +193,7 @@ def test_runs_whose_scores_cannot_be_compared_are_refused(runs: dict[str, Path],
     saved = torch.load(checkpoint(runs["sst"]), weights_only=True)
     state = next(state for name, state in saved["callbacks"].items() if name.startswith("BestCheckpoint"))
     torch.save(saved, tmp_path / "same.ckpt")
-    state["validated"]["sst"] = "0" * 32  # other rows, in a file of the same name
+    state["validated"]["sst"] += 1  # other rows, in a file of the same name
     torch.save(saved, tmp_path / "other.ckpt")
     assert build_ensemble(tmp_path / "fine", [runs["both"], tmp_path / "same.ckpt"])
     with pytest.raises(ValueError, match=r"expected sst to be scored as in .*sst\.tsv\), got accuracy on"):

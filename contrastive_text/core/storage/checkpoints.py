@@ -94,7 +94,7 @@ class BestSoFar:
         score: Its best value up to this checkpoint; None likewise.
         path: Where the checkpoint with that value was written; empty if none was.
         figures: ``val/NAME`` -> score of these very weights; empty if they were not validated.
-        validated: Task or file -> digest of its validation rows.
+        validated: Task or file -> identity of its validation rows.
         run: The folder of the run that wrote it, as the system resolves it; empty if unknown.
         start: ``val/NAME`` -> score of the weights before the first step; empty if they were not validated.
         mode: ``max`` if a high score is good, ``min`` if a low one is.
@@ -104,7 +104,7 @@ class BestSoFar:
     score: float | None = None
     path: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
-    validated: Mapping[str, str] = field(default_factory=dict)
+    validated: Mapping[str, int] = field(default_factory=dict)
     run: str = ""
     start: Mapping[str, float] = field(default_factory=dict)
     mode: str = "max"
@@ -301,7 +301,7 @@ def _best_so_far(callbacks: Record, step: int) -> BestSoFar:
         path=state.text("best_model_path", ""),
         # A score may be NaN: an undefined correlation.
         figures={name: float(str(figure)) for name, figure in figures.items()},
-        validated={name: validated.text(name) for name in validated},
+        validated={name: validated.integer(name) for name in validated},
         run=state.text("run", ""),
         start={name: float(str(figure)) for name, figure in state.record("start", {}).values.items()},
         mode=state.text("mode", "max"),
