@@ -11,8 +11,6 @@ import tiny
 import torch
 from transformers import BertConfig, BertForSequenceClassification, BertModel
 
-from contrastive_text.core.batch import Encoded, Hidden
-from contrastive_text.core.types import Slot
 from contrastive_text.data import learn_vocabulary
 from contrastive_text.heads import (
     FineTuningHead,
@@ -24,11 +22,9 @@ from contrastive_text.heads import (
     linear_exactly,
     share_layers,
 )
-from contrastive_text.objectives import Contrastive, TextClassification
+from contrastive_text.objectives import TextClassification
 from contrastive_text.poolers import CLSPooler
 from contrastive_text.training.callbacks.run_summary import model_facts
-
-SLOTS = (Slot("anchor", 0), Slot("positive", 0))
 
 
 def built(head: Head, features: int) -> Head:
@@ -52,20 +48,6 @@ def test_s8_the_tanh_head_gives_the_published_example() -> None:
     out = head(torch.tensor([[1.0, 2.0]], dtype=torch.float64))
     # The bias passed through float32: 1e-8. The sheet's tolerance is 1e-6.
     assert out.tolist()[0] == pytest.approx([0.0996679946, 0.6640367703], abs=1e-6)
-
-
-def test_s8_a_train_only_head_changes_the_loss_and_not_the_vector_of_the_cls_token() -> None:
-    hidden = Hidden({-1: torch.randn(4, 3, 6)}, torch.ones(4, 3, dtype=torch.bool))
-    inference = CLSPooler()(hidden)
-    assert torch.equal(inference, hidden.layers[-1][:, 0])
-    encoded = Encoded(inference, SLOTS, text_ids=torch.arange(4))
-    with_head = Contrastive(head=TanhHead(train_only=True))
-    with_head.build(6)
-    assert with_head.head is not None
-    through = Encoded(with_head.head(inference), SLOTS, text_ids=torch.arange(4))
-    assert torch.equal(with_head(encoded).total, Contrastive()(through).total)
-    assert not torch.equal(with_head(encoded).total, Contrastive()(encoded).total)
-    assert torch.equal(encoded.embeddings, hidden.layers[-1][:, 0])
 
 
 def test_s10_the_tanh_head_starts_normal_with_deviation_a_fiftieth_and_without_bias() -> None:

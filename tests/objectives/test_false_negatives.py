@@ -16,7 +16,7 @@ from torch import Tensor
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Slot
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
-from contrastive_text.losses.comparison import Comparison, TooNear
+from contrastive_text.losses.comparison import TooNear
 from contrastive_text.losses.info_nce import Direction
 from contrastive_text.objectives import (
     Contrastive,
@@ -66,23 +66,6 @@ def of_sheet(methods: dict[str, Any], triples: bool) -> Encoded:
     )
 
 
-def removed(objective: Contrastive, rows: Encoded, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many candidates the guide takes from all rows, of those that they would meet without it."""
-    masked = Comparison.masked
-
-    def counted(block: Comparison) -> Tensor:
-        if "guide" in block.masks:
-            others = {name: rule for name, rule in block.masks.items() if name != "guide"}
-            found.append(int((masked(block) & ~masked(replace(block, masks=others))).sum()))
-        return masked(block)
-
-    found: list[int] = []
-    monkeypatch.setattr("contrastive_text.objectives.contrastive.health", lambda *_, **__: ({}, {}))
-    monkeypatch.setattr(Comparison, "masked", counted)
-    objective(rows)
-    return sum(found)
-
-
 VALUES: dict[str, tuple[bool, tuple[Direction, ...], dict[str, float]]] = {
     "gist_pairs_T0.1": (False, GIST, {}),
     "gist_triples_T0.1": (True, GIST, {}),
@@ -97,12 +80,6 @@ def test_value_of(key: str, methods: dict[str, Any]) -> None:
     triples, directions, margins = VALUES[key]
     found = value(gist(directions, **margins), of_sheet(methods, triples))
     assert found == pytest.approx(methods[key], abs=ROUNDING)
-
-
-@pytest.mark.parametrize("key", [f"{key}_removed" for key in VALUES])
-def test_number_of(key: str, methods: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    triples, directions, margins = VALUES[key.removesuffix("_removed")]
-    assert removed(gist(directions, **margins), of_sheet(methods, triples), monkeypatch) == methods[key]
 
 
 def test_a_text_is_never_its_own_negative(methods: dict[str, Any]) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import pytest
 import torch
-from queues import T, batch, fill, held, train
+from queues import T, batch, held, train
 
 from contrastive_text.heads import TanhHead
-from contrastive_text.losses import InfoNCE, SupCon
+from contrastive_text.losses import InfoNCE
 from contrastive_text.losses.comparison import Triples
-from contrastive_text.objectives import Contrastive, Duplicates, Pairs, Queue, SameClass, Siblings
+from contrastive_text.objectives import Contrastive, Duplicates, Pairs, Queue, Siblings
 
 # What enters, and when
 
@@ -79,21 +78,6 @@ def test_columns_are_kept_behind_the_head_and_in_float32() -> None:
 
 
 # State
-
-
-@pytest.mark.parametrize("filled", [0, 1, 3])
-def test_a_restored_queue_goes_on_as_before(filled: int) -> None:
-    steps = [batch(3, seed, classes=True) for seed in range(5)]
-    objective = Contrastive(SupCon(T), columns=[Duplicates(), SameClass(2), Queue(13)])
-    train(objective, steps[:filled])
-    file = io.BytesIO()
-    torch.save(objective.state_dict(), file)
-    file.seek(0)
-    again = Contrastive(SupCon(T), columns=[Duplicates(), SameClass(2), Queue(13)])
-    train(again, steps[2:4])  # what it held before is gone
-    again.load_state_dict(torch.load(file, weights_only=True))
-    assert fill(again) == [min(6 * filled, 13)]
-    assert train(again, steps[filled:]) == train(objective, steps[filled:])
 
 
 def test_a_shorter_queue_takes_the_latest_columns_over() -> None:

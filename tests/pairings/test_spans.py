@@ -415,25 +415,6 @@ def encoded(examples: int, positives: int, vectors: Tensor) -> Encoded:
     return Encoded(vectors, slots, text_ids=torch.arange(examples * len(slots)))
 
 
-def test_d12_the_mean_is_taken_before_normalisation(vectors: dict[str, Any]) -> None:
-    case = vectors["declutr_mean_positive"]
-    others = torch.tensor([[[0.0, 1.0]], [[0.0, 1.0]]], dtype=torch.float64)  # a second example, its text twice
-    anchor = torch.tensor([case["anchor"]], dtype=torch.float64)
-    positives = torch.tensor(case["positives"], dtype=torch.float64).unsqueeze(1)
-    rows = torch.cat([anchor, others[0], *(torch.cat([p, o]) for p, o in zip(positives, others, strict=True))])
-    loss = Contrastive(loss=NTXent(temperature=1.0))(encoded(2, positives=2, vectors=rows))
-    c = case["mean_then_normalise_cos"]
-    s = math.sqrt(1 - c**2)
-    # Cosines: the anchor (1, 0) with its positive c, with the other side 0; the positive with the other texts s.
-    terms = [
-        math.log(math.exp(c) + 2) - c,
-        math.log(math.exp(c) + 2 * math.exp(s)) - c,
-        2 * (math.log(math.e + 1 + math.exp(s)) - 1),
-    ]
-    # The cosine has ten digits.
-    assert float(loss.total) == pytest.approx(sum(terms), abs=1e-9)
-
-
 def test_d13_positives_stay_with_their_anchor_slot_by_slot(vectors: dict[str, Any]) -> None:
     case = vectors["declutr_positive_layout"]
     pairing = Spans(anchors=case["A"], positives=case["P"], strategy="subsuming")
