@@ -127,7 +127,7 @@ def _broken(labels: Sequence[str]) -> list[str]:
 
     Example:
         >>> _broken(["CropTokens+FeatureCutoff(rate=0.3)"])
-        ['CropTokens+\nFeatureCutoff(rate=0.3)']
+        ['CropTokens+\\nFeatureCutoff(rate=0.3)']
     """
     chains = [label.replace("+", "+\n").split("\n") for label in labels]
     return ["\n".join("\n".join(textwrap.wrap(view, _LINE)) for view in chain) for chain in chains]
