@@ -14,8 +14,6 @@ import tiny
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.embedding_run import EmbeddingRun
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import Shard
-from contrastive_text.inference.vector_index import VectorIndex
 
 pyarrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
 parquet = pytest.importorskip("pyarrow.parquet", reason="needs the extra parquet")
@@ -83,8 +81,3 @@ def test_twenty_thousand_rows_have_their_vectors_once_though_the_job_and_then_a_
     for name in ("out", "pipeline"):
         # Batches of other texts sum in another order: float32 with 16 terms.
         np.testing.assert_allclose(vectors_in(tmp_path / name), np.load(tmp_path / "v.npy"), atol=1e-6)
-    for number in (1, 2):
-        EmbeddingRun(model, texts, tmp_path / "parts.npy", shard=Shard(number, 2)).finish()
-    parts = VectorIndex.load(model, texts, tmp_path / "parts.npy")
-    assert [len(part) for part in parts.parts] == [COUNT // 2, COUNT // 2]
-    np.testing.assert_allclose(parts.vectors, np.load(tmp_path / "v.npy"), atol=1e-6)

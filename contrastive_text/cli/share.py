@@ -23,20 +23,20 @@ class Share:
 
 def share(options: Share) -> None:
     """Says what of a folder is uploaded, and uploads it, unless it is a dry run."""
-    from contrastive_text.inference.sharing import Parcel, check_name
+    from contrastive_text.inference.sharing import check_name, files_to_share
     from contrastive_text.inference.sharing import share as upload
 
     check_name(options.to)
-    parcel = Parcel.of(options.folder)
-    for name, size in parcel.files.items():
+    files, left = files_to_share(options.folder)
+    for name, size in files.items():
         say(f"{size:>15,} bytes  {name}")
-    said = f"{len(parcel.files)} files, {sum(parcel.files.values()):,} bytes"
-    if parcel.left:
-        few = ", ".join(parcel.left[:4]) + f" and {len(parcel.left) - 4} more" * (len(parcel.left) > 4)
+    said = f"{len(files)} files, {sum(files.values()):,} bytes"
+    if left:
+        few = ", ".join(left[:4]) + f" and {len(left) - 4} more" * (len(left) > 4)
         say(f"left out, for this library didn't write them: {few}")
     whom = "public" if options.public else "private"
     if options.dry_run:
         say(f"{said} would go to {options.to} ({whom}); nothing was uploaded")
         return
     say(f"{said} go to {options.to} ({whom})")
-    say(f"uploaded: {upload(parcel, options.to, options.public)}")
+    say(f"uploaded: {upload(options.folder, files, options.to, options.public)}")

@@ -9,14 +9,13 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from contrastive_text.core.errors import DiskError, InvalidValueError
@@ -155,12 +154,8 @@ class UnfinishedVectors:
         self._remove()
 
     def _remove(self) -> None:
-        for path in (
-            self._record_file,
-            self._data,
-            self._converted,
-            self._ranges,
-        ):  # without the record none counts
+        # Without the record no other file counts.
+        for path in (self._record_file, self._data, self._converted, self._ranges):
             path.unlink(missing_ok=True)
 
     @property
@@ -190,8 +185,13 @@ class UnfinishedVectors:
         digest = self._digest.copy()
         try:
             if self.done == 0:
-                _check_room(self.path.parent, self.count * width)
-                self._begin(header, len(header) + self.count * width)
+                size, free = self.count * width, shutil.disk_usage(self.path.parent).free
+                if free < size:
+                    raise OSError(errno.ENOSPC, f"{free / 1e9:.1f} GB free of {size / 1e9:.1f} GB")
+                self._data.unlink(missing_ok=True)  # a link of that name is not followed
+                with self._data.open("xb") as file:
+                    file.write(header)
+                    file.truncate(len(header) + size)
                 digest = hashlib.sha256(header)
             with self._data.open("rb+") as file:
                 file.seek(len(header) + self.done * width)
@@ -216,13 +216,6 @@ class UnfinishedVectors:
         self.done += len(rows)
         self._record, self._digest = record, digest
 
-    def _begin(self, header: bytes, size: int) -> None:
-        """Makes the file with its final size. A link of that name is not followed."""
-        self._data.unlink(missing_ok=True)
-        with self._data.open("xb") as file:
-            file.write(header)
-            file.truncate(size)
-
     def finish(self, ids: Array | None = None) -> tuple[int, ...]:
         """Gives the vectors their final name and format, with their record as ``OUT.json``.
 
@@ -230,7 +223,8 @@ class UnfinishedVectors:
         record take their places, and the vectors follow in one step: they are never next to a record of others.
 
         Args:
-            ids: Table of the text ids (``table_of``), stored next to the vectors; None for no table.
+            ids: Text ids in rising order, and the place of the vector of each, (2, N), stored next to the
+                vectors; None for no table.
 
         Returns:
             Shape of the vectors.
@@ -259,13 +253,6 @@ class UnfinishedVectors:
         ready.replace(self.path)
         self._remove()
         return shape
-
-
-def _check_room(folder: Path, size: int) -> None:
-    """Checks that the disk has space for all vectors."""
-    free = shutil.disk_usage(folder).free
-    if free < size:
-        raise DiskError(errno.ENOSPC, f"{free / 1e9:.1f} GB free of {size / 1e9:.1f} GB")
 
 
 def _header(count: int, rows: Array) -> bytes:
@@ -416,8 +403,12 @@ class EmbeddingRun:
                     f"{self.texts.path}: expected the texts that were there at the start, got others: the file "
                     "was changed while it was encoded; do it once more"
                 )
-            own = islice(self.texts, self._rows.start, self._rows.stop)
-            return self._vectors.finish(table_of(own) if self.with_ids else None)
+            table = None
+            if self.with_ids:  # texts with the same id share the vector of the first, as in a batch
+                own = islice(self.texts, self._rows.start, self._rows.stop)
+                ids = np.fromiter(map(text_id, own), np.int64)
+                table = np.stack(np.unique(ids, return_index=True)).astype(np.int64)
+            return self._vectors.finish(table)
 
     def _blocks(self, show_progress_bar: bool) -> Iterator[Array]:
         encoding = self.encoding
@@ -457,12 +448,3 @@ class _Rest:
         yield from islice(texts, self._rows.start, self._rows.stop)
         for _ in texts:
             pass
-
-
-def table_of(texts: Iterable[str]) -> npt.NDArray[np.int64]:
-    """Returns the ids of texts in rising order, and the place of the vector of each, (2, N).
-
-    Texts with the same id count as one text, as in a batch. They share the vector of the first.
-    """
-    ids = np.fromiter(map(text_id, texts), np.int64)
-    return np.stack(np.unique(ids, return_index=True)).astype(np.int64)

@@ -119,14 +119,15 @@ def read_transformer_settings(folder: Path) -> TransformerSettings:
     Raises:
         ValueError: A key with which sentence-transformers would give other vectors than this library.
     """
-    for path in map(folder.joinpath, _NAMES):
-        if path.exists() and (record := Record.read(path, TODO)).values:
-            return _settings(record)
-    return TransformerSettings()
-
-
-def _settings(record: Record) -> TransformerSettings:
-    _check_defaults(record)
+    records = (Record.read(path, TODO) for path in map(folder.joinpath, _NAMES) if path.exists())
+    record = next((each for each in records if each.values), None)
+    if record is None:
+        return TransformerSettings()
+    if (task := record.text("transformer_task", _TASK)) != _TASK:
+        raise record.refusal(repr(_TASK), task, "transformer_task", ELSEWHERE)
+    for key in ("query_expansion", "tokenizer_name_or_path"):
+        if key in record:
+            raise record.refusal("null", record.values[key], key, ELSEWHERE)
     _check_modalities(record)
     length = record.integer("max_seq_length", None, least=1)
     for key, known in _ARGUMENTS.items():
@@ -140,14 +141,6 @@ def _settings(record: Record) -> TransformerSettings:
         length, query, document = cut, None, None
     record.flag("do_lower_case", False)  # used by the tokenizer's loader
     return TransformerSettings(length, query, document)
-
-
-def _check_defaults(record: Record) -> None:
-    if (task := record.text("transformer_task", _TASK)) != _TASK:
-        raise record.refusal(repr(_TASK), task, "transformer_task", ELSEWHERE)
-    for key in ("query_expansion", "tokenizer_name_or_path"):
-        if key in record:
-            raise record.refusal("null", record.values[key], key, ELSEWHERE)
 
 
 def _check_modalities(record: Record) -> None:

@@ -28,6 +28,7 @@ _INPUT = "sentence_embedding"
 _TANH = "torch.nn.modules.activation.Tanh"
 """Default activation of a Dense layer."""
 _ACTIVATIONS = "torch.nn.modules.activation"
+_KINDS = {UnitLength: "Normalize", nn.Dropout: "Dropout", nn.LayerNorm: "LayerNorm"}
 
 
 def group_layers(layers: Iterable[nn.Module]) -> list[tuple[str, list[nn.Module]]]:
@@ -41,15 +42,14 @@ def group_layers(layers: Iterable[nn.Module]) -> list[tuple[str, list[nn.Module]
         # Dropout does nothing in use, so an activation after it belongs to the Dense layer before it.
         before, held = next((each for each in reversed(modules) if each[0] != "Dropout"), ("", []))
         is_open = before == "Dense" and (len(held) == 1 or isinstance(held[1], nn.Identity))
-        if isinstance(layer, nn.Linear):
-            modules.append(("Dense", [layer]))
-        elif type(layer) is UnitLength:
-            modules.append(("Normalize", [layer]))
-        elif type(layer) is nn.Dropout:
-            modules.append(("Dropout", [layer]))
-        elif type(layer) is nn.LayerNorm and _is_default_norm(layer):
-            modules.append(("LayerNorm", [layer]))
-        elif is_open and _is_default_activation(layer):
+        path = f"{type(layer).__module__}.{type(layer).__qualname__}"
+        kind = "Dense" if isinstance(layer, nn.Linear) else _KINDS.get(type(layer))
+        if isinstance(layer, nn.LayerNorm):
+            is_default = str(layer) == str(nn.LayerNorm(layer.normalized_shape[0])) and layer.bias is not None
+            kind = kind if is_default else None
+        if kind is not None:
+            modules.append((kind, [layer]))
+        elif is_open and _activation_class(path) is type(layer) and str(layer) == str(type(layer)()):
             held[1:] = [layer]
         else:
             raise InvalidValueError(
@@ -58,16 +58,6 @@ def group_layers(layers: Iterable[nn.Module]) -> list[tuple[str, list[nn.Module]
                 "sentence-transformers has no module for it"
             )
     return modules
-
-
-def _is_default_norm(layer: nn.LayerNorm) -> bool:
-    fresh = nn.LayerNorm(layer.normalized_shape)
-    return len(layer.normalized_shape) == 1 and str(layer) == str(fresh) and layer.bias is not None
-
-
-def _is_default_activation(layer: nn.Module) -> bool:
-    cls = type(layer)
-    return _activation_class(f"{cls.__module__}.{cls.__qualname__}") is cls and str(layer) == str(cls())
 
 
 def _activation_class(path: str) -> type[nn.Module] | None:

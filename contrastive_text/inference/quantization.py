@@ -101,9 +101,12 @@ def quantize(
     if precision == "float32":
         return values.float()
     if precision in ("int8", "uint8"):
-        levels = _levels(values, check_ranges(ranges, values.shape[-1], precision))
+        low, high = check_ranges(ranges, values.shape[-1], precision).to(values.device)
+        levels = ((values - low) / ((high - low) / 255)).floor().clamp(0, 255)
         return levels.to(torch.uint8) if precision == "uint8" else (levels - 128).to(torch.int8)
-    packed = _bytes(values > 0)
+    bits = torch.nn.functional.pad(values > 0, (0, -values.shape[-1] % 8))
+    worth = 2 ** torch.arange(7, -1, -1, dtype=torch.uint8, device=bits.device)
+    packed: Tensor = (bits.unflatten(-1, (-1, 8)) * worth).sum(dim=-1, dtype=torch.uint8)
     return packed if precision == "ubinary" else (packed.to(torch.int16) - 128).to(torch.int8)
 
 
@@ -126,43 +129,20 @@ def check_ranges(
             f"{where}: expected smallest and largest value of {features} features, (2, {features}), got the "
             f"shape {tuple(ends.shape)}; take them from vectors of this model and truncate_dim"
         )
-    _check_ends(ends, where)
-    return ends
-
-
-def _check_ends(ends: Tensor, where: str) -> None:
-    """Checks that every feature has two finite ends, the smaller one first, that float32 tells apart.
-
-    Raises:
-        ValueError: The first feature without.
-    """
     low, high = ends
     # The difference of two finite ends can be infinite, and a 255th of that of two unequal ones 0.
     odd = ~(ends.isfinite().all(dim=0) & (high - low).isfinite() & ((high - low) / 255 > 0))
-    if not bool(odd.any()):
-        return
-    first, count = int(odd.nonzero()[0]), int(odd.sum())
-    others = f" and {count - 1:,} more features like it" if count > 1 else ""
-    todo = "take them from vectors of some 1,000 different texts"
-    if float(low[first]) == float(high[first]):
-        todo += ", or, where the model never changes this feature, keep float32"
-    raise InvalidValueError(
-        f"{where}: expected two finite values, the smaller one first, for each feature, got "
-        f"{float(low[first]):g} to {float(high[first]):g} for feature {first}{others}; {todo}"
-    )
-
-
-def _levels(values: Tensor, ends: Tensor) -> Tensor:
-    low, high = ends.to(values.device)
-    levels: Tensor = ((values - low) / ((high - low) / 255)).floor().clamp(0, 255)
-    return levels
-
-
-def _bytes(bits: Tensor) -> Tensor:
-    filled = torch.nn.functional.pad(bits, (0, -bits.shape[-1] % 8))
-    worth = 2 ** torch.arange(7, -1, -1, dtype=torch.uint8, device=bits.device)
-    packed: Tensor = (torch.unflatten(filled, -1, (-1, 8)) * worth).sum(dim=-1, dtype=torch.uint8)
-    return packed
+    if bool(odd.any()):
+        first, count = int(odd.nonzero()[0]), int(odd.sum())
+        others = f" and {count - 1:,} more features like it" if count > 1 else ""
+        todo = "take them from vectors of some 1,000 different texts"
+        if float(low[first]) == float(high[first]):
+            todo += ", or, where the model never changes this feature, keep float32"
+        raise InvalidValueError(
+            f"{where}: expected two finite values, the smaller one first, for each feature, got "
+            f"{float(low[first]):g} to {float(high[first]):g} for feature {first}{others}; {todo}"
+        )
+    return ends
 
 
 def _finite(vectors: Tensor | npt.NDArray[np.floating], where: str) -> Tensor:

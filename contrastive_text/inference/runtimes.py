@@ -381,7 +381,8 @@ class RuntimeEncoder(Encoder):
 
     def __init__(self, encoder: TransformerEncoder, backend: str, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        check_backend(backend, dtype)
+        one_of("backend", backend, BACKENDS, "torch is the default")
+        one_of("dtype", dtype, BACKENDS[backend].dtypes, f"these are the types of backend={backend!r}")
         require(BACKENDS[backend].library, "backend")  # before a graph is made, which takes a while
         self.features, self.vocabulary_size, self.limit = encoder.features, encoder.vocabulary_size, encoder.limit
         self.tokenizer = encoder.tokenizer
@@ -439,13 +440,3 @@ class RuntimeEncoder(Encoder):
     def __getstate__(self) -> dict[str, Any]:  # Any: state of a module
         """Returns the state for another process or a copy, which opens the graphs again."""
         return {**self.__dict__, "_runtimes": {}}
-
-
-def check_backend(backend: str, dtype: torch.dtype) -> None:
-    """Checks that there is such a runtime, and that it computes in a type.
-
-    Raises:
-        ValueError: Another name, or another type.
-    """
-    one_of("backend", backend, BACKENDS, "torch is the default")
-    one_of("dtype", dtype, BACKENDS[backend].dtypes, f"these are the types of backend={backend!r}")

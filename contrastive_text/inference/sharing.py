@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
 from huggingface_hub import HfApi, constants, get_token
@@ -20,54 +19,37 @@ _FAILURES: tuple[type[BaseException], ...] = (*HfHubHTTPError.__mro__[1:-3], Run
 """What the hub's library raises: errors of the library that its version asks with, and of an upload's part."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parcel:
-    """What of a folder is uploaded.
+def files_to_share(folder: Path) -> tuple[dict[str, int], list[str]]:
+    """Reads every byte of a saved model. Returns the files to upload with their bytes, and the files left out.
 
-    Args:
-        folder: The folder of a saved model.
-        files: Name of a file -> bytes: those that the manifest names, the manifest, and the card.
-        left: Files beside them, which stay where they are.
+    Uploaded are the files of the manifest, the manifest itself, and the card.
+
+    Raises:
+        ValueError: No saved model of this library, an unfinished one, changed files, or links among them.
     """
-
-    folder: Path
-    files: Mapping[str, int]
-    left: Sequence[str]
-
-    @classmethod
-    def of(cls, folder: Path) -> Parcel:
-        """Reads every byte of a folder, and says what is to be uploaded.
-
-        Raises:
-            ValueError: No saved model of this library, an unfinished one, changed files, or links among them.
-        """
-        manifest = Manifest.read(folder, TODO)
-        if manifest is None or MODULES not in manifest.files:
-            raise InvalidValueError(
-                f"{folder}: expected a model that this library has saved, with {MANIFEST}, got none; save it "
-                "with SentenceEncoder.from_pretrained(FOLDER).save_pretrained(ANOTHER), or, of a run, with "
-                "contrastive-text export RUN ANOTHER"
-            )
-        if damage := manifest.damage(folder, whole=True):
-            more = f" and {len(damage) - 3} more" if len(damage) > 3 else ""
-            raise InvalidValueError(
-                f"{folder}: expected the files as they were saved, got others ({'; '.join(damage[:3])}{more}); "
-                f"{TODO}"
-            )
-        ours = [*manifest.files, MANIFEST, *([CARD] if (folder / CARD).is_file() else [])]
-        for name in ours:
-            linked = [place for place in (folder / name, *(folder / name).parents) if place.is_symlink()]
-            if inner := [place for place in linked if folder in place.parents]:
-                raise InvalidValueError(
-                    f"{inner[0]}: expected a file or a folder to upload, got a link to "
-                    f"{os.path.realpath(inner[0])}; links aren't followed, so put a copy in its place"
-                )
-        every = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-        return cls(
-            folder=folder,
-            files={name: (folder / name).stat().st_size for name in sorted(ours)},
-            left=[name for name in every if name not in ours],
+    manifest = Manifest.read(folder, TODO)
+    if manifest is None or MODULES not in manifest.files:
+        raise InvalidValueError(
+            f"{folder}: expected a model that this library has saved, with {MANIFEST}, got none; save it "
+            "with SentenceEncoder.from_pretrained(FOLDER).save_pretrained(ANOTHER), or, of a run, with "
+            "contrastive-text export RUN ANOTHER"
         )
+    if damage := manifest.damage(folder, whole=True):
+        more = f" and {len(damage) - 3} more" if len(damage) > 3 else ""
+        raise InvalidValueError(
+            f"{folder}: expected the files as they were saved, got others ({'; '.join(damage[:3])}{more}); {TODO}"
+        )
+    ours = [*manifest.files, MANIFEST, *([CARD] if (folder / CARD).is_file() else [])]
+    for name in ours:
+        linked = [place for place in (folder / name, *(folder / name).parents) if place.is_symlink()]
+        if inner := [place for place in linked if folder in place.parents]:
+            raise InvalidValueError(
+                f"{inner[0]}: expected a file or a folder to upload, got a link to "
+                f"{os.path.realpath(inner[0])}; links aren't followed, so put a copy in its place"
+            )
+    every = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    sizes = {name: (folder / name).stat().st_size for name in sorted(ours)}
+    return sizes, [name for name in every if name not in ours]
 
 
 def check_name(to: str) -> None:
@@ -94,16 +76,16 @@ def check_name(to: str) -> None:
         )
 
 
-def share(parcel: Parcel, to: str, public: bool = False, api: HfApi | None = None) -> str:
+def share(folder: Path, files: Iterable[str], to: str, public: bool = False) -> str:
     """Uploads a model to the hub in one commit; a name that isn't there yet is made.
 
     A model that is there keeps whom it is open to: where that isn't what is asked for, nothing is uploaded.
 
     Args:
-        parcel: What to upload.
+        folder: The folder of a saved model.
+        files: Names of the files to upload, from ``files_to_share``.
         to: Its name, ``user/name``.
         public: Whether everyone may read it; otherwise it is private.
-        api: The hub; None for the usual one, with the token of ``hf auth login`` or ``HF_TOKEN``.
 
     Returns:
         The address of the commit.
@@ -115,15 +97,15 @@ def share(parcel: Parcel, to: str, public: bool = False, api: HfApi | None = Non
     check_name(to)
     if constants.is_offline_mode():
         raise RunError("share: expected a way to the hub, got HF_HUB_OFFLINE=1; unset it for this command")
-    api = api or HfApi()
+    api = HfApi()
     if not (api.token or get_token()):
         raise RunError("share: expected a token of the hub, got none; log in with hf auth login, or set HF_TOKEN")
     try:
         _open_to(api, to, public)  # before anything leaves
         commit = api.upload_folder(
             repo_id=to,
-            folder_path=parcel.folder,
-            allow_patterns=[glob.escape(name) for name in parcel.files],
+            folder_path=folder,
+            allow_patterns=[glob.escape(name) for name in files],
             commit_message="A model of contrastive-text",
         )
     except _FAILURES as error:

@@ -214,25 +214,10 @@ class _Part(NamedTuple):
     ids: Ids
     places: Ids
 
-    @classmethod
-    def mapped(cls, path: Path) -> _Part:
-        vectors: Array = np.load(path, mmap_mode="r")
-        if vectors.dtype.kind != "f":
-            raise InvalidValueError(
-                f"{path}: expected vectors of floating-point numbers, got {vectors.dtype}; embed them with "
-                "--precision float32"
-            )
-        return cls(vectors, *np.load(ids_of(path), mmap_mode="r"))
-
-    def knows(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        found: npt.NDArray[np.bool_] = self.ids[self._nearest(ids)] == ids
-        return found
-
-    def of(self, ids: Ids) -> Array:
-        return np.asarray(self.vectors[self.places[self._nearest(ids)]])
-
-    def _nearest(self, ids: Ids) -> npt.NDArray[np.intp]:
-        return np.searchsorted(self.ids, ids).clip(max=len(self.ids) - 1)
+    def found(self, ids: Ids) -> tuple[npt.NDArray[np.bool_], Ids]:
+        """Returns for each id whether it has a vector here, and the vector's place."""
+        nearest = np.searchsorted(self.ids, ids).clip(max=len(self.ids) - 1)
+        return self.ids[nearest] == ids, self.places[nearest]
 
 
 class TextVectors:
@@ -263,7 +248,15 @@ class TextVectors:
                 raise InvalidValueError(f"{file}: expected {ids_of(file).name} beside it, got none; {_HOW}")
         check_written(records, "make them anew")
         self._digests = [digest for record in records.values() for digest in (record.vectors, record.ids)]
-        self._parts = [_Part.mapped(file) for file in records]
+        self._parts = []
+        for file in records:
+            vectors: Array = np.load(file, mmap_mode="r")
+            if vectors.dtype.kind != "f":
+                raise InvalidValueError(
+                    f"{file}: expected vectors of floating-point numbers, got {vectors.dtype}; embed them with "
+                    "--precision float32"
+                )
+            self._parts.append(_Part(vectors, *np.load(ids_of(file), mmap_mode="r")))
 
     def __len__(self) -> int:
         """Number of texts."""
@@ -282,15 +275,15 @@ class TextVectors:
 
     def knows(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Returns True for each id that has a vector, (n,)."""
-        found: npt.NDArray[np.bool_] = np.any([part.knows(ids) for part in self._parts], axis=0)
-        return found
+        known: npt.NDArray[np.bool_] = np.any([part.found(ids)[0] for part in self._parts], axis=0)
+        return known
 
     def of(self, ids: Ids) -> Array:
         """Returns the vector of each id, (n, D). Every id must have one."""
         vectors = np.empty((len(ids), self.features), self._parts[0].vectors.dtype)
         for part in self._parts:
-            known = part.knows(ids)
-            vectors[known] = part.of(ids[known])
+            known, places = part.found(ids)
+            vectors[known] = part.vectors[places[known]]
         return vectors
 
     def of_texts(self, texts: Sequence[str]) -> Array:

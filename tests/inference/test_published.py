@@ -84,18 +84,11 @@ def test_what_a_copy_was_saved_from_counts_and_a_head_that_is_missing_is_refused
 
 
 def test_a_folder_of_consert_s_own_program_says_that_it_takes_the_last_two_layers(tmp_path: Path) -> None:
-    bert = tiny.save_bert(tmp_path / "0_Transformer")
-    kinds = {"0_Transformer": "Transformer", "1_Pooling": "Pooling"}
-    modules = [
-        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for n, (path, kind) in enumerate(kinds.items())
-    ]
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
-    (tmp_path / "1_Pooling").mkdir()
-    flags = {f"pooling_mode_{name}": False for name in ("cls_token", "mean_tokens", "max_tokens")}
-    (tmp_path / "1_Pooling" / "config.json").write_text(
-        json.dumps({"word_embedding_dimension": 16, **flags, "pooling_mode_mean_last_2_tokens": True})
-    )
-    read = SentenceEncoder.from_pretrained(tmp_path, device="cpu")
+    bert = tiny.save_bert(tmp_path / "bert")
     plain = SentenceEncoder.from_pretrained(bert, pooler="LastTwoPooler", device="cpu")
+    SentenceEncoder(plain.encoder, MeanPooler()).save_pretrained(tmp_path / "consert")
+    flags = {f"pooling_mode_{name}": False for name in ("cls_token", "mean_tokens", "max_tokens")}
+    flags |= {"word_embedding_dimension": 16, "pooling_mode_mean_last_2_tokens": True}
+    (tiny.by_hand(tmp_path / "consert") / "1_Pooling" / "config.json").write_text(json.dumps(flags))
+    read = SentenceEncoder.from_pretrained(tmp_path / "consert", device="cpu")
     assert np.array_equal(read.encode(tiny.TEXTS[:3]), plain.encode(tiny.TEXTS[:3]))

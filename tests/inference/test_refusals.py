@@ -16,7 +16,7 @@ from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference import BatchEncoder, Encoding, SentenceEncoder, UnitVectors, top_k, value_ranges
 from contrastive_text.inference import quantize as fewer_bits
 from contrastive_text.inference.duplicates import check_threshold, near_duplicates
-from contrastive_text.inference.runtimes import check_backend
+from contrastive_text.inference.runtimes import RuntimeEncoder
 from contrastive_text.inference.search import nearest
 from contrastive_text.poolers import MeanPooler
 
@@ -67,8 +67,11 @@ VALUES: list[tuple[Call, str]] = [
     (lambda _: SentenceEncoder(TransformerEncoder(config=tiny.CONFIG), MeanPooler()), "tokenizer, got none"),
     (loaded("no/such-model"), "model: expected .*folder.*no/such-model"),
     (loaded("/no/such/folder"), "model: expected .*folder.*/no/such/folder"),
-    (lambda _: check_backend("tvm", torch.float32), "backend: .*'tvm'"),
-    (lambda _: check_backend("onnx", torch.bfloat16), r"dtype: .*got torch\.bfloat16; .*backend='onnx'"),
+    (lambda model: RuntimeEncoder(model.encoder, "tvm"), "backend: .*'tvm'"),
+    (
+        lambda model: RuntimeEncoder(model.encoder, "onnx", torch.bfloat16),
+        r"dtype: .*got torch\.bfloat16; .*backend='onnx'",
+    ),
     (lambda model: model.parts.run_by("torch", torch.int8), "dtype: .* floating-point .* backend='torch'"),
     (lambda _: fewer_bits(DRAWN, "uint8"), "range of each feature for uint8, got none; give ranges=value_"),
     (lambda _: fewer_bits(DRAWN, "int4"), "precision: .* got 'int4'"),  # type: ignore[arg-type]  # the point
