@@ -10,8 +10,15 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
-from contrastive_text.cli.arguments import (
+from contrastive_text.cli.corpus import Corpus
+from contrastive_text.cli.ensemble import Ensemble
+from contrastive_text.cli.export import Export
+from contrastive_text.cli.merge import Merge
+from contrastive_text.cli.new import New
+from contrastive_text.cli.onnx import Onnx
+from contrastive_text.cli.options import (
     FILES,
+    OTHERS,
     Backend,
     Cache,
     Column,
@@ -26,13 +33,6 @@ from contrastive_text.cli.arguments import (
     Texts,
     TextsCommand,
 )
-from contrastive_text.cli.corpus import Corpus
-from contrastive_text.cli.ensemble import Ensemble
-from contrastive_text.cli.export import Export
-from contrastive_text.cli.merge import Merge
-from contrastive_text.cli.new import New
-from contrastive_text.cli.onnx import Onnx
-from contrastive_text.cli.options import OTHERS
 from contrastive_text.cli.paper import Paper
 from contrastive_text.cli.paths import ReadPath, WrittenFile, WrittenFolder
 from contrastive_text.cli.recipes import Recipes
@@ -56,11 +56,17 @@ def _vectors(path: Path) -> Sequence[Path]:
     return files_of(path)
 
 
-def _part(path: Path, shard: str) -> Path:
-    """Returns the file of a part of the vectors."""
+def _part(values: Mapping[str, object]) -> WrittenFile:
+    """Returns the file of all vectors, or of the part that ``--shard`` names."""
     from contrastive_text.inference.vector_files import Shard  # here: it imports torch
 
-    return Shard.parse(shard).path(path)
+    shard = values.get("shard")
+    return WrittenFile(_vectors if shard is None else lambda path: _vectors(Shard.parse(str(shard)).path(path)))
+
+
+def _scores(values: Mapping[str, object]) -> WrittenFile | WrittenFolder:
+    """Returns the file of the tables; of mteb the folder of its own JSON."""
+    return WrittenFolder() if values.get("suite") and "mteb" in str(values["suite"]) else WrittenFile()
 
 
 def _with_index(path: Path) -> Sequence[Path]:
@@ -96,7 +102,7 @@ class Embed(EncodingCommand):
     """Write one vector per text. Stopped or killed, the same command goes on where it was."""
 
     input: Annotated[Texts, f"{FILES}; a file of pairs gives all its texts"]
-    output: Annotated[Path, WrittenFile(_vectors, renamed_by=("shard", _part)), ".npy, .tsv or .parquet"]
+    output: Annotated[Path, WrittenFile(by_options=_part), ".npy, .tsv or .parquet"]
     _: KW_ONLY
     shard: Annotated[
         str | None,
@@ -237,7 +243,7 @@ class Evaluate(TextsCommand):
     format: Annotated[Literal["text", "markdown", "latex", "csv", "json"] | None, "of their tables; text"] = None
     output: Annotated[
         Path | None,
-        WrittenFile(folder_for=("suite", "mteb")),
+        WrittenFile(by_options=_scores),
         "file for the suites' tables, instead of the terminal; of mteb the folder of its own JSON",
     ] = None
     cache: Cache = None

@@ -13,7 +13,7 @@ from typing import get_args
 from rich.table import Table
 from rich.text import Text
 
-from contrastive_text.cli.commands import Evaluate, Suite
+from contrastive_text.cli.commands import Evaluate, Suite, Sweep
 from contrastive_text.cli.files import form_of, plain_form, print_or_write
 from contrastive_text.cli.models import load_readings, warnings_as_notes
 from contrastive_text.cli.options import check_read
@@ -28,7 +28,10 @@ from contrastive_text.evaluation.results import ScoreTable, TaskScore, figure_ce
 from contrastive_text.evaluation.sts import PairScore, TrainedPairs, check_labels, score_table, warnings_named
 from contrastive_text.evaluation.sts_data import STSPairs
 from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suites
+from contrastive_text.recipes import GLUE_GRID
 
+_GLUE_SEEDS = (5,)
+"""Seeds of RoBERTa (Liu et al. 2019, https://arxiv.org/abs/1907.11692, section 5.1)."""
 _CLASSIFIED = ("transfer", "probing", "declutr")
 """Suites that train classifiers."""
 _SUITES: Sequence[str] = get_args(Suite)
@@ -232,11 +235,48 @@ def _evaluate_suites(options: Evaluate) -> None:
 
 def _evaluate_glue(options: Evaluate) -> None:
     """Prints the table of fine-tuned runs, and all else to standard error."""
-    from contrastive_text.cli.glue import finetune  # Lightning takes seconds
-
     with redirect_stdout(sys.stderr):
-        table = finetune(options)
+        table = _finetune(options)
     print_or_write(_written({"glue": table}, options), options.output, "scores", options.format == "json")
+
+
+def _finetune(options: Evaluate) -> ScoreTable:
+    """Fine-tunes a model on each task of GLUE whose files are there: a sweep of the recipe ``glue`` over a grid.
+
+    Runs that are finished in ``--runs`` aren't repeated.
+
+    Raises:
+        ValueError: No task of GLUE, a file that isn't GLUE's, or a configuration that ``fit`` would refuse.
+        RuntimeError: Runs failed; the others of their task were done.
+    """
+    from contrastive_text.cli.sweep import sweep  # here: Lightning takes seconds
+    from contrastive_text.runs.glue import GLUE, Finetuned, find_tasks, glue_table, write_task
+
+    data, folder = options.data or "", options.runs or Path("runs/glue")
+    lacking = find_tasks(data, list(options.tasks) or None)
+    files = {
+        name: write_task(GLUE[name], data, folder / "data" / name) for name, lacks in lacking.items() if not lacks
+    }
+    for each in files.values():
+        say(each.understood)
+    words = ["--recipe", "glue", *(word for file in options.config for word in ("--config", str(file)))]
+    words += [f"--model.encoder.model_name_or_path={options.model}", "--model.encoder.config=null"]
+    outcomes: dict[str, Finetuned | str] = dict(lacking)
+    for name, written in files.items():
+        task, place = GLUE[name], folder / name
+        say(f"{name}: fine-tuned in {place}")
+        grid = Sweep(
+            grid=options.grid or GLUE_GRID,
+            seeds=options.seeds or _GLUE_SEEDS,
+            output=place,
+            select=task.select,
+            fit=[*words, *task.options(written.paths)],
+        )
+        table = sweep(grid)
+        assert table is not None
+        outcomes[name] = runs = Finetuned(task, sum(written.rows[part] for part in task.dev), table)
+        say(runs.describe())
+    return glue_table(options.model, outcomes)
 
 
 def _evaluate_mteb(options: Evaluate) -> None:

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from contrastive_text.cli.arguments import Model, Texts, TextsCommand
+from contrastive_text.cli.options import Model, Texts, TextsCommand
 from contrastive_text.cli.paths import WrittenFolder
 from contrastive_text.core.storage.manifests import MODULES
 from contrastive_text.core.terminal import as_markdown, say

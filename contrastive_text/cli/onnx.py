@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from contrastive_text.cli.arguments import Model
+from contrastive_text.cli.options import Model
 from contrastive_text.cli.paths import WrittenFolder
 from contrastive_text.core.storage.manifests import GRAPH, MODULES
 from contrastive_text.core.terminal import say

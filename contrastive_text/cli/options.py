@@ -4,6 +4,9 @@ A field that is given by place is an argument, one that is given by name an opti
 ``Sequence`` takes several words, a ``Mapping`` several of NAME=VALUE, a ``Literal`` one of its own. Beside the
 type, in ``Annotated``, stand the help, what is done with the path, and what else ``argparse`` is to be told.
 jsonargparse, which reads the options of a run, has no flags, lists of words, or arguments between options.
+
+Arguments and options that several commands have are types here, each with its path and its help. Nothing here
+imports torch.
 """
 
 from __future__ import annotations
@@ -11,21 +14,70 @@ from __future__ import annotations
 import argparse
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from functools import partial
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
-from contrastive_text.cli.paths import Role, check_paths
+from contrastive_text.cli.paths import ReadPath, Role, WrittenFile, WrittenFolder, check_paths
 from contrastive_text.core.config.misspelt import nearest
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.storage.text_files import USUAL
 
 _T = TypeVar("_T")
 OTHERS = object()
 """Beside a field: it holds the words that the record doesn't know, for another parser."""
 _NO_OPTION = "\0"
 """What no word of a shell begins with: before a word that isn't to be taken for an option."""
+FILES = ".txt, .tsv, .csv, .jsonl or .json, each also .gz"
+_BOUNDS = (
+    f"of data files: line={USUAL.line} bytes, depth={USUAL.depth} levels of JSON, ratio={USUAL.ratio} bytes out "
+    "of one of a .gz; raise them for files that you trust"
+)
+Model = Annotated[str, ReadPath(model=True), "folder or hub name"]
+Texts = Annotated[str, ReadPath(), FILES]
+Column = Annotated[str | None, "column of the text, where its name isn't a usual one"]
+Header = Annotated[
+    str | None,
+    {"metavar": "NAMES"},
+    "names of the columns of a file whose first line is a row, such as anchor,positive,score",
+]
+Separator = Annotated[
+    str | None,
+    {"metavar": "CHARACTER"},
+    "between the fields of a .tsv or .csv, such as ';' or tab, where its header leaves it open",
+]
+Columns = Annotated[
+    Mapping[str, str] | None,
+    {"metavar": "NAME=COLUMN"},
+    "anchor=..., positive=..., target=..., where the names in the file aren't usual ones",
+]
+Ranked = Annotated[
+    str | None,
+    ReadPath(),
+    {"metavar": "FILE"},
+    "further texts to rank in retrieval, where --data is a file of pairs",
+]
+Output = Annotated[Path | None, WrittenFile(), "file to write to; the terminal without it"]
+Cache = Annotated[Path | None, WrittenFolder(), "folder where vectors stay for the next run"]
+Backend = Annotated[
+    Literal["torch", "onnx", "openvino"], "what runs the network; the last two on the CPU, from a graph made once"
+]
+Dtype = Annotated[
+    Literal["float32", "bfloat16", "float16", "int8"],
+    "what the network computes in; int8 with onnx or openvino, bfloat16 with torch or openvino",
+]
+Device = Annotated[str | None, "cpu, cuda, ...; the GPU if there is one"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextsCommand:
+    """The options of every command that reads files of texts and encodes them."""
+
+    bounds: Annotated[Mapping[str, int] | None, {"metavar": "NAME=N"}, _BOUNDS] = None
+    batch_size: Annotated[int, "texts that are encoded at once"] = 64
+    device: Device = None
 
 
 def read_options(record: type[_T], words: Sequence[str]) -> _T:

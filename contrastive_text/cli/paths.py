@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import TypeAlias
 
@@ -32,24 +32,11 @@ class WrittenFile:
 
     Args:
         files: Returns all files that are written for it, itself the first.
-        folder_for: An option, and the word among its values with which a folder is written in place of the file.
-        renamed_by: An option, and what makes the file's name of the path and of that option's value.
+        by_options: Returns what is written in its place where other options have these values.
     """
 
     files: Callable[[Path], Sequence[Path]] = lambda path: [path]
-    folder_for: tuple[str, str] | None = None
-    renamed_by: tuple[str, Callable[[Path, str], Path]] | None = None
-
-    def given(self, values: Mapping[str, object]) -> WrittenFile | WrittenFolder:
-        """Returns what is written where the options have these values."""
-        option, word = self.folder_for or ("", "")
-        chosen = values.get(option)
-        if isinstance(chosen, list | tuple) and word in chosen:
-            return WrittenFolder()
-        option, renamed = self.renamed_by or ("", lambda path, _: path)
-        if isinstance(value := values.get(option), str):
-            return WrittenFile(lambda path: self.files(renamed(path, value)))
-        return self
+    by_options: Callable[[Mapping[str, object]], WrittenFile | WrittenFolder] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,33 +91,33 @@ def check_paths(roles: Mapping[str, Role], values: Mapping[str, object]) -> None
         ValueError: The same place twice, by whatever names, or a file inside of what is read.
     """
     named = [
-        (option, role.given(values) if isinstance(role, WrittenFile) else role, path)
+        (option, role.by_options(values) if isinstance(role, WrittenFile) and role.by_options else role, path)
         for option, role in roles.items()
         for path in _paths(_value(values, option))
     ]
     read = {path: role.model for _, role, path in named if isinstance(role, ReadPath) and _is_there(path)}
-    models = [path for path, may_be_model in read.items() if may_be_model and path.is_dir()]
     written: list[Path] = []
     for option, role, path in named:
+        if isinstance(role, ReadPath):
+            continue
         if isinstance(role, WrittenFile):
-            if not path.name:  # as of an empty word
-                raise InvalidValueError(f"{path}: expected a file, got a folder; name a file in it")
-            files = role.files(path)
-            _check_file(path, files)
-            for file in files:
-                _check_apart(file, list(read), models)
-            written += files
-        elif isinstance(role, WrittenFolder):
+            files = apart = _check_files(path, role.files, list(read))
+        else:
             _check_folder(path, role, f"{option}: " if "." in option else "")  # with a point, of a configuration
-            if not role.all_new:
-                _check_folder_apart(path, role, list(read), models)
-            if role.key is not None:
-                written.append(path)
+            files, apart = ([] if role.key is None else [path]), ([] if role.all_new else [path])
+            for folder in apart:
+                _check_folder_apart(folder, role, list(read))
+        for file, model in product(apart, (place for place, is_model in read.items() if is_model)):
+            if model.is_dir() and _inside(file, model):
+                raise _refusal(file, f"a place outside of the model {model}", "one in it")
+        written += files
     for one, other in combinations(written, 2):
         if str(_place(one)).casefold() == str(_place(other)).casefold() or _same(one, other):
-            raise InvalidValueError(
-                f"{other}: expected another file than {one}, which is written too, got the same; name another"
-            )
+            raise _refusal(other, f"another file than {one}, which is written too", "the same")
+
+
+def _refusal(path: object, expected: str, got: str, todo: str = "name another") -> InvalidValueError:
+    return InvalidValueError(f"{path}: expected {expected}, got {got}; {todo}")
 
 
 def _value(values: object, option: str) -> object:
@@ -144,11 +131,8 @@ def _paths(value: object) -> Iterator[Path]:
     """Yields the paths among values, in lists and mappings."""
     if isinstance(value, str | Path):
         yield Path(value)
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _paths(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
+    elif isinstance(value, Mapping | list | tuple):
+        for each in value.values() if isinstance(value, Mapping) else value:
             yield from _paths(each)
 
 
@@ -174,31 +158,40 @@ def _inside(path: Path, folder: Path) -> bool:
     return any(_same(parent, folder) for parent in _place(path).parents)
 
 
-def _check_file(path: Path, files: Sequence[Path]) -> None:
+def _check_files(path: Path, of: Callable[[Path], Sequence[Path]], read: Sequence[Path]) -> Sequence[Path]:
+    """Returns the files that are written for a path, once they can be, and are none of those that are read."""
+    if not path.name:  # as of an empty word
+        raise _refusal(path, "a file", "a folder", "name a file in it")
+    files = of(path)
     for file in files:
         _check_name(path, file)
         if file.is_symlink() and not file.exists():
-            raise InvalidValueError(f"{file}: expected a file or nothing, got a link to nothing; name another")
+            raise _refusal(file, "a file or nothing", "a link to nothing")
+        if file.is_dir():
+            raise _refusal(file, "a file", "a folder", "name a file in it")
         if file.exists() and not file.is_file():
-            what = "a folder; name a file in it" if file.is_dir() else "something else; name another"
-            raise InvalidValueError(f"{file}: expected a file, got {what}")
+            raise _refusal(file, "a file", "something else")
     if not path.parent.is_dir():
         raise MissingFileError(f"{path}: expected an existing folder, found none at {path.parent}; make it first")
     _check_room(path, path.parent)
+    for file, other in product(files, read):
+        if _same(file, other):
+            raise _refusal(file, f"another file than {other}", "the same; it would be lost")
+        if file.exists() and other.is_dir() and _inside(file, other):
+            raise _refusal(file, "a new file", f"one of {other}, which is read; it would be lost")
+    return files
 
 
 def _check_folder(path: Path, output: WrittenFolder, where: str) -> None:
     around = next((each for each in (path, *path.parents) if _is_there(each)), Path())
     if not around.is_dir():
-        raise InvalidValueError(f"{where}{around}: expected a folder, got a file; name another place than {path}")
+        raise _refusal(f"{where}{around}", "a folder", "a file", f"name another place than {path}")
     _check_name(path, path)
     _check_room(path, around)
     if output.key is not None and (path / output.key).exists() and not (path / output.key).is_file():
-        raise InvalidValueError(f"{path / output.key}: expected a file, got something else; name another folder")
+        raise _refusal(path / output.key, "a file", "something else", "name another folder")
     if found := next((name for name in output.never_with if (path / name).exists()), None):
-        raise InvalidValueError(
-            f"{path}: expected a folder of its own, got one with {found}, which belongs to a model; name another"
-        )
+        raise _refusal(path, "a folder of its own", f"one with {found}, which belongs to a model")
 
 
 def _check_name(path: Path, file: Path) -> None:
@@ -226,43 +219,13 @@ def _check_room(path: Path, folder: Path) -> None:
         ) from error
 
 
-def _check_outside(path: Path, models: Sequence[Path]) -> None:
-    for model in models:
-        if _inside(path, model):
-            raise InvalidValueError(
-                f"{path}: expected a place outside of the model {model}, got one in it; name another"
-            )
-
-
-def _check_apart(file: Path, read: Sequence[Path], models: Sequence[Path]) -> None:
-    for other in read:
-        if _same(file, other):
-            raise InvalidValueError(
-                f"{file}: expected another file than {other}, got the same; it would be lost; name another"
-            )
-        if file.exists() and other.is_dir() and _inside(file, other):
-            raise InvalidValueError(
-                f"{file}: expected a new file, got one of {other}, which is read; it would be lost; name another"
-            )
-    _check_outside(file, models)
-
-
-def _check_folder_apart(
-    folder: Path, output: WrittenFolder, read: Sequence[Path], models: Sequence[Path]
-) -> None:
+def _check_folder_apart(folder: Path, output: WrittenFolder, read: Sequence[Path]) -> None:
     for other in read:
         if _same(folder, other):
-            raise InvalidValueError(
-                f"{folder}: expected another folder than {other}, got the same; it would be lost; name another"
-            )
+            raise _refusal(folder, f"another folder than {other}", "the same; it would be lost")
         if output.key is None or not folder.is_dir() or not any(folder.iterdir()):
             continue
         if other.is_dir() and _inside(folder, other) and not (folder / output.key).exists():
-            raise InvalidValueError(
-                f"{folder}: expected a new folder, got one of {other}, which is read; name another"
-            )
+            raise _refusal(folder, "a new folder", f"one of {other}, which is read")
         if not output.around_inputs and _inside(other, folder):
-            raise InvalidValueError(
-                f"{folder}: expected a folder apart from {other}, which is read, got one around it; name another"
-            )
-    _check_outside(folder, models)
+            raise _refusal(folder, f"a folder apart from {other}, which is read", "one around it")

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from contrastive_text.cli.arguments import Device, Texts
+from contrastive_text.cli.options import Device, Texts
 from contrastive_text.cli.paths import ReadPath, WrittenFolder
 from contrastive_text.core.libraries import require
 from contrastive_text.core.terminal import say

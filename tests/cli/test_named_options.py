@@ -23,8 +23,8 @@ from contrastive_text.training.run_parser import run_parser
 ROOT = Path(contrastive_text.__file__).parent
 ENCODING = ("embed", "search", "duplicates", "mine")
 PRINTERS: Mapping[str, Sequence[str]] = {
-    "cli/arguments.py": ("evaluate", "compare"),
-    "cli/glue.py": ("evaluate", "fit"),
+    "cli/options.py": ("evaluate", "compare"),
+    "cli/evaluate.py": ("evaluate", "fit"),
     "cli/models.py": (*ENCODING, "evaluate", "compare", "diagnose", "merge", "postprocess", "report"),
     "cli/sweep": ("sweep",),
     "cli": ("fit",),
@@ -96,7 +96,7 @@ def literals(path: Path) -> Iterator[str]:
 def printers(file: str) -> Sequence[str]:
     """Returns the commands that print the messages of a file."""
     command = Path(file).stem
-    if file.startswith("cli/") and command in RECORDS:
+    if file.startswith("cli/") and command in RECORDS and file not in PRINTERS:
         return (command,)
     if file == "cli/commands.py":  # helps, of one command each
         return ("fit", *RECORDS)
