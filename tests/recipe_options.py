@@ -52,14 +52,8 @@ def task_files(folder: Path) -> dict[str, str]:
 def own_options(name: str, folder: Path) -> list[str]:
     """What a recipe needs to run on tiny data."""
     if name.startswith("declutr"):
-        short = [
-            "--data.task.pairing.min_length",
-            "4",
-            "--data.task.pairing.max_length",
-            "16",
-            "--data.batch_size",
-            "4",
-        ]
+        spans = "--data.task.pairing.min_length 4 --data.task.pairing.max_length 16"
+        short = [*spans.split(), "--data.batch_size", "4"]
         if name == "declutr/one_anchor":
             short += ["--data.task.pairing.min_document_tokens", "64"]
         return ["--data.train", documents(folder), "--data.cache_dir", str(folder / "cache"), *short]

@@ -6,7 +6,6 @@ import csv
 import json
 import re
 import runpy
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -23,7 +22,6 @@ from contrastive_text.cli.words import expand_recipes
 from contrastive_text.data import read_pairs
 from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import write_vectors
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.recipes import BASE
 from contrastive_text.training.module import ContrastiveModule
@@ -71,18 +69,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == contrastive_text.__version__
 
 
-@pytest.mark.parametrize("command", ["fit", "views", "embed", "evaluate"])
-def test_every_command_explains_its_options(command: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    del here
-    try:
-        assert run([command, "--help"]) == 0
-    except SystemExit as left:  # of the parser of fit
-        assert left.code in (0, None)
-    said = capsys.readouterr().out
-    expected = {"embed": "--model", "evaluate": "files", "views": "--n", "fit": "--encoder"}
-    assert expected[command] in said
-
-
 def test_python_m_runs_the_same_commands(
     files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,20 +93,45 @@ def test_a_recipe_is_its_file_put_where_its_name_stands() -> None:
         expand_recipes(["--recipe"])
 
 
-def test_options_after_the_recipe_override_it_deep_inside(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    del here
-    words = ["fit", "--recipe", "simcse", "--model.objectives.contrastive.loss.temperature", "0.3"]
-    words += ["--model.optimizer.lr", "7e-4", "--model.pooler", "MaxPooler", "--data.batch_size", "9"]
-    config = printed_config(words, capsys)
-    loss = at(config, "model.objectives.contrastive.init_args.loss")
-    assert str(at(loss, "class_path")).endswith(".InfoNCE")
-    assert at(loss, "init_args.temperature") == 0.3
-    head = at(config, "model.objectives.contrastive.init_args.head.class_path")
-    assert str(head).endswith(".TanhHead")  # the rest of the recipe stays
-    assert at(config, "model.optimizer.init_args.lr") == 7e-4
-    assert str(at(config, "model.pooler.class_path")).endswith(".MaxPooler")
-    assert at(config, "data.batch_size") == 9
-    assert at(config, "trainer.gradient_clip_val") == 1.0  # from base.yaml
+CONTRASTIVE = "model.objectives.contrastive.init_args"
+MINE = "model: {pooler: MeanPooler}\ndata: {batch_size: 32}\ntrainer: {max_epochs: 3}\n"
+PRINTED = [
+    (
+        "--recipe simcse --model.objectives.contrastive.loss.temperature 0.3 --model.optimizer.lr 7e-4 "
+        "--model.pooler MaxPooler --data.batch_size 9",
+        {
+            f"{CONTRASTIVE}.loss.class_path": "contrastive_text.InfoNCE",
+            f"{CONTRASTIVE}.loss.init_args.temperature": 0.3,
+            f"{CONTRASTIVE}.head.class_path": "contrastive_text.heads.TanhHead",  # the rest of the recipe stays
+            "model.optimizer.init_args.lr": 7e-4,
+            "model.pooler.class_path": "contrastive_text.poolers.MaxPooler",
+            "data.batch_size": 9,
+            "trainer.gradient_clip_val": 1.0,  # from base.yaml
+        },
+    ),
+    (
+        "--recipe simcse --config mine.yaml --data.batch_size 16",
+        {
+            "model.pooler.class_path": "contrastive_text.poolers.MeanPooler",
+            "data.batch_size": 16,
+            "trainer.max_epochs": 3,
+            "trainer.val_check_interval": 125,  # the recipe's
+        },
+    ),
+    (
+        "--config mine.yaml --recipe simcse",  # a recipe's pooler gives way to any other
+        {"model.pooler.class_path": "contrastive_text.poolers.MeanPooler", "data.batch_size": 64},
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "expected"), PRINTED)
+def test_later_files_override_earlier_ones_and_options_all_files(
+    words: str, expected: dict[str, object], here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "mine.yaml").write_text(MINE)
+    config = printed_config(["fit", *words.split()], capsys)
+    assert {place: at(config, place) for place in expected} == expected
 
 
 def test_what_is_compared_may_be_a_name_or_a_class(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,31 +145,6 @@ def test_what_is_compared_may_be_a_name_or_a_class(here: Path, capsys: pytest.Ca
         run([*words, "view", "--print_config"])
     assert "got view; there are BetweenTexts, BetweenViews" in (said := capsys.readouterr().err)
     assert "or one of 'texts', 'views'" in said
-
-
-def test_a_file_after_the_recipe_overrides_it_and_an_option_the_file(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (here / "mine.yaml").write_text(
-        "model: {pooler: MeanPooler}\ndata: {batch_size: 32}\ntrainer: {max_epochs: 3}\n"
-    )
-    words = ["fit", "--recipe", "simcse", "--config", "mine.yaml", "--data.batch_size", "16"]
-    config = printed_config(words, capsys)
-    assert str(at(config, "model.pooler.class_path")).endswith(".MeanPooler")
-    assert at(config, "data.batch_size") == 16
-    assert at(config, "trainer.max_epochs") == 3
-    assert at(config, "trainer.val_check_interval") == 125  # the recipe's
-    swapped = printed_config(["fit", "--config", "mine.yaml", "--recipe", "simcse"], capsys)
-    assert str(at(swapped, "model.pooler.class_path")).endswith(
-        ".MeanPooler"
-    )  # a recipe's gives way to any other
-    assert at(swapped, "data.batch_size") == 64
-
-
-def test_a_later_file_replaces_all_objectives(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "mine.yaml").write_text("model: {objectives: {other: Contrastive}}\n")
-    config = printed_config(["fit", "--recipe", "simcse", "--config", "mine.yaml"], capsys)
-    assert list(at(config, "model.objectives")) == ["other"]
 
 
 def test_one_seed_goes_to_the_data_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -284,17 +270,8 @@ def test_early_stopping_comes_from_a_file(tiny_words: list[str], files: dict[str
         # no score rises by 1000: the first validation is the best, the third ends the run
         "      init_args: {monitor: val/spearman, mode: max, patience: 2, min_delta: 1000}\n"
     )
-    words = [
-        "fit",
-        "--recipe",
-        "simcse",
-        *tiny_words,
-        "--config",
-        "stop.yaml",
-        "--data.validation",
-        files["pairs"],
-    ]
-    assert run(words) == 0
+    words = ["fit", "--recipe", "simcse", *tiny_words, "--config", "stop.yaml"]
+    assert run([*words, "--data.validation", files["pairs"]]) == 0
     rows = list(csv.DictReader((here / "runs" / "version_0" / "metrics.csv").read_text().splitlines()))
     assert len([row for row in rows if row["val/spearman"]]) == 3
     saved = torch.load(next((here / "runs").rglob("*.ckpt")), weights_only=True)
@@ -386,12 +363,6 @@ def test_embed_takes_a_column_and_gives_unit_length(finished: dict[str, str], he
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=0, atol=1e-6)  # float32
 
 
-def test_vectors_in_a_table_keep_all_digits_of_a_float32(tmp_path: Path) -> None:
-    vectors = np.array([[1 / 3, 1e-30, -123456.79], [0, 1, 2]], dtype=np.float32)
-    write_vectors(tmp_path / "v.tsv", vectors)
-    assert np.array_equal(np.loadtxt(tmp_path / "v.tsv", delimiter="\t", dtype=np.float32), vectors)
-
-
 def test_evaluate_prints_every_file_and_sub_set(
     finished: dict[str, str], files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -411,15 +382,3 @@ def test_evaluate_prints_every_file_and_sub_set(
             assert f"{score.spearman:.2f}" in row
             assert f" {score.pairs} " in row
     assert "CLSPooler, at most 32 tokens" in said
-
-
-@pytest.mark.parametrize("words", [["--help"], ["--version"]], ids=" ".join)
-def test_what_needs_no_model_waits_for_no_import(words: list[str]) -> None:
-    heavy = "torch", "transformers", "pytorch_lightning", "jsonargparse", "numpy"
-    code = (
-        "import sys; from contrastive_text.cli import run; "
-        f"assert run({words}) == 0; assert not set({heavy}) & set(sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout

@@ -86,19 +86,8 @@ def test_retrieval_is_compared_query_by_query(
     write_beir(
         here / "small", queries={f"q{number}": text for number, text in enumerate(tiny.TEXTS[:9], start=1)}
     )
-    words = [
-        "compare",
-        *models,
-        "--data",
-        "small",
-        "--suite",
-        "retrieval",
-        "--resamples",
-        "50",
-        "--format",
-        "json",
-    ]
-    assert run(words) == 0
+    options = "--data small --suite retrieval --resamples 50 --format json"
+    assert run(["compare", *models, *options.split()]) == 0
     loaded = json.loads(capsys.readouterr().out)
     (table,) = loaded["scores"]
     old, new = (row["tasks"][0]["score"] for row in table["models"].values())

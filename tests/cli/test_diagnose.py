@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 import tiny
-import torch
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.cli import run
@@ -97,21 +95,3 @@ def test_a_pooler_without_a_mean_is_said(
     (line,) = [line for line in said.splitlines() if "frequency bias" in line]
     assert "n/a" in line
     assert "the pooler takes no mean over tokens" in line
-
-
-def test_wrong_input_is_answered_in_a_few_lines(
-    files: dict[str, str], here: Path, answer: Callable[[Sequence[str]], str]
-) -> None:
-    (here / "empty.txt").write_text("")
-    assert "empty.txt: expected at least one row" in answer(["diagnose", files["bert"], "empty.txt"])
-    (here / "one.txt").write_text("a bird\na bird\n")
-    assert "two different texts or more, got 1 among 2" in answer(["diagnose", files["bert"], "one.txt"])
-    words = ["diagnose", files["bert"], files["texts"]]
-    assert "expected an existing folder" in answer([*words, "--output", "nowhere/found.json"])
-    assert ".: expected a file, got a folder; name a file in it" in answer([*words, "--output", "."])
-    assert "no option --pair; did you mean --pairs" in answer([*words, "--pair", files["pairs"]])
-    model = SentenceEncoder.from_pretrained(files["bert"], pooler=MeanPooler(), device="cpu")
-    with torch.no_grad():
-        next(model.parameters()).fill_(torch.nan)
-    model.save_pretrained(here / "damaged")
-    assert "weights are damaged" in answer(["diagnose", "damaged", files["texts"]])

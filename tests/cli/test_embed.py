@@ -106,22 +106,6 @@ def rows_in(record: Path) -> int:
     return int(filled // vectors[:1].nbytes)
 
 
-@pytest.mark.slow  # a process that imports torch; tests/inference/test_vector_files.py kills at every step
-def test_a_killed_process_is_taken_up_again_with_the_same_bytes(
-    files: dict[str, str], many: str, here: Path, capsys: Capture
-) -> None:
-    words = words_of(files, many, "v.npy")
-    assert kill_and_resume(words, here / "v.npy.unfinished.json", after=[500]) == 1
-    kept = rows_in(here / "v.npy.unfinished.json")
-    assert 500 <= kept < 3000
-    there = json.loads((here / "v.npy.unfinished.json").read_text())["settings"]
-    assert there == [current_setting()]  # the bytes are equal under one setting; its threads are the parent's
-    assert run(words) == 0
-    assert f"{kept:,} of 3,000 texts are encoded already" in capsys.readouterr().out
-    assert run(words_of(files, many, "whole.npy")) == 0
-    assert (here / "v.npy").read_bytes() == (here / "whole.npy").read_bytes()
-
-
 @pytest.mark.slow
 def test_vectors_that_another_setting_takes_up_are_said_to_differ_in_their_last_bits(
     files: dict[str, str], many: str, here: Path, stopped: Callable[..., object], capsys: Capture
@@ -228,12 +212,14 @@ def test_few_texts_for_ranges_are_noted(files: dict[str, str], here: Path, capsy
     assert (here / "v.npy.ranges.npy").exists()
 
 
+@pytest.mark.parametrize(("command", "out"), [("embed", "v.npy"), ("duplicates", "d.tsv")])
 def test_a_vector_that_is_not_finite_is_refused(
-    files: dict[str, str], here: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+    files: dict[str, str], here: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch, command: str, out: str
 ) -> None:
     forward = SentenceEncoder.forward
     monkeypatch.setattr(SentenceEncoder, "forward", lambda self, batch: forward(self, batch) / 0)
-    assert "expected finite vectors" in answer(words_of(files, files["texts"], "v.npy"))
+    words = words_of(files, files["texts"], out)
+    assert "expected finite vectors" in answer([command, *words[1:]])
     assert list(here.iterdir()) == []
 
 

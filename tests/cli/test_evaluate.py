@@ -333,20 +333,8 @@ def test_retrieval_is_scored_by_what_finds_what(files: dict[str, str], here: Pat
     assert "small: small, test: 2 queries, 4 documents, 3 relevant" in err
     Path("pairs.tsv").write_text("searched\tpositive\na bird\tit sings\na dog\tit runs\n")
     Path("more.txt").write_text("it sleeps\n")
-    words = [
-        files["bert"],
-        "--suite",
-        "retrieval",
-        "--data",
-        "pairs.tsv",
-        "--corpus",
-        "more.txt",
-        "--columns",
-        "anchor=searched",
-        "--format",
-        "json",
-    ]
-    (row,) = json.loads(said(words)[0])["retrieval"]["models"].values()
+    options = "--suite retrieval --data pairs.tsv --corpus more.txt --columns anchor=searched --format json"
+    (row,) = json.loads(said([files["bert"], *options.split()])[0])["retrieval"]["models"].values()
     (task,) = row["tasks"]
     assert (task["task"], task["size"]) == ("pairs.tsv", 2) and task["parts"]["recall@10"] == 100
 

@@ -30,22 +30,3 @@ def test_mined_triples_train_a_model(tmp_path: Path, capsys: pytest.CaptureFixtu
     fit += ["--trainer.accelerator", "cpu", "--trainer.default_root_dir", str(tmp_path / "run")]
     assert run([*fit, "--trainer.val_check_interval", "1.0", "--export.dirpath", str(tmp_path / "out")]) == 0
     assert "negative" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--negatives", "0"], "mine.negatives: expected 1 or more, got 0"),
-        (["--columns", "positive=nowhere"], "the column nowhere for columns.positive"),
-        (["--form", "tuples", "--short", "keep"], "a .jsonl file for tuples of different lengths"),
-    ],
-)
-def test_what_makes_no_sense_is_answered(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
-) -> None:
-    model = tiny.save_bert(tmp_path / "model")
-    (tmp_path / "pairs.tsv").write_text("query\tanswer\na\tb\n")
-    given = ["mine", str(tmp_path / "pairs.tsv"), str(tmp_path / "out.tsv"), "--model", model, "--device", "cpu"]
-    assert run([*given, *words]) == 2
-    assert said in capsys.readouterr().err
-    assert not (tmp_path / "out.tsv").exists()

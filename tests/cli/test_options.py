@@ -36,9 +36,9 @@ from contrastive_text.runs.sweep_table import Take as SweepTake
 HELP = """
 import sys
 from contrastive_text.cli import run
-for command in {commands}:
+for words in [["--help"], ["--version"], *([command, "--help"] for command in {commands})]:
     try:
-        run([command, "--help"])
+        run(words)
     except SystemExit as left:
         assert not left.code
 print({{"torch", "numpy", "transformers", "pytorch_lightning", "jsonargparse"}} & sys.modules.keys() or "light")

@@ -124,6 +124,7 @@ def test_a_file_is_known_under_every_name(
         ("diagnose", {"model": "model", "output": "nowhere"}, "a file or nothing, got a link to nothing"),
         ("diagnose", {"model": "model", "output": "loop"}, "a file or nothing, got a link to nothing"),
         ("postprocess", {"output": "odd"}, "modules.json: expected a file, got something else"),
+        ("fit", {"trainer": {"default_root_dir": f"{PAIRS}/a"}}, "pairs.tsv: expected a folder, got a file"),
         ("fit", {"export": {"dirpath": PAIRS}}, "export.dirpath: pairs.tsv: expected a folder, got a file"),
         ("onnx", {"model": "model", "output": "run/model"}, "a folder of its own, got one with"),
         ("embed", {"input": "v.npy.json", "output": "v.npy"}, "v.npy.json: expected another file"),

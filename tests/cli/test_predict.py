@@ -24,6 +24,26 @@ from contrastive_text.training.module import ContrastiveModule
 Answer = Callable[[Sequence[str]], str]
 
 
+RUN = """
+model:
+  encoder: {{class_path: TransformerEncoder, init_args: {{model_name_or_path: {bert}}}}}
+  objectives:
+    sentiment: {{class_path: TextClassification, init_args: {{classes: ["bad", "good"], task: sst}}}}
+    similarity: {{class_path: PairRegression, init_args: {{task: sts}}}}
+    entailment: {{class_path: TextClassification, init_args: {{classes: ["no", "yes"], task: rte}}}}
+  optimizer: {{class_path: AdamW, init_args: {{lr: 1.0e-2}}}}
+data:
+  tasks:
+    sst: {{train: {folder}/sst.tsv}}
+    sts: {{train: {pairs}, pairing: Given}}
+    rte: {{train: {folder}/rte.tsv, pairing: OneSequence}}
+  batch_size: 4
+  num_workers: 0
+trainer:
+  {{accelerator: cpu, enable_progress_bar: false, log_every_n_steps: 1, max_steps: 2, default_root_dir: {folder}}}
+"""
+
+
 @pytest.fixture(scope="module")
 def trained(files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run over labelled texts and scored pairs, which holds their files too."""
@@ -32,40 +52,7 @@ def trained(files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
     (folder / "sst.tsv").write_text("".join(["text\tlabel\n", *lines]))
     asked = [f"{text}\t{tiny.TEXTS[i - 9]}\t{'yes' if i % 3 else 'no'}\n" for i, text in enumerate(tiny.TEXTS)]
     (folder / "rte.tsv").write_text("".join(["sentence1\tsentence2\tlabel\n", *asked]))
-    config = {
-        "model": {
-            "encoder": {"class_path": "TransformerEncoder", "init_args": {"model_name_or_path": files["bert"]}},
-            "objectives": {
-                "sentiment": {
-                    "class_path": "TextClassification",
-                    "init_args": {"classes": ["bad", "good"], "task": "sst"},
-                },
-                "similarity": {"class_path": "PairRegression", "init_args": {"task": "sts"}},
-                "entailment": {
-                    "class_path": "TextClassification",
-                    "init_args": {"classes": ["no", "yes"], "task": "rte"},
-                },
-            },
-            "optimizer": {"class_path": "AdamW", "init_args": {"lr": 1e-2}},
-        },
-        "data": {
-            "tasks": {
-                "sst": {"train": str(folder / "sst.tsv")},
-                "sts": {"train": files["pairs"], "pairing": "Given"},
-                "rte": {"train": str(folder / "rte.tsv"), "pairing": "OneSequence"},
-            },
-            "batch_size": 4,
-            "num_workers": 0,
-        },
-        "trainer": {
-            "accelerator": "cpu",
-            "enable_progress_bar": False,
-            "log_every_n_steps": 1,
-            "max_steps": 2,
-            "default_root_dir": str(folder),
-        },
-    }
-    (folder / "run.yaml").write_text(yaml.safe_dump(config))
+    (folder / "run.yaml").write_text(RUN.format(bert=files["bert"], pairs=files["pairs"], folder=folder))
     assert run(["fit", "--config", str(folder / "run.yaml")]) == 0
     return folder
 

@@ -28,3 +28,13 @@ def test_models_and_runs_are_points_of_one_plane(
     chart = page[page.index("Alignment and uniformity") :]
     assert "uniformity (lower is more even)" in chart and "alignment (lower is nearer)" in chart
     assert "bert: alignment" in chart and "bert is a saved model, without its run" in page
+
+
+@pytest.mark.slow
+def test_a_page_escapes_texts(finished: dict[str, str], here: Path) -> None:
+    texts = "<script>alert(1)</script> \x1b[31m\n" * 4 + "".join(f"a dog {i}\n" for i in range(30))
+    (here / "bad.txt").write_text(texts, encoding="utf-8")
+    words = ["report", finished["folder"], "--texts", "bad.txt", "--output", "page", "--limit", "20"]
+    assert run(words) == 0
+    page = next((here / "page").glob("*.html")).read_text(encoding="utf-8")
+    assert "<script>alert" not in page

@@ -101,16 +101,6 @@ def test_what_embed_wrote_is_an_index(
     del here
 
 
-def test_queries_come_from_the_shell_and_from_a_file(
-    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (here / "queries.tsv").write_text("query\tpositive\nwho sleeps?\tthe dog\n")
-    assert (
-        run(words_of(files, files["texts"], "--queries", "queries.tsv", "--format", "json", "--top_k", "1")) == 0
-    )
-    assert [answer["query"] for answer in hits_of(capsys)] == [*QUERIES, "who sleeps?", "the dog"]
-
-
 def test_queries_are_taken_from_a_column_that_is_named(
     files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,17 +54,8 @@ def test_a_grid_is_run_once_and_a_lost_run_again(
     words: list[str], here: Path, calls: list[Sequence[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "grid.yaml").write_text("model.views.anchor: [none, 'FeatureCutoff(rate=0.5)']\n")
-    command = [
-        *words,
-        "--grid",
-        "grid.yaml",
-        "--vary",
-        "model.pooler=CLSPooler",
-        "--seeds",
-        "1",
-        "--output",
-        "out",
-    ]
+    options = "--grid grid.yaml --vary model.pooler=CLSPooler --seeds 1 --output out"
+    command = [*words, *options.split()]
     assert run(command) == 0
     said = capsys.readouterr().out
     assert "2 cells x 1 seed = 2 runs, in out" in said

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import pytorch_lightning as pl
 import torch
-from covering import rest_slow
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import DeviceStatsMonitor, EarlyStopping
 
@@ -18,34 +16,6 @@ from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.training.run_parser import answering
 
 Answer = Callable[[Sequence[str]], str]
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    rest_slow(
-        [
-            ("trainer.devices", "0"),
-            ("trainer.accelerator", "tpuu"),
-            ("trainer.max_steps", "-2"),
-            ("trainer.val_check_interval", "-1"),
-            ("trainer.accumulate_grad_batches", "0"),
-            ("trainer.check_val_every_n_epoch", "0"),
-            ("ckpt_path", "best"),
-            ("ckpt_path", "last"),
-            ("trainer.gradient_clip_val", "-1"),
-            ("trainer.gradient_clip_val", ".nan"),
-            ("seed_everything", "-1"),
-            ("seed_everything", "4294967296"),
-        ],
-        quick=4,
-    ),
-)
-def test_what_no_trainer_can_do_is_answered(
-    answer: Answer, here: Path, tiny_words: list[str], option: str, value: str
-) -> None:
-    said = answer(["fit", "--recipe", "simcse", *tiny_words, f"--{option}={value}"])
-    assert option.rpartition(".")[2] in said
-    assert not [path for path in here.rglob("*") if path.is_file()]
 
 
 CALLBACK = "--trainer.callbacks=pytorch_lightning.callbacks."

@@ -128,19 +128,6 @@ def test_all_that_lies_in_a_run_is_looked_at(
     assert run(["verify", "run/checkpoints/a.ckpt"]) == 2
 
 
-def test_where_nothing_vouches_for_anything_that_is_said(
-    model: Path, tmp_path: Path, capsys: CaptureFixture[str]
-) -> None:
-    shutil.copytree(model, tmp_path / "model")
-    tiny.by_hand(tmp_path / "model")
-    assert run(["verify", str(tmp_path / "model")]) == 2
-    told = capsys.readouterr()
-    assert "no digest of this library for config.json, " in told.out
-    assert "expected a digest of what was written, got none" in told.err
-    assert run(["verify", str(tmp_path / "none")]) == 2
-    assert "none: expected a file or a folder, got none" in capsys.readouterr().err
-
-
 def test_what_cannot_be_read_is_damaged_and_the_rest_is_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

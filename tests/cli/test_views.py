@@ -58,14 +58,8 @@ def test_spans_of_documents_are_shown(
     documents = [" ".join(tiny.TEXTS)] * 3
     Path("documents.txt").write_text("".join(f"{text}\n" for text in documents), encoding="utf-8")
     words = ["views", "--recipe", "declutr", "--encoder", files["bert"], "--data.train", "documents.txt"]
-    words += [
-        "--data.task.pairing.min_length",
-        "4",
-        "--data.task.pairing.max_length",
-        "16",
-        "--data.task.pairing.anchors",
-        "1",
-    ]
+    short = {"min_length": 4, "max_length": 16, "anchors": 1}
+    words += [f"--data.task.pairing.{name}={number}" for name, number in short.items()]
     assert run([*words, "--model.encoder.max_length", "32", "--n", "2"]) == 0
     assert "views.anchor[0]" in capsys.readouterr().out
 

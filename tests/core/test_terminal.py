@@ -100,6 +100,7 @@ def test_warnings_are_printed_in_the_same_way_however_they_are_laid_out(
     assert file.getvalue() == "its own way: \\x1b[31m\n"
 
 
+PRINTING = ("print", "Console", "rich.print", "traceback.print_exc", "sys.stdout.write", "sys.stderr.write")
 ALLOWED = {("core/terminal.py", "Console")}
 """The one place of each."""
 
@@ -112,14 +113,7 @@ def test_nothing_else_in_the_package_prints() -> None:
             if not isinstance(node, ast.Call):
                 continue
             called = ast.unparse(node.func)
-            if called in (
-                "print",
-                "Console",
-                "rich.print",
-                "traceback.print_exc",
-                "sys.stdout.write",
-                "sys.stderr.write",
-            ):
+            if called in PRINTING:
                 offences.append((name, called, node.lineno))
     assert [(name, called) for name, called, _ in offences if (name, called) not in ALLOWED] == [], offences
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -341,6 +340,12 @@ COMMANDS = tuple(
     for command in (*_READERS, FIT.replace("$bert", "m"))
     if says == "model.safetensors" or command in _READERS  # training takes no other part of a model
 )
+START = answer(
+    "a damaged model to start from",
+    f"{FIT} --init_from m",
+    {"m": copied("foreign", {"modules.json": listed(module("evil.Evil"))}), "evil.py": EVIL},
+    "modules.json",
+)
 OWN_TOKENIZER = {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
 
 
@@ -385,9 +390,18 @@ SOUND = (
 )
 
 
-@pytest.mark.slow
+CASES = (*BROKEN, *CONFIG, *WEIGHTS, *MODULES, *PARTS, *OURS, *COMMANDS, START, *SOUND)
+OFTEN = {
+    "modules.json that names 'evil.Evil'",
+    "modules.json with the path '../other'",
+    "config.json that names code of its own",
+}
+"""Cases that run by default: nothing that a folder names or brings along is imported, or read outside of it."""
+
+
 @pytest.mark.parametrize(
-    "case", [*BROKEN, *CONFIG, *WEIGHTS, *MODULES, *PARTS, *OURS, *COMMANDS, *SOUND], ids=attrgetter("name")
+    "case",
+    [pytest.param(case, id=case.name, marks=[pytest.mark.slow] * (case.name not in OFTEN)) for case in CASES],
 )
 def test_a_hostile_model_folder_is_refused_or_read(case: Case, tmp_path: Path, sound: Sound) -> None:
     judge(case, tmp_path, sound)

@@ -330,6 +330,17 @@ WORDS = over_words(
         "escapes in an option": ("embed $texts v.npy --model $bert '--\x1b[2J' 1", "no option"),
         "escapes in a command": ("'em\x1b[2Jbed'", "expected one of"),
         "escapes in a model's name": ("embed $texts v.npy --model 'a\x1b]0;x\x07b'", "model"),
+        **{
+            f"escapes in {what}": (command.format("'a\x1b[2Jb'"), r"\x1b[2J")
+            for what, command in {
+                "a table's name": "evaluate $bert {}.tsv",
+                "an output's folder": "embed $texts {}/v.npy --model $bert",
+                "a run's name": "report {}",
+                "a recipe's name": "fit --recipe {}",
+                "a configuration's name": "fit --config {}",
+                "a trusted module's name": "fit --recipe simcse --trust {}",
+            }.items()
+        },
         "a missing file whose name is no UTF-8": ("embed 'a\udcff.txt' v.npy --model $bert", ".txt"),
     },
 )
