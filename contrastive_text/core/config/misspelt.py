@@ -9,6 +9,7 @@ from argparse import ArgumentError
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn
 
@@ -39,7 +40,7 @@ _OPTION = re.compile(
 _BARE = re.compile(r"Expected a dot import path string: (\w+)")
 _TAKEN = "arguments that the parts of this version take"
 _KEY = re.compile(r'Parser key "([\w.]+)"')
-_PROBLEM = re.compile(r"Problem with given class_path '([\w.]+)':\n *+(?!Parser key|Does not validate)(.*)")
+_PROBLEM = re.compile(r"Problem with given class_path '([\w.]+)':\n *(.*)")
 _REQUIRED = "the following arguments are required: "
 _REFUSED = re.compile(r"^\s*- (\S+: expected .*)$", flags=re.MULTILINE)
 """Answer of a part's constructor."""
@@ -96,7 +97,8 @@ def parser_answer(message: str, options: Iterable[str] = ()) -> str:
         >>> parser_answer("Parser key \"a\":\n  Expected a <class 'int'>. Got value: b")
         'a: expected int, got b'
     """
-    where = f"{place}: " if (place := _place(message)) else ""
+    place, message = _innermost(message)
+    where = f"{place}: " if place else ""
     if (found := _OPTION.search(message)) is not None:
         name = next(filter(None, found.groups()))
         is_nested = "." not in name and "unrecognized" not in message  # of a part, whose options lack its place
@@ -132,13 +134,15 @@ def parser_answer(message: str, options: Iterable[str] = ()) -> str:
     return where + "; ".join(lines[:3] or [message.partition("\n")[0]])
 
 
-def _place(message: str) -> str:
-    """Returns the keys of the innermost place that a message names, joined by points; empty without one."""
-    keys: dict[int, str] = {}  # indentation -> key
+def _innermost(message: str) -> tuple[str, str]:
+    """Returns the keys of the innermost place that a message names, joined by points, and what it says of it."""
+    keys: dict[int, str] = {}  # column -> key
+    column = end = 0
     for found in _KEY.finditer(message):
-        indent = found.start() - message.rfind("\n", 0, found.start())
-        keys = {level: key for level, key in keys.items() if level < indent} | {indent: found[1]}
-    return ".".join(keys.values())
+        column, end = found.start() - message.rfind("\n", 0, found.start()), found.end()
+        keys = {each: key for each, key in keys.items() if each < column} | {column: found[1]}
+    lines = takewhile(lambda line: not line[:column].strip(), message[end:].split("\n")[1:])
+    return ".".join(keys.values()), "\n".join([message[end:].partition("\n")[0], *lines])
 
 
 def constructor_answer(error: BaseException) -> str | None:
