@@ -15,6 +15,7 @@ import pytest
 import tiny
 import torch
 from covering import rest_slow
+from decoders import save_decoder
 from model_families import (
     BERT,
     FAMILIES,
@@ -48,7 +49,7 @@ from transformers import (
 from contrastive_text import Run, SentenceEncoder
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.poolers import MeanPooler
+from contrastive_text.poolers import LastTokenPooler, MeanPooler
 
 TEXTS = ["b", "a bird", *tiny.TEXTS[:6], " ".join(tiny.TEXTS[:8])]
 """Texts of several lengths; the last is longer than every limit."""
@@ -192,6 +193,22 @@ def test_a_checkpoint_without_a_pooler_is_saved_without_one_and_draws_no_random_
     assert (tmp_path / "saved" / "model.safetensors").stat().st_size == Path(
         folder, "model.safetensors"
     ).stat().st_size
+
+
+def test_a_decoder_s_folder_names_a_padding_token_and_leaves_the_embedding_table_alone(tmp_path: Path) -> None:
+    base = save_decoder(tmp_path / "base", "llama")
+    ours = SentenceEncoder(
+        TransformerEncoder(base, append_eos=True, attention="bidirectional"), LastTokenPooler()
+    )
+    ours.save_pretrained(tmp_path / "saved")
+    before, after = (json.loads((Path(each) / "config.json").read_text()) for each in (base, tmp_path / "saved"))
+    assert before.get("pad_token_id") is None and after.get("pad_token_id") is None
+    settings = json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())
+    assert (settings["pad_token"], settings["padding_side"]) == ("</s>", "right")
+    model = SentenceEncoder.from_pretrained(tmp_path / "saved")
+    assert np.array_equal(model.encode(tiny.TEXTS), ours.encode(tiny.TEXTS)) and model.identity == ours.identity
+    table = model.encoder.model.get_input_embeddings()
+    assert isinstance(table, torch.nn.Embedding) and table.padding_idx is None  # its row is trained
 
 
 @pytest.mark.parametrize("name", rest_slow(("BERT", "Qwen", "sentence-T5"), quick=0))
