@@ -1,4 +1,4 @@
-"""Hard negatives of a query: of the texts nearest to it those that nothing marks as belonging to it."""
+"""Hard negatives of a query: its nearest texts that are neither its positives nor near-duplicates of them."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Ranks: TypeAlias = Literal["before", "after"]
 Take: TypeAlias = Literal["top", "random"]
 Short: TypeAlias = Literal["drop", "keep"]
 REMOVALS = ("siblings", "equal", "near", "absolute_margin", "relative_margin", "max_score", "min_score")
-"""Why a text is no negative, in the order in which it is asked."""
+"""Reasons to remove a candidate, in the order in which they are checked."""
 _AT_ONCE = 1 << 22
 """Numbers of candidates' vectors in memory at once: 16 MiB in float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mining:
-    """What becomes a negative of a query.
+    """Rules for the negatives of a query.
 
     Candidates are the ``range_max`` texts of the corpus nearest to the query that are neither equal to it nor one
     of its positives, those of its other rows (siblings) among them. Of these the margins, the bounds and ``same``
@@ -41,10 +41,9 @@ class Mining:
     Differs: there ``range_min`` always skips what is left after removal, and near-duplicates of a positive stay.
 
     Args:
-        negatives: Of each query, at most.
-        range_min: How many of the nearest are skipped; by ``ranks``.
-        range_max: How many candidates are looked at, nearest first; None for ``range_min`` and ten times as many
-            as ``negatives``.
+        negatives: Largest number of negatives of a query.
+        range_min: Number of the nearest candidates that are skipped, counted by ``ranks``.
+        range_max: Number of candidates, nearest first; None for ``range_min`` plus ten times ``negatives``.
         ranks: Whether ``range_min`` counts all candidates (``before`` any is removed) or those that are left
             (``after``).
         absolute_margin: Removes candidates with a score above that of the query's lowest positive less this.
@@ -53,9 +52,8 @@ class Mining:
         min_score: Removes candidates with a score below this.
         same: Removes near-duplicates of a positive of the query: with a cosine of this or more; None for none.
         take: The nearest of those that are left (``top``), or ``random`` ones among them.
-        seed: Of these draws; each query has its own, whatever is around it.
-        short: What becomes of a query with fewer negatives than asked for: ``drop`` its rows, or ``keep`` those
-            that there are.
+        seed: Seed of these draws. Each query has its own draws, which depend on no other query.
+        short: Whether to ``drop`` or to ``keep`` the rows of a query with fewer negatives than requested.
 
     Raises:
         ValueError: Numbers out of range, or that leave no candidate.
@@ -101,7 +99,7 @@ class Mining:
 
     @property
     def depth(self) -> int:
-        """How many candidates of a query are looked at."""
+        """Number of candidates of a query."""
         return self.range_min + 10 * self.negatives if self.range_max is None else self.range_max
 
 
@@ -182,13 +180,13 @@ class Space(NamedTuple):
 
 
 class Mined(NamedTuple):
-    """What was found for one query.
+    """Negatives of one query.
 
     Args:
-        query: Its place among the queries.
-        positives: Scores of its positives, in their order.
-        negatives: Places in the corpus, best first; as many as asked for, or fewer.
-        scores: Of the negatives.
+        query: Place of the query among all queries.
+        positives: Scores of the query's positives, in their order.
+        negatives: Places in the corpus, best first; at most ``Mining.negatives``.
+        scores: Scores of the negatives.
     """
 
     query: int
@@ -198,7 +196,7 @@ class Mined(NamedTuple):
 
 
 Removed: TypeAlias = Counter[str]
-"""Reason, out of ``REMOVALS`` -> candidates that it removed; ``candidates`` -> how many were looked at."""
+"""Reason of ``REMOVALS`` -> number of candidates that it removed; ``candidates`` -> number of all candidates."""
 
 
 @torch.no_grad()
@@ -215,14 +213,13 @@ def mine(
     Args:
         texts: Queries, corpus and positives.
         space: Vectors by which the nearest texts are found, and near-duplicates known.
-        mining: What becomes a negative.
-        places: Of the queries; what is found for one depends on no other.
-        rescored: Vectors of another model, by whose cosines candidates are then scored and ordered; None for
-            the same.
-        device: Where to compute; None for where the vectors are.
+        mining: Rules for negatives.
+        places: Places of the queries. The negatives of a query depend on no other query.
+        rescored: Vectors of another model, whose cosines then score and order the candidates; None for ``space``.
+        device: Device of the search; None for the vectors' own.
 
     Returns:
-        What was found for each query, all of them, and how many candidates were removed for which reason.
+        The negatives of each query, and the number of candidates that each reason removed.
 
     Raises:
         ValueError: Vectors that are not finite or of other numbers than the texts.
@@ -271,7 +268,7 @@ class _Block:
         self.own = torch.tensor([texts.own[place] for place in places], device=device).unsqueeze(1)
 
     def mined(self, scores: Tensor, ids: Tensor, mining: Mining, removed: Removed) -> list[Mined]:
-        """Returns what is found among the nearest texts, (n, k) each; counts what is removed."""
+        """Returns the negatives among the nearest texts, (n, k) each, and counts removed candidates."""
         positive_scores = self._scores(self.positives).masked_fill(self.positives < 0, math.inf)
         if self.rescores:
             scores = self._scores(ids)
@@ -331,7 +328,7 @@ class _Block:
 
 
 def _conditions(scores: Tensor, lowest: Tensor, near: Tensor, mining: Mining) -> Iterator[tuple[str, Tensor]]:
-    """Yields the reasons to remove, with what they hold of, (n, k)."""
+    """Yields each reason with a mask of the candidates that it removes, (n, k)."""
     yield "near", near
     if mining.absolute_margin is not None:
         yield "absolute_margin", scores + mining.absolute_margin > lowest
@@ -351,7 +348,7 @@ def _kept(values: Tensor, kept: Tensor) -> Iterator[list[float]]:
 def _taken(
     ids: Sequence[float], scores: Sequence[float], query: str, mining: Mining
 ) -> tuple[list[int], list[float]]:
-    """Returns the negatives among what is left, with their scores."""
+    """Returns the negatives among the remaining candidates, with their scores."""
     chosen = list(range(min(mining.negatives, len(ids))))
     if mining.take == "random" and len(ids) > mining.negatives:
         drawn = generator(fold(mining.seed, text_id(query))).permutation(len(ids))[: mining.negatives]

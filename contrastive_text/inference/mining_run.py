@@ -38,19 +38,19 @@ _BARS = 16
 
 
 class RowWriter:
-    """Turns what was mined into the lines of a ``.tsv`` or ``.jsonl`` file.
+    """Writes negatives as the lines of a ``.tsv`` or ``.jsonl`` file.
 
     - ``triples``: ``anchor``, ``positive``, ``negative``, ``positive_cosine``, ``negative_cosine``.
     - ``tuples``: the same with all negatives of a pair: ``negative``, ``negative_2``, ..., in ``.jsonl`` a list.
     - ``pairs``: ``sentence1``, ``sentence2``, ``label`` (1 for a positive, 0 for a negative), ``cosine``.
 
-    Columns are named so that training takes texts and labels, and no cosine for one.
+    Training recognizes the columns of texts and labels by these names, and ignores cosines.
 
     Args:
         texts: Queries, corpus and positives.
-        mining: How many negatives, and what becomes of queries with fewer.
-        form: What a row holds.
-        path: The file, whose suffix counts.
+        mining: Number of negatives, and rule for queries with fewer.
+        form: Content of a row.
+        path: The file; its suffix decides the format.
 
     Raises:
         ValueError: Another suffix or form, or texts that a ``.tsv`` file can't hold.
@@ -143,16 +143,16 @@ def histogram(scores: Mapping[str, Sequence[float]]) -> str:
 
 @dataclass(slots=True)
 class MiningReport:
-    """What mining has found.
+    """Counts and scores of a mining run.
 
     Args:
-        queries: How many were looked at.
-        rows: Rows written.
-        short: Queries with fewer negatives than asked for.
-        none: Those of them without any.
-        removed: Reason -> candidates that it removed; ``candidates`` -> how many were looked at.
-        scores: Of ``positive`` pairs and ``negative`` ones, and their ``difference``: of each pair that was
-            written with each of its negatives.
+        queries: Number of queries.
+        rows: Number of written rows.
+        short: Number of queries with fewer negatives than requested.
+        none: Number of queries without any negative.
+        removed: Reason -> number of candidates that it removed; ``candidates`` -> number of all candidates.
+        scores: Scores of ``positive`` and of ``negative`` pairs, and the ``difference`` of each written pair to
+            each of its negatives.
     """
 
     queries: int = 0

@@ -176,12 +176,12 @@ class SentenceEncoder(nn.Module):
 
     @property
     def parts(self) -> ModelParts:
-        """What the model is made of, not copied."""
+        """The parts of the model, not copied."""
         return ModelParts(**{field.name: getattr(self, field.name) for field in fields(ModelParts)})
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """Device of the model's weights."""
         return next(self.parameters()).device
 
     @property

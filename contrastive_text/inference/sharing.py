@@ -1,4 +1,4 @@
-"""A saved model on its way to the hub: what is uploaded, and the upload, by the hub's own library."""
+"""Upload of a saved model to the Hugging Face hub, by the hub's own library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from contrastive_text.core.storage.manifests import MANIFEST, MODULES, TODO, Man
 from contrastive_text.inference.model_card import CARD
 
 _FAILURES: tuple[type[BaseException], ...] = (*HfHubHTTPError.__mro__[1:-3], RuntimeError)
-"""What the hub's library raises: errors of the library that its version asks with, and of an upload's part."""
+"""Errors of the hub's library: of the HTTP library that its version uses, and of a part of an upload."""
 
 
 def files_to_share(folder: Path) -> tuple[dict[str, int], list[str]]:
@@ -77,22 +77,22 @@ def check_name(to: str) -> None:
 
 
 def share(folder: Path, files: Iterable[str], to: str, public: bool = False) -> str:
-    """Uploads a model to the hub in one commit; a name that isn't there yet is made.
+    """Uploads a model to the hub in one commit. Creates the repository if it doesn't exist.
 
-    A model that is there keeps whom it is open to: where that isn't what is asked for, nothing is uploaded.
+    An existing repository keeps its visibility. If that differs from ``public``, nothing is uploaded.
 
     Args:
         folder: The folder of a saved model.
         files: Names of the files to upload, from ``files_to_share``.
-        to: Its name, ``user/name``.
+        to: Name of the repository, ``user/name``.
         public: Whether everyone may read it; otherwise it is private.
 
     Returns:
-        The address of the commit.
+        Address of the commit.
 
     Raises:
-        RuntimeError: No token, no way to the hub, or the hub's refusal in its own words.
-        ValueError: No such name, or a model there that is open to others than asked for.
+        RuntimeError: No token, no connection to the hub, or an error that the hub reports.
+        ValueError: A name of another form, or an existing model of another visibility.
     """
     check_name(to)
     if constants.is_offline_mode():
@@ -118,7 +118,7 @@ def share(folder: Path, files: Iterable[str], to: str, public: bool = False) -> 
 
 
 def _open_to(api: HfApi, to: str, public: bool) -> None:
-    """Makes the name, unless it is there and open to whom it should be."""
+    """Creates the repository, or checks the visibility of an existing one."""
     try:
         private = api.repo_info(to).private
     except RepositoryNotFoundError:
