@@ -17,6 +17,7 @@ from hostile.cases import (
     RAN,
     Case,
     Change,
+    Content,
     Make,
     answer,
     checkpoint,
@@ -49,12 +50,21 @@ COMMANDS = {
     "ensemble": "ensemble out --runs c.ckpt",
     "export": "export c.ckpt out",
 }
+FIRST = torch.tensor([0])
+BEST, ENCODER = "callbacks.BestCheckpoint", "hyper_parameters.encoder.init_args"
 CALL = {"class_path": "subprocess.Popen", "init_args": {"args": f"touch {RAN}", "shell": True}}
 """What runs a command where a parser builds whatever is named."""
 NLPAUG = {
     "class_path": "contrastive_text.views.NlpaugView",
     "init_args": {"augmenter": "nlpaug.augmenter.char.RandomCharAug", "arguments": {"a": CALL}},
 }
+
+
+def refused(
+    name: str, content: Content, *says: str, command: str = VALIDATE, may_change: tuple[str, ...] = ()
+) -> Case:
+    """Returns a case of a checkpoint that is refused by its name, or with other words."""
+    return answer(name, command, {"c.ckpt": content}, *(says or ("c.ckpt",)), may_change=may_change)
 
 
 def saved(content: Any) -> Make:  # Any: what torch.save takes
@@ -66,16 +76,22 @@ def saved(content: Any) -> Make:  # Any: what torch.save takes
     return make
 
 
-def put(*keys: str, value: Any) -> Make:  # Any: what a checkpoint can hold
-    """Returns what saves the sound checkpoint with something else at a place; ``...`` takes it away."""
+def put(place: str, value: Any) -> Make:  # Any: what a checkpoint can hold
+    """Returns what saves the sound checkpoint with another value at a place, such as ``callbacks.Best``.
+
+    Args:
+        place: Keys, one inside the other.
+        value: The value; ``...`` removes the key.
+    """
+    *above, last = place.split(".")
 
     def change(content: dict[str, Any]) -> None:
-        for key in keys[:-1]:
+        for key in above:
             content = content[key]
         if value is ...:
-            del content[keys[-1]]
+            del content[last]
         else:
-            content[keys[-1]] = value
+            content[last] = value
 
     return checkpoint(change)
 
@@ -146,64 +162,57 @@ FILES: dict[str, Any] = {  # Any: a text, bytes, or a Make
     "a checkpoint of weights alone": saved({"state_dict": {"weight": torch.zeros(3)}}),
     "a checkpoint of another object": copied("texts"),
 }
-DAMAGED = tuple(answer(name, VALIDATE, {"c.ckpt": content}, "c.ckpt") for name, content in FILES.items())
+DAMAGED = tuple(refused(name, content) for name, content in FILES.items())
 
 PLACES = {
-    "the encoder": ("hyper_parameters", "encoder"),
-    "the encoder's config": ("hyper_parameters", "encoder", "init_args", "config"),
-    "the encoder's path": ("hyper_parameters", "encoder", "init_args", "model_name_or_path"),
-    "the encoder's layout": ("hyper_parameters", "encoder", "init_args", "layout"),
-    "the pooler": ("hyper_parameters", "pooler"),
-    "the head": ("hyper_parameters", "head"),
-    "the optimiser": ("hyper_parameters", "optimizer"),
-    "the optimiser's rate": ("hyper_parameters", "optimizer", "init_args", "lr"),
-    "the schedule": ("hyper_parameters", "schedule"),
-    "the views": ("hyper_parameters", "views"),
-    "the objectives": ("hyper_parameters", "objectives"),
-    "an objective's classes": ("hyper_parameters", "objectives", "contrastive", "init_args", "classes"),
-    "the data's columns": ("datamodule_hyper_parameters", "task", "columns"),
-    "the data's labels": ("datamodule_hyper_parameters", "task", "labels"),
-    "the data's files": ("datamodule_hyper_parameters", "test"),
-    "the data's tasks": ("datamodule_hyper_parameters", "tasks"),
-    "the pairing": ("datamodule_hyper_parameters", "task", "pairing"),
-    "the mixture": ("datamodule_hyper_parameters", "mixture"),
+    "the encoder": "hyper_parameters.encoder",
+    "the encoder's config": "hyper_parameters.encoder.init_args.config",
+    "the encoder's path": "hyper_parameters.encoder.init_args.model_name_or_path",
+    "the encoder's layout": "hyper_parameters.encoder.init_args.layout",
+    "the pooler": "hyper_parameters.pooler",
+    "the head": "hyper_parameters.head",
+    "the optimiser": "hyper_parameters.optimizer",
+    "the optimiser's rate": "hyper_parameters.optimizer.init_args.lr",
+    "the schedule": "hyper_parameters.schedule",
+    "the views": "hyper_parameters.views",
+    "the objectives": "hyper_parameters.objectives",
+    "an objective's classes": "hyper_parameters.objectives.contrastive.init_args.classes",
+    "the data's columns": "datamodule_hyper_parameters.task.columns",
+    "the data's labels": "datamodule_hyper_parameters.task.labels",
+    "the data's files": "datamodule_hyper_parameters.test",
+    "the data's tasks": "datamodule_hyper_parameters.tasks",
+    "the pairing": "datamodule_hyper_parameters.task.pairing",
+    "the mixture": "datamodule_hyper_parameters.mixture",
 }
 MALICIOUS = (
     *(
-        answer(
-            f"a checkpoint that calls subprocess.Popen at {name}",
-            VALIDATE,
-            {"c.ckpt": put(*keys, value=CALL)},
-            "c.ckpt",
-        )
-        for name, keys in PLACES.items()
+        refused(f"a checkpoint that calls subprocess.Popen at {name}", put(place, CALL))
+        for name, place in PLACES.items()
     ),
     *(
         answer(
             f"a checkpoint that names evil.py at {name}",
             VALIDATE,
-            {"c.ckpt": put(*keys, value={"class_path": "evil.Evil", "init_args": {}}), "evil.py": EVIL},
+            {"c.ckpt": put(place, {"class_path": "evil.Evil", "init_args": {}}), "evil.py": EVIL},
             "evil.Evil",
         )
-        for name, keys in PLACES.items()
+        for name, place in PLACES.items()
         if name in ("the pooler", "the head", "the schedule", "the pairing")
     ),
     *(
-        answer(
+        refused(
             f"a checkpoint that calls subprocess.Popen in {name}",
-            command,
-            {"c.ckpt": put("hyper_parameters", "pooler", value=CALL)},
-            "c.ckpt",
+            put("hyper_parameters.pooler", CALL),
+            command=command,
         )
         for name, command in COMMANDS.items()
         if name not in ("validate", "ensemble", "fit from its weights")
     ),
     *(
-        answer(
+        refused(
             f"a checkpoint whose columns call subprocess.Popen in {name}",
-            command,
-            {"c.ckpt": put("datamodule_hyper_parameters", "columns", value={"text": CALL})},
-            "c.ckpt",
+            put("datamodule_hyper_parameters.columns", {"text": CALL}),
+            command=command,
         )
         for name, command in COMMANDS.items()
         if name not in ("ensemble", "fit from its weights", "export")  # these take nothing of the data
@@ -211,124 +220,85 @@ MALICIOUS = (
     right(
         "a checkpoint whose columns call subprocess.Popen, whose model alone is exported",
         COMMANDS["export"],
-        {"c.ckpt": put("datamodule_hyper_parameters", "columns", value={"text": CALL})},
+        {"c.ckpt": put("datamodule_hyper_parameters.columns", {"text": CALL})},
         "saved to out",
     ),
-    answer(
+    refused(
         "a view in a checkpoint that calls subprocess.Popen",
-        VALIDATE,
-        {"c.ckpt": put("hyper_parameters", "views", value={"positive": [NLPAUG]})},
-        "c.ckpt",
+        put("hyper_parameters.views", {"positive": [NLPAUG]}),
     ),
 )
 WRONG = (
     *(
-        answer(
-            name, VALIDATE, {"c.ckpt": words(change)}, "c.ckpt", says, may_change=("runs/version_0/config.yaml",)
-        )
+        refused(name, words(change), "c.ckpt", says, may_change=("runs/version_0/config.yaml",))
         for name, change, says in (
-            (
-                "a checkpoint with weights of another shape",
-                lambda weight: weight[:, :8].clone(),
-                "word_embeddings",
-            ),
+            ("a checkpoint with weights of another shape", lambda w: w[:, :8].clone(), "word_embeddings"),
             ("a checkpoint that lacks weights", lambda _: None, "word_embeddings"),
-            (
-                "a checkpoint with NaN among its weights",
-                lambda weight: weight.index_fill(0, torch.tensor([0]), torch.nan),
-                "NaN",
-            ),
+            ("a checkpoint with NaN among its weights", lambda w: w.index_fill(0, FIRST, torch.nan), "NaN"),
         )
     ),
+    *(refused(f"a checkpoint without {key}", put(key, ...), "c.ckpt", key) for key in ("epoch", "global_step")),
     *(
-        answer(f"a checkpoint without {key}", VALIDATE, {"c.ckpt": put(key, value=...)}, "c.ckpt", key)
-        for key in ("epoch", "global_step")
-    ),
-    *(
-        answer(f"a checkpoint whose {key} is {said}", VALIDATE, {"c.ckpt": put(key, value=value)}, "c.ckpt", key)
+        refused(f"a checkpoint whose {key} is {said}", put(key, value), "c.ckpt", key)
         for key in ("state_dict", "callbacks", "loops", "global_step", "epoch")
         for said, value in (("a list", [1, 2]), ("a word", "word"), ("below 0", -1))
     ),
-    *over_files(
-        "answer",
-        VALIDATE,
-        {
-            "a checkpoint with a weight that is no tensor": (
-                "c.ckpt",
-                put("state_dict", "more", value="word"),
-                "c.ckpt",
-                "more",
-            ),
-            "a checkpoint whose best score is a word": (
-                "c.ckpt",
-                put("callbacks", "BestCheckpoint", value={"best_model_score": "high"}),
-                "best_model_score",
-            ),
-            "a checkpoint with an unknown argument of a part": (
-                "c.ckpt",
-                put("hyper_parameters", "pooler", "init_args", "rat", value=1),
+    *(
+        refused(name, put(place, value), *says)
+        for name, place, value, *says in (
+            ("a checkpoint with a weight that is no tensor", "state_dict.more", "word", "c.ckpt", "more"),
+            ("a checkpoint whose best score is a word", BEST, {"best_model_score": "high"}, "best_model_score"),
+            (
+                "a checkpoint with an unknown argument of a part",
+                "hyper_parameters.pooler.init_args.rat",
+                1,
                 "rat",
             ),
-            "a checkpoint with an argument of another type": (
-                "c.ckpt",
-                put("hyper_parameters", "encoder", "init_args", "max_length", value="many"),
-                "max_length",
-            ),
-            "a checkpoint of an encoder that is gone": (
-                "c.ckpt",
-                put("hyper_parameters", "encoder", "init_args", "model_name_or_path", value="./gone"),
-                "gone",
-            ),
-        },
+            ("a checkpoint with an argument of another type", f"{ENCODER}.max_length", "many", "max_length"),
+            ("a checkpoint of an encoder that is gone", f"{ENCODER}.model_name_or_path", "./gone", "gone"),
+        )
     ),
+    *(refused(f"a checkpoint without {key}", put(key, ...)) for key in ("state_dict", "hyper_parameters")),
     *(
-        answer(f"a checkpoint without {key}", VALIDATE, {"c.ckpt": put(key, value=...)}, "c.ckpt")
-        for key in ("state_dict", "hyper_parameters")
-    ),
-    *(
-        answer(f"a checkpoint whose {key} is a word", VALIDATE, {"c.ckpt": put(key, value="word")}, "c.ckpt")
+        refused(f"a checkpoint whose {key} is a word", put(key, "word"))
         for key in ("hyper_parameters", "datamodule_hyper_parameters")
     ),
     *(
-        answer(
+        refused(
             f"a checkpoint with a misspelt part at {name}",
-            VALIDATE,
-            {"c.ckpt": put(*keys, value={"class_path": "contrastive_text.poolers.CLSPoolr", "init_args": {}})},
-            "c.ckpt",
+            put(place, {"class_path": "contrastive_text.poolers.CLSPoolr", "init_args": {}}),
         )
-        for name, keys in PLACES.items()
+        for name, place in PLACES.items()
         if name in ("the pooler", "the head")
     ),
-    answer(
+    refused(
         "a checkpoint of data that is gone",
-        "fit --ckpt_path c.ckpt --trainer.max_steps 4",
-        {"c.ckpt": put("datamodule_hyper_parameters", "train", value="gone.txt")},
+        put("datamodule_hyper_parameters.train", "gone.txt"),
         "gone.txt",
+        command="fit --ckpt_path c.ckpt --trainer.max_steps 4",
     ),
     *(
-        answer(f"weights cut short in {name}", command, {"c.ckpt": copied("checkpoint", {"": halved})}, "c.ckpt")
+        refused(f"{what} in {name}", content, command=command)
+        for what, content in {
+            "weights cut short": copied("checkpoint", {"": halved}),
+            "a pickle that runs a command": PICKLE,
+        }.items()
         for name, command in COMMANDS.items()
         if name != "validate"
     ),
     *(
-        answer(f"a pickle that runs a command in {name}", command, {"c.ckpt": PICKLE}, "c.ckpt")
-        for name, command in COMMANDS.items()
-        if name != "validate"
-    ),
-    *(
-        answer(
+        refused(
             f"a run that goes on from {key} of {said}",
-            COMMANDS["fit"],
-            {"c.ckpt": put(key, value=value)},
+            put(key, value),
             f"c.ckpt: expected a checkpoint that a run can go on from, got one with weights and without {key}",
+            command=COMMANDS["fit"],
         )
-        for key, said, value in (
-            ("optimizer_states", "nothing", ...),
-            ("optimizer_states", "an empty list", []),
-            ("lr_schedulers", "nothing", ...),
-            ("loops", "nothing", ...),
-            ("loops", "an empty mapping", {}),
+        for key, values in (
+            ("optimizer_states", {"nothing": ..., "an empty list": []}),
+            ("lr_schedulers", {"nothing": ...}),
+            ("loops", {"nothing": ..., "an empty mapping": {}}),
         )
+        for said, value in values.items()
     ),
     *over_files(
         "right",
@@ -339,7 +309,7 @@ WRONG = (
                 copied("checkpoint", {"": lambda content: content + b"x"}),
                 "val/spearman",
             ),
-            "weights alone that are scored": ("c.ckpt", put("optimizer_states", value=...), "val/spearman"),
+            "weights alone that are scored": ("c.ckpt", put("optimizer_states", ...), "val/spearman"),
             "a sound checkpoint under another name": ("c.ckpt", copied("checkpoint"), "val/spearman"),
             "a sound checkpoint after a link": ("c.ckpt", link("$checkpoint"), "val/spearman"),
         },
@@ -377,25 +347,22 @@ def _folder(file: str, name: str, make: Callable[[Tensor], Tensor]) -> Make:
 
 _FILES = {"model.safetensors": WORDS, "2_Dense/model.safetensors": "linear.weight"}
 TENSORS = (
+    *(refused(f"a checkpoint with a weight {kind}", words(make), "c.ckpt", WORDS) for kind, make in ODD.items()),
     *(
-        answer(f"a checkpoint with a weight {kind}", VALIDATE, {"c.ckpt": words(make)}, "c.ckpt", WORDS)
-        for kind, make in ODD.items()
-    ),
-    *(
-        answer(
+        refused(
             f"a checkpoint with a nested weight in {name}",
-            COMMANDS[name],
-            {"c.ckpt": words(ODD["nested"])},
+            words(ODD["nested"]),
             "c.ckpt",
             "a nested one",
+            command=COMMANDS[name],
         )
         for name in ("fit", "fit from its weights", "export", "predict")
     ),
-    answer(
+    refused(
         "a checkpoint with a moment of 4 TB",
-        COMMANDS["fit"],
-        {"c.ckpt": checkpoint(_in_optimizer)},
+        checkpoint(_in_optimizer),
         "c.ckpt: optimizer_states.0.state.0.exp_avg",
+        command=COMMANDS["fit"],
     ),
     *(
         answer(f"{file} as a binary with a weight {kind}", EMBED, {"m": _folder(file, name, make)}, "m", name)
