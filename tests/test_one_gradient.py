@@ -51,7 +51,7 @@ from contrastive_text.views import FeatureCutoff, MaskTokens
 
 COVERING = covering(EVERY)
 # Other cases on three ranks: test_distributed.
-OF_THREE = ("siblings", "SIGReg", "Barlow Twins")
+OF_THREE = ("siblings", "queue, hard", "SIGReg", "Barlow Twins")
 THREE = [
     each for each in EVERY if each.ranks == "three uneven ranks" and any(name in each.case for name in OF_THREE)
 ]

@@ -28,14 +28,9 @@ from contrastive_text.core.distributed import (
 )
 from contrastive_text.core.types import Slot
 from contrastive_text.heads import TanhHead
-from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
+from contrastive_text.losses import InfoNCE, Loss, NTXent, reduce_terms
 from contrastive_text.objectives import (
     Contrastive,
-    Duplicates,
-    Queue,
-    SameClass,
-    Siblings,
-    SignedPairs,
 )
 
 # The promise in float64: max |dg| <= 1e-10 max |g|.
@@ -106,81 +101,6 @@ def step(case: Case, total: int, part: slice) -> dict[str, Tensor]:
     return means({"loss": loss, **gradients})
 
 
-PAIR = (Slot("anchor", 0), Slot("positive", 0))
-BOTH = [Duplicates(), Siblings()]
-QUEUES: dict[str, tuple[tuple[Slot, ...], Any]] = {  # Any: arguments of the objective
-    "queue info_nce": (
-        (*PAIR, Slot("negative", 0)),
-        {"loss": InfoNCE(0.2, "mean", 0.7), "columns": lambda: [*BOTH, Queue(17)]},
-    ),
-    "queue two-sided kept": (PAIR, {"loss": InfoNCE(0.2, "two_sided"), "columns": lambda: [Queue(5)]}),
-    "queue nt_xent head": (
-        (*PAIR, Slot("negative", 0)),
-        {"loss": NTXent(0.2), "head": TanhHead, "columns": lambda: [*BOTH, Queue(40)]},
-    ),
-    "queue views": (
-        (*PAIR[:1], Slot("anchor", 1), *PAIR[1:], Slot("positive", 1)),
-        {"loss": NTXent(0.2, "sum"), "between": "views", "columns": lambda: [Duplicates(), Queue(11)]},
-    ),
-    "queue classes": (PAIR, {"loss": SupCon(0.2), "columns": lambda: [Duplicates(), SameClass(2), Queue(19)]}),
-    "queue signed": (PAIR, {"loss": InfoNCE(0.2), "columns": lambda: [*BOTH, SignedPairs(), Queue(9)]}),
-}
-STEPS = 3
-"""Of a run with a queue; the last one starts from the state that the others leave."""
-
-
-def queue_model(name: str) -> nn.ModuleDict:
-    """A linear encoder and an objective with a queue after it."""
-    torch.manual_seed(0)
-    arguments = QUEUES[name][1]
-    head = arguments["head"]() if "head" in arguments else None
-    objective = Contrastive(**{**arguments, "head": head, "columns": arguments["columns"]()})
-    objective.build(4)
-    return nn.ModuleDict({"encoder": nn.Linear(5, 4), "objective": objective}).double()
-
-
-def queue_step(model: nn.ModuleDict, name: str, number: int, total: int, part: slice) -> dict[str, Tensor]:
-    """Goes down the gradient of a part of the examples; gives it and the loss, both as means over the ranks."""
-    slots = QUEUES[name][0]
-    noise = torch.Generator().manual_seed(100 * total + number)
-    x = torch.randn(len(slots), total, 5, generator=noise, dtype=torch.float64)[:, part]
-    # Thirty texts for all steps: some of a step occur again in it and in others.
-    ids = torch.randint(30, (len(slots), total), generator=noise)[:, part].flatten()
-    target = torch.randint(2, (total,), generator=noise)[part].double()
-    edited = torch.randint(40, (len(slots), total), generator=noise)[:, part].flatten()
-    model.zero_grad()
-    terms = model["objective"](
-        Encoded(
-            model["encoder"](x.flatten(0, 1)), slots, text_ids=torch.stack([ids, edited], dim=1), target=target
-        )
-    )
-    count = sum_over_ranks(torch.tensor(float(terms.count))).clamp(min=1)
-    loss = reduce_terms(terms.total * world_size(), count, terms.reduction)
-    loss.backward()
-    model["objective"].finish_step()
-    found = means({"loss": loss, **{at: p.grad for at, p in model.named_parameters() if p.grad is not None}})
-    with torch.no_grad():
-        for at, parameter in model.named_parameters():
-            parameter -= 0.1 * found[at]
-    return found
-
-
-def queue_run(name: str, total: int, part: slice) -> dict[str, Any]:
-    """Returns what each of some steps finds, and the state before the last of them."""
-    model = queue_model(name)
-    found: dict[str, Any] = {}
-    for number in range(STEPS):
-        if number == STEPS - 1:
-            found["state"] = {
-                at: value.clone() if isinstance(value, Tensor) else value
-                for at, value in model.state_dict().items()
-            }
-            model = queue_model(name)
-            model.load_state_dict(found["state"])
-        found[f"step {number}"] = queue_step(model, name, number, total=total, part=part)
-    return found
-
-
 def ddp_gather(vectors: dict[str, Any], gather: str) -> Tensor:
     """The gradient of V:ddp_gather's example with one of three gathers, after the mean over two ranks."""
     weight = torch.tensor(vectors["W"], dtype=torch.float64, requires_grad=True)
@@ -210,8 +130,6 @@ def meet(number: int, world: int, port: int, vectors: dict[str, Any]) -> dict[st
         part = slice(start, start + parts[number])
         for name, case in CASES.items():
             results[name] = step(case, total=sum(parts), part=part)
-        for name in QUEUES:
-            results[name] = queue_run(name, total=sum(parts), part=part)
         rows = torch.arange(3.0 * (number + 1)).reshape(number + 1, 3) + 100 * number
         sizes = gather_sizes(len(rows), device=rows.device)
         results["sizes"], results["rows"] = sizes, gather_rows(rows, sizes)
@@ -271,25 +189,6 @@ def test_the_gradient_of_many_ranks_is_that_of_one_process(ranks: Results, name:
     total = sum(SPLITS[len(ranks)])
     alone = step(CASES[name], total=total, part=slice(None))
     check([results[name] for results in ranks], alone)
-
-
-@pytest.mark.parametrize("name", QUEUES)
-def test_steps_with_a_queue_are_those_of_one_process(ranks: Results, name: str) -> None:
-    total = sum(SPLITS[len(ranks)])
-    alone = queue_run(name, total=total, part=slice(None))
-    own = [results[name] for results in ranks]
-    for number in range(STEPS):
-        check([found[f"step {number}"] for found in own], alone[f"step {number}"])
-    size = next(part.size for part in QUEUES[name][1]["columns"]() if isinstance(part, Queue))
-    (at,) = [at for at in alone["state"] if at.endswith("_extra_state")]
-    for comparison, kept in alone["state"][at].items():
-        assert 0 < len(kept["ids"]) <= size
-        states = [found["state"][at][comparison] for found in own]
-        for state in states:
-            assert torch.equal(state["ids"], kept["ids"])
-            torch.testing.assert_close(state["vectors"], kept["vectors"], rtol=0, atol=PROMISE)
-            for ranks_part, first in zip(state.values(), states[0].values(), strict=True):
-                assert torch.equal(ranks_part, first)  # on every rank the same, bit for bit
 
 
 def check(found: list[dict[str, Tensor]], alone: dict[str, Tensor]) -> None:
