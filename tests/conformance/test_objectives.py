@@ -14,9 +14,9 @@ from functools import cache
 from itertools import combinations
 from typing import Any
 
+import chains
 import parts
 import pytest
-import queues
 import torch
 import torch.distributed as dist
 import yaml
@@ -372,8 +372,8 @@ def trained(objective: Contrastive) -> list[float]:
     steps = []
     for seed in range(3):
         ids = [(seed + 3 * i * i) % 11 for i in range(15)]
-        rows = queues.batch(5, seed, ids=ids, hard=True, classes=True).encoded
-        other = queues.batch(5, seed + 9, ids=ids, hard=True).encoded
+        rows = chains.batch(5, seed, ids=ids, hard=True, classes=True).encoded
+        other = chains.batch(5, seed + 9, ids=ids, hard=True).encoded
         rows = replace(rows, guides={"teacher": other.embeddings.roll(1, dims=0)})
         if isinstance(momentum := objective.part(Momentum), Momentum):
             kept = [i for i, slot in enumerate(other.slots) if slot.role in momentum.roles]
@@ -386,7 +386,7 @@ def trained(objective: Contrastive) -> list[float]:
         steps.append(rows)
     losses = []
     for rows in steps:
-        losses.append(queues.value(objective(rows)))
+        losses.append(chains.value(objective(rows)))
         objective.finish_step()
     return losses
 

@@ -8,7 +8,7 @@ from typing import Any
 import parts
 import pytest
 import torch
-from queues import batch, value
+from chains import batch, value
 from torch import Tensor
 
 from contrastive_text.losses import (

@@ -114,43 +114,6 @@ def test_the_original_takes_part_in_no_comparison() -> None:
     assert gradient[:6].any(dim=1).all()
 
 
-@st.composite
-def few_ids(draw: st.DrawFn) -> tuple[Encoded, list[list[int]]]:
-    """A batch in which some texts occur again, with its ids by example: anchor, positive, negative."""
-    rows = encoded(4, negatives=1, seed=draw(st.integers(0, 2**31)))
-    ids = draw(st.lists(st.integers(0, 5), min_size=12, max_size=12))
-    return replace(rows, text_ids=torch.tensor(ids)), [ids[i::4] for i in range(4)]
-
-
-@given(case=few_ids())
-def test_duplicates_are_left_out_as_in_the_double_loop(case: tuple[Encoded, list[list[int]]]) -> None:
-    rows, ids = case
-    lists = [rows.role(role).squeeze(1).tolist() for role in ("anchor", "positive")]
-    lists.append(rows.role("negative").tolist())
-    anchor_ids, positive_ids, negative_ids = zip(*ids, strict=True)
-    given_ids = {
-        "anchor_ids": anchor_ids,
-        "positive_ids": positive_ids,
-        "negative_ids": [[i] for i in negative_ids],
-    }
-    info_nce = reference.info_nce(*lists, temperature=0.2, **given_ids)
-    reached = value(Contrastive(loss=InfoNCE(0.2), columns=[Duplicates()])(rows))
-    assert reached == pytest.approx(info_nce, abs=ROUNDING)
-    nt_xent = reference.nt_xent(*lists, temperature=0.2, **given_ids)
-    assert value(Contrastive(loss=NTXent(0.2), columns=[Duplicates()])(rows)) == pytest.approx(
-        nt_xent, abs=ROUNDING
-    )
-
-
-@given(case=few_ids())
-def test_duplicates_stay_negatives_when_they_are_not_to_be_masked(case: tuple[Encoded, list[list[int]]]) -> None:
-    rows = case[0]
-    for loss in (InfoNCE(0.2), NTXent(0.2)):
-        expected = float(loss(*(rows.role(role).squeeze(1) for role in ("anchor", "positive", "negative"))))
-        reached = value(Contrastive(loss=loss, columns=[])(rows))
-        assert reached == pytest.approx(expected, abs=ROUNDING)
-
-
 @pytest.mark.parametrize("loss", [InfoNCE(0.2), NTXent(0.2)])
 def test_texts_that_views_made_equal_are_not_pushed_apart(loss: Loss) -> None:
     # Two texts that differ; what is left of the second's positive is the first's anchor.

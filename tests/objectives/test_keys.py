@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import reference
 import torch
+from chains import held
 from hypothesis import given
 from hypothesis import strategies as st
-from queues import held
 from torch import Tensor
 
 from contrastive_text.core.batch import Encoded

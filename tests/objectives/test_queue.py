@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import reference
 import torch
+from chains import (
+    ROUNDING,
+    WAYS,
+    Batch,
+    T,
+    Text,
+    batch,
+    chain,
+    fill,
+    held,
+    pushed,
+    runs,
+    slow_terms,
+    train,
+    value,
+)
 from covering import crossed
 from hypothesis import given
-from queues import ROUNDING, Batch, Past, T, batch, fill, held, runs, slow_push, slow_terms, train, value
 
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Slot
@@ -21,7 +37,6 @@ from contrastive_text.objectives import (
     NegativesAsHard,
     PositivesOnly,
     Queue,
-    SameClass,
     Siblings,
     SignedPairs,
 )
@@ -30,49 +45,25 @@ from contrastive_text.objectives import (
 
 
 @pytest.mark.parametrize(
-    ("loss", "masked"),
-    crossed([InfoNCE(T), InfoNCE(T, "sum"), NTXent(T), NTXent(T, "two_sided")], [True, False]),
+    ("loss", "how"),
+    [
+        *crossed([InfoNCE(T), InfoNCE(T, "two_sided"), NTXent(T, "sum"), NTXent(T, streamed=True)], WAYS),
+        (SupCon(T), {"classes": True}),
+    ],
+    ids=str,
 )
 @given(run=runs())
-def test_past_columns_are_negatives_as_in_the_double_loop(
-    loss: Loss, masked: bool, run: tuple[list[Batch], int]
+def test_past_columns_are_columns_of_later_steps_as_in_the_double_loop(
+    loss: Loss, how: dict[str, Any], run: tuple[list[Batch], int]
 ) -> None:
     steps, size = run
-    objective = Contrastive(loss, columns=[*([Duplicates()] if masked else []), Queue(size)])
-    past: Past = []
+    objective, past = Contrastive(loss, columns=[*chain(**how), Queue(size)]), list[Text]()
     for step in steps:
-        terms = slow_terms(replace(step, classes=None), past, same_side=loss.same_side, masked=masked)
+        terms = slow_terms(step.encoded, loss, past, **how)
         expected = float(reduce_terms(torch.tensor(sum(terms), dtype=torch.float64), len(terms), loss.reduction))
-        [reached] = train(objective, [step])
-        assert reached == pytest.approx(expected, abs=ROUNDING, rel=ROUNDING)
-        past = slow_push(past, step, same_side=loss.same_side, size=size)
+        assert train(objective, [step]) == pytest.approx([expected], abs=ROUNDING, rel=ROUNDING)
+        past = pushed(past, step.encoded, loss, size)
         assert fill(objective) == [len(past)]
-
-
-@given(run=runs())
-def test_with_two_sides_only_the_anchors_meet_past_columns(run: tuple[list[Batch], int]) -> None:
-    steps, size = run
-    past: Past = []
-    objective = Contrastive(InfoNCE(T, "two_sided"), columns=[Duplicates(), Queue(size)])
-    for step in steps:
-        step = replace(step, classes=None)
-        backward = Batch(step.positives, step.anchors, [], (step.ids[1], step.ids[0], []))
-        sides = [slow_terms(step, past, same_side=False), slow_terms(backward, [], same_side=False)]
-        expected = sum(sum(terms) / len(terms) for terms in sides)
-        assert train(objective, [step]) == pytest.approx([expected], abs=ROUNDING, rel=ROUNDING)
-        past = slow_push(past, step, same_side=False, size=size)
-
-
-@given(run=runs())
-def test_past_texts_of_a_rows_class_are_pulled(run: tuple[list[Batch], int]) -> None:
-    steps, size = run
-    past: Past = []
-    objective = Contrastive(SupCon(T), columns=[Duplicates(), SameClass(2), Queue(size)])
-    for step in steps:
-        terms = slow_terms(step, past, same_side=True, pulls=True)
-        expected = sum(terms) / len(terms)
-        assert train(objective, [step]) == pytest.approx([expected], abs=ROUNDING, rel=ROUNDING)
-        past = slow_push(past, step, same_side=True, size=size)
 
 
 def test_past_columns_are_no_rows_own_hard_negatives() -> None:
@@ -151,15 +142,12 @@ def test_second_texts_of_negative_pairs_enter_where_they_are_hard_negatives() ->
     train(objective, [replace(batch(3, 0, ids=[0, 1, 2, 3, 4, 5]), classes=[1, 0, 1])])
     assert held(objective)["ids"].tolist() == [3, 5, 4]  # positives, then further negatives
     step = replace(batch(3, 1, ids=[6, 6, 7, 8, 9, 4]), classes=[1, 0, 1])
-    # The second text of the last pair was a negative pair's: left out of that row only.
-    slow = Batch(
-        [step.anchors[0], step.anchors[2]],
-        [step.positives[0], step.positives[2]],
-        [step.positives[1]],
-        ([6, 7], [8, 4], [9]),
+    kept = Batch(
+        [step.anchors[0], step.anchors[2]], [step.positives[0], step.positives[2]], [], ([6, 7], [8, 4], [])
     )
-    past = [(v, i, -1) for v, i in zip(held(objective)["vectors"].tolist(), [3, 5, 4], strict=True)]
-    expected = slow_terms(slow, past, same_side=False)
+    # The second text of the last pair was a negative pair's: left out of that row only.
+    past = [Text(v, i) for v, i in zip(held(objective)["vectors"].tolist(), [3, 5, 4], strict=True)]
+    expected = slow_terms(kept.encoded, InfoNCE(T), [Text(step.positives[1], 9), *past])
     assert train(objective, [step]) == pytest.approx([sum(expected) / 2], abs=ROUNDING)
 
 
@@ -183,14 +171,15 @@ def test_the_bound_of_positives_that_look_for_anchors_counts_no_past_columns() -
     objective = Contrastive(InfoNCE(T, "two_sided"), columns=[Duplicates(), Siblings(), SignedPairs(), Queue(30)])
     steps = [replace(batch(4, seed), classes=[1, 0, 1, 0]) for seed in range(3)]
     train(objective, steps[:2])
-    step = replace(steps[2], classes=None)
-    past = slow_push(slow_push([], steps[0], same_side=False, size=30), steps[1], same_side=False, size=30)
-    backward = Batch(step.positives, step.anchors, [], (step.ids[1], step.ids[0], []))
-    sides = [slow_terms(step, past, same_side=False), slow_terms(backward, [], same_side=False)]
+    past = list[Text]()
+    for step in steps[:2]:
+        past = pushed(past, step.encoded, InfoNCE(T), size=30)
+    terms = slow_terms(steps[2].encoded, InfoNCE(T, "two_sided"), past)
+    sides = terms[:4], terms[4:]
     assert max(sides[1][1], sides[1][3]) > math.log(4 + 8)  # bounded, whichever bound it is
     pulled = sum(terms[0] + terms[2] for terms in sides) / 2
-    pushed = sum(min(sides[0][i], math.log(12)) + min(sides[1][i], math.log(4)) for i in (1, 3)) / 2
-    assert train(objective, steps[2:]) == pytest.approx([pulled - pushed], abs=ROUNDING)
+    bounded = sum(min(sides[0][i], math.log(12)) + min(sides[1][i], math.log(4)) for i in (1, 3)) / 2
+    assert train(objective, steps[2:]) == pytest.approx([pulled - bounded], abs=ROUNDING)
 
 
 def test_between_views_each_role_has_its_queue() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from chains import T, fill, held
 from pytorch_lightning.callbacks import ModelCheckpoint
-from queues import T, fill, held
 from safetensors import safe_open
 from torch import Tensor
 

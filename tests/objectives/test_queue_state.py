@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from queues import T, batch, held, train
+from chains import T, batch, held, train
 
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE
