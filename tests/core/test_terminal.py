@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import os
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,10 +15,8 @@ from hypothesis import strategies as st
 from rich.color import ColorSystem
 from rich.table import Table
 
-import contrastive_text
 from contrastive_text.core.terminal import console, escaping_output, say, say_json, show_warnings, shown
 
-PACKAGE = Path(contrastive_text.__file__).parent
 HOSTILE = (
     "x[/bold]y \x1b[31mred\x1b]0;title\x07 \x9b2J \x07\x08\r \u202eabc\u2066 \udcff "
     "[link=http://a]b[/link] :smile:"
@@ -98,24 +94,6 @@ def test_warnings_are_printed_in_the_same_way_however_they_are_laid_out(
     file = io.StringIO()
     warnings.showwarning("\x1b[31m", UserWarning, "a.py", 1, file)
     assert file.getvalue() == "its own way: \\x1b[31m\n"
-
-
-PRINTING = ("print", "Console", "rich.print", "traceback.print_exc", "sys.stdout.write", "sys.stderr.write")
-ALLOWED = {("core/terminal.py", "Console")}
-"""The one place of each."""
-
-
-def test_nothing_else_in_the_package_prints() -> None:
-    offences = []
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = str(path.relative_to(PACKAGE))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Call):
-                continue
-            called = ast.unparse(node.func)
-            if called in PRINTING:
-                offences.append((name, called, node.lineno))
-    assert [(name, called) for name, called, _ in offences if (name, called) not in ALLOWED] == [], offences
 
 
 def test_say_goes_where_standard_output_goes_at_the_time(

@@ -1,4 +1,4 @@
-"""Floors and files of the design pages: imports go to lower floors, and no two files import each other."""
+"""The source of the package: floors and files of the design pages, circles of imports, and who prints."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ LOSSES = {f"contrastive_text.core.{name}" for name in ("similarity", "checks", "
 """All that losses may import of lower packages."""
 LIGHTNING = ("training/", "cli/", "data/datamodule.py", "data/loader.py")
 """Files that may import Lightning."""
+BUILT_IN = {
+    "Exception", "ValueError", "TypeError", "OSError", "FileNotFoundError", "FileExistsError", "ImportError",
+    "KeyError", "IndexError",
+}  # fmt: skip
+PRINTING = {"print", "Console", "rich.print", "traceback.print_exc", "sys.stdout.write", "sys.stderr.write"}
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 """docs/design.md"""
 
@@ -70,18 +75,38 @@ def test_no_two_files_import_each_other(graph: dict[str, set[str]]) -> None:
     assert circles(graph) == []
 
 
-def test_only_training_the_shell_and_the_data_module_import_lightning() -> None:
-    for path in PACKAGE.rglob("*.py"):
-        tree = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        tops = {name.split(".")[0] for node in tree for name in imported(node)}
+@pytest.fixture(scope="module")
+def nodes() -> dict[str, list[ast.AST]]:
+    """File of the package -> the nodes of its source."""
+    return {
+        path.relative_to(PACKAGE).as_posix(): [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+
+
+def test_only_training_the_shell_and_the_data_module_import_lightning(nodes: dict[str, list[ast.AST]]) -> None:
+    for file, each in nodes.items():
+        names = [alias.name for node in each if isinstance(node, ast.Import) for alias in node.names]
+        names += [node.module or "" for node in each if isinstance(node, ast.ImportFrom)]
+        tops = {name.split(".")[0] for name in names}
         assert "lightning" not in tops, "a second family of the same classes"
-        assert "pytorch_lightning" not in tops or path.relative_to(PACKAGE).as_posix().startswith(LIGHTNING), path
+        assert "pytorch_lightning" not in tops or file.startswith(LIGHTNING), file
 
 
-def imported(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.ImportFrom):
-        return [node.module or ""]
-    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+def test_no_file_raises_a_built_in_error_and_the_terminal_alone_prints(nodes: dict[str, list[ast.AST]]) -> None:
+    """A command prints errors of the library as answers; a built-in error is a bug with its traceback."""
+    raised, printing = [], {}
+    for file, each in nodes.items():
+        for node in each:
+            value = (
+                node.exc if isinstance(node, ast.Raise) else node.value if isinstance(node, ast.Return) else None
+            )
+            if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in BUILT_IN:
+                raised.append(f"{file}:{value.lineno}")
+            if isinstance(node, ast.Call) and (called := ast.unparse(node.func)) in PRINTING:
+                printing[file] = called
+    assert not raised
+    assert printing == {"core/terminal.py": "Console"}
 
 
 def test_every_folder_is_a_package() -> None:
