@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TypeAlias
 
 import pytorch_lightning as pl
@@ -167,6 +166,9 @@ class RankedScores:
         return torch.cat([numbers for numbers, _ in seen]), torch.cat([vectors for _, vectors in seen])
 
 
+_Metrics: TypeAlias = Mapping[str, Mapping[str, Metric]]
+"""What the names of some scores end with, none or ``@WIDTH`` -> kind of score -> what gathers it."""
+
 OVERALL = "overall"
 """Name of the mean of the tasks' scores."""
 
@@ -178,38 +180,36 @@ class HeldOutScores:
     with the pooler of training, which its head has learned on.
 
     Args:
-        files: Number of a loader -> name of the file of scored pairs in it.
-        tasks: Task -> its objectives by name; the first one that predicts gives the task's score.
+        loaders: The trainer's loaders of validation or test, or a single one.
+        by_task: The objectives of each task, and what they read of other models.
         device: Where the numbers are kept.
-        parts: Number of a loader -> task and name of the file in it, where the task has several files.
-        widths: Of how many features scored pairs are scored too, beside whole vectors.
-        ranked: Number of a loader -> the queries or documents of a retrieval set in it.
-        losses: Number of a loader -> the objectives whose loss is taken of the rows in it, by name.
-        guides: What these read of other models, by name.
     """
 
-    def __init__(
-        self,
-        files: Mapping[int, str],
-        tasks: Mapping[str, Mapping[str, Objective]],
-        device: torch.device,
-        parts: Mapping[int, tuple[str, str]] = MappingProxyType({}),
-        widths: Sequence[int] = (),
-        ranked: Mapping[int, Ranked] = MappingProxyType({}),
-        losses: Mapping[int, Mapping[str, Objective]] = MappingProxyType({}),
-        guides: Mapping[str, Guide] = MappingProxyType({}),
-    ) -> None:
-        self.files = dict(files)
-        self.widths = {"": None, **{f"@{width}": width for width in widths}}
-        self.ranked = RankedScores(ranked, self.widths)
-        self.losses = HeldOutLosses(losses)
-        self.guides = guides
-        self.pairs = {name: _pair_metrics(self.widths, device) for name in files.values()}
-        chosen = {task: predicting(objectives) for task, objectives in tasks.items()}
-        self.tasks = {task: (objective, _task_metrics(objective, device)) for task, objective in chosen.items()}
-        self.parts = {
-            number: (task, file, _task_metrics(chosen[task], device)) for number, (task, file) in parts.items()
-        }
+    def __init__(self, loaders: object, by_task: TaskParts, device: torch.device) -> None:
+        listed = loaders if isinstance(loaders, list | tuple) else [loaders]
+        self.guides = by_task.guides
+        self.widths = {"": None, **{f"@{width}": width for width in by_task.widths}}
+        self.files: dict[int, str] = {}  # scored pairs
+        self.tasks: dict[str, tuple[Objective, _Metrics]] = {}
+        self.parts: dict[int, tuple[str, str, _Metrics]] = {}  # of a task with several files
+        ranked: dict[int, Ranked] = {}
+        losses: dict[int, dict[str, Objective]] = {}
+        for number, loader in enumerate(listed):
+            collate = loader.collate_fn if isinstance(loader, DataLoader) else None
+            if isinstance(collate, RankedCollator):
+                ranked[number] = collate.ranked
+            elif isinstance(collate, HeldOutCollator):
+                losses[number] = by_task.named(collate.objectives)
+            elif isinstance(collate, StepCollator):
+                task = next(iter(collate.collators))
+                objective = predicting(by_task.objectives(task))
+                self.tasks.setdefault(task, (objective, _task_metrics(objective, device)))
+                if collate.file:
+                    self.parts[number] = (task, collate.file, _task_metrics(objective, device))
+            else:
+                self.files[number] = collate.task if isinstance(collate, Collator) else str(number)
+        self.ranked, self.losses = RankedScores(ranked, self.widths), HeldOutLosses(losses)
+        self.pairs = {name: _pair_metrics(self.widths, device) for name in self.files.values()}
 
     def add(
         self, batch: Batch | StepBatch, number: int, embed: Callable[[Batch], Tensor], embedder: Embedder
@@ -306,10 +306,6 @@ class HeldOutScores:
             module.log(f"{part}/{name}", figure, prog_bar=shown, sync_dist=True)
 
 
-_Metrics: TypeAlias = Mapping[str, Mapping[str, Metric]]
-"""What the names of some scores end with, none or ``@WIDTH`` -> kind of score -> what gathers it."""
-
-
 def _pair_metrics(marks: Iterable[str], device: torch.device) -> _Metrics:
     return {
         mark: {"spearman": SpearmanSimilarity().to(device), "pearson": PearsonSimilarity().to(device)}
@@ -381,34 +377,3 @@ def predictions(batch: Batch, embedder: Embedder, objectives: Mapping[str, Objec
     """Returns what the first objective that predicts gives for a batch, in float32."""
     objective = predicting(objectives)
     return objective.predict(encode_unaltered(batch, embedder, objective)).float()
-
-
-def scores_of(loaders: object, by_task: TaskParts, device: torch.device) -> HeldOutScores:
-    """Returns what will gather the scores of a trainer's loaders of validation or test."""
-    listed = loaders if isinstance(loaders, list | tuple) else [loaders]
-    collators = [loader.collate_fn if isinstance(loader, DataLoader) else None for loader in listed]
-    ranked = {i: collate.ranked for i, collate in enumerate(collators) if isinstance(collate, RankedCollator)}
-    losses = {
-        i: by_task.named(collate.objectives)
-        for i, collate in enumerate(collators)
-        if isinstance(collate, HeldOutCollator)
-    }
-    others = {i: collate for i, collate in enumerate(collators) if i not in ranked and i not in losses}
-    each = {i: _task_and_file(collate, i) for i, collate in others.items()}
-    return HeldOutScores(
-        {number: file for number, (task, file) in each.items() if task is None},
-        {task: by_task.objectives(task) for task, _ in each.values() if task is not None},
-        device,
-        parts={number: (task, file) for number, (task, file) in each.items() if task is not None and file},
-        widths=by_task.widths,
-        ranked=ranked,
-        losses=losses,
-        guides=by_task.guides,
-    )
-
-
-def _task_and_file(collate: object, number: int) -> tuple[str | None, str]:
-    """Returns the task of a loader's rows, None of scored pairs, and their file; if it isn't ours, its number."""
-    if isinstance(collate, StepCollator):
-        return next(iter(collate.collators)), collate.file
-    return None, collate.task if isinstance(collate, Collator) else str(number)

@@ -51,8 +51,8 @@ from contrastive_text.training.forward_pass import (
     tokens_read,
 )
 from contrastive_text.training.guides import Guide, check_guides_at_start, guide_vectors
-from contrastive_text.training.held_out import HeldOutScores, predictions, scores_of
-from contrastive_text.training.momentum import FollowSteps, MomentumNetworks, check_momentum
+from contrastive_text.training.held_out import HeldOutScores, predictions
+from contrastive_text.training.momentum import FollowSteps, MomentumNetworks
 from contrastive_text.training.optim import AdamW, Combine, LinearSchedule, Optimizer, Schedule, WeightedSum
 from contrastive_text.training.optim.combine import gradient_figures
 from contrastive_text.training.optim.schedules import ScheduledRates
@@ -176,8 +176,7 @@ class ContrastiveModule(StoredModule):
         check_parts(encoder, head, self.weights, self.by_task)
         self.by_task.build(self.embedder, head)
         load_head(head)
-        check_momentum(self.objective_parts(), self.by_task.plan)
-        self.momentum = MomentumNetworks(self.objective_parts(), self.embedder)
+        self.momentum = MomentumNetworks(self.objective_parts(), self.embedder, self.by_task.plan)
         self.combine.build(list(self.objectives))
         # Plain data and the one instantiator that Lightning allows: what the shell records is the same.
         given = {"views": self.by_task.views, "objectives": self.objective_parts(), "weights": weights}
@@ -355,7 +354,7 @@ class ContrastiveModule(StoredModule):
     def on_validation_epoch_start(self) -> None:
         """Starts a score for every file and task of the loaders."""
         loaders = self.trainer.test_dataloaders if self.trainer.testing else self.trainer.val_dataloaders
-        self._scores = scores_of(loaders, self.by_task, self.device)
+        self._scores = HeldOutScores(loaders, self.by_task, self.device)
 
     @new_in_full_precision()
     def validation_step(

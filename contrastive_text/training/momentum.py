@@ -130,10 +130,17 @@ class MomentumNetworks(nn.ModuleDict):
     Args:
         objectives: By name.
         embedder: What is trained.
+        plan_of: From a task to its views.
+
+    Raises:
+        ValueError: Views that don't go with a momentum network, or one ``Momentum`` for two objectives.
     """
 
-    def __init__(self, objectives: Mapping[str, Objective], embedder: Embedder) -> None:
+    def __init__(
+        self, objectives: Mapping[str, Objective], embedder: Embedder, plan_of: Callable[[str | None], ViewPlan]
+    ) -> None:
         super().__init__()
+        check_momentum(objectives, plan_of)
         named = {name: part.keys for name, part in objectives.items() if part.keys is not None}
         for name, settings in named.items():
             if others := [other for other, each in named.items() if each is settings and other != name]:

@@ -18,7 +18,7 @@ from contrastive_text.objectives import Contrastive, MaskedLM
 from contrastive_text.pairings import Given, Spans
 from contrastive_text.training.callbacks import BestCheckpoint
 from contrastive_text.training.callbacks.run_summary import RunSummary
-from contrastive_text.training.held_out import scores_of
+from contrastive_text.training.held_out import HeldOutScores
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.optim import AdamW
 from contrastive_text.views import DeleteTokens, MaskTokens
@@ -65,7 +65,7 @@ def losses_over(module: ContrastiveModule, data: TextDataModule) -> dict[str, to
     data.attach(module)
     data.setup("validate")
     loaders = data.val_dataloader()
-    scores = scores_of(loaders, module.by_task, torch.device("cpu"))
+    scores = HeldOutScores(loaders, module.by_task, torch.device("cpu"))
     module.eval()
     with torch.no_grad():
         for number, loader in enumerate(loaders):

@@ -21,7 +21,7 @@ from contrastive_text.evaluation import CachedEncoder, score_retrieval
 from contrastive_text.metrics import FIGURES
 from contrastive_text.training.callbacks import BestCheckpoint
 from contrastive_text.training.callbacks.run_summary import RunSummary
-from contrastive_text.training.held_out import HeldOutScores, scores_of
+from contrastive_text.training.held_out import HeldOutScores
 from contrastive_text.training.module import ContrastiveModule
 
 
@@ -112,7 +112,7 @@ def scores_over(module: ContrastiveModule, folder: str, most: int | None = None)
     tokenizer = module.text_tokenizer(training=False)
     assert tokenizer is not None
     loaders = PlainLoaders(tables, {}, tokenizer, batch_size=4, seed=0).scored("validation")
-    scores = scores_of(loaders, module.by_task, torch.device("cpu"))
+    scores = HeldOutScores(loaders, module.by_task, torch.device("cpu"))
     with torch.no_grad():
         for number, loader in enumerate(loaders):
             for batch in islice(loader, most):
