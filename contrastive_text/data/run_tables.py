@@ -168,6 +168,7 @@ class RunTables:
         tables = self.of(part)
         if part == "validation" and self.retrieval.files and not self.ranked:
             self.ranked = self.retrieval.read(taken=tables, bounds=self.bounds)
+        if part == "validation":
             optional |= bool(self.ranked or self.of("held_out"))
         if not tables and not optional:
             raise InvalidValueError(f"data.{part}: expected a file, got none; give --data.{part} FILE")
