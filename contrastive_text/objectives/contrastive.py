@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,8 @@ from contrastive_text.objectives.health import count_alike, health
 from contrastive_text.objectives.momentum import Momentum, rows_and_columns
 from contrastive_text.objectives.pair_labels import PairLabels
 from contrastive_text.objectives.terms import Terms, check_compared
+
+_Part = TypeVar("_Part", bound=ColumnPart)
 
 
 class Contrastive(Objective):
@@ -108,7 +110,7 @@ class Contrastive(Objective):
         self.columns.append(part)
         self._check_columns()
 
-    def part(self, kind: type[ColumnPart]) -> ColumnPart | None:
+    def part(self, kind: type[_Part]) -> _Part | None:
         """Returns the part of a class; None for none."""
         return next((part for part in self.columns if isinstance(part, kind)), None)
 
@@ -134,7 +136,6 @@ class Contrastive(Objective):
             part.check(setup)
         self.guides = tuple(dict.fromkeys(part.guide for part in self.columns if part.guide is not None))
         momentum = self.part(Momentum)
-        assert momentum is None or isinstance(momentum, Momentum)
         self.keys = momentum
         # A guide knows the texts that the trained network encodes.
         self.keyed = () if momentum is None or self.guides else momentum.roles_alone(setup)
