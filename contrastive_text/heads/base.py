@@ -17,8 +17,8 @@ from contrastive_text.core.similarity import at_least_float32, full_precision
 class Head(nn.Module, ABC):
     """Base class of heads: a network whose input width is known when the encoder is.
 
-    A head with ``train_only`` stands in an objective and is never part of the saved encoder; one without
-    stands in the module, after the pooler, and is exported with it.
+    A head with ``train_only`` is part of an objective and never of the saved encoder. A head without it is part of
+    the module, after the pooler, and is exported with it.
 
     Args:
         train_only: Whether only an objective sees the output.
@@ -118,7 +118,7 @@ def output_width(head: Head, features: int) -> int:
 
 
 def apply_exactly(head: Head | None, vectors: Tensor) -> Tensor:
-    """Returns what a head makes of vectors (n, D), outside autocast and in at least float32.
+    """Returns vectors (n, D) after a head, computed outside autocast and in at least float32.
 
     For results that are compared or scored right away: a cosine or a logit keeps 8 bits under bfloat16.
 
@@ -151,10 +151,10 @@ def linear_exactly(layer: nn.Linear, vectors: Tensor) -> Tensor:
 def project_parts(
     head: Head | None, parts: Sequence[Tensor], project: Callable[[Tensor], Tensor]
 ) -> list[Tensor]:
-    """Returns what a head makes of the vectors of each role that an objective reads.
+    """Returns the vectors of each role that an objective reads, after a head.
 
-    Role by role; but a head that normalizes over rows gets all of them in one call, or those of each slot by
-    themselves, as its ``together`` says.
+    The head is called for each role. A head that normalizes over rows is called once with the rows of all roles, or
+    once for each slot, by its ``together``.
 
     Args:
         head: None for none.

@@ -155,7 +155,7 @@ class FineTuningHead(Head):
         return nn.Sequential(pooler, nn.Tanh(), nn.Dropout(self.dropout), last)
 
     def take_pooler(self, pooler: nn.Linear | None) -> None:
-        """Takes over the pretrained layer's weights, where there is one of the same width."""
+        """Copies the weights of the pretrained layer if it has the same width."""
         own = None if self.network is None else self.network[0]
         self.pretrained = pooler is not None and own is not None and pooler.weight.shape == own.weight.shape
         if self.pretrained and pooler is not None and isinstance(own, nn.Linear):

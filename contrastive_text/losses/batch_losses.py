@@ -34,7 +34,7 @@ MOST_SHARP = 20
 """Largest sharpness of a Gaussian potential: exp(-4 * 20), of two antipodal vectors, is still a float32."""
 
 _FARTHEST, _POINTS = 3.0, 17
-"""Where characteristic functions are compared: 17 points from 0 to 3, by symmetry those of -3 to 3."""
+"""Points at which characteristic functions are compared: 17 from 0 to 3; by symmetry they stand for -3 to 3."""
 
 
 class BatchLoss(nn.Module, ABC):
@@ -45,8 +45,8 @@ class BatchLoss(nn.Module, ABC):
 
     Attributes:
         decorrelates: Whether it asks features to differ, so that their correlation is logged.
-        remedy: What to try where vectors become alike all the same, beside a lower learning rate or a larger
-            batch; the doctor of a run says it.
+        remedy: Advice if vectors collapse, in addition to a lower learning rate or a larger batch. The doctor of a
+            run prints it.
 
     Example:
         >>> class Invariance(BatchLoss):
@@ -335,7 +335,7 @@ def _normal(side: Tensor) -> Tensor:
 
 
 def _off_diagonal_square(matrix: Tensor) -> Tensor:
-    """Returns the sum of the squares beside the diagonal of (D, D)."""
+    """Returns the sum of the squares off the diagonal of (D, D)."""
     return matrix.square().sum() - matrix.diagonal().square().sum()
 
 

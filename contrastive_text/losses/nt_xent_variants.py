@@ -123,7 +123,7 @@ class DCLW(DCL):
 
 
 def _decoupled(block: Comparison, temperature: Tensor | float) -> Tensor:
-    """Returns what the other columns weigh, less what the target does, (R,)."""
+    """Returns the log-sum-exp of the other columns less the logit of the target, (R,)."""
     logits = block.mask(similarity_matrix(block.rows, block.columns, temperature, similarity="dot"))
     target = block.target.unsqueeze(1)
     wanted = logits.gather(1, target).squeeze(1)

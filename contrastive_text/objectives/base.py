@@ -27,16 +27,16 @@ class Objective(nn.Module, ABC):
 
     Attributes:
         reads: The roles that every example must have.
-        takes: The roles that it reads where examples have them. What no objective of a step reads or takes is
+        takes: The roles that it reads if examples have them. Roles that no objective of a step reads or takes are
             not encoded.
         reads_tokens: The roles whose token ids it reads (``Encoded.tokens``) where there are any, encoded or not.
         view: Which of several views of each text it reads, from 1; None for all of them.
         needs_token_logits: Whether it predicts tokens, with the head of the encoder's architecture.
-        predicts: Whether ``predict`` gives something to hold against the target.
+        predicts: Whether ``predict`` gives predictions that are compared with the target.
         head_of: The objective whose head it reads vectors through too (``take_head``); None for none.
         guides: Names of the module's guides whose vectors it reads, ``Encoded.guides``.
         has_negatives: Whether it pushes texts apart that don't belong together, if it compares texts at all.
-        remedies: What to try where its vectors collapse, beside a lower learning rate or a larger batch.
+        remedies: Advice if its vectors collapse, in addition to a lower learning rate or a larger batch.
         keys: Momentum encoder of its own, whose vectors it reads as ``Encoded.keys[keys]``; None for none.
         keyed: Roles of which it reads momentum vectors alone in training. The network need not encode them.
 
@@ -85,7 +85,7 @@ class Objective(nn.Module, ABC):
         """
 
     def describe_networks(self) -> str | None:
-        """Returns in words which networks of its own it has, for the run's summary; None if there are none."""
+        """Returns its own networks as text, for the run's summary; None if there are none."""
         return None
 
     def take_head(self, head: Head) -> None:
@@ -117,26 +117,26 @@ class Objective(nn.Module, ABC):
 
     @property
     def target(self) -> Target | None:
-        """What it reads of an example's target; None if nothing."""
+        """How it reads an example's target; None if it reads none."""
         return None
 
     @property
     def two_texts(self) -> str | None:
-        """What of it makes no sense where anchor and positive are one text twice, in words; None if nothing."""
+        """Name of an option that makes no sense if anchor and positive are the same text; None for none."""
         is_of_pairs = self.predicts and "positive" in self.reads
         return "an objective that predicts their label or score" if is_of_pairs else None
 
     def predict(self, encoded: Encoded) -> Tensor:
-        """Returns what a supervised objective predicts: scores of classes (N, classes), or 0 .. 1 (N,).
+        """Returns the predictions of a supervised objective: scores of classes (N, classes), or 0 .. 1 (N,).
 
-        Held against the target with ``target.metric()``. Asked only with ``predicts``.
+        ``target.metric()`` compares them with the target. Called only if ``predicts`` is true.
         """
         raise NotImplementedError(f"{type(self).__name__} predicts nothing")
 
     def predictors(self) -> dict[str, Callable[[Encoded], Tensor]]:
-        """Returns what predicts, by what the name of its score ends with: ``predict`` first, under no ending."""
+        """Returns the functions that predict, by the suffix of the score's name; ``predict`` has none."""
         return {"": self.predict}
 
     def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str | None:  # noqa: ARG002  # the base's signature
-        """Returns in words how many negatives an anchor meets, for the run's summary; None if there are none."""
+        """Returns the number of negatives of an anchor as text, for the run's summary; None without negatives."""
         return None

@@ -1,4 +1,4 @@
-"""What is compared: the texts of an example with each other, or the views of each of its texts."""
+"""Comparisons of a contrastive objective: texts of an example with each other, or views of each of its texts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from contrastive_text.losses.comparison import Triples
 
 
 class Between(ABC):
-    """Base class of what a contrastive objective compares: from roles to anchors and positives.
+    """Base class of comparisons: arranges the roles of a batch as anchors and positives.
 
     Attributes:
         reads: The roles that every example must have.
-        takes: The roles that it reads where examples have them.
-        compared: What is compared among itself, each with a queue of its own.
-        others: What the other columns are, for the run's summary.
-        is_pairs: Whether anchor and positive are two texts, of which a label may say that they don't belong
-            together.
+        takes: The roles that it reads if examples have them.
+        compared: Names of the comparisons. Each has its own queue.
+        others: Name of the other columns, for the run's summary.
+        is_pairs: Whether anchor and positive are two texts. A label may say that they don't belong together.
     """
 
     reads: ClassVar[tuple[Role, ...]]
@@ -41,7 +40,7 @@ class Between(ABC):
 
         Args:
             encoded: The local batch.
-            vectors: What the loss reads of each role that it reads and examples have, (N, slots, D).
+            vectors: Vectors of each role that the loss reads and examples have, (N, slots, D).
 
         Raises:
             ValueError: A role has other slots than it needs.
@@ -106,12 +105,14 @@ class BetweenViews(Between):
 
 
 def read_vectors(encoded: Encoded, roles: Sequence[Role], head: Head | None) -> dict[Role, Tensor]:
-    """Returns what a loss reads of each of some roles that the batch has, (N, slots, D), in at least float32.
+    """Returns the vectors of each of some roles that the batch has, after the head, (N, slots, D).
+
+    They are in at least float32.
 
     Args:
         encoded: The local batch.
         roles: In the order in which a head gets them.
-        head: Between embeddings and loss; None for none.
+        head: Train-only head between embeddings and loss; None for none.
     """
     found = {role: encoded.role(role) for role in roles if encoded.role_ids(role).shape[1]}
 
@@ -125,11 +126,11 @@ _NAMED = {"texts": BetweenTexts, "views": BetweenViews}
 
 
 def named_between(between: Between | str, where: str) -> Between:
-    """Returns what is compared, which one of two names may stand for.
+    """Returns the comparison of a name.
 
     Args:
-        between: It, or its name.
-        where: The objective, for the error.
+        between: A comparison, or the name ``texts`` or ``views``.
+        where: Name of the objective, for the error.
 
     Raises:
         ValueError: Another name.

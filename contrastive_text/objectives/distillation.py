@@ -32,7 +32,7 @@ VectorDistance = Literal["cosine", "squared"]
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Rows, and what each is held against: the columns of all rows, or columns of its own.
+    """Rows and their candidates: the columns of all rows, or each row's own columns.
 
     Args:
         rows: Unit vectors, (R, D).

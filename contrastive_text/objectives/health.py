@@ -1,4 +1,4 @@
-"""What to watch of compared vectors: the figures that are logged beside a loss."""
+"""Figures of compared vectors that are logged next to a loss."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contrastive_text.losses import cosine_similarity_matrix
 from contrastive_text.losses.comparison import Comparison, Triples
 
 LOGGED_ROWS = 256
-"""Rows that the logged figures look at: enough for two digits, and no cost beside a large batch's."""
+"""Rows that the logged figures are computed from: enough for two digits, at no cost next to a large batch."""
 
 _LOGGED_FEATURES = 512
 """Features whose correlation is logged: a projector may have thousands."""
@@ -22,7 +22,7 @@ _LOGGED_FEATURES = 512
 
 @torch.no_grad()
 def features_alike(every: Triples) -> Tensor:
-    """Returns how much the first some hundred features of all anchors and positives say the same."""
+    """Returns the correlation of the first 512 features of all anchors and positives, a scalar."""
     return metrics.off_diagonal(torch.cat([every.anchor, every.positive])[:, :_LOGGED_FEATURES])
 
 

@@ -53,7 +53,7 @@ class Scorer(nn.Module, ABC):
 
 
 def pair_features(u: Tensor, v: Tensor, max_squared: bool = False) -> Tensor:
-    """Returns what a classifier of pairs reads: u, v and |u - v|, then, if asked for, max(u, v) squared.
+    """Returns the features of a classifier of pairs: u, v and |u - v|, and on request max(u, v) squared.
 
     Args:
         u: (N, D).

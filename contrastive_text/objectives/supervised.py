@@ -70,7 +70,7 @@ class Supervised(Objective, Generic[_T]):
         return vectors[:, self.view - 1]
 
     def projected(self, encoded: Encoded, head: Head | None) -> list[Tensor]:
-        """Returns what a head makes of its view of each role's first text, (N, D'), outside autocast."""
+        """Returns the view of each role's first text after a head, (N, D'), computed outside autocast."""
         texts = [self.texts(encoded, role) for role in self.reads]
         return project_parts(head, texts, lambda vectors: apply_exactly(head, vectors))
 

@@ -19,7 +19,7 @@ from contrastive_text.pairings.base import Given, Pairing
 Label = Literal["entailment", "neutral", "contradiction"]
 
 Negative = Literal["entailment", "neutral", "contradiction", "random"]
-"""Where a hard negative comes from: hypotheses of one label of the same premise, or those of other premises."""
+"""Source of a hard negative: hypotheses of one label of the same premise, or hypotheses of other premises."""
 
 _KINDS = {"entailment": "an entailed", "neutral": "a neutral", "contradiction": "a contradicting"}
 

@@ -15,16 +15,16 @@ from contrastive_text.core.types import Example, Row, Tokens
 from contrastive_text.pairings.base import Pairing
 
 Strategy = Literal["any", "subsuming", "adjacent"]
-"""Where a positive lies: overlapping or touching its anchor, inside it, or right beside it."""
+"""Place of a positive: overlapping or touching its anchor, inside it, or next to it."""
 
 Start = Literal["grid", "uniform"]
-"""Where anchors start: inside blocks of a grid, or anywhere."""
+"""Start of anchors: inside blocks of a grid, or anywhere."""
 
 TooShort = Literal["error", "skip", "shrink"]
-"""What becomes of a document without room for its anchors."""
+"""Treatment of a document without room for its anchors."""
 
 TooLong = Literal["error", "cut"]
-"""What becomes of a span that is longer than a row of the encoder."""
+"""Treatment of a span that is longer than a row of the encoder."""
 
 
 def span_length(beta: Sequence[float], shortest: int, longest: int, rng: np.random.Generator) -> int:
