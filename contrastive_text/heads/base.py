@@ -17,8 +17,8 @@ from contrastive_text.core.similarity import at_least_float32, full_precision
 class Head(nn.Module, ABC):
     """Base class of heads: a network whose input width is known when the encoder is.
 
-    A head with ``train_only`` is part of an objective and never of the saved encoder. A head without it is part of
-    the module, after the pooler, and is exported with it.
+    A head with ``train_only`` is part of an objective and never of the saved encoder. A head without it is part
+    of the module, after the pooler, and is exported with it.
 
     Args:
         train_only: Whether only an objective sees the output.
@@ -153,8 +153,8 @@ def project_parts(
 ) -> list[Tensor]:
     """Returns the vectors of each role that an objective reads, after a head.
 
-    The head is called for each role. A head that normalizes over rows is called once with the rows of all roles, or
-    once for each slot, by its ``together``.
+    The head is called for each role. A head that normalizes over rows is called once with the rows of all roles,
+    or once for each slot, by its ``together``.
 
     Args:
         head: None for none.

@@ -34,7 +34,7 @@ MOST_SHARP = 20
 """Largest sharpness of a Gaussian potential: exp(-4 * 20), of two antipodal vectors, is still a float32."""
 
 _FARTHEST, _POINTS = 3.0, 17
-"""Points at which characteristic functions are compared: 17 from 0 to 3; by symmetry they stand for -3 to 3."""
+"""Points at which characteristic functions are compared: 17 from 0 to 3, and by symmetry from -3 to 0."""
 
 
 class BatchLoss(nn.Module, ABC):
@@ -45,8 +45,8 @@ class BatchLoss(nn.Module, ABC):
 
     Attributes:
         decorrelates: Whether it asks features to differ, so that their correlation is logged.
-        remedy: Advice if vectors collapse, in addition to a lower learning rate or a larger batch. The doctor of a
-            run prints it.
+        remedy: Advice if vectors collapse, in addition to a lower learning rate or a larger batch. The doctor of
+            a run prints it.
 
     Example:
         >>> class Invariance(BatchLoss):
