@@ -1,4 +1,4 @@
-"""The data module: the same batches whatever the workers, what it says and refuses, files of scored pairs."""
+"""The data module: the same batches whatever the workers, facts, rows from Python, and cleaned texts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import tiny
 import torch
 from token_pairings import Halves
 
+from contrastive_text import Run
 from contrastive_text.core.batch import Batch, StepBatch, sent
+from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.core.types import Example, Row
-from contrastive_text.data import read_pairs
+from contrastive_text.data import Clean, TextTask, read_pairs, read_rows
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.evaluation import evaluate_pairs
@@ -228,3 +230,120 @@ def test_with_a_gpu_batches_are_page_locked_as_a_whole(
     assert not data.train_dataloader().pin_memory
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert data.train_dataloader().pin_memory
+
+
+ROWS = [{"query": one, "pos": other} for one, other in zip(tiny.TEXTS[:12], tiny.TEXTS[12:24], strict=True)]
+
+
+def forms(folder: Path) -> dict[str, Any]:
+    """Returns the same rows in every form, a file first."""
+    path = folder / "rows.tsv"
+    path.write_text("".join(f"{one}\t{other}\n" for one, other in [("query", "pos"), *map(dict.values, ROWS)]))
+    forms: dict[str, Any] = {"file": str(path), "dicts": ROWS, "tuples": [tuple(row.values()) for row in ROWS]}
+    for library, make in (("pandas", "DataFrame"), ("polars", "DataFrame"), ("datasets", "Dataset")):
+        found = getattr(pytest.importorskip(library), make)
+        forms[library] = found.from_list(ROWS) if library == "datasets" else found(ROWS)
+    return forms
+
+
+def batches(bert: str, data: TextDataModule) -> list[dict[str, Any]]:
+    """The fields of each batch, tensors as lists."""
+    data.attach(tiny.module(bert))
+    data.setup("fit")
+    given = [batch.batches["one"] if data.tasks else batch for batch in data.train_dataloader()]
+    return [
+        {
+            name: value.tolist() if isinstance(value, torch.Tensor) else value
+            for name, value in vars(batch).items()
+        }
+        for batch in given
+    ]
+
+
+def test_every_form_gives_the_batches_of_a_file(bert: str, tmp_path: Path) -> None:
+    found = {
+        name: batches(bert, TextDataModule(train=given, task=TextTask(pairing=Given()), batch_size=4))
+        for name, given in forms(tmp_path).items()
+    }
+    assert all(each == found["file"] for each in found.values()), found.keys()
+    assert len(found["file"]) == 3
+
+
+@pytest.mark.slow
+def test_a_checkpoint_keeps_the_record_and_asks_for_the_rows_again(bert: str, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+    options |= {"enable_progress_bar": False, "enable_model_summary": False}
+    path = tmp_path / "a.ckpt"
+    data = TextDataModule(train=ROWS, task=TextTask(pairing=Given()), batch_size=4)
+    trainer = pl.Trainer(max_steps=1, **options)
+    trainer.fit(tiny.module(bert), datamodule=data)
+    trainer.save_checkpoint(path)
+    saved = torch.load(path, weights_only=True)
+    record = saved["datamodule_hyper_parameters"]["train"]
+    assert type(record) is str
+    assert record.startswith("given:list:12:")
+    with pytest.raises(ContrastiveTextError, match=rf"data\.train: .* got their record alone \({record}\)"):
+        TextDataModule.load_from_checkpoint(path)
+    again = TextDataModule.load_from_checkpoint(path, train=ROWS)
+    assert str(again.train) == record
+    others = TextDataModule(train=ROWS[:11] + ROWS[:1], task=TextTask(pairing=Given()), batch_size=4)
+    for given in (again, others):
+        resumed = pl.Trainer(max_steps=2, **options)
+        if given is again:
+            resumed.fit(tiny.module(bert), datamodule=given, ckpt_path=path)
+            assert resumed.global_step == 2
+        else:
+            with pytest.raises(ContrastiveTextError, match="of train of the checkpoint, got other rows of list"):
+                resumed.fit(tiny.module(bert), datamodule=given, ckpt_path=path)
+
+
+@pytest.mark.slow
+def test_a_run_takes_rows_and_its_configuration_their_record(bert: str, tmp_path: Path) -> None:
+    texts = [{"text": text} for text in tiny.TEXTS]
+    options: dict[str, Any] = {"encoder": bert, "batch_size": 4, "fast_dev_run": 1, "accelerator": "cpu"}
+    run = Run.from_recipe("simcse", train=texts, default_root_dir=str(tmp_path), **options)
+    assert run.data.hparams["train"].startswith("given:list:40:")
+    run.fit()
+    data = TextDataModule.from_recipe("simcse", tasks={"one": TextTask(train=texts)}, batch_size=4)
+    assert batches(bert, data) == batches(
+        bert, TextDataModule(tasks={"one": TextTask(train=texts)}, batch_size=4)
+    )
+    with pytest.raises(ContrastiveTextError, match=r"read more than once, got a generator"):
+        TextTask(train=(text for text in texts))
+
+
+MESSY = "It  rains.\n\n\tWe \u00a0stay.  "
+
+
+@pytest.mark.parametrize(
+    ("clean", "expected"),
+    [
+        (Clean(), MESSY),
+        (Clean(collapse=True), "It rains. We stay."),
+        (Clean(collapse=True, lower=True, leading_blank=True), " it rains. we stay."),
+        (Clean(leading_blank=True), f" {MESSY}"),
+        (Clean(lower=True), MESSY.lower()),
+    ],
+)
+def test_each_option_does_its_own(clean: Clean, expected: str) -> None:
+    assert clean(MESSY) == expected
+    assert clean(expected) == expected  # once is enough
+
+
+def test_the_texts_that_are_trained_on_are_cleaned_which_is_said_and_no_others(tmp_path: Path) -> None:
+    train = tiny.write_texts(tmp_path / "texts.txt", tuple(f"{text}  THE  END" for text in tiny.TEXTS))
+    pairs = tiny.write_pairs(tmp_path / "pairs.tsv")
+    data = tiny.data(train, validation=pairs, clean=Clean(collapse=True, lower=True))
+    data.attach(tiny.module(tiny.save_bert(tmp_path / "bert")))
+    data.setup("fit")
+    assert [row["text"] for row in data.table("train")["train"]] == [f"{text} the end" for text in tiny.TEXTS]
+    assert data.table("validation")["pairs"].rows == read_rows(pairs, ("anchor", "positive", "target")).rows
+    assert data.facts()["training data"].splitlines()[1] == (
+        "cleaned: white space collapsed, lower case; 40 of 40 rows changed, and no text that is scored or "
+        "embedded"
+    )
+
+
+def test_the_recipes_of_declutr_clean_as_the_authors_do_and_no_other_recipe_does() -> None:
+    assert TextDataModule.from_recipe("declutr/base").task.clean == Clean(collapse=True, leading_blank=True)
+    assert TextDataModule.from_recipe("simcse").task.clean is None

@@ -1,18 +1,28 @@
-"""Deletion, cropping and reordering: counts, marks, units, and the examples of CLEAR's figure."""
+"""Views of tokens: deletion, cropping, reordering, repetition and shuffled positions."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations, groupby, pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from architectures import PAIR, encoder_of, ragged
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from contrastive_text.core.random import draw_spans, generator
-from contrastive_text.core.types import NO_LABEL, Tokens, Vocabulary
+from contrastive_text.core.types import NO_LABEL, NO_WORD, Tokens, Vocabulary
+from contrastive_text.data import Collator, KeyedRow, TextTokenizer, learn_vocabulary
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.pairings import SameText
+from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.views import RepeatTokens, ShufflePositions, ViewPlan
 from contrastive_text.views.base import TokenView
 from contrastive_text.views.tokens import (
     CropTokens,
@@ -26,7 +36,7 @@ from contrastive_text.views.tokens import (
 )
 
 DEL = 9
-VOCABULARY = Vocabulary(size=1000, special_ids=frozenset({DEL}), added={"[DEL]": DEL})
+VOCABULARY = Vocabulary(size=1000, prefix=1, suffix=1, special_ids=frozenset({DEL}), added={"[DEL]": DEL})
 SEEDS = st.integers(0, 2**31)
 RATES = st.floats(0, 1)
 
@@ -299,3 +309,163 @@ def test_delete_tokens_deletes_every_place_equally_often() -> None:
     kept = Counter(i for _ in range(2000) for i in DeleteTokens(0.4)(tokens, rng).ids)
     # Each of five places is kept in 3/5 of 2,000 draws: 1,200, standard deviation 22; five of them.
     assert all(abs(kept[i] - 1200) < 5 * 22 for i in range(5))
+
+
+DRAWS = 300
+
+
+def repeated(view: RepeatTokens, n: int) -> list[int]:
+    """How many tokens each of some draws repeats."""
+    return [len(view(text(n), generator(key))) - n for key in range(DRAWS)]
+
+
+# methods.json: esimcse_code_max_dup_by_length_L_with_specials_rate0.32
+LARGEST = {3: 0, 4: 0, 6: 0, 7: 1, 10: 2, 20: 5, 32: 9}
+
+
+@pytest.mark.parametrize(("length", "largest"), LARGEST.items())
+def test_esimcse_code_max_dup_by_length_l_with_specials_rate0_32(length: int, largest: int) -> None:
+    found = Counter(repeated(built(RepeatTokens(0.32)), length - 2))
+    # Of 300 draws of at most ten numbers each comes, but for one time in 10^13.
+    assert set(found) == set(range(largest + 1))
+
+
+@pytest.mark.parametrize(("n", "largest"), [(1, 0), (2, 1), (5, 1), (7, 1), (10, 2), (20, 5), (40, 9)])
+def test_words_are_repeated_by_the_rule_of_the_authors_words(n: int, largest: int) -> None:
+    view = built(RepeatTokens(0.32, unit="word"))
+    assert set(repeated(view, n)) == set(range(largest + 1))
+    assert all(view(text(n), generator(key)).ids.count(99 + n) == 1 for key in range(DRAWS))
+
+
+@given(n=st.integers(0, 40), rate=st.floats(0, 1), most=st.integers(1, 12), key=st.integers(0, 2**31))
+def test_what_is_repeated_stands_beside_itself_and_only_twice(n: int, rate: float, most: int, key: int) -> None:
+    for unit in ("token", "word"):
+        view = built(RepeatTokens(rate, most, unit=unit))(text(n), generator(key))
+        assert list(view.ids) == sorted(view.ids)
+        assert set(view.ids) == set(text(n).ids)
+        assert max(Counter(view.ids).values(), default=0) <= 2
+        assert len(view) - n < most
+
+
+def test_a_word_is_repeated_with_all_its_tokens() -> None:
+    tokens = Tokens(ids=(1, 2, 3, 4, 5), words=(0, 0, 1, 1, 2))
+    drawn = {built(RepeatTokens(1.0, unit="word"))(tokens, generator(key)).ids for key in range(DRAWS)}
+    both = (1, 2, 1, 2, 3, 4, 3, 4, 5)
+    assert drawn == {tokens.ids, (1, 2, *tokens.ids), (1, 2, 3, 4, 3, 4, 5), both}
+
+
+def test_every_token_is_repeated_equally_often() -> None:
+    view = built(RepeatTokens(1.0, most=2))
+    times = Counter(
+        i for key in range(4000) for i, n in Counter(view(text(5), generator(key)).ids).items() if n > 1
+    )
+    # Half of the draws repeat one of five tokens: 400 times each, standard deviation 19; five of them.
+    assert all(abs(times[i] - 400) < 5 * 19 for i in text(5).ids)
+
+
+@pytest.fixture(scope="module")
+def rows_of() -> Callable[[int | None], set[int]]:
+    """From what a network takes beyond 8 tokens to the lengths of repeated rows of 12."""
+    tokenizer = learn_vocabulary(["a b c d e f g h i j"], vocabulary_size=60)
+
+    def lengths(spare: int | None) -> set[int]:
+        cutting, plan = TextTokenizer(tokenizer, 8, spare), ViewPlan({"positive": [RepeatTokens(1.0)]})
+        plan.build(cutting.vocabulary())
+        collator = Collator(cutting, SameText(), plan, seed=0)
+        rows = [KeyedRow(epoch=0, number=i, row={"text": "a b c d e f g h i j"}) for i in range(DRAWS)]
+        anchors, positives = collator(rows).lengths.split(DRAWS)
+        assert set(anchors.tolist()) == {8}
+        return set(positives.tolist())
+
+    return lengths
+
+
+@pytest.mark.parametrize(("spare", "longest"), [(0, 8), (3, 11), (None, 14)])
+def test_a_cut_text_gets_longer_as_far_as_the_network_takes_it(
+    spare: int | None, longest: int, rows_of: Callable[[int | None], set[int]]
+) -> None:
+    # Of the 6 tokens that are left of the text all may be repeated; it is cut before that, and not after it.
+    assert rows_of(spare) == set(range(8, longest + 1))
+
+
+def test_the_room_beyond_the_limit_of_training_is_that_of_the_network(bert: str) -> None:
+    module = ContrastiveModule(TransformerEncoder(bert, max_length=16))
+    limit = module.encoder.limit
+    assert limit is not None
+    for max_length, spare in ((16, limit - 16), (None, 0)):
+        module.encoder.max_length = max_length
+        tokenizer = module.text_tokenizer()
+        assert tokenizer is not None
+        assert (tokenizer.max_length, tokenizer.spare) == (max_length or limit, spare)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Tokens:
+    """A text between special tokens, at times with positions and labels of an earlier view."""
+    words = [NO_WORD, *draw(st.lists(st.integers(0, 4), max_size=8)), NO_WORD]
+    n = len(words)
+    return Tokens(
+        ids=tuple(range(50, 50 + n)),
+        words=tuple(words),
+        positions=tuple(draw(st.permutations(range(n)))) if draw(st.booleans()) else None,
+        labels=(NO_LABEL,) * n if draw(st.booleans()) else None,
+    )
+
+
+@pytest.mark.parametrize("specials", [True, False])
+@given(tokens=rows(), seed=SEEDS)
+def test_k6_shuffling_permutes_positions_and_leaves_ids_words_and_labels(
+    specials: bool, tokens: Tokens, seed: int
+) -> None:
+    before = replace(tokens)
+    view = ShufflePositions(specials)(tokens, generator(seed))
+    assert view.positions is not None
+    assert sorted(view.positions) == list(range(len(tokens)))
+    assert replace(view, positions=tokens.positions) == tokens == before
+    assert ShufflePositions(specials)(tokens, generator(seed)) == view
+
+
+@given(tokens=rows(), seed=SEEDS)
+def test_without_specials_their_positions_stay(tokens: Tokens, seed: int) -> None:
+    view = ShufflePositions(specials=False)(tokens, generator(seed))
+    natural = tokens.positions or range(len(tokens))
+    assert view.positions is not None
+    assert (view.positions[0], view.positions[-1]) == (natural[0], natural[len(tokens) - 1])
+
+
+def test_k5_a_token_keeps_its_place_once_in_n_the_first_too() -> None:
+    tokens, rng = Tokens(ids=(0,) * 5, words=(-1, 0, 1, 2, -1)), np.random.default_rng(0)
+    drawn = np.array([ShufflePositions()(tokens, rng).positions for _ in range(4000)])
+    kept = (drawn == np.arange(5)).sum(axis=0)
+    # Each place with probability 1/5: 800 of 4,000, standard deviation 25; five of them.
+    assert (abs(kept - 800) < 5 * 25).all()
+
+
+@pytest.mark.parametrize(("name", "first"), [("bert", 0), ("roberta", 2)])
+@torch.no_grad()
+def test_k5_the_network_gets_a_permutation_behind_its_padding_row_and_padding_its_own(
+    name: str, first: int, vectors: dict[str, Any]
+) -> None:
+    vector = vectors["position_shuffle"]
+    n, longest = vector["input_real_tokens"], vector["padded_to"]
+    assert {"bert": 0, "roberta": vector["roberta_correct_positions_start"]}[name] == first
+    texts = [Tokens(ids=tuple(range(5, 5 + size)), words=tuple(range(size))) for size in (n, longest)]
+    views = [ShufflePositions()(text, generator(7)) for text in texts]
+    batch = ragged(*(view.ids for view in views), slots=PAIR[:1])
+    batch = batch.replace(positions=torch.tensor([place for view in views for place in view.positions or ()]))
+    encoder = encoder_of(name, layout="padded")
+    seen: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: object, options: dict[str, Tensor]) -> None:  # noqa: ARG001  # the base's signature
+        seen.extend((options["position_ids"], options["input_ids"]))
+
+    with encoder.model.register_forward_pre_hook(keep, with_kwargs=True):
+        encoder(batch)
+    positions, ids = (each.tolist() for each in seen)
+    assert positions[0][:n] != list(range(first, first + n))
+    assert sorted(positions[0][:n]) == list(range(first, first + n))
+    assert positions[0][n:] == list(range(first + n, first + longest))
+    assert sorted(positions[1]) == list(range(first, first + longest))
+    assert [tuple(row[:size]) for row, size in zip(ids, (n, longest), strict=True)] == [
+        text.ids for text in texts
+    ]
