@@ -258,7 +258,7 @@ class TextDataModule(pl.LightningDataModule):
 
     @property
     def training(self) -> TrainingSet:
-        """What is trained on, after ``setup("fit")``.
+        """Training data, after ``setup("fit")``.
 
         Raises:
             RuntimeError: Before that.

@@ -16,7 +16,7 @@ from contrastive_text.core.errors import InvalidValueError
 
 @dataclass(frozen=True, slots=True)
 class TaskSize:
-    """How many rows a data set has and how many of them make a batch.
+    """Number of rows of a data set, and of a batch of it.
 
     Example:
         >>> TaskSize(rows=10, batch_size=4)
@@ -29,7 +29,7 @@ class TaskSize:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step takes of each data set.
+    """Rows of each data set in one step, and the objectives that run.
 
     Args:
         parts: Task -> first and last place (exclusive) among its rows, in the order of the epoch.

@@ -96,7 +96,7 @@ class Prompts:
 
     @property
     def spec(self) -> dict[str, object] | str:
-        """What vectors depend on, as plain data: empty for a model without prompts."""
+        """Settings on which vectors depend, as plain data; empty for a model without prompts."""
         named = {name: text for name, text in sorted(self.named.items()) if text}
         said = {"named": named, "default": self.text(), "pooled": self.pooled}
         said |= {} if self.is_plain else {"apart": self.apart, "counted": self.counted}

@@ -202,7 +202,7 @@ def read_pair_corpus(
 
 
 NANO_PLACE = "sentence-transformers/NanoBEIR-en"
-"""Where on the hub NanoBEIR is, by the parts of ``NANO_SETS``: configurations corpus, queries and qrels."""
+"""Data set of the hub with NanoBEIR: configurations corpus, queries and qrels, whose splits are ``NANO_SETS``."""
 NANO_SETS = tuple(
     f"Nano{name}"
     for name in (

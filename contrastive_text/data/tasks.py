@@ -25,7 +25,7 @@ from contrastive_text.views import ViewPlan
 
 @dataclass(frozen=True)
 class Clean:
-    """How the texts of training rows are cleaned, once, when they are read.
+    """Cleans the texts of training rows, once, when they are read.
 
     DeCLUTR's authors collapse white space (``sanitize`` in declutr/common/data_utils.py) and mean to put a blank
     before each text. Texts that are scored or embedded stay as they are.
@@ -97,7 +97,7 @@ class _Cleaned(Sequence[Row]):
 
 @dataclass(frozen=True)
 class TaskNeeds:
-    """What is needed of the rows of one task.
+    """Needs of the module from the rows of one task.
 
     Args:
         objectives: The names of those that read it.
@@ -125,7 +125,7 @@ class TaskNeeds:
 
 @dataclass(frozen=True)
 class DataNeeds:
-    """What is needed of the data of a run.
+    """Needs of the module from the data of a run.
 
     Args:
         tasks: Task -> what is needed of its rows; ``train`` where there is one without a name.

@@ -108,7 +108,7 @@ def wrap_tokenizer(description: str) -> PreTrainedTokenizerFast:
 
 
 class TextRow(NamedTuple):
-    """What a batch keeps of a text: less than ``Tokens``, because there is one for each of thousands.
+    """Token ids of one row of a batch; a smaller record than ``Tokens``, because a batch has thousands of rows.
 
     Args:
         ids: Of the row, special tokens among them.

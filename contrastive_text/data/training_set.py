@@ -32,7 +32,7 @@ from contrastive_text.views.text import split_words
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """What a run is trained on: its tasks, and the steps of an epoch over them.
+    """Training data of a run: the data sets, and the steps of an epoch over them.
 
     Args:
         tasks: Name -> what is ready to be trained on; ``train`` where there is one without a name.

@@ -39,10 +39,10 @@ def check_returned(where: str, view: object, returned: object, wanted: type, adv
 
 
 Unit = Literal["token", "word"]
-"""What a view chooses: single tokens, or all tokens of a word."""
+"""Unit that a view chooses: single tokens, or all tokens of a word."""
 
 Words = Literal["blanks", "letters", "tokenizer"]
-"""What a word is: what stands between blanks, a run of letters and digits, or what the tokenizer takes for it."""
+"""Definition of a word: a text between blanks, a run of letters and digits, or a word of the tokenizer."""
 
 
 class View:

@@ -117,7 +117,7 @@ Record: TypeAlias = tuple[int, Cells]
 
 
 class Content(NamedTuple):
-    """What a file holds, read record by record.
+    """Header and records of a file.
 
     Args:
         header: A name for each cell of a record.

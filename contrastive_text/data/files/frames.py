@@ -98,7 +98,7 @@ class ClassNames(NamedTuple):
 
 
 _FILE = b"ARROW1"
-"""How an ``.arrow`` begins that is no stream."""
+"""First bytes of an ``.arrow`` in the file format, which a stream lacks."""
 
 
 def read_parquet(path: Path) -> Content:
@@ -188,7 +188,7 @@ def _answering(path: Path) -> Iterator[None]:
 
 
 PREFIX = "hub:"
-"""What a path begins with that names a data set of the hub."""
+"""Prefix of a path that names a data set of the hub."""
 
 
 class HubName(NamedTuple):

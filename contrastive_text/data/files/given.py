@@ -26,7 +26,7 @@ else:
     # for there the parser would take what a type checker sees.
     Source = str | list[str]
 GIVEN = "given:"
-"""What the record of rows begins with that were given from Python."""
+"""Prefix of the record of rows that were given from Python."""
 PLACES = ("train", "validation", "test", "predict", "held_out", "files", "corpus")
 """Arguments of ``TextDataModule``, ``TextTask`` and ``Retrieval`` that name files or hold rows."""
 _LOOKED_AT = 1000
@@ -82,7 +82,7 @@ class GivenRows(str):
 
     @property
     def name(self) -> str:
-        """How messages name the rows."""
+        """Name of the rows in messages, such as ``list of 2 texts``."""
         first = None if is_frame(self._data) else self._data[0]
         noun = "text" if isinstance(first, str) else "dict" if isinstance(first, Mapping) else "tuple"
         return f"{self.kind} of {counted(self.rows, 'row' if first is None else noun)}"

@@ -304,7 +304,7 @@ class Repeat(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What a loop over all texts has seen.
+    """Summary of one loop over all texts.
 
     Args:
         texts: Their number.
