@@ -359,55 +359,55 @@ def _pair_figures(embed: CachedEncoder, pairs: Table, limit: int, seed: int) -> 
 
 def _verdicts(found: Diagnosis, of_pairs: _PairFigures | None, nearest: Tensor) -> list[str]:
     """Returns a sentence for each problem. A collapse hides all others, which follow from it."""
-    most = min(found.texts, found.features)
-    if collapsed := collapse(found.mean_cosine, found.effective_rank, most):
+    if collapsed := collapse(found.mean_cosine, found.effective_rank, min(found.texts, found.features)):
         return [collapsed]
     near = 1 - NEAR * (1 - found.mean_cosine)
     duplicates = float((nearest >= near).double().mean())
-    verdicts = []
-    if found.mean_cosine >= ANISOTROPIC:
-        verdicts.append(
-            f"the space is anisotropic: two texts have cosine {found.mean_cosine:.2f} on average, so a cosine "
-            "by itself tells little, though rankings may be right; contrastive training spreads the vectors, and "
-            "so does contrastive-text postprocess"
-        )
-    if found.hubness >= HUBS:
-        verdicts.append(
+    verdicts = [
+        (
+            found.mean_cosine >= ANISOTROPIC,
+            f"the space is anisotropic: two texts have cosine {found.mean_cosine:.2f} on average, so a cosine by "
+            "itself tells little, though rankings may be right; contrastive training spreads the vectors, and so "
+            "does contrastive-text postprocess",
+        ),
+        (
+            found.hubness >= HUBS,
             f"hubs: the skewness of neighbourhoods is {found.hubness:.1f}, and {found.orphans:.0%} of the texts "
-            "are among no other's neighbours; a search gives a few texts again and again"
-        )
-    verdicts += [] if of_pairs is None else _pair_verdicts(of_pairs)
-    if duplicates >= NEAR_SHARE:
-        verdicts.append(
+            "are among no other's neighbours; a search gives a few texts again and again",
+        ),
+        *([] if of_pairs is None else _pair_verdicts(of_pairs)),
+        (
+            duplicates >= NEAR_SHARE,
             f"near-duplicates: {duplicates:.0%} of the texts have another with cosine {near:.3f} or more; in "
-            "training they count as each other's negatives"
-        )
-    if found.texts < found.features:
-        verdicts.append(
+            "training they count as each other's negatives",
+        ),
+        (
+            found.texts < found.features,
             f"few texts: {found.texts:,} of them can't fill {found.features:,} directions, so that effective "
-            "rank and isotropy are low for want of texts; give several times as many"
-        )
-    return verdicts
+            "rank and isotropy are low for want of texts; give several times as many",
+        ),
+    ]
+    return [words for applies, words in verdicts if applies]
 
 
-def _pair_verdicts(found: _PairFigures) -> list[str]:
-    verdicts = []
-    if found.alignment < TRIVIAL:
-        verdicts.append(
-            f"positives are trivial: alignment {found.alignment:.4f}, so that both texts of a pair have "
-            "nearly one vector; they may be copies of each other"
-        )
-    if found.alignment >= NOT_ALIGNED * found.apart:
-        verdicts.append(
+def _pair_verdicts(found: _PairFigures) -> list[tuple[bool, str]]:
+    """Returns sentences about the pairs, and whether each applies."""
+    frequency = found.frequency or [(0, 0.0)]
+    (_, whole), (number, best) = frequency[0], max(frequency, key=lambda pair: pair[1])
+    return [
+        (
+            found.alignment < TRIVIAL,
+            f"positives are trivial: alignment {found.alignment:.4f}, so that both texts of a pair have nearly "
+            "one vector; they may be copies of each other",
+        ),
+        (
+            found.alignment >= NOT_ALIGNED * found.apart,
             f"positives are hardly nearer than any two texts of the pairs: alignment {found.alignment:.2f} "
-            f"against {found.apart:.2f}; the model doesn't know what makes these pairs alike"
-        )
-    if found.frequency is not None:
-        number, best = max(found.frequency, key=lambda pair: pair[1])
-        whole = found.frequency[0][1]
-        if best >= whole + FREQUENT * max(1.0, math.sqrt(1000 / found.pairs)):
-            verdicts.append(
-                f"frequent tokens pull the mean: without the {number} most frequent ones Spearman x 100 is "
-                f"{best:.1f} in place of {whole:.1f}"
-            )
-    return verdicts
+            f"against {found.apart:.2f}; the model doesn't know what makes these pairs alike",
+        ),
+        (
+            best >= whole + FREQUENT * max(1.0, math.sqrt(1000 / found.pairs)),
+            f"frequent tokens pull the mean: without the {number} most frequent ones Spearman x 100 is "
+            f"{best:.1f} in place of {whole:.1f}",
+        ),
+    ]

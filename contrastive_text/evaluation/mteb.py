@@ -109,24 +109,24 @@ class MTEBModel:
             ImportError: mteb isn't installed; the message has the command that installs it.
         """
         meta = require("mteb.models.model_meta", where="MTEBModel").ModelMeta
+        unknown = (
+            "release_date",
+            "languages",
+            "memory_usage_mb",
+            "license",
+            "open_weights",
+            "public_training_code",
+        )
         return meta(
-            loader=None,
+            **dict.fromkeys((*unknown, "public_training_data", "training_datasets", "loader")),
             name=self.name,
             revision=self.model.identity,
-            release_date=None,
-            languages=None,
             n_parameters=sum(weight.numel() for weight in self.model.parameters()),
-            memory_usage_mb=None,
             max_tokens=self.model.max_length,
             embed_dim=self.model.truncate_dim or self.model.features,
-            license=None,
-            open_weights=None,
-            public_training_code=None,
-            public_training_data=None,
             framework=["PyTorch"],
             similarity_fn_name=self.model.similarity_fn_name,
             use_instructions=bool(self.model.prompts),
-            training_datasets=None,
         )
 
 

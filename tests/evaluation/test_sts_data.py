@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import sts_files
+from parts import check_refused
 
 from contrastive_text.cli import run
 from contrastive_text.data.files import rows
@@ -66,13 +67,6 @@ def test_plain_tables_may_lie_in_sts_and_come_first(tmp_path: Path) -> None:
     assert all(".test.tsv: " in pairs.understood for pairs in found(tmp_path).values())
 
 
-def test_two_tables_of_a_task_are_refused(tmp_path: Path) -> None:
-    table = sts_files.write_tables(tmp_path) / "sts16.test.tsv"
-    (tmp_path / "sts16.test.tsv.gz").write_bytes(gzip.compress(table.read_bytes()))
-    with pytest.raises(ValueError, match=r"STS16: .*expected one copy of the data, got .*test\.tsv\.gz too"):
-        find_sts(tmp_path)
-
-
 def test_a_text_of_senteval_s_is_its_tokens_joined_by_blanks(tmp_path: Path) -> None:
     sts_files.write_senteval(tmp_path)
     place = tmp_path / "STS" / "STS13-en-test"
@@ -127,11 +121,6 @@ def test_a_year_with_a_file_missing_has_no_score_over_the_others(tmp_path: Path)
     assert f" or SentEval's STS/STS12-en-test/STS.input.MSRvid.txt in {tmp_path} or a folder in it" in message
 
 
-def test_no_folder_at_all_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="expected a folder of data sets, found none"):
-        find_sts(tmp_path / "nowhere")
-
-
 # Damaged files
 
 
@@ -161,11 +150,17 @@ def test_a_damaged_file_is_refused_with_its_line(tmp_path: Path, file: str, line
         find_sts(tmp_path)
 
 
-def test_files_without_any_score_are_refused(tmp_path: Path) -> None:
-    path = sts_files.write_senteval(tmp_path) / "STS" / "STSBenchmark" / "sts-test.csv"
+def test_two_tables_no_score_and_no_folder_are_refused(tmp_path: Path) -> None:
+    table = sts_files.write_tables(tmp_path / "two") / "sts16.test.tsv"
+    (tmp_path / "two" / "sts16.test.tsv.gz").write_bytes(gzip.compress(table.read_bytes()))
+    path = sts_files.write_senteval(tmp_path / "empty") / "STS" / "STSBenchmark" / "sts-test.csv"
     path.write_text("a\tb\tc\td\t\tone\tother\n")
-    with pytest.raises(ValueError, match="STSBenchmark: expected pairs with a gold score, got none"):
-        find_sts(tmp_path)
+    for folder, error, words in (
+        ("two", ValueError, ["STS16", "one copy of the data", "sts16.test.tsv.gz too"]),
+        ("empty", ValueError, ["STSBenchmark", "pairs with a gold score", "none"]),
+        ("nowhere", FileNotFoundError, ["nowhere", "a folder of data sets"]),
+    ):
+        check_refused(lambda folder=folder: find_sts(tmp_path / folder), error, words)
 
 
 # The hub
