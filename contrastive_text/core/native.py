@@ -90,7 +90,8 @@ def products(rows: Tensor, columns: Tensor) -> Tensor:
         tensor([[3., 2.]])
     """
     plain = all(each.device.type == "cpu" and each.dtype == torch.float32 for each in (rows, columns))
-    if plain and 0 < len(rows) <= _FEW and _by_feature(columns):
+    by_feature = columns.stride(0) == 1 and columns.stride(1) >= max(len(columns), 2)
+    if plain and 0 < len(rows) <= _FEW and by_feature:
         # A product with a vector for each row, on several threads: one with a matrix takes up to twice the time.
         return torch.bmm(rows.unsqueeze(1), columns.T.expand(len(rows), *columns.T.shape)).squeeze(1)
     if plain and rows.numel() and columns.numel() and columns.is_contiguous() and has_onednn():
@@ -101,11 +102,6 @@ def products(rows: Tensor, columns: Tensor) -> Tensor:
         found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, columns, None, "none", [], "none")
         return found
     return rows @ columns.T
-
-
-def _by_feature(columns: Tensor) -> bool:
-    """Whether one feature of all columns lies together in memory."""
-    return columns.stride(0) == 1 and columns.stride(1) >= max(len(columns), 2)
 
 
 def _two_at_least(rows: Tensor) -> Tensor:

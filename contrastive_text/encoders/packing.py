@@ -395,14 +395,11 @@ def _kernel(query: Tensor, window: int | None) -> str | None:
     """Returns the kernel for rows of this type on their device; None for neither."""
     if query.device.type != "cuda" or torch.version.hip is not None:
         return None
-    if query.dtype in (torch.float16, torch.bfloat16) and _has_flash(query.device):
+    ampere = torch.cuda.get_device_capability(query.device) >= (8, 0)
+    has_flash = ampere and torch.backends.cuda.is_flash_attention_available()
+    if query.dtype in (torch.float16, torch.bfloat16) and has_flash:
         return "flash"
     return "efficient" if query.dtype != torch.float64 and window is None else None
-
-
-def _has_flash(device: torch.device) -> bool:
-    ampere = torch.cuda.get_device_capability(device) >= (8, 0)
-    return ampere and torch.backends.cuda.is_flash_attention_available()
 
 
 def _padded_attention(

@@ -255,7 +255,12 @@ class TransformerEncoder(Encoder):
         # RoBERTa has a table of one type, and DistilBERT, MPNet and DeBERTa have none. GPT-2 and XLNet have
         # no such key, and type 0 changes their vectors: they get the types that their tokenizer gives.
         types = architecture.to_dict().get("type_vocab_size")
-        self._reads_zero_types = types is None and self._is_given_types()
+        is_given_types = (
+            "token_type_ids" in signature(self.model.forward).parameters
+            and self.tokenizer is not None
+            and "token_type_ids" in self.tokenizer.model_input_names
+        )
+        self._reads_zero_types = types is None and is_given_types
         self.takes_types = self._reads_zero_types or (types or 0) > 1
         self._why_not_packed = self._prepare_rows()
         if compiled:
@@ -354,11 +359,6 @@ class TransformerEncoder(Encoder):
         if self._reads_zero_types and batch.types is None:
             return torch.zeros_like(batch.ids)
         return batch.types if self.takes_types else None
-
-    def _is_given_types(self) -> bool:
-        """Returns whether the tokenizer gives token types to a network that reads them."""
-        taken = "token_type_ids" in signature(self.model.forward).parameters
-        return taken and self.tokenizer is not None and "token_type_ids" in self.tokenizer.model_input_names
 
     def _hidden(self, batch: Batch, mask: Tensor, vectors: dict[int, Tensor]) -> Hidden:
         """Returns padded rows with masks and ids for poolers, on their device and, if another, on the host."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from contrastive_text.core.batch import Batch
-from contrastive_text.core.types import Alter
+from contrastive_text.core.types import NO_LABEL, Alter
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.packing import (
@@ -36,7 +36,6 @@ from contrastive_text.encoders.packing import (
 )
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler, MeanPooler
-from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import EmbeddingDropout, FeatureCutoff, TokenCutoff, ViewPlan
 
 # The promise in float64: max |dg| <= 1e-10 max |g|.
@@ -328,12 +327,14 @@ def test_padding_vectors_and_taking_the_tokens_is_nothing(lengths: list[int]) ->
     assert torch.equal(natural_positions(sizes), places[mask])
 
 
-def test_a_bound_below_one_token_is_refused() -> None:
-    for bound in (0, -5):
-        with pytest.raises(
-            ValueError, match=rf"model.chunk_tokens: expected a number of tokens above 0.*{bound}"
-        ):
-            ContrastiveModule(encoder_of("bert"), chunk_tokens=bound)
+def test_vectors_of_labeled_tokens_come_with_those_of_the_rows() -> None:
+    model, batch = encoder_of("bert"), texts()
+    labels = torch.where(batch.ids % 5 == 0, batch.ids, NO_LABEL)
+    embedder = Embedder(model, CLSPooler())
+    (group,) = embedder.groups(batch.replace(labels=labels))
+    _, tokens = embedder.encode(group)
+    assert group.batch.labels is not None and tokens is not None
+    assert torch.equal(tokens, model.token_vectors(group.batch)[group.batch.labels != NO_LABEL])
 
 
 @pytest.mark.parametrize("name", ["bert", "mpnet"])

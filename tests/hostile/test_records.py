@@ -175,7 +175,7 @@ INDEXES = (
     right("an index as it was left", SEARCH, INDEX, "an old bird"),
     *over_files(
         "answer",
-        "embed $texts v.npy --model $bert --precision int8 --ranges {}",
+        "embed $texts v.npy --model $bert --precision int8 --ranges r.npy",
         {
             "ranges of another width": ("r.npy", array(np.ones((2, 7))), "ranges"),
             "ranges that are reversed": ("r.npy", array(np.stack([np.ones(16), -np.ones(16)])), "ranges"),

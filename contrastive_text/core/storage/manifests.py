@@ -208,7 +208,10 @@ def whole_folder(path: Path, last: str = MODULES) -> Iterator[Path]:
     Raises:
         DiskError: The place can't be written to, or the disk is full.
     """
-    stale = [glob.escape(name) for name in _named_before(path)]
+    stale: list[str] = []
+    with suppress(InvalidValueError, OSError):  # the names of a damaged manifest can't be trusted
+        before = Manifest.read(path)
+        stale += [glob.escape(name) for name in before.files] if before else []
     with replacing_folder(path, first=MANIFEST, last=last, stale=stale) as folder:
         yield folder
         manifest = Manifest.of(folder)
@@ -216,13 +219,6 @@ def whole_folder(path: Path, last: str = MODULES) -> Iterator[Path]:
             inside = {Path(name).parent for name in manifest.files} - {Path()}
             stale += [*_READ_INSTEAD, *(f"{place}/pytorch_model.bin" for place in inside)]
         manifest.write(folder)
-
-
-def _named_before(path: Path) -> list[str]:
-    with suppress(InvalidValueError, OSError):  # the names of a damaged manifest can't be trusted
-        manifest = Manifest.read(path)
-        return [] if manifest is None else list(manifest.files)
-    return []
 
 
 def leads_out(path: Path, folder: Path) -> bool:
