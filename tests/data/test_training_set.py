@@ -97,6 +97,12 @@ def byte_level() -> PreTrainedTokenizerBase:
     return PreTrainedTokenizerFast(tokenizer_object=learned._tokenizer, unk_token="<unk>")
 
 
+class Letters(SwapWords):
+    """Takes runs of letters for words."""
+
+    words = "letters"
+
+
 def said(tokenizer: PreTrainedTokenizerBase, *views: View, texts: tuple[str, ...] = TEXTS) -> str | None:
     return words_without_blanks([ViewPlan({"positive": views})], texts, TextTokenizer(tokenizer, None))
 
@@ -111,6 +117,8 @@ def test_words_are_what_each_view_and_tokenizer_takes_for_them() -> None:
     assert "東京はれる is to DeleteOneWord() 3 words: 東 | 京 | はれる" in found.replace(" ##", "")
     found = said(byte_level(), DeleteOneWord(), texts=TEXTS[::2])
     assert found is not None and "東京はれる is to DeleteOneWord() one word" in found
+    found = said(pieces, Letters(), texts=TEXTS[::2])
+    assert found is not None and "東京はれる is to Letters(rate=0.1) one word" in found
     thai = said(pieces, DeleteOneWord(), texts=TEXTS[1:])
     assert thai is not None and "is to DeleteOneWord() one word" in thai
 

@@ -123,6 +123,8 @@ LINES = [
     Case("keys.jsonl", '{"n": 1}\n{"text": "one", "m": {}}\n{"text": null}\n', TEXT, [("one",)],
          "text -> text; n, m ignored; 1 row; 2 rows with an empty text left out"),
     Case("blank.csv", "text,n\n\none,1\n\n", TEXT, [("one",)], "n ignored; 1 row; 2 blank lines left out"),
+    Case("arrays.jsonl", '["a", "b"]\n\n["c", "d"]\n', PAIR, [("a", "b"), ("c", "d")],
+         "2 rows; 1 blank line left out"),
     Case("returns.csv", "text\rone\rtwo\r", TEXT, [("one",), ("two",)], "2 rows"),
     Case("quoted.csv", 'id,text\n1,"one\ntwo"\n', TEXT, [("one\ntwo",)], "id ignored; 1 row"),
     Case("deep.jsonl", lines({"text": "[" * 200 + '\\" {', "m": [[["deep"]]]}), TEXT, [("[" * 200 + '\\" {',)]),
