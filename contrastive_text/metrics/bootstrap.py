@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.metrics.similarity import spearman
 
@@ -210,10 +211,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def check_resamples(resamples: int) -> None:
     """Checks that there is a resample, and no more than would ever end (ValueError)."""
-    if resamples < 1:
-        raise InvalidValueError(
-            f"resamples: expected 1 or more, got {resamples}; with 1,000 the smallest p is 0.002"
-        )
+    at_least("resamples", resamples, 1, "with 1,000 the smallest p is 0.002")
     if resamples > _MOST_RESAMPLES:
         raise InvalidValueError(
             f"resamples: expected at most {_MOST_RESAMPLES:,}, got {resamples}; 1,000 give a p down to 0.002"

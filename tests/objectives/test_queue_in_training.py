@@ -30,7 +30,8 @@ def fit(module: ContrastiveModule, texts: str, folder: Path, **options: Any) -> 
     """Trains, eight texts a step, keeping every step; gives the last weights and queues."""
     keep = ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=1)
     resume = options.pop("resume", None)
-    trainer = tiny.trainer(folder, enable_checkpointing=True, callbacks=[keep], **options)
+    callbacks = [keep, *options.pop("callbacks", [])]
+    trainer = tiny.trainer(folder, enable_checkpointing=True, callbacks=callbacks, **options)
     trainer.fit(module, tiny.data(texts), ckpt_path=resume, weights_only=True)
     return module.state_dict()
 
