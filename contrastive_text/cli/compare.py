@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -72,6 +71,9 @@ def compare(options: Compare) -> None:
     )
     if ranked is not None:
         check_some("--data", ranked)
+    # A model that is named twice has a number.
+    before = [options.models[:i].count(path) for i, path in enumerate(options.models)]
+    names = {path if not n else f"{path} ({n + 1})": path for path, n in zip(options.models, before, strict=True)}
     form = plain_form()
     rows = read_rows(options.texts, reads=("text",), bounds=bounds, form=form) if options.texts else None
     texts = None if rows is None else [str(row["text"]) for row in rows]
@@ -87,7 +89,7 @@ def compare(options: Compare) -> None:
                     options.batch_size,
                     show_progress_bar=True,
                 )
-                for name, path in zip(_names(options.models), options.models, strict=True)
+                for name, path in names.items()
             }
             found = measure(
                 models,
@@ -134,13 +136,3 @@ def _answers(
             task: rows if isinstance(rows, str) else found[task].correct for task, rows in data.items()
         }
     return answers
-
-
-def _names(paths: Sequence[str]) -> list[str]:
-    """Returns a name for each model: as it was given, numbered where it was given twice."""
-    seen: Counter[str] = Counter()
-    names = []
-    for path in paths:
-        seen[path] += 1
-        names.append(path if seen[path] == 1 else f"{path} ({seen[path]})")
-    return names

@@ -71,14 +71,14 @@ def evaluate(options: Evaluate) -> None:
         ValueError: Options that don't go together, or that nothing would read.
     """
     _check(options)
-    if "glue" in options.suite:
-        _evaluate_glue(options)
-    elif "mteb" in options.suite:
-        _evaluate_mteb(options)
-    elif options.suite:
-        _evaluate_suites(options)
-    else:
+    if not options.suite:
         _evaluate_files(options)
+        return
+    measure = {"glue": _finetuned, "mteb": _scored_by_mteb}.get(options.suite[0], _scored)
+    with redirect_stdout(sys.stderr):  # the output is the tables alone
+        tables = measure(options)
+    output = None if "mteb" in tables else options.output
+    print_or_write(_written(tables, options), output, "scores", options.format == "json")
 
 
 def _check(options: Evaluate) -> None:
@@ -206,8 +206,8 @@ def _file_tables(
     return tables
 
 
-def _evaluate_suites(options: Evaluate) -> None:
-    """Prints the tables to the terminal or a file, and all else to standard error."""
+def _scored(options: Evaluate) -> dict[str, ScoreTable]:
+    """Scores a model on suites of tasks."""
     protocol = SuiteProtocol(
         options.setting or "all",
         options.protocol or "standard",
@@ -216,31 +216,22 @@ def _evaluate_suites(options: Evaluate) -> None:
         tasks=options.tasks,
         columns=options.columns,
     )
-    with redirect_stdout(sys.stderr):
-        data = read_suites(options.data or "", options.suite, protocol)
-        for name, rows in {task: rows for tasks in data.values() for task, rows in tasks.items()}.items():
-            if isinstance(rows, STSPairs | TrainedPairs | RetrievalSet):
-                say(rows.understood if rows.understood.startswith(f"{name}: ") else f"{name}: {rows.understood}")
-        corpus = _counted(options)
-        embeds = _load(options)
-        with warnings_as_notes():
-            if options.without_frequent:
-                removed = options.without_frequent
-                tables = {"sts": frequency_table(embeds, data["sts"], removed, corpus, protocol.setting)}
-            else:
-                tables = {suite: SUITES[suite].table(embeds, data[suite], protocol) for suite in options.suite}
-                _say_encoded(embeds)
-    print_or_write(_written(tables, options), options.output, "scores", options.format == "json")
+    data = read_suites(options.data or "", options.suite, protocol)
+    for name, rows in {task: rows for tasks in data.values() for task, rows in tasks.items()}.items():
+        if isinstance(rows, STSPairs | TrainedPairs | RetrievalSet):
+            say(rows.understood if rows.understood.startswith(f"{name}: ") else f"{name}: {rows.understood}")
+    corpus = _counted(options)
+    embeds = _load(options)
+    with warnings_as_notes():
+        if options.without_frequent:
+            removed = options.without_frequent
+            return {"sts": frequency_table(embeds, data["sts"], removed, corpus, protocol.setting)}
+        tables = {suite: SUITES[suite].table(embeds, data[suite], protocol) for suite in options.suite}
+        _say_encoded(embeds)
+    return tables
 
 
-def _evaluate_glue(options: Evaluate) -> None:
-    """Prints the table of fine-tuned runs, and all else to standard error."""
-    with redirect_stdout(sys.stderr):
-        table = _finetune(options)
-    print_or_write(_written({"glue": table}, options), options.output, "scores", options.format == "json")
-
-
-def _finetune(options: Evaluate) -> ScoreTable:
+def _finetuned(options: Evaluate) -> dict[str, ScoreTable]:
     """Fine-tunes a model on each task of GLUE whose files are there: a sweep of the recipe ``glue`` over a grid.
 
     Runs that are finished in ``--runs`` aren't repeated.
@@ -276,14 +267,14 @@ def _finetune(options: Evaluate) -> ScoreTable:
         assert table is not None
         outcomes[name] = runs = Finetuned(task, sum(written.rows[part] for part in task.dev), table)
         say(runs.describe())
-    return glue_table(options.model, outcomes)
+    return {"glue": glue_table(options.model, outcomes)}
 
 
-def _evaluate_mteb(options: Evaluate) -> None:
-    """Prints the table of main scores, and all else to standard error; mteb's own JSON goes to the folder."""
+def _scored_by_mteb(options: Evaluate) -> dict[str, ScoreTable]:
+    """Returns the main scores of mteb, whose own JSON is written to a folder."""
     from contrastive_text.evaluation.mteb import MTEBModel, find_mteb, organised_name, score_mteb
 
-    with redirect_stdout(sys.stderr), warnings_as_notes():
+    with warnings_as_notes():
         tasks = find_mteb(options.tasks)
         models = load_readings(options.model, options.device, options.pooler, options.backend, options.dtype)
         name = organised_name(options.model)
@@ -293,8 +284,7 @@ def _evaluate_mteb(options: Evaluate) -> None:
         }
         if options.output is not None:
             say(f"mteb's results are in {options.output}/results, under {name}")
-    written = _written({"mteb": ScoreTable("main score x 100", rows)}, options)
-    print_or_write(written, None, "scores", options.format == "json")
+    return {"mteb": ScoreTable("main score x 100", rows)}
 
 
 def _written(tables: Mapping[str, ScoreTable], options: Evaluate) -> str:
