@@ -32,7 +32,7 @@ PRINTERS: Mapping[str, Sequence[str]] = {
     "evaluation": ("evaluate",),
     "inference/mining": ("mine",),
     "inference/sharing.py": ("share",),
-    "inference/vector_files/unfinished.py": ENCODING,
+    "inference/embedding_run.py": ENCODING,
     "inference/vector_files": ("embed",),
     "inference": (),
     "runs/ensemble.py": ("ensemble",),
