@@ -66,10 +66,12 @@ def parts(content: bytes) -> dict[str, range]:
 
 
 @pytest.mark.parametrize("part", ["tensor", "pickle", "header", "directory"])
-@pytest.mark.parametrize("bits", rest_slow([range(4, 8, 3), range(8)]))
-def test_a_flipped_bit_is_refused_or_loads_bit_equal(checkpoint: Path, part: str, bits: Sequence[int]) -> None:
+@pytest.mark.parametrize(("every", "bits"), rest_slow([(7, [6]), (1, range(8))]))
+def test_a_flipped_bit_is_refused_or_loads_bit_equal(
+    checkpoint: Path, part: str, every: int, bits: Sequence[int]
+) -> None:
     content, refused = checkpoint.read_bytes(), 0
-    for place in parts(content)[part]:
+    for place in parts(content)[part][::every]:
         for bit in bits:
             changed = bytearray(content)
             changed[place] ^= 1 << bit
@@ -82,7 +84,7 @@ def test_a_flipped_bit_is_refused_or_loads_bit_equal(checkpoint: Path, part: str
             else:
                 assert part in ("header", "directory"), (place, bit)
                 assert loads_equal(checkpoint), (place, bit)
-    assert refused > 20
+    assert refused > (20 if every == 1 else 0)
 
 
 def test_cuts_at_any_length_and_bytes_too_many_are_refused(checkpoint: Path) -> None:
