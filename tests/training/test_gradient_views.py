@@ -121,6 +121,9 @@ def test_a_gradient_view_follows_the_objective_that_it_names(followed: str) -> N
     others = batch.by_role("original" if followed == "contrastive" else "anchor")
     assert not reached[others].any()
     assert reached[moved].sum() == 4
+    # A step of the other objective alone follows it too.
+    alone = module.encode(batch, names=["mlm" if followed == "contrastive" else "contrastive"])
+    assert torch.equal(alone.embeddings, module.encode(batch).embeddings)
 
 
 def test_the_clean_pass_leaves_no_gradient_on_any_weight_and_keeps_those_that_are_there() -> None:
