@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
+import torch.nn.functional as F
 
 from contrastive_text import __version__
 
@@ -42,6 +44,38 @@ def current_setting(device: torch.device | str = "cpu") -> dict[str, str]:
         found["GPU"] = torch.cuda.get_device_name(device)
     found["threads"] = str(torch.get_num_threads())
     return {**found, "contrastive-text": __version__, **{name: version(name) for name in _LIBRARIES}}
+
+
+@lru_cache
+def is_faster_in_bfloat16(device: torch.device | str = "cpu") -> bool:
+    """Whether products in bfloat16 are faster than in float32, by a fifth at least; a CPU is tried once.
+
+    Instructions for it say little: with AVX-512's an AMD EPYC takes less than half the time, an Intel Xeon
+    without AMX 1.8 times as long. What tells of no instructions, as ARM, is not tried.
+
+    Example:
+        >>> is_faster_in_bfloat16("meta")
+        False
+    """
+    kind = torch.device(device).type
+    if kind == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    has = torch.cpu.get_capabilities() if kind == "cpu" else {}
+    if not (has.get("avx512_bf16") or has.get("amx_bf16")):
+        return False
+    full, half = (_seconds_of_product(dtype) for dtype in (torch.float32, torch.bfloat16))
+    return full > 1.2 * half
+
+
+def _seconds_of_product(dtype: torch.dtype) -> float:
+    """Returns how long a product of 512 x 512 matrices takes, the shortest of ten."""
+    matrix = torch.ones(512, 512, dtype=dtype)
+    seconds = []
+    for _ in range(10):
+        begun = time.perf_counter()
+        F.linear(matrix, matrix)
+        seconds.append(time.perf_counter() - begun)
+    return min(seconds)
 
 
 @contextmanager

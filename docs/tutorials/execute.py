@@ -22,6 +22,7 @@ LIMIT = 240  # seconds that a whole tutorial may take
 BAR = re.compile(
     r"\x1b\[\?25l.*?\x1b\[\?25h", flags=re.DOTALL
 )  # a progress bar, from its first to its last state
+THIS_MACHINE = ("This device multiplies faster in bfloat16",)  # lines of a run that another machine doesn't print
 
 
 def execute(name: str, output: Path) -> float:
@@ -52,7 +53,7 @@ def execute(name: str, output: Path) -> float:
 
 
 def cleaned(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
-    """Returns a cell's outputs: printed text in one piece, without progress bars."""
+    """Returns a cell's outputs: printed text in one piece, without what belongs to the machine."""
     kept: list[nbformat.NotebookNode] = []
     for output in outputs:
         if output.output_type != "stream":
@@ -63,7 +64,8 @@ def cleaned(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]
             kept.append(output)
     for output in kept:
         if output.output_type == "stream":
-            output.text = BAR.sub("", output.text)
+            lines = BAR.sub("", output.text).splitlines(keepends=True)
+            output.text = "".join(line for line in lines if not line.startswith(THIS_MACHINE))
     return [output for output in kept if output.output_type != "stream" or output.text]
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from contrastive_text.core.setting import current_setting, other_setting
+from contrastive_text.core import setting
+from contrastive_text.core.setting import current_setting, is_faster_in_bfloat16, other_setting
 
 
 @pytest.mark.bits
@@ -46,3 +47,28 @@ def test_a_setting_names_processor_threads_and_versions(monkeypatch: pytest.Monk
 )
 def test_what_differs_is_said(kept: Any, said: str) -> None:
     assert other_setting(kept, {"threads": "1", "torch": "2.0"}) == said
+
+
+@pytest.mark.parametrize(
+    ("instructions", "seconds", "faster"),
+    [
+        ("avx512_bf16", {torch.float32: 2.0, torch.bfloat16: 1.0}, True),
+        ("amx_bf16", {torch.float32: 2.0, torch.bfloat16: 1.0}, True),
+        ("avx512_bf16", {torch.float32: 1.0, torch.bfloat16: 1.8}, False),
+        ("avx512_bf16", {torch.float32: 1.1, torch.bfloat16: 1.0}, False),
+        ("avx2", {}, False),  # not tried
+    ],
+)
+def test_bfloat16_is_faster_where_it_was_seen_to_be(
+    instructions: str, seconds: dict[torch.dtype, float], faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {instructions: True})
+    monkeypatch.setattr(setting, "_seconds_of_product", lambda dtype: seconds[dtype])
+    assert is_faster_in_bfloat16.__wrapped__("cpu") is faster  # for it keeps its answer
+
+
+def test_to_try_products_draws_no_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    before = torch.get_rng_state()
+    is_faster_in_bfloat16.__wrapped__("cpu")
+    assert torch.equal(torch.get_rng_state(), before)

@@ -7,13 +7,13 @@ from importlib.metadata import version
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.callbacks import Callback, RichProgressBar, Timer
 from rich.table import Table
 from rich.text import Text
 
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.distributed import world_size
+from contrastive_text.core.setting import is_faster_in_bfloat16
 from contrastive_text.core.storage.manifests import model_place
 from contrastive_text.core.terminal import console, facts_table, say
 from contrastive_text.data import TextDataModule
@@ -209,10 +209,6 @@ def _peak(schedule: Schedule, total: int) -> float:
     return max((schedule.factor(step, total) for step in range(0, total, max(1, total // 1000))), default=1.0)
 
 
-def _is_faster_in_bfloat16(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-
-
 def _print_read(trainer: pl.Trainer, part: str) -> None:
     if trainer.is_global_zero and (data := data_of(trainer)) is not None:
         for said in data.tables.understood(part):
@@ -250,7 +246,7 @@ class RunSummary(Callback):
             for name, fact in self.facts.items():
                 table.add_row(name, Text(fact))
             console().print(table)
-            if trainer.precision == "32-true" and _is_faster_in_bfloat16(pl_module.device):
+            if trainer.precision == "32-true" and is_faster_in_bfloat16(pl_module.device):
                 say("This device multiplies faster in bfloat16: --trainer.precision bf16-mixed would be faster")
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature

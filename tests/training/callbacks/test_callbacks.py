@@ -246,7 +246,7 @@ def test_a_run_that_bfloat16_would_make_faster_is_told_so(
     precision: str,
 ) -> None:
     summary = "contrastive_text.training.callbacks.run_summary"
-    monkeypatch.setattr(f"{summary}._is_faster_in_bfloat16", lambda _: faster)
+    monkeypatch.setattr(f"{summary}.is_faster_in_bfloat16", lambda _: faster)
     trainer = SimpleNamespace(is_global_zero=True, precision=precision)
     monkeypatch.setattr(f"{summary}.data_of", lambda _: None)
     RunSummary().on_fit_start(trainer, tiny.module(bert))  # type: ignore[arg-type]  # what it reads of one
