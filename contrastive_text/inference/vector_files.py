@@ -15,7 +15,7 @@ import numpy.typing as npt
 from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError
 from contrastive_text.core.libraries import require
 from contrastive_text.core.storage.disk import replacing
-from contrastive_text.core.storage.manifests import FileDigest
+from contrastive_text.core.storage.manifests import OLD_FORM, FileDigest
 from contrastive_text.core.storage.records import Record, records, write_json
 
 Array: TypeAlias = npt.NDArray[Any]  # Any: float32, or a byte if the precision says so
@@ -169,6 +169,8 @@ class VectorRecord:
             ValueError: The record has another form.
         """
         record = Record.read(record_of(path), todo)
+        if "block" in record:
+            raise InvalidValueError(f"{record.where}: expected a record with a SHA-256, got {OLD_FORM}; {todo}")
         digests = {
             name: FileDigest.of_record(record.record(name)) for name in ("ranges", "ids") if name in record
         }

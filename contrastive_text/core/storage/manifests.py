@@ -26,6 +26,8 @@ GRAPH = "model.onnx"
 """The file by which an exported model is recognized."""
 TODO = f"save the model again; where you changed the file yourself, delete {MANIFEST}"
 """Remedy for a model folder that differs from what was saved."""
+OLD_FORM = "the form of development versions up to commit 13d7e1f, which reads it"
+"""Name of the form with a digest of every 16 MiB, for errors."""
 _READ_INSTEAD = (
     "model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json",
     "pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json", "tf_model.h5",
@@ -88,6 +90,8 @@ class FileDigest:
         Raises:
             ValueError: The record has another form.
         """
+        if "blocks" in record:
+            raise InvalidValueError(f"{record.where}: expected a SHA-256, got {OLD_FORM}; {record.todo}")
         return cls(record.integer("size", least=0), record.text("sha256"))
 
     def to_json(self) -> dict[str, object]:

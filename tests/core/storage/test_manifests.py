@@ -98,6 +98,7 @@ def test_a_growing_file_is_compared_up_to_its_digest(folder: Path) -> None:
         ({"files": {"a": {"size": "1", "sha256": ""}}}, "files: a: size: expected an integer of 0 or more"),
         ({"files": {"a": {"size": 1}}}, "files: a: sha256: expected a text, got nothing"),
         ({"files": {"a": []}}, "files: a: expected a mapping"),
+        ({"files": {"a": {"size": 1, "blocks": []}}}, "files: a: expected a SHA-256, got the form of"),
         ({"files": []}, "files: expected a mapping"),
         ({}, "files: expected a mapping"),
         ([], "expected a mapping"),
