@@ -277,7 +277,22 @@ class RunSummary(Callback):
 
 
 class RunProgressBar(RichProgressBar):
-    """Lightning's bar, which names the number of epochs only where it is known."""
+    """Lightning's bar over the batches of an epoch, or over those up to ``max_steps`` if the run ends earlier.
+
+    Differs from Lightning, which counts to ``max_steps`` only if ``max_epochs`` is -1, and counts too few batches
+    in a resumed epoch.
+    """
+
+    @property
+    def total_train_batches(self) -> int | float:
+        """Number of batches of the epoch that is shown."""
+        trainer = self.trainer
+        if trainer.max_steps < 0:
+            return trainer.num_training_batches
+        loop = trainer.fit_loop.epoch_loop
+        seen = loop.batch_progress.current.ready if loop.restarting else 0
+        left = (trainer.max_steps - trainer.global_step) * trainer.accumulate_grad_batches
+        return min(trainer.num_training_batches, seen + left)
 
     def _get_train_description(self, current_epoch: int) -> str:
         return str(super()._get_train_description(current_epoch)).replace("/-2", "  ")  # max_epochs is -1

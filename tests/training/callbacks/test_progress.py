@@ -2,12 +2,72 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
-from pytorch_lightning.callbacks import TQDMProgressBar
+import pytest
+import tiny
+from covering import rest_slow
+from pytorch_lightning.callbacks import Callback, TQDMProgressBar
 
 from contrastive_text import Run
 from contrastive_text.training.callbacks.run_summary import RunProgressBar
+
+
+class Totals(Callback):
+    """Records the total of the bar in each epoch."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, float | None] = {}
+
+    def on_train_batch_end(self, trainer: Any, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
+        self.seen[trainer.current_epoch] = trainer.progress_bar_callback.train_progress_bar.total
+
+
+def run_of(folder: Path, **options: Any) -> Run:
+    """Returns a run of forty texts in batches of eight: five an epoch."""
+    return Run.from_recipe(
+        "simcse",
+        encoder=tiny.save_bert(folder / "bert"),
+        train=tiny.write_texts(folder / "texts.txt"),
+        batch_size=8,
+        num_workers=0,
+        accelerator="cpu",
+        default_root_dir=str(folder),
+        **options,
+    )
+
+
+def totals(run: Run) -> list[float | None]:
+    """Trains and returns the total of the bar in each epoch."""
+    noted = Totals()
+    vars(run.trainer)["callbacks"].append(noted)
+    run.fit()
+    return [*noted.seen.values()]
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    rest_slow(
+        [
+            ({"max_epochs": 3, "max_steps": 7}, [5, 2]),
+            ({"max_epochs": 2}, [5, 5]),
+            ({"max_epochs": 3, "max_steps": 2, "accumulate_grad_batches": 2}, [4]),
+        ]
+    ),
+)
+def test_the_bar_ends_where_the_run_does(options: dict[str, int], wanted: list[int], tmp_path: Path) -> None:
+    assert totals(run_of(tmp_path, **options)) == wanted
+
+
+@pytest.mark.slow
+def test_the_bar_of_a_resumed_run_begins_inside_the_epoch(tmp_path: Path) -> None:
+    first = run_of(tmp_path, max_steps=2, max_epochs=1)
+    first.fit()
+    path = tmp_path / "at_2.ckpt"
+    first.trainer.save_checkpoint(path)
+    assert totals(run_of(tmp_path, max_steps=4, max_epochs=1, ckpt_path=str(path))) == [4]
 
 
 def test_a_run_by_steps_has_no_number_of_epochs() -> None:
