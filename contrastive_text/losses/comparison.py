@@ -176,8 +176,7 @@ class Comparison:
 
     def masked(self) -> Tensor:
         """Returns True where a column is masked, (R, C)."""
-        shape = len(self.rows), len(self.columns)
-        found = torch.zeros(shape, dtype=torch.bool, device=self.columns.device)
+        found = torch.zeros(len(self.rows), len(self.columns), dtype=torch.bool, device=self.columns.device)
         for rule in self.masks.values():
             selected = rule.mask()
             if isinstance(rule, TooNear) and self.positives is not None:
@@ -190,9 +189,8 @@ class Comparison:
 
     def positive_columns(self) -> Tensor:
         """Returns True where a column is a row's target or a further positive, masked or not, (R, C)."""
-        if self.positives is None:
-            found = torch.zeros(len(self.rows), len(self.columns), dtype=torch.bool, device=self.columns.device)
-        else:
+        found = torch.zeros(len(self.rows), len(self.columns), dtype=torch.bool, device=self.columns.device)
+        if self.positives is not None:
             found = self.positives.mask()
         return found.scatter_(1, self.target.unsqueeze(1), True)
 
