@@ -48,7 +48,7 @@ NAMES = [
     ("FIT --learning_rate 3", "no option 'learning_rate'; did you mean --lr?"),
     ("FIT --max_steps 3", "no option 'max_steps'; did you mean --trainer.max_steps?"),
     ("FIT --pooler MeanPooler", "no option 'pooler'; did you mean --model.pooler?"),
-    ("FIT --max_length 9", "no option 'max_length' at this place; it is an argument of "),
+    ("FIT --max_length 9", "no option 'max_length'; did you mean --model.encoder.max_length?"),
     ("FIT --temperature 1", "it is an argument of "),
     ("FIT --trainer.maxsteps 3", "did you mean --trainer.max_steps?"),
     ("FIT --model.pooler Mean", "MaskTokenPooler, MaxPooler, MeanPooler"),
@@ -98,7 +98,7 @@ VALUES = [
     ("FIT TINY --model.objectives.contrastive.loss.temperature 0", "temperature: expected ... above 0, got 0"),
     ("FIT TINY --model.objectives.contrastive.loss.temperature -1", "temperature: expected ... above 0, got -1"),
     ("FIT TINY --model.objectives.contrastive.head.train_only false", "set --model.head instead"),
-    ("FIT TINY --model.optimizer.lr 0", "AdamW.lr: expected a positive number, got 0"),
+    ("FIT TINY --model.optimizer.lr 0", "AdamW.lr: expected a finite number above 0, got 0"),
     (
         "FIT TINY --model.views '{positive: [{class_path: SwapWords, init_args: {rate: 2}}]}'",
         "SwapWords.rate",

@@ -18,6 +18,7 @@ from contrastive_text.core.libraries import is_failure
 
 _ELSEWHERE = {
     "learning_rate": "lr",
+    "max_length": "model.encoder.max_length",
     "max_seq_length": "model.encoder.max_length",
     "model_name": "encoder",
     "model_name_or_path": "encoder",
