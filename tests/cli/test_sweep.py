@@ -128,7 +128,7 @@ def test_a_dry_run_checks_and_runs_nothing(
     ("more", "said"),
     rest_slow([
         ("--vary model.poolr=MaxPooler", "no option 'model.poolr'; did you mean --model.pooler?"),
-        ("--vary model.optimizer.lr=1e-3,fast", "in the cell fast: lr: expected float, got fast"),
+        ("--vary model.optimizer.lr=1e-3,fast", "in the cell fast: model.optimizer.lr: expected float, got fast"),
         ("--vary model.views.anchor=none,FeatureCutof", "model.views: expected a class of this library"),
         ("--vary model.views.anchor=none,FeatureCutoff(rate=2)", "FeatureCutoff(rate=2): FeatureCutoff.rate: ex"),
         ("--vary model.views.anchor=[FeatureCutoff,CropTokens]", "in the cell [FeatureCutoff,CropTokens]: view"),
