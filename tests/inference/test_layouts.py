@@ -34,6 +34,7 @@ QUICK = (
     "Dense, LayerNorm, Dense, Normalize", "query_length", "do_lower_case", "prompts with a default",
 )  # fmt: skip
 """Rows of the default suite: poolings, modules and settings."""
+REFUSED = ("a class of another package with a known name", "a prompt with a place for the text")
 NO_POOLER = "ignore:.* names no pooler:UserWarning"
 DIMENSION = "ignore:Implicit dimension choice:UserWarning"  # torch's, of Softmax
 TRAINED = [next(iter(group)) for group in GROUPS.values() if not next(iter(group.values())).refused]
@@ -104,7 +105,7 @@ def test_a_layout_has_equal_vectors_loaded_and_saved(bert: str, tmp_path: Path, 
     assert files(one) == files(two)
 
 
-@pytest.mark.parametrize("name", rows(refused=True, quick=("a class of another package with a known name",)))
+@pytest.mark.parametrize("name", rows(refused=True, quick=REFUSED))
 def test_a_layout_without_an_equal_is_refused_by_its_name(bert: str, tmp_path: Path, name: str) -> None:
     LAYOUTS[name].build(tmp_path, bert)
     with pytest.raises(ValueError, match=LAYOUTS[name].refused):
