@@ -109,6 +109,9 @@ def test_what_is_no_index_is_refused(model: SentenceEncoder, texts: TextStream, 
     replace(made, made_of={**made.made_of, "prompt": "query: "}).write(place)
     with pytest.raises(ValueError, match=r"got prompt 'query: ' instead of None; .* with --prompt_name document"):
         VectorIndex.load(model, texts, place)
+    (tmp_path / "c.npy.json").write_text('{"made_of": {}, "block": 16777216, "sha256": "0"}')
+    with pytest.raises(ValueError, match=r"expected a record with a SHA-256, got the form of .* reads it; "):
+        VectorIndex.load(model, texts, place)
 
 
 # Damage
