@@ -226,7 +226,9 @@ def _scored(options: Evaluate) -> dict[str, ScoreTable]:
         if options.without_frequent:
             removed = options.without_frequent
             return {"sts": frequency_table(embeds, data["sts"], removed, corpus, protocol.setting)}
-        tables: dict[str, ScoreTable] = {suite: SUITES[suite].table(embeds, data[suite], protocol) for suite in options.suite}
+        tables: dict[str, ScoreTable] = {
+            suite: SUITES[suite].table(embeds, data[suite], protocol) for suite in options.suite
+        }
         _say_encoded(embeds)
     return tables
 

@@ -217,7 +217,7 @@ class SavedConfig(SaveConfigCallback):
         """Writes the configuration in UTF-8, in place of an older one."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with replacing(self._folder / self.config_filename) as file:
-            file.write(self.parser.dump(self.config, skip_none=False).encode())
+            file.write(self.parser.dump(self.config, skip_none=False, skip_validation=True).encode())
 
 
 class OwnFolders(Callback):

@@ -112,7 +112,7 @@ def test_several_suites_share_an_encoder_and_an_object(
         assert task["score"] == pytest.approx(score.score, abs=1e-9)
     (cosine,) = found["sts"]["models"].values()
     assert len(cosine["tasks"][0]["parts"]) == 5
-    assert "STS-B (trained), train: stsb.train.tsv:" in err and "; 5,749 were published" in err
+    assert "STS-B (trained): stsb.train.tsv:" in err and "; 5,749 were published" in err
     assert "40 distinct texts encoded" in err
     rows = list(csv.DictReader(io.StringIO(said([*words, "csv"])[0])))
     assert {row["suite"] for row in rows} == {"trained-sts", "sts", "sts-pearson"}

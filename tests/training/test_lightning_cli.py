@@ -11,7 +11,7 @@ import torch
 from pytorch_lightning.cli import LightningCLI
 
 from contrastive_text import ContrastiveModule, TextDataModule
-from contrastive_text.recipes import BASE
+from contrastive_text.recipes import recipe_texts
 
 
 @pytest.mark.slow
@@ -25,7 +25,8 @@ def test_three_lines_fit_from_a_recipe_and_test_the_checkpoint(
     monkeypatch.setattr(sys, "argv", ["main.py"])
     bert, texts = tiny.save_bert(tmp_path / "bert"), tiny.write_texts(tmp_path / "texts.txt")
     pairs = tiny.write_pairs(tmp_path / "pairs.tsv")
-    words = ["fit", "--config", str(BASE.parent / "simcse.yaml"), f"--model.encoder.model_name_or_path={bert}"]
+    (tmp_path / "simcse.yaml").write_text(recipe_texts()["simcse"], encoding="utf-8")  # without its variants
+    words = ["fit", "--config", "simcse.yaml", f"--model.encoder.model_name_or_path={bert}"]
     words += [f"--data.train={texts}", f"--data.validation={pairs}", "--data.batch_size=8"]
     words += ["--trainer.accelerator=cpu", "--trainer.max_steps=2", "--trainer.enable_progress_bar=false"]
     words += ["--trainer.val_check_interval=2"]

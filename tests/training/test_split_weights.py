@@ -89,6 +89,8 @@ def run(ranks: str, ways: list[Way], bert: str, folder: Path) -> dict[Way, list[
         key: execute(way.execution(ranks).plain, module_for(way._replace(layout="padded"), "one process", bert))
         for key, way in alone.items()
     }
+    for found in plain.values():  # the gradients of single objectives are not logged with split weights
+        found.loss = {"loss": found.loss["loss"]}
     torch.save(plain, folder / "plain.pt")
     start_all(work, len(RANKS[ranks]), *free_ports(1), ranks, bert, str(folder), [tuple(way) for way in ways])
     found = [torch.load(path, weights_only=True) for path in sorted(folder.glob("[0-9].pt"))]
