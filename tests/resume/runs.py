@@ -16,7 +16,7 @@ from contrastive_text.core.distributed import whole
 from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, Fusion, Mixture, TextTask
 from contrastive_text.heads import ProjectorHead
 from contrastive_text.objectives import Contrastive, Duplicates, Momentum, Queue, Siblings
-from contrastive_text.training import AtomicCheckpointIO, Combine, Schedule
+from contrastive_text.training import AtomicCheckpointIO, Combine, Optimizer, Schedule
 from contrastive_text.views import FeatureCutoff, SwapWords
 
 FUSION = Fusion([["sentiment", "paraphrase", "similarity"], ["contrastive"]])
@@ -44,6 +44,7 @@ def run(
     data: dict[str, Any] | None = None,
     computed_above: int | None = None,
     schedule: Schedule | None = None,
+    optimizer: Optimizer | None = None,
     **options: Any,
 ) -> dict[str, Tensor]:
     """Trains with dropout, drawing views, running statistics and a queue of keys; gives the last weights.
@@ -55,6 +56,7 @@ def run(
         dropout=dropout,
         combine=combine,
         schedule=schedule,
+        **({} if optimizer is None else {"optimizer": optimizer}),
         contrastive=Contrastive(
             task="sst",
             head=ProjectorHead(last_norm=True),

@@ -15,7 +15,14 @@ from torch import Tensor
 
 from contrastive_text.core.setting import current_setting
 from contrastive_text.data import BatchRoundRobin, EpochRoundRobin, TextTask
-from contrastive_text.training import Combine, ConstantSchedule, PCGrad, Uncertainty
+from contrastive_text.training import (
+    Combine,
+    ConstantSchedule,
+    PCGrad,
+    TorchOptimizer,
+    TorchSchedule,
+    Uncertainty,
+)
 from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
 from contrastive_text.training.module import ContrastiveModule
 
@@ -72,6 +79,18 @@ def test_what_combines_gradients_resumes_too(
     whole = run(tmp_path / "whole", bert, tasks, steps=5, combine=type(combine)())
     resume = str(tmp_path / "whole" / "step=2.ckpt")
     check_equal(whole, run(tmp_path / "again", bert, tasks, steps=5, combine=type(combine)(), resume=resume))
+
+
+@pytest.mark.slow
+def test_an_optimizer_and_a_schedule_of_torch_resume_too(
+    bert: str, tasks: dict[str, TextTask], tmp_path: Path
+) -> None:
+    def fit(folder: Path, resume: str | None = None) -> dict[str, Tensor]:
+        optimizer = TorchOptimizer("SGD", lr=0.1, weight_decay=0.01, options={"momentum": 0.9})
+        schedule = TorchSchedule("OneCycleLR", options={"max_lr": 0.1, "total_steps": 5})
+        return run(folder, bert, tasks, steps=5, resume=resume, optimizer=optimizer, schedule=schedule)
+
+    check_equal(fit(tmp_path / "whole"), fit(tmp_path / "again", resume=str(tmp_path / "whole" / "step=2.ckpt")))
 
 
 @pytest.mark.slow
