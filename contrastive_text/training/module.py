@@ -16,6 +16,7 @@ from contrastive_text.core.batch import Batch, Encoded, StepBatch
 from contrastive_text.core.checks import at_least, one_of
 from contrastive_text.core.config.specs import stored_arguments
 from contrastive_text.core.distributed import means_over_ranks, rank
+from contrastive_text.core.errors import InvalidTypeError
 from contrastive_text.core.random import fold, seed_torch, text_id
 from contrastive_text.core.similarity import new_in_full_precision
 from contrastive_text.data import TextTokenizer
@@ -135,7 +136,7 @@ class ContrastiveModule(StoredModule):
     Raises:
         ValueError: A head that inference doesn't keep, views out of order, weights of no objective, heads that
             can't share their layers, or embedding views on an architecture that has no place for them.
-        TypeError: A part that can't be written into a checkpoint.
+        TypeError: A part that can't be written into a checkpoint, or plain values in place of a record.
     """
 
     def __init__(
@@ -155,6 +156,11 @@ class ContrastiveModule(StoredModule):
         schedule: Schedule | None = None,
     ) -> None:
         super().__init__()
+        for name, value, kind in (("prompts", prompts, Prompts), ("inference", inference, Inference)):
+            if not isinstance(value, kind):
+                raise InvalidTypeError(
+                    f"model.{name}: expected {kind.__name__}, got {value!r}; write {name}={kind.__name__}(...)"
+                )
         self.encoder = encoder
         self.pooler = pooler or MeanPooler()
         self.inference, self.inference_pooler = inference, inference.pooler

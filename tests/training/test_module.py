@@ -203,6 +203,7 @@ XLNET = {"model_type": "xlnet", "vocab_size": 30, "d_model": 8, "n_layer": 1, "n
             )
             for view in (FeatureCutoff(), Adversarial())
         ),
+        ({"prompts": {"query": "q: "}}, TypeError, r"model\.prompts: expected Prompts, got \{'query': 'q: '\}"),
         ({"chunk_tokens": 0}, ValueError, r"model\.chunk_tokens: expected 1 or more, got 0"),
     ],
 )
