@@ -82,7 +82,7 @@ def small(words: Sequence[str], folder: Path) -> list[str]:
         if any(re.fullmatch(r"clear(/\w+)?", word) for word in words):  # from scratch
             kept += ["--model.encoder.config", "null"]
         kept += ["--data.task.join", "16"] if "--data.task.join" in words else []
-        if any(re.fullmatch(r"(recipe=)?declutr[\w,]*", word) for word in kept):
+        if any(re.fullmatch(r"(recipe=)?declutr[\w,/]*", word) for word in kept):
             kept += ["--data.task.pairing.min_length", "4", "--data.task.pairing.max_length", "16"]
             kept += ["--data.task.pairing.min_document_tokens", "64", "--data.batch_size", "4"]
             kept += ["--data.cache_dir", str(folder / "cache")]
