@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Iterator
@@ -77,24 +78,25 @@ def test_every_kind_of_command_runs() -> None:
 
 
 def check_runs(command: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Runs a command in miniature; of a sweep the whole grid is checked, and its corners run."""
+    """Runs a command in miniature; of a sweep the whole grid is checked, and its last cell runs."""
     words = shlex.split(command)[1:]
     if words[0] == "sweep":
         assert run([*paper_files.small(words, workplace), "--dry_run"]) == 0, (command, capsys.readouterr().err)
-        words = corners(words)
+        words = last_cell(words)
     assert run(paper_files.small(words, workplace)) == 0, (command, capsys.readouterr().err)
     assert "Traceback" not in capsys.readouterr().err
 
 
-def corners(words: list[str]) -> list[str]:
-    """Returns the words of a sweep with the first and the last value of each axis."""
-    kept = list(words)
+def last_cell(words: list[str]) -> list[str]:
+    """Returns the words of a sweep with the last value of each axis alone.
+
+    SentEval's suites take a minute a run by ten folds. Commands of ``evaluate`` run them by fewer.
+    """
+    kept = [re.sub(r"(declutr|transfer|probing):.*", "sts:mean", word) for word in words]
     for place, word in enumerate(words):
         if place and words[place - 1] == "--vary":
             axis = parse_vary(word)
-            labels = [*axis.values]
-            ends = dict.fromkeys((labels[0], labels[-1]))
-            kept[place] = f"{axis.name}={','.join(ends)}"
+            kept[place] = f"{axis.name}={[*axis.values][-1]}"
     return kept
 
 
