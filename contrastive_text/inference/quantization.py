@@ -106,7 +106,9 @@ def quantize(
         return levels.to(torch.uint8) if precision == "uint8" else (levels - 128).to(torch.int8)
     bits = torch.nn.functional.pad(values > 0, (0, -values.shape[-1] % 8))
     worth = 2 ** torch.arange(7, -1, -1, dtype=torch.uint8, device=bits.device)
-    packed: Tensor = (bits.reshape(*bits.shape[:-1], -1, 8) * worth).sum(dim=-1, dtype=torch.uint8)
+    packed: Tensor = (bits.reshape(*bits.shape[:-1], bits.shape[-1] // 8, 8) * worth).sum(
+        dim=-1, dtype=torch.uint8
+    )
     return packed if precision == "ubinary" else (packed.to(torch.int16) - 128).to(torch.int8)
 
 
