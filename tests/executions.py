@@ -201,7 +201,7 @@ def part_of(batch: Batch, examples: slice) -> Batch:
 
 @dataclass
 class Seen:
-    """What happened in the first step on this rank.
+    """Record of the first step on this rank.
 
     Args:
         shapes: Of the token ids of each call of the network.
@@ -264,7 +264,7 @@ class Found:
         gradients: Of the first step, by parameter, means over ranks.
         start: Weights before the first step.
         weights: Weights after the last step.
-        seen: What happened in the first step.
+        seen: Record of the first step.
     """
 
     loss: dict[str, Tensor]

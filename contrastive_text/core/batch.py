@@ -267,7 +267,7 @@ class StepBatch:
 
 
 class PaddedOnHost(NamedTuple):
-    """What the host knows of padded rows whose vectors are on a device.
+    """Host copies of the mask and ids of padded rows whose vectors are on a device.
 
     Args:
         mask: As ``Hidden.mask``, (n, L).

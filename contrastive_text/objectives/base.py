@@ -117,7 +117,7 @@ class Objective(nn.Module, ABC):
 
     @property
     def target(self) -> Target | None:
-        """How it reads an example's target; None if it reads none."""
+        """Kind of target that the objective reads; None if it reads none."""
         return None
 
     @property

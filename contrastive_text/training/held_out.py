@@ -167,7 +167,7 @@ class RankedScores:
 
 
 _Metrics: TypeAlias = Mapping[str, Mapping[str, Metric]]
-"""What the names of some scores end with, none or ``@WIDTH`` -> kind of score -> what gathers it."""
+"""Suffix of score names (none or ``@WIDTH``) -> kind of score -> the metric that gathers it."""
 
 OVERALL = "overall"
 """Name of the mean of the tasks' scores."""

@@ -22,7 +22,7 @@ from contrastive_text.cli.main import run
 
 @dataclass
 class Hub:
-    """What was sent to it.
+    """Uploads that the stub of the hub received.
 
     Args:
         endpoint: Its address.

@@ -53,7 +53,7 @@ COMMANDS = {
 FIRST = torch.tensor([0])
 BEST, ENCODER = "callbacks.BestCheckpoint", "hyper_parameters.encoder.init_args"
 CALL = {"class_path": "subprocess.Popen", "init_args": {"args": f"touch {RAN}", "shell": True}}
-"""What runs a command where a parser builds whatever is named."""
+"""Class path that runs a command if a parser builds every class that is named."""
 NLPAUG = {
     "class_path": "contrastive_text.views.NlpaugView",
     "init_args": {"augmenter": "nlpaug.augmenter.char.RandomCharAug", "arguments": {"a": CALL}},

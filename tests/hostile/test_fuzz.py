@@ -67,7 +67,7 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )  # fmt: skip
-"""What JSON can hold."""
+"""JSON values of every kind."""
 
 
 @st.composite

@@ -113,7 +113,7 @@ def queued(size: int, *between: str, **momentum: object) -> list[object]:
 
 
 def esimcse(rate: float, size: int = 160, **others: object) -> dict[str, object]:
-    """What ESimCSE changes in SimCSE."""
+    """Settings of ESimCSE that differ from SimCSE."""
     momentum = {"decay": 0.995, "of": "anchor", "views": False, "dropout": False, "head": "trained"}
     views = {"positive": [{"class_path": "RepeatTokens", "init_args": {"rate": rate}}]}
     return {COLUMNS: queued(size, **momentum), "model.views": views, **others}
