@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import zipfile
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from covering import rest_slow
 from hostile.cases import (
     EMBED,
     EVIL,
@@ -409,7 +411,8 @@ OFTEN = {
 
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, id=case.name, marks=[pytest.mark.slow] * (case.name not in OFTEN)) for case in CASES],
+    rest_slow(sorted(CASES, key=lambda case: case.name not in OFTEN), quick=len(OFTEN)),
+    ids=attrgetter("name"),
 )
 def test_a_hostile_checkpoint_is_refused_or_read(case: Case, tmp_path: Path, sound: Sound) -> None:
     judge(case, tmp_path, sound)
