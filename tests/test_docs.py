@@ -55,6 +55,8 @@ def write_labelled(folder: Path) -> None:
         write_table(
             folder / f"films{part}.tsv", ("text", "score"), *((text, len(text) % 5 + 1) for text in texts)
         )
+    topics = [(*pair, i % 4) for i, pair in enumerate(pairs)]
+    write_table(folder / "topics.tsv", ("anchor", "positive", "topic"), *topics)
     inference = [
         (premise, texts[(i + step) % 40], label)
         for i, premise in enumerate(texts[:16])

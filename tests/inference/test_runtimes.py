@@ -72,7 +72,9 @@ def test_a_runtime_gives_torchs_vectors_with_and_without_post_processing(
         equal(pickle.loads(pickle.dumps(loaded)), model)
     found = readings(plain.parts.run_by(backend, torch.float32), ["LastTwoPooler", "CLSPooler"], name="plain")
     equal(found["LastTwoPooler"], SentenceEncoder(plain.encoder, LastTwoPooler(), max_length=9).eval())
-    masked = replace(plain.parts, pooler=MaskTokenPooler(), prompts=Prompts({"": '"{text}" is {mask}.'}, ""))
+    masked = replace(
+        plain.parts, pooler=MaskTokenPooler(), prompts=Prompts({"masked": '"{text}" is {mask}.'}, "masked")
+    )
     equal(SentenceEncoder.of(masked.run_by(backend, torch.float32)), SentenceEncoder.of(masked))
 
 
