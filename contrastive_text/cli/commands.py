@@ -1,8 +1,7 @@
-"""Arguments and options of each command: a record a command, which ``options`` turns into a parser.
+"""Records of the commands: one dataclass per command, whose fields are the command's arguments and options.
 
-Most commands have their record in their own file, which imports torch only when the command runs. The records of
-commands whose modules import torch are here. So help and the answer to a wrong option come at once. A test
-compares the words and numbers with those of the library.
+``cli/options.py`` turns a record into a parser. The records here belong to commands whose modules import torch:
+help needs no torch. The other records are in the modules of their commands.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,14 +49,14 @@ Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 
 
 def _vectors(path: Path) -> Sequence[Path]:
-    """Returns a file of vectors, and all that lies beside it."""
+    """Returns a vector file and its companion files."""
     from contrastive_text.inference.vector_files import files_of  # here: it imports torch
 
     return files_of(path)
 
 
 def _part(values: Mapping[str, object]) -> WrittenFile:
-    """Returns the file of all vectors, or of the part that ``--shard`` names."""
+    """Returns the output file of ``embed``: all vectors, or those of the shard that ``--shard`` names."""
     from contrastive_text.inference.vector_files import Shard  # here: it imports torch
 
     shard = values.get("shard")
@@ -65,17 +64,17 @@ def _part(values: Mapping[str, object]) -> WrittenFile:
 
 
 def _scores(values: Mapping[str, object]) -> WrittenFile | WrittenFolder:
-    """Returns the file of the tables; of mteb the folder of its own JSON."""
+    """Returns the output of ``evaluate``: a file of tables, or a folder of mteb's JSON files."""
     return WrittenFolder() if values.get("suite") and "mteb" in str(values["suite"]) else WrittenFile()
 
 
 def _with_index(path: Path) -> Sequence[Path]:
-    """Returns a table of duplicates, and the vectors that lie beside it until it is written."""
+    """Returns a table of duplicates and the vector files that exist until the table is written."""
     return [path, *_vectors(path.with_name(f"{path.name}.vectors.npy"))]
 
 
 def _with_mining(path: Path) -> Sequence[Path]:
-    """Returns a file of mined negatives, and all that lies beside it until it is written."""
+    """Returns a file of mined negatives and the working files that exist until it is written."""
     from contrastive_text.inference.mining_run import working_files  # here: it imports torch
 
     return working_files(path)
@@ -83,168 +82,255 @@ def _with_mining(path: Path) -> Sequence[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodingCommand(TextsCommand):
-    """The options of every command that encodes a file of texts and keeps the vectors as it goes."""
+    """Options of the commands that encode a file of texts and save vectors after each block."""
 
     model: Model
     column: Column = None
     header: Header = None
     separator: Separator = None
-    split: Annotated[str | None, "of a file with a column split: train, dev, test, another, or all"] = None
-    block_size: Annotated[int, "texts that are encoded and then saved together"] = 16_384
-    device: Annotated[Device, "cpu, cuda, ... or several: cuda:0,cuda:1; the GPU if there is one"] = None
+    split: Annotated[
+        str | None, "Rows to read of a file with a column named split: train, dev, test, another value, or all."
+    ] = None
+    block_size: Annotated[int, "Number of texts per block; vectors are saved after each block."] = 16_384
+    device: Annotated[
+        Device,
+        "Device, or several separated by commas: cpu, cuda, cuda:0,cuda:1. Default: the GPU if there is one.",
+    ] = None
     backend: Backend = "torch"
     dtype: Dtype = "float32"
-    restart: Annotated[bool, "throw away what a stopped run has left"] = False
+    restart: Annotated[bool, "Delete the output of a stopped command and encode all texts again."] = False
 
 
 @dataclass(frozen=True)
 class Embed(EncodingCommand):
-    """Write one vector per text. Stopped or killed, the same command goes on where it was."""
+    """Write one vector per text. If the command is stopped or killed, the same command resumes."""
 
-    input: Annotated[Texts, f"{FILES}; a file of pairs gives all its texts"]
-    output: Annotated[Path, WrittenFile(by_options=_part), ".npy, .tsv or .parquet"]
+    input: Annotated[Texts, f"{FILES} For a file of pairs, all its texts are encoded."]
+    output: Annotated[Path, WrittenFile(by_options=_part), "Vector file to write: .npy, .tsv or .parquet."]
     _: KW_ONLY
     shard: Annotated[
         str | None,
         {"metavar": "K/N"},
-        "only the K-th of N equal parts, from 1/N to N/N, into a file of its own (OUT-00003-of-00016.npy); what "
-        "reads OUTPUT reads all parts as one",
+        "Encode only shard K of N and write it to its own file, such as OUT-00003-of-00016.npy. Commands that "
+        "read "
+        "OUTPUT read all shards together.",
     ] = None
-    distinct: Annotated[bool, "each text once, with a table of text ids: a file for GuideFile"] = False
-    normalize: Annotated[bool, "give vectors of unit length"] = False
-    prompt_name: Annotated[str | None, "which of the model's prompts; none for its default"] = None
-    truncate_dim: Annotated[int | None, "features to keep, the first ones"] = None
-    precision: Annotated[Precision, "a byte or a bit for each feature"] = "float32"
+    distinct: Annotated[
+        bool, "Encode each distinct text once and write a table of text ids, as GuideFile reads it."
+    ] = False
+    normalize: Annotated[bool, "Normalize vectors to length 1."] = False
+    prompt_name: Annotated[
+        str | None,
+        "Name of the prompt of the model that is put before each text. Default: the model's default prompt.",
+    ] = None
+    truncate_dim: Annotated[int | None, "Number of features to keep, from the first (Matryoshka models)."] = None
+    precision: Annotated[
+        Precision,
+        "Type of the stored features: int8 and uint8 take one byte per feature, binary and ubinary one bit.",
+    ] = "float32"
     ranges: Annotated[
-        Path | None, ReadPath(), "of features for a byte, (2, D) as .npy; else the first texts'"
+        Path | None,
+        ReadPath(),
+        "File of the lowest and highest value of each feature, (2, D) as .npy, for int8 and uint8. Default: "
+        "measured on the first texts.",
     ] = None
 
 
 @dataclass(frozen=True)
 class Search(EncodingCommand):
-    """Find the texts of a corpus that are nearest to each query by cosine, exactly."""
+    """Find the texts of a corpus with the highest cosine to each query, by exact search."""
 
     corpus: Texts
-    query: Annotated[Sequence[str], "what to look for"] = ()
+    query: Annotated[Sequence[str], "Query texts."] = ()
     _: KW_ONLY
-    queries: Annotated[Texts | None, "a file of queries, read as the corpus is"] = None
-    query_column: Annotated[str | None, "column of the query in --queries, where it has no usual name"] = None
-    top_k: Annotated[int, "hits of each query"] = 5
-    index: Annotated[Path | None, WrittenFile(_vectors), ".npy file that keeps the corpus's vectors"] = None
-    format: Annotated[Literal["text", "tsv", "json"], "json: a line a query"] = "text"
+    queries: Annotated[Texts | None, "File of queries, in the same formats as the corpus."] = None
+    query_column: Annotated[
+        str | None, "Column of --queries that holds the query. Default: found by its usual name."
+    ] = None
+    top_k: Annotated[int, "Number of hits per query."] = 5
+    index: Annotated[
+        Path | None,
+        WrittenFile(_vectors),
+        "File that stores the vectors of the corpus for later searches (.npy). Default: the vectors are not "
+        "stored.",
+    ] = None
+    format: Annotated[Literal["text", "tsv", "json"], "Format of the hits; json writes one line per query."] = (
+        "text"
+    )
 
 
 @dataclass(frozen=True)
 class Duplicates(EncodingCommand):
-    """Write all pairs of texts with a cosine of the threshold or more, nearest first."""
+    """Write all pairs of texts whose cosine reaches a threshold, highest cosine first."""
 
     input: Texts
-    output: Annotated[Path, WrittenFile(_with_index), ".tsv: kind, cosine, lines and texts of each pair"]
+    output: Annotated[
+        Path,
+        WrittenFile(_with_index),
+        "Table to write (.tsv): kind, cosine, line numbers and texts of each pair.",
+    ]
     _: KW_ONLY
-    threshold: Annotated[float, "lowest cosine of a pair"] = 0.95
+    threshold: Annotated[float, "Lowest cosine of a pair."] = 0.95
     keep: Annotated[
-        Path | None, WrittenFile(), {"metavar": "FILE"}, "first text of each group, .txt or .jsonl"
+        Path | None,
+        WrittenFile(),
+        {"metavar": "FILE"},
+        "File for the first text of each group of near-duplicates (.txt or .jsonl).",
     ] = None
 
 
 @dataclass(frozen=True)
 class Mine(EncodingCommand):
-    """Write hard negatives of pairs: texts near to a query that nothing says belong to it."""
+    """Mine hard negatives: texts with a high cosine to a query that are not among its positives."""
 
-    input: Annotated[Texts, "pairs of a query and a positive; all rows of a query are its positives"]
-    output: Annotated[Path, WrittenFile(_with_mining), ".tsv or .jsonl, for fit"]
+    input: Annotated[Texts, "File of pairs of a query and a positive. A query may have several rows."]
+    output: Annotated[Path, WrittenFile(_with_mining), "File to write for fit: .tsv or .jsonl."]
     _: KW_ONLY
     columns: Columns = None
     pair_labels: Annotated[
         Literal["positives", "hard", "all"] | None,
-        "of pairs with labels: leave those labelled 0 out, take their second texts as candidates, or take all "
-        "for positives",
+        "Use of pairs with label 0: skip them (positives), use their second texts as candidates (hard), or treat "
+        "them as positives (all).",
     ] = None
-    corpus: Annotated[Texts | None, "texts that become negatives, beside the positives of all queries"] = None
+    corpus: Annotated[Texts | None, "Further texts to mine from. Default: only the positives of all queries."] = (
+        None
+    )
     form: Annotated[
         Literal["triples", "tuples", "pairs"],
-        "a row for each negative; for each pair, with all of them; for each text, with label and cosine",
+        "Rows to write: one per negative (triples), one per pair with all its negatives (tuples), or one per "
+        "text with label and cosine (pairs).",
     ] = "triples"
-    negatives: Annotated[int, "of each query"] = 3
-    range_min: Annotated[int, "how many of the nearest are skipped; by --ranks"] = 0
+    negatives: Annotated[int, "Number of hard negatives per query."] = 3
+    range_min: Annotated[int, "Number of nearest candidates to skip; --ranks says when they are counted."] = 0
     range_max: Annotated[
-        int | None, {"metavar": "N"}, "how many of the nearest are looked at; range_min + 10 x negatives"
+        int | None,
+        {"metavar": "N"},
+        "Number of nearest candidates to consider. Default: range_min + 10 x negatives.",
     ] = None
     ranks: Annotated[
-        Literal["before", "after"], "range_min counts all of these, or what the next six have left"
+        Literal["before", "after"],
+        "Count range_min before or after the margins, score limits and --same remove candidates.",
     ] = "before"
     absolute_margin: Annotated[
-        float | None, {"metavar": "X"}, "none above the query's lowest positive less this"
+        float | None,
+        {"metavar": "X"},
+        "Remove candidates whose cosine is above the lowest cosine of the query's positives minus X.",
     ] = None
     relative_margin: Annotated[
-        float | None, {"metavar": "SHARE"}, "none above that less this share of it; 0.05 is usual"
+        float | None,
+        {"metavar": "SHARE"},
+        "Remove candidates whose cosine is above (1 - SHARE) times the lowest cosine of the query's positives; "
+        "0.05 is usual.",
     ] = None
-    max_score: Annotated[float | None, {"metavar": "COSINE"}, "none above it"] = None
-    min_score: Annotated[float | None, {"metavar": "COSINE"}, "none below it"] = None
-    same: Annotated[float | None, "none with such a cosine, or more, to a positive of the query"] = 0.97
-    take: Annotated[Literal["top", "random"], "the nearest of what is left, or random ones"] = "top"
-    seed: Annotated[int, "of the random ones"] = 42
+    max_score: Annotated[float | None, {"metavar": "COSINE"}, "Remove candidates with a higher cosine."] = None
+    min_score: Annotated[float | None, {"metavar": "COSINE"}, "Remove candidates with a lower cosine."] = None
+    same: Annotated[
+        float | None, "Remove candidates whose cosine to a positive of the query is at least this."
+    ] = 0.97
+    take: Annotated[
+        Literal["top", "random"], "Choice among the remaining candidates: the nearest (top) or a random sample."
+    ] = "top"
+    seed: Annotated[int, "Seed of the random sample."] = 42
     short: Annotated[
-        Literal["drop", "keep"], "a query with fewer negatives: leave it out, or keep those that there are"
+        Literal["drop", "keep"],
+        "Treatment of a query with too few negatives: drop the query, or keep the negatives found.",
     ] = "drop"
     rescore: Annotated[
-        str | None, ReadPath(model=True), {"metavar": "MODEL"}, "whose cosines then judge and order candidates"
+        str | None,
+        ReadPath(model=True),
+        {"metavar": "MODEL"},
+        "Second model that rescores the candidates; its cosines decide and order.",
     ] = None
 
 
 @dataclass(frozen=True)
 class Evaluate(TextsCommand):
-    """Scores of a model: on files of scored pairs, or on suites."""
+    """Score a model on files of scored pairs or on suites of tasks."""
 
     model: Model
-    files: Annotated[Sequence[Texts], "files of scored pairs: Spearman and Pearson of cosine and gold score"] = ()
+    files: Annotated[
+        Sequence[Texts],
+        "Files of scored pairs: prints the Spearman and Pearson correlation of cosine and gold score.",
+    ] = ()
     _: KW_ONLY
     columns: Columns = None
     pooler: Annotated[
         Sequence[str],
         {"metavar": "NAME"},
-        "what to read the model with: CLSPooler, FirstLastPooler(first=block_1), ...; several share one pass",
+        "Pooler to use instead of the model's, such as CLSPooler or FirstLastPooler(first=block_1). Several "
+        "poolers share one pass.",
     ] = ()
     threshold: Annotated[
-        float | None, {"metavar": "COSINE"}, "accuracy too, of pairs labelled 0 or 1: 1 is predicted above it"
+        float | None,
+        {"metavar": "COSINE"},
+        "Print the accuracy on pairs with labels 0 and 1 too; a pair above this cosine is predicted as 1.",
     ] = None
     suite: Annotated[
-        Sequence[Suite], {"metavar": "SUITE"}, f"suites of tasks, instead of files: {', '.join(get_args(Suite))}"
+        Sequence[Suite],
+        {"metavar": "SUITE"},
+        f"Suites of tasks to run instead of files: {', '.join(get_args(Suite))}.",
     ] = ()
     data: Annotated[
-        str | None, ReadPath(), "folder of the suites' data sets; hub: STS and NanoBEIR from the hub"
+        str | None,
+        ReadPath(),
+        "Folder that holds the data sets of the suites, or hub to load STS and NanoBEIR from the hub.",
     ] = None
     corpus: Ranked = None
-    setting: Annotated[Setting | None, "how sub-sets of a year of STS are joined; all"] = None
+    setting: Annotated[
+        Setting | None,
+        "Way to combine the subsets of an STS year: all, mean or wmean (weighted mean). Default: all.",
+    ] = None
     without_frequent: Annotated[
         Sequence[int],
         {"metavar": "K"},
-        "STS without the K most frequent tokens in the mean; several share one pass",
+        "Leave the K most frequent tokens out of the mean in the suite sts. Several values share one pass.",
     ] = ()
-    frequencies: Annotated[Texts | None, "texts whose tokens are counted for it; else those of STS"] = None
-    subsets: Annotated[bool, "a table of sub-sets for each year of STS, of each further figure of retrieval"] = (
+    frequencies: Annotated[
+        Texts | None, "Texts whose tokens --without_frequent counts. Default: the texts of the STS tasks."
+    ] = None
+    subsets: Annotated[bool, "Print a table of the subsets of each STS year, and all figures of retrieval."] = (
         False
     )
-    protocol: Annotated[Protocol | None, "of classifiers, as in SentEval; standard"] = None
-    classifier: Annotated[Literal["torch", "sklearn"] | None, "what trains them; torch"] = None
+    protocol: Annotated[
+        Protocol | None, "Training protocol of the classifiers, as in SentEval. Default: standard."
+    ] = None
+    classifier: Annotated[
+        Literal["torch", "sklearn"] | None, "Library that trains the classifiers. Default: torch."
+    ] = None
     tasks: Annotated[
-        Sequence[str], {"metavar": "NAME"}, "of GLUE, retrieval or mteb: MRPC, NanoNQ, STSBenchmark, ...; all"
+        Sequence[str],
+        {"metavar": "NAME"},
+        "Tasks of the suites glue, retrieval or mteb, such as MRPC, NanoNQ or STSBenchmark. Default: all.",
     ] = ()
     grid: Annotated[
-        Path | None, ReadPath(), {"metavar": "FILE"}, "grid of GLUE's runs, as in sweep; that of RoBERTa"
+        Path | None,
+        ReadPath(),
+        {"metavar": "FILE"},
+        "Grid file of the fine-tuning runs of the suite glue. Default: the grid of RoBERTa.",
     ] = None
-    seeds: Annotated[Sequence[int], {"metavar": "N"}, "of each cell of GLUE's grid: how many, or which; 5"] = ()
+    seeds: Annotated[
+        Sequence[int],
+        {"metavar": "N"},
+        "Seeds of each cell of the grid of the suite glue: their number, or two or more seeds. Default: 5.",
+    ] = ()
     config: Annotated[
-        Sequence[Path], ReadPath(), {"metavar": "FILE"}, "YAML files that override GLUE's recipe glue"
+        Sequence[Path],
+        ReadPath(),
+        {"metavar": "FILE"},
+        "YAML files that override the recipe glue in the suite glue.",
     ] = ()
     runs: Annotated[
-        Path | None, WrittenFolder(around_inputs=True), "its runs, of which finished ones stay; runs/glue"
+        Path | None,
+        WrittenFolder(around_inputs=True),
+        "Folder of the runs of the suite glue; finished runs are reused. Default: runs/glue.",
     ] = None
-    format: Annotated[Literal["text", "markdown", "latex", "csv", "json"] | None, "of their tables; text"] = None
+    format: Annotated[
+        Literal["text", "markdown", "latex", "csv", "json"] | None, "Format of the tables. Default: text."
+    ] = None
     output: Annotated[
         Path | None,
         WrittenFile(by_options=_scores),
-        "file for the suites' tables, instead of the terminal; of mteb the folder of its own JSON",
+        "File for the tables. For the suite mteb: folder of mteb's JSON files. Default: the terminal.",
     ] = None
     cache: Cache = None
     backend: Backend = "torch"
@@ -253,112 +339,146 @@ class Evaluate(TextsCommand):
 
 @dataclass(frozen=True)
 class Compare(TextsCommand):
-    """Scores of models, their differences from the first with intervals, and how alike they are."""
+    """Compare models: scores, differences from the first model with intervals, and agreement of vectors."""
 
-    models: Annotated[Sequence[Model], "folders or hub names; the first is the baseline"]
+    models: Annotated[Sequence[Model], "Model folders or names on the hub; the first is the baseline."]
     _: KW_ONLY
-    data: Annotated[str, ReadPath(), "folder of data sets, hub, or a file of pairs"]
+    data: Annotated[
+        str,
+        ReadPath(),
+        "Folder of data sets, a file of scored pairs, or hub to load STS and NanoBEIR from the hub.",
+    ]
     pooler: Annotated[
-        str | None, {"metavar": "NAME"}, "what to read a model with whose folder names none; the mean of tokens"
+        str | None, {"metavar": "NAME"}, "Pooler of models whose folder defines none. Default: MeanPooler."
     ] = None
-    suite: Sequence[Literal["sts", "transfer", "retrieval"]] = ("sts",)
+    suite: Annotated[Sequence[Literal["sts", "transfer", "retrieval"]], "Suites of tasks to run."] = ("sts",)
     columns: Columns = None
     corpus: Ranked = None
-    tasks: Annotated[Sequence[str], {"metavar": "NAME"}, "of retrieval: NanoNQ, ...; all"] = ()
-    setting: Annotated[Setting | None, "how sub-sets of STS tasks are joined; all"] = None
-    protocol: Annotated[Protocol | None, "of the transfer tasks; standard"] = None
-    texts: Annotated[Texts | None, "texts to compare vectors on; those of the STS tasks where left out"] = None
-    resamples: Annotated[int, "of the test rows, for the intervals"] = 1000
-    seed: Annotated[int, "of the resamples"] = 42
-    format: Literal["text", "markdown", "json"] = "text"
+    tasks: Annotated[
+        Sequence[str], {"metavar": "NAME"}, "Tasks of the suite retrieval, such as NanoNQ. Default: all."
+    ] = ()
+    setting: Annotated[
+        Setting | None,
+        "Way to combine the subsets of an STS year: all, mean or wmean (weighted mean). Default: all.",
+    ] = None
+    protocol: Annotated[
+        Protocol | None, "Training protocol of the classifiers of the suite transfer. Default: standard."
+    ] = None
+    texts: Annotated[
+        Texts | None,
+        "Texts on which the vectors of the models are compared. Default: the texts of the STS tasks.",
+    ] = None
+    resamples: Annotated[int, "Number of bootstrap resamples for the intervals."] = 1000
+    seed: Annotated[int, "Seed of the bootstrap."] = 42
+    format: Annotated[Literal["text", "markdown", "json"], "Format of the tables."] = "text"
     output: Output = None
     cache: Cache = None
 
 
 @dataclass(frozen=True)
 class Diagnose(TextsCommand):
-    """How a model's vectors lie in space."""
+    """Measure the geometry of a model's vectors, such as uniformity, effective rank and hubs."""
 
     model: Model
-    texts: Annotated[Texts, f"{FILES}; some 1,000 texts or more"]
+    texts: Annotated[Texts, f"{FILES} At least 1,000 texts are advised."]
     _: KW_ONLY
-    pooler: Annotated[str | None, {"metavar": "NAME"}, "what to read the model with, as in evaluate; its own"] = (
-        None
-    )
-    pairs: Annotated[Texts | None, "scored pairs: alignment, correlation and frequency bias too"] = None
-    guide: Annotated[
-        str | None, ReadPath(model=True), "another model, or its vectors by embed --distinct: how far both agree"
+    pooler: Annotated[
+        str | None, {"metavar": "NAME"}, "Pooler to use instead of the model's, as in evaluate."
     ] = None
-    format: Literal["text", "json"] = "text"
+    pairs: Annotated[
+        Texts | None, "File of scored pairs, to measure alignment, correlation and frequency bias too."
+    ] = None
+    guide: Annotated[
+        str | None,
+        ReadPath(model=True),
+        "Second model, or its vectors as written by embed --distinct, to measure the agreement of both.",
+    ] = None
+    format: Annotated[Literal["text", "json"], "Format of the report."] = "text"
     output: Output = None
-    limit: Annotated[int, "texts that are measured at most"] = 20_000
-    seed: Annotated[int, "of the draw, where there are more texts than that"] = 42
+    limit: Annotated[int, "Largest number of texts to measure."] = 20_000
+    seed: Annotated[int, "Seed of the sample if there are more than --limit texts."] = 42
 
 
 @dataclass(frozen=True)
 class Postprocess(TextsCommand):
-    """Whiten a model, or remove its top components, and save it with that."""
+    """Save a model with a whitening layer, or with its top principal components removed."""
 
     model: Model
-    texts: Annotated[Texts, "what to fit on; a file of pairs gives all its texts"]
-    output: Annotated[Path, WrittenFolder(key=MODULES), "folder of the new model"]
+    texts: Annotated[Texts, "Texts to fit on. For a file of pairs, all its texts are used."]
+    output: Annotated[Path, WrittenFolder(key=MODULES), "Folder of the new model."]
     _: KW_ONLY
-    whiten: Annotated[bool, "this or the next: mean 0 and covariance I (Su et al. 2021)"] = False
+    whiten: Annotated[bool, "Whiten: transform vectors to mean 0 and identity covariance (Su et al. 2021)."] = (
+        False
+    )
     remove_components: Annotated[
         int | None,
         {"metavar": "K"},
-        "take away the mean and K top components (Mu and Viswanath 2018, who take features / 100)",
+        "Subtract the mean and remove the K top components (Mu and Viswanath 2018; they remove features / 100).",
     ] = None
-    features: Annotated[int | None, "how many to keep, with --whiten; all where left out"] = None
+    features: Annotated[int | None, "Number of features to keep with --whiten. Default: all."] = None
     column: Column = None
-    pairs: Annotated[Texts | None, "scored pairs: print Spearman before and after"] = None
+    pairs: Annotated[
+        Texts | None, "File of scored pairs, to print the Spearman correlation before and after."
+    ] = None
 
 
 @dataclass(frozen=True)
 class Completion:
-    """Print what a shell needs to complete: eval "$(contrastive-text completion bash)"."""
+    """Print the completion script of a shell, to use as: eval "$(contrastive-text completion bash)"."""
 
-    shell: Annotated[Literal["bash", "zsh"], "which one"]
+    shell: Annotated[Literal["bash", "zsh"], "Shell to print the script for."]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """A grid of runs: fit with every combination of values, under every seed; other options are those of fit."""
+    """Run fit for every combination of values and every seed. Other options are those of fit."""
 
-    grid: Annotated[Path | None, ReadPath(), {"metavar": "FILE"}, "YAML file of keys with lists of values"] = None
+    grid: Annotated[
+        Path | None, ReadPath(), {"metavar": "FILE"}, "YAML file that maps keys to lists of values."
+    ] = None
     vary: Annotated[
         Sequence[str],
         {"action": "append", "nargs": None, "metavar": "KEY=VALUE,VALUE,..."},
-        "a further key: values as fit takes them, none, Class(rate=0.3) or [Class, Class(rate=0.3)]",
+        "Key to vary and its values, as fit takes them: plain values, none, Class(rate=0.3) or [Class, "
+        "Class(rate=0.3)].",
     ] = ()
-    seeds: Annotated[Sequence[int], "how many; or which, of two or more"] = (3,)
+    seeds: Annotated[Sequence[int], "Number of seeds, or two or more seeds."] = (3,)
     output: Annotated[
-        Path, WrittenFolder(key="table.json", around_inputs=True), "folder of the runs and tables of this sweep"
+        Path, WrittenFolder(key="table.json", around_inputs=True), "Folder of the runs and tables of the sweep."
     ] = Path("runs/sweep")
     select: Annotated[
-        str | None, {"metavar": "val/FIGURE"}, "what chooses the validation and the weights that count"
+        str | None,
+        {"metavar": "val/FIGURE"},
+        "Figure that selects the validation step and the weights of each run.",
     ] = None
-    take: Annotated[Literal["best", "last"], "which validation of a run counts"] = "best"
+    take: Annotated[
+        Literal["best", "last"],
+        "Validation step whose figures are reported: the best one by --select, or the last one.",
+    ] = "best"
     report: Annotated[
         Sequence[str],
         {"action": "append", "nargs": None, "metavar": "FIGURE"},
-        "figure of the table: val/FIGURE, SUITE:TASK or SUITE:mean; the figure that chooses, without it",
+        "Figure of the table: val/FIGURE, SUITE:TASK or SUITE:mean. Default: the figure of --select.",
     ] = ()
     report_data: Annotated[
-        str | None, ReadPath(), "folder of the suites' data sets; hub: STS and NanoBEIR from the hub"
+        str | None,
+        ReadPath(),
+        "Folder that holds the data sets of the suites, or hub to load STS and NanoBEIR from the hub.",
     ] = None
     report_pooler: Annotated[
-        str | None, {"metavar": "NAME"}, "pooler that measures the best weights, as in evaluate; their own"
+        str | None,
+        {"metavar": "NAME"},
+        "Pooler used to evaluate the selected weights, as in evaluate. Default: the model's own.",
     ] = None
-    format: Annotated[Literal["markdown", "csv", "json"], "of the printed table"] = "markdown"
-    dry_run: Annotated[bool, "check all configurations and run nothing"] = False
-    keep_weights: Annotated[bool, "keep checkpoints and model of every run"] = False
+    format: Annotated[Literal["markdown", "csv", "json"], "Format of the printed table."] = "markdown"
+    dry_run: Annotated[bool, "Check all configurations without running them."] = False
+    keep_weights: Annotated[bool, "Keep the checkpoints and the model of every run."] = False
     fit: Annotated[Sequence[str], OTHERS] = ()
 
 
 _RECORDS = (
     Ensemble, Export, Corpus, Sweep, Recipes, New, Paper, Evaluate, Diagnose, Compare, Report, Embed, Search,
-    Duplicates, Mine, Postprocess, Merge, Onnx, Verify, Share, Completion,
+    Duplicates, Mine, Postprocess, Merge, Onnx, Share, Verify, Completion,
 )  # fmt: skip
 RECORDS: Mapping[str, type] = {record.__name__.lower(): record for record in _RECORDS}
-"""Command -> its record; the options of the other commands are those of a run."""
+"""Record of each command by its name. The other commands take the options of a run."""

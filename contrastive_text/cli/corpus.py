@@ -17,8 +17,8 @@ class Corpus:
 
     name: Literal["consert"]
     _: KW_ONLY
-    data: Annotated[str, ReadPath(), "SentEval's data folder"]
-    output: Annotated[Path, WrittenFile(), ".txt"]
+    data: Annotated[str, ReadPath(), "Data folder of SentEval."]
+    output: Annotated[Path, WrittenFile(), "File of texts to write (.txt)."]
 
 
 def corpus(options: Corpus) -> None:

@@ -14,9 +14,9 @@ from contrastive_text.cli.paths import ReadPath, WrittenFolder
 class Ensemble:
     """Route each task to the run that scored best on it."""
 
-    output: Annotated[Path, WrittenFolder(key="ensemble.json"), "new folder"]
+    output: Annotated[Path, WrittenFolder(key="ensemble.json"), "Folder of the ensemble; must not exist yet."]
     _: KW_ONLY
-    runs: Annotated[Sequence[str], ReadPath(), "folders of runs, or .ckpt files"]
+    runs: Annotated[Sequence[str], ReadPath(), "Run folders or .ckpt files to choose from."]
 
 
 def ensemble(options: Ensemble) -> None:

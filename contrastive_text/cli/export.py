@@ -15,10 +15,14 @@ from contrastive_text.core.terminal import say
 class Export:
     """Save the model of a checkpoint as a folder to load anywhere, as fit does with the best one at its end."""
 
-    checkpoint: Annotated[str, ReadPath(), "a .ckpt file; or the folder of a run, for its best"]
-    output: Annotated[Path, WrittenFolder(key=MODULES), "folder of the model; is made"]
+    checkpoint: Annotated[
+        str, ReadPath(), "Checkpoint file (.ckpt), or a run folder to take its best checkpoint."
+    ]
+    output: Annotated[Path, WrittenFolder(key=MODULES), "Model folder to write."]
     _: KW_ONLY
-    adapters_beside: Annotated[bool, "LoRA beside the weights, in peft's format; not merged into them"] = False
+    adapters_beside: Annotated[
+        bool, "Save LoRA weights separately, in the format of peft, instead of merging them."
+    ] = False
 
 
 def export(options: Export) -> None:

@@ -24,96 +24,110 @@ from contrastive_text.core.terminal import escaping_output, say
 _TRAINING = ("fit", "validate", "test", "predict")
 _USAGE = """usage: contrastive-text COMMAND [options]
 
-  fit        train:       contrastive-text fit --recipe simcse --encoder ENCODER --train TEXTS.txt
-             then a second stage, from the weights of the first: contrastive-text fit --init_from RUN ...
-  validate   score a checkpoint on --validation PAIRS.tsv, or on --data.tasks.NAME.validation FILE
-  test       score a checkpoint on --data.test PAIRS.tsv, or on --data.tasks.NAME.test FILE
-  predict    embed --data.predict TEXTS.txt, or predict --data.tasks.NAME.predict FILE, with a checkpoint
-  ensemble   for each task the best of several runs: contrastive-text ensemble OUT --runs RUN RUN
-  export     the model of a checkpoint, as a folder: contrastive-text export CHECKPOINT.ckpt FOLDER
-  views      show altered texts side by side: contrastive-text views --recipe simcse --train TEXTS.txt
-  corpus     the training texts of ConSERT: contrastive-text corpus consert --data SENTEVAL --output TEXTS.txt
-  sweep      a grid of runs: contrastive-text sweep --vary model.views.positive=none,CropTokens ...
-  recipes    the methods, or one of them whole: contrastive-text recipes simcse
-  new        a part of your own to begin with, with its test and YAML: contrastive-text new view MyView
-  paper      the tables and figures of a paper, and what makes them: contrastive-text paper simcse
+Train a model:
+  fit          Train an encoder, or resume a run.
+  validate     Score a checkpoint on validation data.
+  test         Score a checkpoint on test data.
+  predict      Write the vectors or the predictions of a checkpoint.
+  ensemble     Select the best of several runs for each task.
+  export       Save the model of a checkpoint as a folder.
+  sweep        Run a grid of configurations and tabulate their scores.
+  recipes      List the methods, or print the configuration of one.
+  views        Print training texts next to their views.
+  corpus       Write the training texts of ConSERT from SentEval's data.
+  new          Write a template for a view, a loss or another part of your own.
+  paper        Print the results of a paper and the commands that reproduce them.
 
-  evaluate   score a model: contrastive-text evaluate FOLDER PAIRS.tsv, or --suite sts --data DATASETS
-  diagnose   how its vectors lie in space: contrastive-text diagnose FOLDER TEXTS.txt
-  compare    two models or more, with intervals: contrastive-text compare FOLDER FOLDER --data DATASETS
-  report     a page of one run or several: contrastive-text report RUN
+Measure a model or a run:
+  evaluate     Score a model on scored pairs, STS, SentEval, GLUE, retrieval or mteb.
+  diagnose     Measure the geometry of a model's vectors.
+  compare      Compare the scores of models, with intervals.
+  report       Write a report page of runs.
 
-  embed      a vector per text: contrastive-text embed TEXTS.txt VECTORS.npy --model FOLDER
-  search     the nearest texts of a corpus: contrastive-text search CORPUS.txt "a question" --model FOLDER
-  duplicates texts that mean nearly the same: contrastive-text duplicates TEXTS.txt PAIRS.tsv --model FOLDER
-  mine       hard negatives of pairs: contrastive-text mine PAIRS.tsv TRIPLES.tsv --model FOLDER
-  postprocess whiten a model, or remove its top components: contrastive-text postprocess FOLDER TEXTS.txt OUT
-  merge      the mean of the weights of models: contrastive-text merge OUT FOLDER FOLDER
-  onnx       export a model to ONNX and check it: contrastive-text onnx FOLDER OUT
-  verify     read every byte of a model, a checkpoint or a run: contrastive-text verify PATH
-  share      upload a model to the hub: contrastive-text share FOLDER --to USER/NAME
-  completion complete with the tab key, in ~/.bashrc or ~/.zshrc: eval "$(contrastive-text completion bash)"
+Use a model:
+  embed        Write one vector per text.
+  search       Find the nearest texts of a corpus.
+  duplicates   Find pairs of near-duplicate texts.
+  mine         Mine hard negatives for pairs.
+  postprocess  Whiten a model, or remove its top components.
+  merge        Average the weights of models.
+  onnx         Export a model to ONNX.
+  share        Upload a model to the hub.
+  verify       Compare the files of a model or a run with their digests.
+  completion   Print the completion script of a shell.
 
-Options of a command: contrastive-text COMMAND --help. The configuration that a run would use: --print_config.
-A file may name parts of your own where you trust their module: COMMAND --trust my_views ...
-Later files override earlier ones, recipes and --config FILE alike; options override all files."""
+Examples:
+  contrastive-text recipes simcse
+  contrastive-text fit --recipe simcse --encoder bert-base-uncased --train texts.txt
+  contrastive-text evaluate runs/version_0/model pairs.tsv
+  contrastive-text embed texts.txt vectors.npy --model runs/version_0/model
+
+`contrastive-text COMMAND --help` lists the options of a command.
+`--print_config` prints the configuration of a run. Later recipes and --config files
+override earlier ones; options override all files.
+`--trust MODULE` allows a file to import your own module."""
 COMMANDS = re.findall(r"^  (\w+) ", _USAGE, flags=re.MULTILINE)
 _OF_A_RUN = """usage: contrastive-text {command} [options]
 
-  --recipe NAME     the configuration of a method or of a variant: simcse, simcse/sup, ...
-  --config FILE     a YAML file over it; of several, later ones override earlier ones
-  --ckpt_path FILE  a checkpoint, with the parts and files of its run; options override them
-  --KEY VALUE       any key of the configuration: --data.validation PAIRS.tsv, --trainer.devices 2, ...{own}
-  --print_config    print the configuration and do nothing
+  --recipe NAME     Recipe of a method or a variant, such as simcse or simcse/sup.
+  --config FILE     YAML file that overrides the recipe. Of several files, later ones override earlier ones.
+  --ckpt_path FILE  Checkpoint to load, with the model and the data files of its run. Options override them.
+  --KEY VALUE       Any key of the configuration, such as --data.validation PAIRS.tsv or --trainer.devices 2.{own}
+  --print_config    Print the configuration and exit.
 
 All keys, with types and defaults: contrastive-text fit --help all"""
 _FIT = """usage: contrastive-text fit --recipe NAME --encoder ENCODER --train FILE [options]
 
-Trains an encoder, keeps the best checkpoint, and saves its model for use.
+Train an encoder, keep the checkpoint with the best validation score, and save its model.
 
   contrastive-text fit --recipe simcse --encoder bert-base-uncased --train texts.txt \\
       --validation pairs.tsv --export.dirpath my-model
 
-What people change:
-  --recipe NAME              the method: contrastive-text recipes lists them
-  --encoder ENCODER          a folder, or a name on the hub; the recipe's
-  --train FILE               texts, pairs, documents, labelled rows: what the recipe reads
-  --columns anchor=NAME ...  which of its columns is what, where they have other names than usual
-  --validation PAIRS.tsv     scored pairs, by which the best checkpoint is kept; none
-  --batch_size ROWS          rows of a step, over all processes; the recipe's
-  --epochs N                 or --trainer.max_steps N; the recipe's
-  --lr RATE                  learning rate; the recipe's
-  --trainer.precision P      bf16-mixed is faster where fit says so; 32-true
-  --trainer.devices N        processes or GPUs of this machine; auto
-  --chunk auto               the largest part of a batch that fits into memory; whole batches
-  --seed_everything N        seed of everything that is drawn; 42
-  --export.dirpath FOLDER    where the model goes; runs/version_N/model
-  --folder RUN               folder of the run: the same command starts or resumes it
+Common options:
+  --recipe NAME              Recipe of a method. `contrastive-text recipes` lists them.
+  --encoder ENCODER          Hugging Face encoder: a folder, or a name on the hub. Default: the recipe's.
+  --train FILE               Texts, pairs, documents or labeled rows, as the recipe expects.
+  --columns anchor=NAME ...  Columns of the training data. Default: found by their usual names.
+  --validation PAIRS.tsv     Scored pairs that select the best checkpoint. Default: none.
+  --batch_size ROWS          Rows of a step, summed over all processes. Default: the recipe's.
+  --epochs N                 Number of epochs; or set --trainer.max_steps N. Default: the recipe's.
+  --lr RATE                  Learning rate. Default: the recipe's.
+  --trainer.precision P      Number type, such as bf16-mixed. Default: 32-true.
+  --trainer.devices N        Number of processes or GPUs of this machine. Default: auto.
+  --chunk auto               Encode batches in chunks that fit into memory. Default: whole batches.
+  --seed_everything N        Seed of all random draws. Default: 42.
+  --export.dirpath FOLDER    Folder to save the model to. Default: runs/version_N/model.
+  --folder RUN               Run folder. The same command starts the run or resumes it.
 
-Methods to begin with:
-  simcse, dcl, consert       sentences, one a line
+Recipes to start with:
+  simcse, dcl, consert       sentences, one per line
   simcse/sup, gist           pairs or triples
   declutr                    documents
-  sbert_nli, cs224n, glue    labels
+  sbert_nli, cs224n, glue    labeled rows
 
-Going on:
-  --resume RUN               after a kill, Ctrl-C or SIGTERM, in its folder, with the same bits
-  --init_from RUN            a second stage, from the weights of a first
+Continue a run:
+  --resume RUN               Resume a stopped or killed run in its folder, with bit-equal results.
+  --init_from RUN            Start a second stage from the weights of another run.
 
-  --config FILE              a YAML file over the recipe; later ones override earlier ones
-  --print_config             print the configuration that the run would use, and do nothing
-  --dry_run                  read the data, build the model, say what would be trained
-  --KEY VALUE                any key of it: --model.pooler MeanPooler,
-                             --model.objectives.contrastive.loss.temperature 0.1
+Configuration:
+  --config FILE              YAML file that overrides the recipe. Later files override earlier ones.
+  --print_config             Print the configuration of the run and exit.
+  --dry_run                  Load the data, build the model, print the summary of the run, and exit.
+  --KEY VALUE                Any key of the configuration, such as --model.pooler MeanPooler.
 
 All keys, with types and defaults: contrastive-text fit --help all"""
 SCREENS = re.findall(r"^ *(--[\w.]+) ", _FIT + _OF_A_RUN, flags=re.MULTILINE)
-"""Options of a run that a first screen names, among its hundreds."""
-_OWN = {"validate": "", "test": "", "predict": "", "views": "\n  --n N             rows to show, 3 by default"}
-"""Command whose options are those of ``fit`` -> what it has beside them."""
+"""Options of runs that the short help screens list."""
+_OWN = {
+    "validate": "",
+    "test": "",
+    "predict": "",
+    "views": "\n  --n N             Number of rows to print. Default: 3.",
+}
+"""Command with the options of ``fit`` -> help of its further options."""
 _TRAINED = {"fit": "give a smaller --batch_size, or --chunk auto", "sweep": "give --chunk auto"}
 _ON_BATCHES = ("embed", "search", "duplicates", "mine", "evaluate", "diagnose", "compare", "postprocess")
-"""Commands with an option ``--batch_size`` of texts that are encoded at once."""
+"""Commands with an option ``--batch_size`` of texts."""
 _IN_A_WORKER = re.compile(r"Caught (?P<error>\w+) in .*\nOriginal Traceback")
 
 

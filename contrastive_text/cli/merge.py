@@ -17,13 +17,16 @@ from contrastive_text.core.terminal import as_markdown, say
 class Merge(TextsCommand):
     """Save the mean of the weights of models of one start (Wortsman et al. 2022)."""
 
-    output: Annotated[Path, WrittenFolder(key=MODULES), "folder of the new model"]
-    models: Annotated[Sequence[Model], "folders or hub names, two or more"]
+    output: Annotated[Path, WrittenFolder(key=MODULES), "Folder of the new model."]
+    models: Annotated[Sequence[Model], "Two or more model folders or names on the hub."]
     _: KW_ONLY
     weights: Annotated[
-        Sequence[float], {"metavar": "W"}, "weight of each model, above 0; equal weights without it"
+        Sequence[float], {"metavar": "W"}, "Weight of each model, above 0. Default: equal weights."
     ] = ()
-    pairs: Annotated[Texts | None, "scored pairs: print Spearman of the new model and of its members"] = None
+    pairs: Annotated[
+        Texts | None,
+        "File of scored pairs, to print the Spearman correlation of the merged model and its members.",
+    ] = None
 
 
 def merge(options: Merge) -> None:

@@ -20,9 +20,9 @@ class New:
 
     kind: Annotated[
         Literal["view", "text_view", "embedding_view", "pooler", "loss", "objective"],
-        "what it is; view is one of tokens",
+        "Kind of part. A view alters tokens.",
     ]
-    name: Annotated[str, "of the class, such as DropStopWords"]
+    name: Annotated[str, "Name of the class, such as DropStopWords."]
 
 
 _TEMPLATES = Path(__file__).parent / "templates"

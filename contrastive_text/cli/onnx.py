@@ -17,9 +17,11 @@ class Onnx:
     """Export a model to ONNX, and compare its vectors to the model's."""
 
     model: Model
-    output: Annotated[Path, WrittenFolder(key=GRAPH, never_with=(MODULES, "config.json")), "folder; is made"]
+    output: Annotated[
+        Path, WrittenFolder(key=GRAPH, never_with=(MODULES, "config.json")), "Folder to write the ONNX model to."
+    ]
     _: KW_ONLY
-    opset: Annotated[int, "version of ONNX's operators (18)"] = 18
+    opset: Annotated[int, "Version of the ONNX operator set."] = 18
 
 
 def onnx(options: Onnx) -> None:

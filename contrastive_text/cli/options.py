@@ -1,12 +1,11 @@
-"""From the words after a command to its record in ``commands``: each field is an argument or an option.
+"""Parser of a command's arguments and options, built from the dataclass that is the command's record.
 
-A field that is given by place is an argument, one that is given by name an option. A ``bool`` is a flag, a
-``Sequence`` takes several words, a ``Mapping`` several of NAME=VALUE, a ``Literal`` one of its own. Beside the
-type, in ``Annotated``, stand the help, what is done with the path, and what else ``argparse`` is to be told.
-jsonargparse, which reads the options of a run, has no flags, lists of words, or arguments between options.
+A positional field is an argument, a keyword-only field an option. A ``bool`` is a flag. A ``Sequence`` takes
+several words, a ``Mapping`` several words NAME=VALUE, a ``Literal`` one of its choices. ``Annotated`` holds the
+help, the role of a path (``cli/paths.py``) and further settings of ``argparse``. jsonargparse parses the options
+of runs. It has no flags, no lists of words, and no arguments between options.
 
-Arguments and options that several commands have are types here, each with its path and its help. Nothing here
-imports torch.
+Types of options that several commands share are defined here. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -27,56 +26,59 @@ from contrastive_text.core.storage.text_files import USUAL
 
 _T = TypeVar("_T")
 OTHERS = object()
-"""Beside a field: it holds the words that the record doesn't know, for another parser."""
+"""Marks the field that collects unknown words, which another parser reads."""
 _NO_OPTION = "\0"
-"""What no word of a shell begins with: before a word that isn't to be taken for an option."""
-FILES = ".txt, .tsv, .csv, .jsonl or .json, each also .gz"
+"""Prefix of words after ``--``, so that argparse does not parse them as options. No shell word begins with it."""
+FILES = "File of texts: .txt, .tsv, .csv, .jsonl or .json, each also as .gz."
 _BOUNDS = (
-    f"of data files: line={USUAL.line} bytes, depth={USUAL.depth} levels of JSON, ratio={USUAL.ratio} bytes out "
-    "of one of a .gz; raise them for files that you trust"
+    f"Limits on data files: line={USUAL.line} (bytes of a line), depth={USUAL.depth} (levels of JSON), "
+    f"ratio={USUAL.ratio} (unpacked bytes per byte of a .gz). Raise them only for files that you trust."
 )
-Model = Annotated[str, ReadPath(model=True), "folder or hub name"]
+Model = Annotated[str, ReadPath(model=True), "Model folder, or a name on the hub."]
 Texts = Annotated[str, ReadPath(), FILES]
-Column = Annotated[str | None, "column of the text, where its name isn't a usual one"]
+Column = Annotated[str | None, "Column that holds the text. Default: found by its usual name."]
 Header = Annotated[
     str | None,
     {"metavar": "NAMES"},
-    "names of the columns of a file whose first line is a row, such as anchor,positive,score",
+    "Column names of a file without a header line, such as anchor,positive,score.",
 ]
 Separator = Annotated[
     str | None,
     {"metavar": "CHARACTER"},
-    "between the fields of a .tsv or .csv, such as ';' or tab, where its header leaves it open",
+    "Field separator of a .tsv or .csv, such as ';' or tab. Default: read from the header line.",
 ]
 Columns = Annotated[
     Mapping[str, str] | None,
     {"metavar": "NAME=COLUMN"},
-    "anchor=..., positive=..., target=..., where the names in the file aren't usual ones",
+    "Columns of the file, as anchor=NAME, positive=NAME, target=NAME. Default: found by their usual names.",
 ]
 Ranked = Annotated[
     str | None,
     ReadPath(),
     {"metavar": "FILE"},
-    "further texts to rank in retrieval, where --data is a file of pairs",
+    "Further texts to rank in the suite retrieval, if --data is a file of pairs.",
 ]
-Output = Annotated[Path | None, WrittenFile(), "file to write to; the terminal without it"]
-Cache = Annotated[Path | None, WrittenFolder(), "folder where vectors stay for the next run"]
+Output = Annotated[Path | None, WrittenFile(), "File to write to. Default: the terminal."]
+Cache = Annotated[
+    Path | None, WrittenFolder(), "Folder that stores vectors for later commands. Default: nothing is stored."
+]
 Backend = Annotated[
-    Literal["torch", "onnx", "openvino"], "what runs the network; the last two on the CPU, from a graph made once"
+    Literal["torch", "onnx", "openvino"],
+    "Library that runs the network. onnx and openvino run on the CPU, from a graph that is exported once.",
 ]
 Dtype = Annotated[
     Literal["float32", "bfloat16", "float16", "int8"],
-    "what the network computes in; int8 with onnx or openvino, bfloat16 with torch or openvino",
+    "Number type of the network. int8 needs onnx or openvino, bfloat16 needs torch or openvino.",
 ]
-Device = Annotated[str | None, "cpu, cuda, ...; the GPU if there is one"]
+Device = Annotated[str | None, "Device, such as cpu or cuda. Default: the GPU if there is one."]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextsCommand:
-    """The options of every command that reads files of texts and encodes them."""
+    """Options of the commands that read files of texts and encode them."""
 
     bounds: Annotated[Mapping[str, int] | None, {"metavar": "NAME=N"}, _BOUNDS] = None
-    batch_size: Annotated[int, "texts that are encoded at once"] = 64
+    batch_size: Annotated[int, "Number of texts in a batch."] = 64
     device: Device = None
 
 
@@ -204,10 +206,9 @@ def _add(parser: _Parser, field: Field[Any], kind: Any, outer: object, notes: li
         settings |= {"choices": get_args(kind)} if get_origin(kind) is Literal else {"type": kind}
     for note in notes:
         settings |= {"help": note} if isinstance(note, str) else note if isinstance(note, dict) else {}
-    if field.kw_only and (default := settings.get("default")) and kind is not bool:
+    if field.kw_only and (default := settings.get("default")) not in (None, []) and kind is not bool:
         shown = " ".join(map(str, default)) if outer is Sequence else str(default)
-        said = settings.get("help", "")
-        settings["help"] = said if shown in said else f"{said} ({shown})".strip()
+        settings["help"] = f"{settings.get('help', '')} Default: {shown}.".strip()
     if outer is Mapping:
         settings["type"] = partial(_pair, kind, settings["metavar"])
     if field.kw_only:

@@ -12,7 +12,7 @@ from contrastive_text.core.terminal import say
 class Paper:
     """Print every table and figure of a paper, with the commands that make it."""
 
-    name: Annotated[str, "simcse, declutr, clear, consert or cs224n"]
+    name: Annotated[str, "Paper to print: simcse, declutr, clear, consert or cs224n."]
 
 
 def paper(options: Paper) -> None:

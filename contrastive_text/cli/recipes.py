@@ -14,7 +14,9 @@ from contrastive_text.recipes import BASE, recipe_file, recipe_texts
 class Recipes:
     """List the recipes; or print one: how closely it follows its source, the score to expect, and its YAML."""
 
-    name: Annotated[str | None, {"nargs": "?"}, "of a recipe"] = None
+    name: Annotated[str | None, {"nargs": "?"}, "Name of a recipe to print. Default: all recipes are listed."] = (
+        None
+    )
 
 
 def recipes(options: Recipes) -> None:

@@ -17,16 +17,16 @@ from contrastive_text.core.terminal import say
 class Report:
     """Write a page of a run, or of several runs and models side by side."""
 
-    runs: Annotated[Sequence[str], ReadPath(), {"metavar": "RUN"}, "folder of a run, or of a saved model"]
+    runs: Annotated[Sequence[str], ReadPath(), {"metavar": "RUN"}, "Run folder or model folder."]
     _: KW_ONLY
     output: Annotated[
         Path | None,
         WrittenFolder(key="report.html", around_inputs=True),
-        "folder of the page; report in the run's folder, or, of several, in the working directory",
+        "Folder of the page. Default: report, in the run folder of a single run, else in the working directory.",
     ] = None
-    pairs: Annotated[Texts | None, "scored pairs, in place of the run's validation file"] = None
-    texts: Annotated[Texts | None, "texts, in place of the run's training files"] = None
-    limit: Annotated[int, "largest number of texts, and of pairs, that are embedded"] = 1000
+    pairs: Annotated[Texts | None, "File of scored pairs to use instead of the run's validation file."] = None
+    texts: Annotated[Texts | None, "File of texts to use instead of the run's training files."] = None
+    limit: Annotated[int, "Largest number of texts, and of pairs, to embed."] = 1000
     device: Device = None
 
 

@@ -14,11 +14,11 @@ from contrastive_text.core.terminal import say
 class Share:
     """Upload a saved model to the hub, where it is private."""
 
-    folder: Annotated[Path, ReadPath(), "a saved model"]
+    folder: Annotated[Path, ReadPath(), "Model folder to upload."]
     _: KW_ONLY
-    to: Annotated[str, {"metavar": "USER/NAME"}, "its name on the hub"]
-    public: Annotated[bool, "open it to everyone"] = False
-    dry_run: Annotated[bool, "say what would be uploaded, and upload nothing"] = False
+    to: Annotated[str, {"metavar": "USER/NAME"}, "Name of the model on the hub."]
+    public: Annotated[bool, "Make the model public."] = False
+    dry_run: Annotated[bool, "List the files without uploading them."] = False
 
 
 def share(options: Share) -> None:

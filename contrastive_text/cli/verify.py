@@ -20,7 +20,10 @@ class Verify:
     """Read all bytes of a model, a checkpoint or a run: are they what was written?"""
 
     path: Annotated[
-        Path, ReadPath(), "model, .ckpt file, run's folder, vectors, unfinished output, cache, or folder"
+        Path,
+        ReadPath(),
+        "Model folder, checkpoint (.ckpt), run folder, vector file, unfinished output, cache, or a folder of "
+        "these.",
     ]
 
 
