@@ -34,6 +34,7 @@ from contrastive_text.metrics import (
     exact_similarity,
     f1,
     further_metrics,
+    geometry,
     guide_agreement,
     holm,
     hubness,
@@ -180,6 +181,15 @@ def test_half_precision_and_autocast_are_computed_in_float32(name: str, dtype: t
     close(figure(x, y), plain)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         close(figure(x.float(), y.float()), plain)
+
+
+@of_vectors
+def test_blocks_of_rows_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure, x, y = OF_VECTORS[name], normal(N, 4), normal(N, 4, seed=1)
+    whole = figure(x, y)
+    for values in (1, 40):  # a row at a time; some
+        monkeypatch.setattr(geometry, "_BLOCK_VALUES", values)
+        close(figure(x, y), whole)
 
 
 def plain(result: Any) -> Any:  # Any: of a metric

@@ -16,8 +16,8 @@ from contrastive_text.losses import (
     GlobalOrthogonalRegularization,
     SIGReg,
     VICReg,
+    batch_losses,
 )
-from contrastive_text.losses.batch_losses import epps_pulley
 
 ROUNDING = 1e-12
 """Float64: sums of some hundred terms of order 1."""
@@ -66,7 +66,7 @@ def columns(rows: Vectors) -> Vectors:
     return [[value - sum(column) / len(column) for value in column] for column in zip(*rows, strict=True)]
 
 
-def barlow(x: Vectors, y: Vectors, ids: list[list[int]]) -> float:  # noqa: ARG001  # as each loop is called
+def barlow(x: Vectors, y: Vectors, _: list[list[int]]) -> float:
     total, n = 0.0, len(x)
     scaled = [[[v / math.sqrt(dot(c, c) / n + 1e-5) for v in c] for c in columns(side)] for side in (x, y)]
     for d, u in enumerate(scaled[0]):
@@ -76,7 +76,7 @@ def barlow(x: Vectors, y: Vectors, ids: list[list[int]]) -> float:  # noqa: ARG0
     return total
 
 
-def vicreg(x: Vectors, y: Vectors, ids: list[list[int]]) -> float:  # noqa: ARG001  # as each loop is called
+def vicreg(x: Vectors, y: Vectors, _: list[list[int]]) -> float:
     n, width = len(x), len(x[0])
     total = (
         3 * sum((a - b) ** 2 for u, v in zip(x, y, strict=True) for a, b in zip(u, v, strict=True)) / (n * width)
@@ -112,30 +112,14 @@ def test_a_loss_equals_the_slow_loop(name: str, seed: int) -> None:
     assert float(loss(x, y, IDS)) == pytest.approx(expected, abs=ROUNDING)
 
 
-def test_the_statistic_of_epps_and_pulley_is_the_integral_of_the_slow_sum() -> None:
-    rows, (along, _) = drawn()[0], drawn(1)
-    direction = along[0] / along[0].norm()
-    u, total, steps = (rows @ direction).tolist(), 0.0, 32
-    for k in range(steps + 1):
-        t = -3 + 6 * k / steps
-        real, imaginary = (sum(of(t * v) for v in u) / len(u) for of in (math.cos, math.sin))
-        height = ((real - math.exp(-t * t / 2)) ** 2 + imaginary**2) * math.exp(-t * t / 2)
-        total += height * 6 / steps * (0.5 if k in (0, steps) else 1)
-    found = epps_pulley(rows, direction.unsqueeze(1))
-    assert found.tolist() == pytest.approx([len(u) * total], abs=ROUNDING)
-
-
 @pytest.mark.parametrize("loss", [AlignmentUniformity(alignment_weight=0), GlobalOrthogonalRegularization()])
-def test_equal_texts_are_no_pairs_of_different_ones(loss: BatchLoss) -> None:
+def test_texts_that_are_alike_in_either_kind_of_id_are_no_pair(loss: BatchLoss) -> None:
     x, y = drawn()
-    once = loss(x[:5], y[:5])
-    x[5:], y[5:] = x[:2], y[:2]
     twice = torch.tensor([[i % 5, 7 + i % 5] for i in range(7)])
     kinds = torch.stack([torch.arange(14).reshape(7, 2), twice], dim=2)  # alike in the second kind alone
     assert torch.equal(loss(x, y, twice), loss(x, y, kinds))
     assert abs(loss(x, y) - loss(x, y, twice)) > 1e-2
     assert float(loss(x, y, torch.zeros_like(twice))) == 0  # no two texts differ
-    assert abs(once - loss(x, y, twice)) < abs(once - loss(x, y))
 
 
 def test_directions_are_those_of_the_texts_and_the_seed() -> None:
@@ -146,12 +130,15 @@ def test_directions_are_those_of_the_texts_and_the_seed() -> None:
     assert not torch.equal(SIGReg(weight=1, directions=3, seed=1)(x, y, IDS), before)
 
 
-@pytest.mark.slow
-def test_uniformity_of_16_384_rows_fits_into_a_part_of_one_matrix() -> None:
-    """The matrix of all cosines has 1 GiB in float32; peaks of several blocks stay below half of one."""
-    resource = pytest.importorskip("resource")
-    noise = torch.Generator().manual_seed(0)
-    x, y = (torch.randn(2**14, 8, generator=noise, requires_grad=True) for _ in range(2))
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    AlignmentUniformity()(x, y).backward()
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**19  # KiB
+def test_uniformity_keeps_no_matrix_of_all_cosines(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def note(saved: Tensor) -> Tensor:
+        sizes.append(saved.numel())
+        return saved
+
+    monkeypatch.setattr(batch_losses, "BLOCK_ENTRIES", 500)
+    x, y = (torch.randn(100, 4, requires_grad=True) for _ in range(2))
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
+        AlignmentUniformity()(x, y).backward()
+    assert max(sizes) <= 500

@@ -36,17 +36,17 @@ def softmax(scores: Scores, temperature: float) -> list[float]:
     return [mass / sum(masses) for mass in masses]
 
 
-def slow_list_net(student: Scores, guide: Scores, target: int) -> float:  # noqa: ARG001  # as each is called
+def slow_list_net(student: Scores, guide: Scores, _: int) -> float:
     p, q = softmax(guide, TEACHER_T), softmax(student, T)
     return -sum(one * math.log(other) for one, other in zip(p, q, strict=True))
 
 
-def slow_kl(student: Scores, guide: Scores, target: int) -> float:  # noqa: ARG001  # as each is called
+def slow_kl(student: Scores, guide: Scores, _: int) -> float:
     p, q = softmax(guide, TEACHER_T), softmax(student, T)
     return T * T * sum(one * math.log(one / other) for one, other in zip(p, q, strict=True))
 
 
-def slow_list_mle(student: Scores, guide: Scores, target: int) -> float:  # noqa: ARG001  # as each is called
+def slow_list_mle(student: Scores, guide: Scores, _: int) -> float:
     order = sorted(range(len(guide)), key=lambda place: -guide[place])
     product = 1.0
     for k, place in enumerate(order):
@@ -103,42 +103,8 @@ def test_the_divergence_of_two_rankings_equals_the_loop_and_is_symmetric(case: t
         middle = [(one + other) / 2 for one, other in zip(p, q, strict=True)]
         parts = [sum(a * math.log(a / m) for a, m in zip(each, middle, strict=True)) for each in (p, q)]
         assert term == pytest.approx(sum(parts) / 2, abs=ROUNDING)
-        assert -ROUNDING <= term <= math.log(2) + ROUNDING
-
-
-def example(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    noise = torch.Generator().manual_seed(5)
-    student, guide = (2 * torch.rand(2, 4, 5, generator=noise, dtype=dtype) - 1).unbind()
-    hidden = torch.zeros(4, 5, dtype=torch.bool)
-    hidden[0, :3] = hidden[1, 4] = True
-    return student, guide, torch.tensor([3, 0, 4, 1]), hidden
-
-
-def test_the_gradient_of_the_divergence_agrees_with_finite_differences() -> None:
-    student, guide, *_ = example()
-    assert torch.autograd.gradcheck(jensen_shannon_terms, [student.requires_grad_(), guide.requires_grad_()])
-
-
-@pytest.mark.parametrize("loss", [ListNet(0.05, 0.05), KLDivergence(0.05, 0.05), MarginMSE()])
-def test_a_student_that_agrees_with_its_guide_stays(loss: RankLoss) -> None:
-    student, guide, target, hidden = example()
-    same = guide.clone().requires_grad_()
-    loss.terms(same, guide, target, hidden).sum().backward()
-    loss.terms(student.requires_grad_(), guide, target, hidden).sum().backward()
-    assert same.grad is not None
-    assert student.grad is not None
-    # Zero in theory: probabilities over 0.05, and some units of float64's last place.
-    assert float(same.grad.abs().max()) < 1e-13
-    assert float(student.grad.abs().max()) > 1e-3
-
-
-def test_list_net_and_the_divergence_from_a_guide_have_one_gradient_but_for_t_squared() -> None:
-    case, gradients = example(), []
-    for loss in (ListNet(0.2, 0.1), KLDivergence(0.2, 0.1)):
-        student = case[0].clone().requires_grad_()
-        loss.terms(student, *case[1:]).sum().backward()
-        gradients.append(student.grad)
-    torch.testing.assert_close(gradients[1], 0.2**2 * gradients[0], rtol=1e-12, atol=1e-14)
+    leaves = [each.requires_grad_() for each in case[:2]]
+    assert torch.autograd.gradcheck(jensen_shannon_terms, leaves)
 
 
 def test_candidates_that_the_guide_scores_alike_stand_in_their_order() -> None:

@@ -1,4 +1,6 @@
-"""The formulas of the metrics against slow loops and the values of the specification."""
+"""Figures of vectors and of scores against slow loops, closed forms and the values of the specification."""
+
+from __future__ import annotations
 
 import itertools
 import math
@@ -12,9 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from torch import Tensor
 
 from contrastive_text.metrics import (
     Alignment,
+    PositiveAlignment,
     SpearmanSimilarity,
     Uniformity,
     alignment,
@@ -22,24 +26,30 @@ from contrastive_text.metrics import (
     average_ranks,
     effective_rank,
     geometry,
+    hubness,
     in_batch_accuracy,
     iso_score,
     k_occurrences,
+    linear_cka,
     matthews,
     mean_cosine,
     nearest_similarity,
+    neighbour_overlap,
     off_diagonal,
     pair_similarity,
     paired_retrieval,
     pearson,
+    positive_pairs,
     spearman,
+    spectrum,
     uniformity,
 )
+from contrastive_text.metrics.neighbours import guide_agreement, hubs
 
 SEEDS = st.integers(min_value=0, max_value=2**31)
 
 
-def normal(*shape, seed=0, dtype=torch.float64):
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
@@ -73,10 +83,6 @@ class TestSpecification:
         system, gold = (torch.cat(parts) for parts in zip(*subsets.values(), strict=True))
         assert spearman(system, gold).item() == pytest.approx(case["all"], abs=1e-6)
 
-    def test_e3_a_zero_vector_has_similarity_zero(self):
-        u = torch.tensor([[0.0, 0.0], [0.0, 0.0]])
-        assert pair_similarity(u, torch.tensor([[1.0, 2.0], [0.0, 0.0]])).tolist() == [0.0, 0.0]
-
     def test_e4_holds_with_the_vectors_file(self, vectors):
         case = vectors["alignment_uniformity"]
         x = torch.tensor(case["x_unnormalised"], dtype=torch.float64)
@@ -98,13 +104,6 @@ class TestUniformity:
         x = normal(17, 5)
         assert uniformity(x, t=t).item() == pytest.approx(slow_uniformity(x, t=t), rel=1e-9)
 
-    @pytest.mark.parametrize("values", [1, 7, 40, 10**6])
-    def test_blocks_do_not_change_the_result(self, monkeypatch, values):
-        x = normal(13, 4)
-        whole = uniformity(x)
-        monkeypatch.setattr(geometry, "_BLOCK_VALUES", values)
-        torch.testing.assert_close(uniformity(x), whole, rtol=1e-12, atol=1e-12)
-
     def test_a_gradient_flows_through_the_blocks(self, monkeypatch):
         monkeypatch.setattr(geometry, "_BLOCK_VALUES", 10)
         x = normal(5, 3).requires_grad_()
@@ -121,34 +120,7 @@ class TestOffDiagonal:
 
     def test_features_of_one_direction_are_all_alike_and_constant_ones_are_like_none(self):
         assert off_diagonal(normal(9, 1) @ normal(1, 4)).item() == pytest.approx(1)
-        assert off_diagonal(torch.ones(9, 4)) == 0
-
-    def test_one_feature_is_like_no_other(self):
-        assert off_diagonal(normal(3, 1)) == 0
-
-
-class TestAlignment:
-    @pytest.mark.parametrize("alpha", [1.0, 2.0, 3.0])
-    def test_it_equals_the_loop(self, alpha):
-        x, y = normal(9, 4, seed=1), normal(9, 4, seed=2)
-        distances = [float((a / a.norm() - b / b.norm()).norm()) ** alpha for a, b in zip(x, y, strict=True)]
-        assert alignment(x, y, alpha=alpha).item() == pytest.approx(sum(distances) / 9, rel=1e-12)
-
-
-class TestEqualVectors:
-    def test_their_similarity_is_exactly_1_so_that_they_tie(self) -> None:
-        torch.manual_seed(0)
-        x = torch.randn(500, 384)
-        assert pair_similarity(x, x).unique().tolist() == [1.0]
-
-
-class TestEffectiveRank:
-    def test_collapsed_vectors_have_rank_one_and_an_orthonormal_set_its_size(self):
-        assert effective_rank(torch.ones(6, 4)).item() == pytest.approx(1.0, abs=1e-4)
-        assert effective_rank(torch.eye(5)).item() == pytest.approx(5.0, abs=1e-4)
-
-    def test_zero_vectors_give_one(self):
-        assert effective_rank(torch.zeros(3, 2)).item() == 1.0
+        assert off_diagonal(torch.ones(9, 4)) == off_diagonal(normal(3, 1)) == 0
 
 
 class TestAnswerRanks:
@@ -172,6 +144,18 @@ class TestAnswerRanks:
         assert answer_ranks(torch.zeros(2, 3), torch.eye(3), torch.arange(2)).tolist() == [3, 3]
 
 
+class TestPairs:
+    @pytest.mark.parametrize("alpha", [1.0, 2.0, 3.0])
+    def test_alignment_equals_the_loop(self, alpha):
+        x, y = normal(9, 4, seed=1), normal(9, 4, seed=2)
+        distances = [float((a / a.norm() - b / b.norm()).norm()) ** alpha for a, b in zip(x, y, strict=True)]
+        assert alignment(x, y, alpha=alpha).item() == pytest.approx(sum(distances) / 9, rel=1e-12)
+
+    def test_the_similarity_of_equal_vectors_is_exactly_1_so_that_they_tie(self) -> None:
+        x = normal(500, 384, dtype=torch.float32)
+        assert pair_similarity(x, x).unique().tolist() == [1.0]
+
+
 class TestSpearman:
     @given(pairs=st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=2, max_size=40))
     @settings(max_examples=100, deadline=None)
@@ -189,14 +173,6 @@ class TestSpearman:
         expected = stats.rankdata(values, method="average").tolist()
         assert average_ranks(torch.tensor(values, dtype=torch.float64)).tolist() == expected
 
-    @given(seed=SEEDS)
-    @settings(max_examples=25, deadline=None)
-    def test_only_the_order_counts(self, seed):
-        x, y = normal(20, seed=seed), normal(20, seed=seed + 1)
-        torch.testing.assert_close(spearman(x.exp(), 3 * y - 1), spearman(x, y))
-        torch.testing.assert_close(spearman(x, -y), -spearman(x, y))
-        torch.testing.assert_close(spearman(y, x), spearman(x, y))
-
     def test_many_tied_pairs_do_not_overflow(self):
         # torchmetrics 1.9 sums the ranks of a tie in int32: here it gives 0.06 for 0.69
         x = normal(200_000, seed=1)
@@ -204,11 +180,6 @@ class TestSpearman:
         expected = stats.spearmanr(x.numpy(), y.numpy()).statistic
         assert spearman(x, y).item() == pytest.approx(expected, abs=1e-12)
         assert pearson(x, y).item() == pytest.approx(stats.pearsonr(x.numpy(), y.numpy()).statistic, abs=1e-12)
-
-    def test_columns_of_a_matrix_give_no_warning(self, recwarn):
-        matrix = normal(5, 2)
-        spearman(matrix[:, 0], matrix[:, 1])
-        assert not recwarn.list
 
     @pytest.mark.parametrize("name", ["first", "second"])
     def test_a_constant_side_gives_zero_and_a_warning(self, name):
@@ -218,6 +189,7 @@ class TestSpearman:
             assert spearman(x, y).item() == 0
 
 
+AGREE = (linear_cka, neighbour_overlap)
 REFUSED: list[tuple[Callable[..., object], tuple[Any, ...], list[str]]] = [
     *(
         (alignment, (torch.ones(x), torch.ones(y)), ["alignment", f"{x}"])
@@ -256,6 +228,13 @@ REFUSED: list[tuple[Callable[..., object], tuple[Any, ...], list[str]]] = [
     ),
     (matthews, (torch.zeros(3, 2), torch.zeros(3)), ["matthews", "a predicted and a true class"]),
     (paired_retrieval, (torch.ones(3, 2), torch.ones(4, 2)), ["paired_retrieval", "(4, 2)"]),
+    *(
+        (of, (torch.ones(4, 3), torch.ones(5, 3)), ["of the same n >= 2 texts", "(4, 3) and (5, 3)"])
+        for of in AGREE
+    ),
+    *((of, (torch.eye(4), torch.eye(4) * math.nan), ["NaN or infinity in the second argument"]) for of in AGREE),
+    (linear_cka, (torch.eye(3), torch.eye(3), True), ["n >= 4 texts"]),
+    *((neighbour_overlap, (torch.eye(10), torch.eye(10), k), ["k", "1 to 9", f"got {k}"]) for k in (0, 10)),
 ]
 
 
@@ -317,15 +296,216 @@ def test_paired_retrieval_equals_a_full_sort():
     assert scores.mrr == pytest.approx(100 * sum(1 / r for r in ranks) / 60, rel=1e-5)
 
 
-def test_blocks_do_not_change_the_scores(monkeypatch):
-    queries, documents = normal(30, 3, seed=1), normal(30, 3, seed=2)
-    whole = paired_retrieval(queries, documents)
-    monkeypatch.setattr(geometry, "_BLOCK_VALUES", 100)
-    assert paired_retrieval(queries, documents) == whole
+def unit(x):
+    rows = x.numpy()
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
-def test_a_copy_of_the_answer_counts_against_it():
-    queries = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
-    scores = paired_retrieval(queries, queries)
-    assert scores.recall_at_1 == pytest.approx(100 / 3, rel=1e-5)
-    assert scores.mrr == pytest.approx(100 * (1 / 2 + 1 + 1 / 2) / 3, rel=1e-5)
+def slow_iso_score(x):
+    """The steps of section 4 as the paper has them: reorient, take variances, normalise, defect, rescale."""
+    points = unit(x)
+    features = points.shape[1]
+    centred = points - points.mean(axis=0)
+    _, axes = np.linalg.eigh(np.cov(centred.T))
+    variances = np.diag(np.cov((centred @ axes).T))
+    normalised = math.sqrt(features) * variances / np.linalg.norm(variances)
+    defect = np.linalg.norm(normalised - np.ones(features)) / math.sqrt(2 * (features - math.sqrt(features)))
+    used = (features - defect**2 * (features - math.sqrt(features))) ** 2 / features**2
+    return (features * used - 1) / (features - 1)
+
+
+def slow_occurrences(x, k):
+    points = unit(x)
+    counts = np.zeros(len(points))
+    for i, point in enumerate(points):
+        others = sorted((-float(point @ other), j) for j, other in enumerate(points) if j != i)
+        for _, j in others[:k]:
+            counts[j] += 1
+    return counts
+
+
+class TestAgainstTheDefinition:
+    @given(seed=SEEDS)
+    def test_mean_cosine_equals_the_mean_over_all_pairs(self, seed):
+        x = normal(9, 4, seed=seed) + 0.5
+        cosines = [float(a @ b) for a, b in itertools.combinations(unit(x), 2)]
+        assert mean_cosine(x).item() == pytest.approx(np.mean(cosines), abs=1e-12)
+
+    @given(seed=SEEDS)
+    def test_iso_score_equals_the_steps_of_the_paper(self, seed):
+        x = normal(12, 5, seed=seed) * torch.tensor([4.0, 2.0, 1.0, 1.0, 0.5]) + 0.3
+        assert iso_score(x).item() == pytest.approx(slow_iso_score(x), abs=1e-10)
+
+    def test_the_spectrum_is_that_of_numpy_and_its_entropy_gives_the_effective_rank(self):
+        x = normal(8, 5)
+        values = np.linalg.svd(unit(x), compute_uv=False)
+        np.testing.assert_allclose(spectrum(x).numpy(), values / values.sum(), rtol=1e-10)
+        assert effective_rank(x).item() == pytest.approx(math.exp(stats.entropy(values)), rel=1e-10)
+
+    @pytest.mark.parametrize("k", [1, 3, 18])
+    def test_k_occurrences_equal_a_full_sort(self, k):
+        x = normal(19, 3)
+        assert k_occurrences(x, k).tolist() == slow_occurrences(x, k).tolist()
+
+    @given(seed=SEEDS)
+    def test_hubness_equals_scipys_skewness(self, seed):
+        counts = torch.randint(0, 9, (30,), generator=torch.Generator().manual_seed(seed)).double()
+        found = hubs(counts)
+        assert found.skewness == pytest.approx(stats.skew(counts.numpy()), abs=1e-12)
+        assert found.orphans == pytest.approx(np.mean(counts.numpy() == 0))
+
+    def test_the_nearest_similarity_is_the_largest_off_the_diagonal(self):
+        x = normal(11, 4)
+        cosines = unit(x) @ unit(x).T
+        np.fill_diagonal(cosines, -1)
+        np.testing.assert_allclose(nearest_similarity(x).numpy(), cosines.max(axis=1), rtol=1e-10)
+
+
+class TestClosedForms:
+    @pytest.mark.parametrize("used", [1, 2, 5])
+    def test_iso_score_grows_with_the_directions_that_are_used_alike(self, used):
+        x = torch.cat([torch.eye(5)[:used], -torch.eye(5)[:used]])
+        assert iso_score(x).item() == pytest.approx((used - 1) / 4, abs=1e-6)
+
+    def test_vectors_that_are_all_equal_have_collapsed(self):
+        x = normal(1, 300, dtype=torch.float32).repeat(40, 1) * torch.linspace(0.1, 9, 40).unsqueeze(1)
+        assert mean_cosine(x).item() == pytest.approx(1.0, abs=1e-6)
+        assert iso_score(x).item() == 0.0  # not the direction of rounding errors
+        assert spectrum(x)[0].item() == pytest.approx(1.0, abs=1e-4)
+        assert hubness(x) == (0.0, 0.0)  # not the order of the rows
+        torch.testing.assert_close(k_occurrences(x), torch.full((40,), 10.0))
+
+    def test_two_clusters_of_m_at_right_angles(self):
+        m = 5
+        x = torch.eye(2).repeat_interleave(m, dim=0)
+        assert mean_cosine(x).item() == pytest.approx((m - 1) / (2 * m - 1))
+        assert spectrum(x).tolist() == pytest.approx([0.5, 0.5])
+        assert iso_score(x).item() == pytest.approx(0.0, abs=1e-6)  # around the mean they lie on a line
+        assert k_occurrences(x, m - 1).tolist() == pytest.approx([m - 1] * (2 * m))
+
+    def test_zero_vectors_are_similar_to_nothing(self):
+        zeros = torch.zeros(4, 3)
+        assert mean_cosine(zeros).item() == 0.0
+        assert spectrum(zeros).tolist() == [0.0] * 3
+        assert iso_score(zeros).item() == 0.0
+        assert nearest_similarity(zeros).tolist() == [0.0] * 4
+        assert mean_cosine(torch.cat([zeros[:1], torch.ones(2, 3)])).item() == pytest.approx(1 / 3)
+
+    def test_a_centre_is_a_hub_and_its_rim_are_orphans(self):
+        rim = torch.eye(6)
+        x = torch.cat([rim, rim.sum(dim=0, keepdim=True), torch.full((1, 6), 1.0) + 0.1 * rim[:1]])
+        occurrences = k_occurrences(x, k=1)
+        assert occurrences.sum().item() == pytest.approx(8)  # one each
+        found = hubness(x, k=1)
+        assert found.orphans == pytest.approx(6 / 8)
+        assert found.skewness > 1.5
+
+    def test_of_equally_near_ones_each_has_its_share(self):
+        x = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+        assert k_occurrences(x, k=1).tolist() == [1.0, 1.0, 1.0]
+
+
+class TestPositivePairs:
+    def test_of_sts_b_they_are_the_scores_above_four(self):
+        assert positive_pairs(torch.tensor([5.0, 4.001, 4.0, 3.9])).tolist() == [True, True, False, False]
+
+    @pytest.mark.parametrize("score", [0.0, -1.0])
+    def test_without_a_score_above_zero_there_are_none(self, score):
+        assert not positive_pairs(torch.full((3,), score)).any()
+
+    def test_without_positives_it_is_nan(self):
+        metric = PositiveAlignment()
+        metric.update(torch.eye(2), torch.eye(2), target=torch.zeros(2))
+        assert metric.compute().isnan()
+
+
+# Linear CKA
+
+
+def cka_of_kernels(x: Tensor, y: Tensor) -> float:
+    """Kornblith et al. 2019, equation 4, with the n x n kernels and the centring matrix spelled out."""
+    centring = torch.eye(len(x), dtype=torch.float64) - 1 / len(x)
+    k, m = (centring @ side @ side.T @ centring for side in (x, y))
+    return float((k * m).sum() / ((k * k).sum() * (m * m).sum()).sqrt())
+
+
+def hsic_of_quadruples(x: Tensor, y: Tensor) -> float:
+    """The unbiased estimate by its meaning: a mean over all four different texts."""
+    k, m = x @ x.T, y @ y.T
+    terms = [
+        k[i, j] * (m[i, j] + m[q, r] - 2 * m[i, q]) for i, j, q, r in itertools.permutations(range(len(x)), 4)
+    ]
+    return float(torch.stack(terms).mean())
+
+
+def test_linear_cka_is_the_alignment_of_the_centred_kernels() -> None:
+    x, y = normal(12, 5) + 3, normal(12, 7, seed=1) - 1
+    assert float(linear_cka(x, y)) == pytest.approx(cka_of_kernels(x, y), abs=1e-12)  # float64
+    assert float(linear_cka(x.float(), y.float())) == pytest.approx(cka_of_kernels(x, y), abs=1e-6)
+
+
+def test_the_debiased_alignment_is_that_of_the_unbiased_estimates() -> None:
+    x, y = normal(8, 3) + 2, normal(8, 4, seed=1)
+    expected = hsic_of_quadruples(x, y) / math.sqrt(hsic_of_quadruples(x, x) * hsic_of_quadruples(y, y))
+    assert float(linear_cka(x, y, debiased=True)) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("debiased", [False, True])
+def test_equal_vectors_have_no_alignment_with_anything(debiased: bool) -> None:
+    assert linear_cka(torch.full((9, 4), 0.1), normal(9, 4), debiased).isnan()
+    assert linear_cka(normal(9, 4), torch.zeros(9, 2), debiased).isnan()
+
+
+# Overlap of neighbours
+
+
+def overlap_of_sets(x: Tensor, y: Tensor, k: int) -> float:
+    shares = []
+    for i in range(len(x)):
+        near = []
+        for side in (x, y):
+            cosines = torch.nn.functional.cosine_similarity(side[i : i + 1], side)
+            others = sorted((j for j in range(len(side)) if j != i), key=lambda j: -float(cosines[j]))
+            near.append({*others[:k]})
+        shares.append(len(near[0] & near[1]) / k)
+    return sum(shares) / len(shares)
+
+
+@pytest.mark.parametrize("k", [1, 3, 19])
+def test_the_overlap_is_that_of_the_sets_of_neighbours(k: int) -> None:
+    x = normal(20, 4)
+    y = x + 0.5 * normal(20, 4, seed=1)
+    overlap = float(neighbour_overlap(x, y, k))
+    assert overlap == pytest.approx(overlap_of_sets(x, y, k), abs=1e-12)  # float64
+    assert float(neighbour_overlap(x, 3 * x, k)) == 1
+    assert (overlap < 1) == (k < 19)
+
+
+def test_ties_are_shared_whatever_the_order_of_the_texts() -> None:
+    x = torch.eye(6)[[0, 0, 0, 0, 1, 2]]  # 0 to 3 are one text
+    y = torch.eye(6)[[0, 0, 3, 4, 1, 2]]
+    # Of text 0 one model has 1, 2 and 3 tied for two places, 2/3 each; the other has 1, and 2 to 5 tied at
+    # cosine 0 for the place left, 1/4 each: 2/3 + 1/4 + 1/4 in common. Text 1 likewise. Of texts 2 and 3 the
+    # first has 2/3 of three texts, the other 2/5 of all: 3 x 2/5. Of 4 and 5 both have 2/5 of all: 2.
+    expected = (2 * (2 / 3 + 1 / 2) + 2 * 6 / 5 + 2 * 2) / (2 * 6)
+    assert float(neighbour_overlap(x, y, k=2)) == pytest.approx(expected, abs=1e-6)  # float32
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(0))
+    assert float(neighbour_overlap(x[order], y[order], k=2)) == pytest.approx(expected, abs=1e-6)
+    assert float(neighbour_overlap(x, x, k=2)) == pytest.approx(1, abs=1e-6)
+
+
+# Agreement with a guide
+
+
+def test_agreement_with_a_guide_is_the_overlap_of_the_nearest_one_but_for_what_is_hidden() -> None:
+    x, y = (torch.nn.functional.normalize(normal(30, size, seed=size), dim=1) for size in (3, 4))
+    x[7], y[7] = x[9], y[9]  # equal texts share a place
+    own = torch.eye(30, dtype=torch.bool)
+    found = guide_agreement(x @ x.T, y @ y.T, own)
+    torch.testing.assert_close(found, neighbour_overlap(x, y, k=1), rtol=0, atol=1e-12)
+    assert 0 < float(found) < 1
+    assert float(guide_agreement(x @ x.T, x @ x.T, own)) == 1
+    one = ~own
+    one[0, 1] = False  # the only row with a candidate that is not itself
+    assert float(guide_agreement(x @ x.T, y @ y.T, one | own)) == 1
+    assert float(guide_agreement(x @ x.T, y @ y.T, torch.ones_like(own))) == 0

@@ -1,38 +1,52 @@
-"""The contrastive objective on one process: roles, averaging, duplicates, figures."""
+"""The contrastive objective on one process: roles, averaging, figures, a user's own parts; and heads."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import parts
 import pytest
 import reference
 import torch
+from chains import batch, value
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.types import Slot
+from contrastive_text.heads import Head, TanhHead
 from contrastive_text.losses import (
+    NO_ID,
     AlignmentUniformity,
+    Comparison,
+    Group,
     InfoNCE,
     ListNet,
     Loss,
     NTXent,
+    Reduction,
     SupCon,
-    reduce_terms,
+    Texts,
 )
 from contrastive_text.objectives import (
     BetweenViews,
+    ColumnPart,
     Consistency,
     Contrastive,
+    CosineScorer,
     Duplicates,
     MaskBatch,
     MaskedLM,
     Matryoshka,
     Objective,
+    PairClassification,
+    PairRegression,
+    Pairs,
     PositivesOnly,
     Queue,
     RankDistillation,
@@ -40,6 +54,7 @@ from contrastive_text.objectives import (
     Siblings,
     Terms,
     WholeBatch,
+    terms,
 )
 
 # Logits up to 20 in float64, sums of some ten.
@@ -57,10 +72,6 @@ def encoded(n: int, positives: int = 1, negatives: int = 0, seed: int = 0, origi
     noise = torch.Generator().manual_seed(seed)
     vectors = torch.randn(n * len(slots), 4, generator=noise, dtype=torch.float64)
     return Encoded(vectors, slots, text_ids=torch.arange(len(vectors)))
-
-
-def value(terms: Terms) -> float:
-    return reduce_terms(terms.total, terms.count, terms.reduction).item()
 
 
 @pytest.mark.parametrize(
@@ -86,23 +97,6 @@ def test_d12_positives_are_averaged_before_they_are_normalised(vectors: dict[str
     assert float(logs["positive_similarity"]) == pytest.approx(case["mean_then_normalise_cos"], abs=1e-6)
 
 
-def test_d13_and_s7_positives_of_an_example_are_grouped_whatever_slot_they_stand_in(
-    vectors: dict[str, Any],
-) -> None:
-    case = vectors["declutr_positive_layout"]
-    groups, count = case["mean_groups"], len(case["flat_positive_ids"])
-    # The authors' order is example by example, ours slot by slot: the same groups.
-    ours = [group[slot] for slot in range(case["P"]) for group in groups]
-    slots = (Slot("anchor", 0), Slot("positive", 0), Slot("positive", 1))
-    flat = torch.eye(count, dtype=torch.float64)
-    anchors = torch.stack([flat[group].mean(dim=0) for group in groups])
-    rows = Encoded(torch.cat([anchors, flat[ours]]), slots, text_ids=torch.arange(len(anchors) + count))
-    logs = Contrastive()(rows).logs
-    # Every anchor is the mean of its own group and orthogonal to the others.
-    assert float(logs["positive_similarity"]) == pytest.approx(1.0, abs=ROUNDING)
-    assert float(logs["negative_similarity"]) == pytest.approx(0.0, abs=ROUNDING)
-
-
 def test_the_original_takes_part_in_no_comparison() -> None:
     rows = encoded(3, original=True)
     rows.embeddings.requires_grad_()
@@ -118,19 +112,15 @@ def test_the_original_takes_part_in_no_comparison() -> None:
 def test_texts_that_views_made_equal_are_not_pushed_apart(loss: Loss) -> None:
     # Two texts that differ; what is left of the second's positive is the first's anchor.
     rows = replace(encoded(2), text_ids=torch.tensor([[1, 5], [2, 6], [1, 7], [2, 5]]))
-    terms = Contrastive(loss=loss)(rows)
     plain = replace(rows, text_ids=rows.text_ids[:, 0])
-    assert terms.logs["edited_alike"] == 1
-    assert "edited_alike" not in Contrastive(loss=loss)(plain).logs
-    if not loss.same_side:  # the first anchor sees its own positive alone, the second both
-        second = Contrastive(loss=loss)(plain).total - terms.total
-        anchor, positive, other = (rows.embeddings[i] for i in (0, 2, 3))
-        cosines = torch.stack([torch.cosine_similarity(anchor, each, dim=0) / 0.2 for each in (positive, other)])
-        assert float(second) == pytest.approx(float(cosines.logsumexp(0) - cosines[0]), abs=ROUNDING)
+    edited, same = (Contrastive(loss=loss)(each) for each in (rows, plain))
+    assert edited.logs["edited_alike"] == 1
+    assert "edited_alike" not in same.logs
+    assert float(edited.total) < float(same.total)
     everywhere = replace(rows, text_ids=torch.tensor([[1, 5], [2, 5], [1, 5], [2, 5]]))
     assert float(Contrastive(loss=loss)(everywhere).total) == 0.0
     kept = Contrastive(loss=loss, columns=[])(everywhere)
-    assert float(kept.total) == pytest.approx(float(Contrastive(loss=loss)(plain).total), abs=ROUNDING)
+    assert float(kept.total) == pytest.approx(float(same.total), abs=ROUNDING)
 
 
 def test_the_order_of_an_examples_positives_does_not_matter() -> None:
@@ -162,25 +152,6 @@ def test_a_batch_of_one_example_has_no_loss_and_finite_figures() -> None:
     terms = Contrastive()(encoded(1))
     assert float(terms.total) == 0.0
     assert all(torch.isfinite(figure) for figure in terms.logs.values())
-
-
-@pytest.mark.parametrize(
-    ("loss", "negatives", "start"),
-    [
-        (InfoNCE(), 0, "63 per anchor: 63 other positives;"),
-        (InfoNCE(), 2, "191 per anchor: 63 other positives, 128 hard negatives;"),
-        (NTXent(), 0, "126 per anchor: 63 other positives, 63 texts of its own side;"),
-    ],
-)
-def test_the_summary_counts_the_columns_of_the_loss(loss: Loss, negatives: int, start: str) -> None:
-    said = Contrastive(loss=loss).describe_negatives(batch_size=64, positives=1, negatives=negatives)
-    assert said.startswith(start)
-    rows = encoded(64, negatives=negatives)
-    same = replace(rows, embeddings=torch.ones_like(rows.embeddings))
-    terms = Contrastive(loss=loss)(same)
-    # Collapsed vectors: a term is the logarithm of the columns, the target among them (float64).
-    columns = torch.tensor(float(said.split()[0]) + 1, dtype=torch.float64)
-    assert float(terms.total) / terms.count == pytest.approx(float(columns.log()), abs=1e-9)
 
 
 # Two views of each text
@@ -265,24 +236,6 @@ def test_figures_between_views_are_means_over_the_roles() -> None:
     assert logs.keys() == Contrastive()(rows).logs.keys()
 
 
-@pytest.mark.parametrize("positives", [1, 3])
-def test_a_role_without_its_two_views_is_refused(positives: int) -> None:
-    rows = encoded(2, positives=positives + 1)
-    slots = (Slot("anchor", 0), Slot("anchor", 1), *(Slot("positive", i) for i in range(positives)))
-    with pytest.raises(
-        ValueError, match=f"two views of one text as positive, got {positives} slots; .*views_per_text"
-    ):
-        Contrastive(between="views")(replace(rows, slots=slots))
-    with pytest.raises(ValueError, match="two views of one text as anchor, got 1 slots"):
-        Contrastive(between="views")(encoded(2))
-
-
-def test_the_summary_between_views_counts_the_texts_of_one_role() -> None:
-    views = Contrastive(loss=NTXent(), between="views")
-    said = views.describe_negatives(batch_size=96, positives=2, negatives=2)
-    assert said.startswith("190 per anchor: 95 other texts of its role, 95 texts of its own side; accumulate")
-
-
 # Classes
 
 
@@ -299,13 +252,10 @@ def test_a_loss_that_reads_labels_gets_the_classes_of_the_target(seed: int, n: i
 
 def test_classes_go_with_both_roles_between_views() -> None:
     classes = torch.tensor([0, 1, 0, 1])
-    rows = replace(two_views(4), target=classes.double())
-    loss = SupCon(0.2)
-    expected = sum(
-        float(loss(*rows.role(role).unbind(dim=1), classes=classes)) for role in ("anchor", "positive")
-    )
+    rows, loss = replace(two_views(4), target=classes.double()), SupCon(0.2)
     reached = value(Contrastive(loss=loss, between="views", columns=[Duplicates(), SameClass(2)])(rows))
-    assert reached == pytest.approx(expected, abs=ROUNDING)
+    roles = (rows.role(role).unbind(dim=1) for role in ("anchor", "positive"))
+    assert reached == pytest.approx(sum(float(loss(*views, classes=classes)) for views in roles), abs=ROUNDING)
 
 
 def test_the_target_is_what_the_arguments_say() -> None:
@@ -319,9 +269,7 @@ def test_the_target_is_what_the_arguments_say() -> None:
 
 
 def test_a_name_and_a_class_say_the_same_of_what_is_compared() -> None:
-    loss, rows = NTXent(0.2), replace(encoded(4), slots=(Slot("anchor", 0), Slot("anchor", 1)))
-    by_name, by_class = Contrastive(loss, between="views"), Contrastive(loss, between=BetweenViews())
-    assert value(by_name(rows)) == value(by_class(rows))
+    by_name, by_class = (Contrastive(between=between) for between in ("views", BetweenViews()))
     assert (by_name.reads, by_name.takes) == (by_class.reads, by_class.takes) == (("anchor",), ("positive",))
     assert describe(by_class) == describe(by_name).replace("'views'", "BetweenViews()")
 
@@ -338,35 +286,136 @@ def test_hard_negatives_can_be_the_only_negatives() -> None:
     assert float(terms.total) == pytest.approx(total, abs=ROUNDING)
 
 
+QUEUE, MASKED = [Duplicates(), Siblings(), Queue(9)], [Duplicates(), Siblings(), MaskBatch()]
+
+
 @pytest.mark.parametrize(
-    ("objective", "negatives"),
+    ("objective", "negatives", "enough"),
     [
-        (Contrastive(), 0),
-        (Contrastive(columns=[Duplicates(), Siblings(), MaskBatch()]), 0),
-        (WholeBatch(AlignmentUniformity()), 1),
-        (Consistency(), 1),
-        (RankDistillation(ListNet(), guides=["teacher"]), 0),
-        (Matryoshka(Contrastive(), [2]), 0),
+        (Contrastive(), 0, False),
+        (Contrastive(), 1, True),
+        (Contrastive(columns=QUEUE), 0, True),
+        (Contrastive(columns=MASKED), 0, False),
+        (Contrastive(columns=MASKED), 2, True),
+        (WholeBatch(AlignmentUniformity()), 1, False),
+        (Consistency(), 1, False),
+        (RankDistillation(ListNet(), guides=["teacher"]), 0, False),
+        (Matryoshka(Contrastive(), [2]), 0, False),
+        (MaskedLM(), 0, True),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_step_of_one_example_is_refused_by_objectives_that_compare_examples(
-    objective: Objective, negatives: int
+def test_a_step_of_one_example_is_refused_unless_negatives_come_from_elsewhere(
+    objective: Objective, negatives: int, enough: bool
 ) -> None:
-    with pytest.raises(ValueError, match=r"got 1; raise data\.batch_size|got rows without a negative"):
+    if enough:
         objective.check_examples(1, negatives)
+    else:
+        with pytest.raises(ValueError, match=r"got 1; raise data\.batch_size|got rows without a negative"):
+            objective.check_examples(1, negatives)
 
 
-@pytest.mark.parametrize(
-    ("objective", "negatives"),
-    [
-        (Contrastive(), 1),
-        (Contrastive(columns=[Duplicates(), Siblings(), Queue(9)]), 0),
-        (MaskedLM(), 0),
-        (Contrastive(columns=[Duplicates(), Siblings(), MaskBatch()]), 2),
-    ],
-)
-def test_a_step_of_one_example_is_enough_where_negatives_come_from_elsewhere(
-    objective: Objective, negatives: int
+class Bank(ColumnPart):
+    """Fixed vectors as negatives of every row."""
+
+    stage = "columns"
+
+    def __init__(self, vectors: Tensor) -> None:
+        self.vectors = vectors
+
+    def __call__(self, pairs: Pairs) -> Pairs:
+        ids = torch.full((len(self.vectors),), NO_ID)
+        return pairs.add_columns(Texts(self.vectors.to(pairs.every.anchor), ids))
+
+
+class SameParity(ColumnPart):
+    """Makes columns of examples of the same parity positives."""
+
+    def __call__(self, pairs: Pairs) -> Pairs:
+        parity = torch.arange(len(pairs.every.anchor)) % 2
+        return pairs.add_rule("parity", Group.of(parity, effect="mean"))
+
+
+class OneTarget(Loss):
+    """A loss of one target."""
+
+    def terms(self, block: Comparison) -> Tensor:
+        return block.rows.sum(dim=1)
+
+
+def test_a_part_of_a_users_own_adds_columns_and_is_named_in_the_summary() -> None:
+    rows, bank = batch(3, 0).encoded, torch.randn(5, 4, generator=torch.Generator().manual_seed(1))
+    anchors, positives = (rows.role(role).squeeze(1) for role in ("anchor", "positive"))
+    columns = torch.cat([positives, bank.to(positives)])
+    logits = torch.cosine_similarity(anchors.unsqueeze(1), columns.unsqueeze(0), dim=2) / 0.2
+    expected = float(torch.nn.functional.cross_entropy(logits, torch.arange(3)))
+    objective = Contrastive(InfoNCE(0.2), columns=[Duplicates(), Bank(bank)])
+    assert value(objective(rows)) == pytest.approx(expected, abs=1e-12)
+    assert "Bank changes them" in objective.describe_negatives(batch_size=3, positives=1, negatives=0)
+
+
+def test_a_part_of_a_users_own_makes_columns_positives() -> None:
+    rows = batch(4, 0, classes=True)
+    own = Contrastive(NTXent(0.2), columns=[Duplicates(), SameParity()])
+    by_class = Contrastive(SupCon(0.2), columns=[Duplicates(), SameClass(2)])
+    assert value(own(rows.encoded)) == value(by_class(rows.encoded))
+
+
+def test_what_parts_and_losses_of_a_users_own_can_not_do_is_refused() -> None:
+    rows, attract = batch(3, 0).encoded, Siblings("positive")
+    refused: list[parts.Refused] = [
+        (lambda: Contrastive(columns=[Bank(torch.randn(2, 7))])(rows), ValueError, ["4 features", "got 7"]),
+        (lambda: Contrastive(NTXent(), columns=[Duplicates(), attract, SameParity()])(rows), ValueError,
+         ["expected one rule of positives", "siblings and parity"]),
+        (lambda: Contrastive(OneTarget(), columns=[SameParity()])(rows), ValueError,
+         ["several positives", "parity", "OneTarget"]),
+        (lambda: Contrastive(OneTarget(), columns=[Duplicates(), attract]), ValueError,
+         ["Siblings.effect", "OneTarget"]),
+    ]  # fmt: skip
+    for call, error, words in refused:
+        parts.check_refused(call, error, words)
+
+
+@pytest.mark.parametrize(("reduction", "whole"), [("mean", 4.0), ("sum", 20.0), ("two_sided", 8.0)])
+def test_the_mean_over_uneven_ranks_is_the_loss_of_the_whole_batch(
+    monkeypatch: pytest.MonkeyPatch, reduction: Reduction, whole: float
 ) -> None:
-    objective.check_examples(1, negatives)
+    parts = [Terms(torch.tensor(total), count, reduction) for total, count in ((14.0, 3), (6.0, 2), (0.0, 0))]
+
+    def sum_over_ranks(own: Tensor) -> Tensor:
+        assert float(own) in {3, 2, 0}
+        return torch.tensor([5.0])
+
+    monkeypatch.setattr(terms, "sum_over_ranks", sum_over_ranks)
+    monkeypatch.setattr(terms, "world_size", lambda: 3)
+    assert torch.stack([part.loss() for part in parts]).mean() == pytest.approx(whole)
+
+
+TWICE = (Slot("anchor", 0), Slot("positive", 0), Slot("positive", 1))
+# Objectives with a train-only head.
+HEADED: dict[str, Callable[[Head | None], Objective]] = {
+    "Contrastive": lambda head: Contrastive(head=head),
+    "WholeBatch": lambda head: WholeBatch(AlignmentUniformity(), head=head),
+    "Consistency": lambda head: Consistency(head=head),
+    "RankDistillation": lambda head: RankDistillation(ListNet(), ["teacher"], head=head),
+    "PairRegression": lambda head: PairRegression(head=head),
+    "PairClassification": lambda head: PairClassification(2, CosineScorer(), head=head),
+}
+
+
+@pytest.mark.parametrize("name", HEADED)
+def test_the_head_comes_before_the_average_of_positives_and_the_comparison(name: str) -> None:
+    noise = torch.Generator().manual_seed(0)
+    vectors, guide = torch.randn(2, 9, 4, generator=noise, dtype=torch.float64)
+    rows = Encoded(vectors, TWICE, torch.arange(9), target=torch.tensor([1.0, 0, 1]), guides={"teacher": guide})
+    torch.manual_seed(0)
+    head = TanhHead()
+    objective, headless = HEADED[name](head), HEADED[name](None)
+    objective.build(4)
+    objective.double()
+    projected = replace(rows, embeddings=head(rows.embeddings))
+    # In float64, of which a product of all rows at once is rounded otherwise than of a role's.
+    torch.testing.assert_close(objective(rows).total, headless(projected).total, rtol=1e-12, atol=1e-12)
+    assert not torch.isclose(objective(rows).total, headless(rows).total)
+    words = [f"{name}.head", "train_only: true", "TanhHead with false"]
+    parts.check_refused(lambda: HEADED[name](TanhHead(train_only=False)), ValueError, words)

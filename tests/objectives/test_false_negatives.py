@@ -15,17 +15,17 @@ from torch import Tensor
 
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Slot
-from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
+from contrastive_text.losses import InfoNCE, reduce_terms
 from contrastive_text.losses.comparison import TooNear
 from contrastive_text.losses.info_nce import Direction
 from contrastive_text.objectives import (
+    ColumnPart,
     Contrastive,
     Duplicates,
     FalseNegatives,
     Matryoshka,
     NegativesAsHard,
     Queue,
-    SameClass,
     Siblings,
 )
 
@@ -147,84 +147,33 @@ def test_it_equals_the_double_loop(
     assert value(objective, rows) == pytest.approx(slow(rows, directions, margin, share), abs=ROUNDING)
 
 
-LOSSES: dict[str, Any] = {
-    "InfoNCE": lambda **how: InfoNCE(T, **how),
-    "two-sided": lambda **how: InfoNCE(T, "two_sided", **how),
-    "GIST": lambda **how: InfoNCE(T, directions=GIST, **how),
-    "NTXent": lambda **how: NTXent(T, **how),
-    "SupCon": lambda **how: SupCon(T, **how),
-}
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_streamed_and_dense_are_alike_and_so_is_another_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("contrastive_text.losses.by_rows._ENTRIES", 40)
-    rows = drawn(10, roles=3, kinds=10**9, seed=1)
-    rows = replace(rows, target=torch.arange(10.0) % 4)
-    order = torch.randperm(10, generator=torch.Generator().manual_seed(2))
-    found, gradients = [], []
-    for turn, form in ((False, "dense"), (False, "streamed"), (True, "dense")):
-        loss: Loss = LOSSES[name](streamed=form == "streamed")
-        chain = [Duplicates(), *([SameClass(4)] if loss.reads_labels else [])]
-        objective = Contrastive(loss, columns=[*chain, FalseNegatives("teacher")])
-        places = (order if turn else torch.arange(10)) + torch.arange(0, 30, 10).unsqueeze(1)
-        vectors = rows.embeddings[places.flatten()].requires_grad_()
-        turned = replace(
-            rows, embeddings=vectors, text_ids=rows.text_ids[places.flatten()],
-            guides={"teacher": rows.guides["teacher"][places.flatten()]},
-            target=None if rows.target is None else rows.target[places[0]],
-        )  # fmt: skip
-        terms = objective(turned)
-        terms.total.backward()
-        assert vectors.grad is not None
-        found.append(float(terms.total.detach()))
-        gradients.append(vectors.grad[places.flatten().argsort()])
-    assert found == pytest.approx([found[0]] * 3, abs=ROUNDING)
-    for gradient in gradients[1:]:
-        torch.testing.assert_close(gradient, gradients[0], rtol=0, atol=ROUNDING)
-    without = Contrastive(LOSSES[name](), columns=chain)
-    assert abs(float(without(rows).total) - found[0]) > 0.1
-
-
 def test_texts_that_a_row_is_pulled_to_stay() -> None:
     rows = drawn(8, roles=2, kinds=10**9, seed=3)
     rows = replace(rows, text_ids=torch.cat([torch.tensor([1, 1, 1, 2, 2, 3, 4, 5]), rows.text_ids[8:]]))
-    near = {
-        "teacher": torch.cat([torch.eye(8), torch.ones(8, 8)]).double()
-    }  # every positive as near as the own one
-    every = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings("positive")])
-    guided = Contrastive(
-        InfoNCE(T), columns=[Duplicates(), Siblings("positive"), FalseNegatives("teacher", absolute_margin=0.1)]
-    )
-    assert value(guided, replace(rows, guides=near)) < value(every, rows)
-    pulled = replace(
-        rows, embeddings=rows.embeddings[[0, 1, 2, 8, 9, 10]], text_ids=rows.text_ids[[0, 1, 2, 8, 9, 10]]
-    )
-    near = {"teacher": near["teacher"][[0, 1, 2, 8, 9, 10]]}
-    assert value(guided, replace(pulled, guides=near)) == pytest.approx(value(every, pulled), abs=ROUNDING)
+    # Every positive is as near as the own one.
+    rows = replace(rows, guides={"teacher": torch.cat([torch.eye(8), torch.ones(8, 8)]).double()})
+    attract = [Duplicates(), Siblings("positive")]
+    every = Contrastive(InfoNCE(T), columns=[*attract])
+    guided = Contrastive(InfoNCE(T), columns=[*attract, FalseNegatives("teacher", absolute_margin=0.1)])
+    assert value(guided, rows) < value(every, rows)
+    kept = [0, 1, 2, 8, 9, 10]
+    pulled = batch(rows.embeddings[kept], rows.guides["teacher"][kept], roles=2, ids=rows.text_ids[kept])
+    assert value(guided, pulled) == pytest.approx(value(every, pulled), abs=ROUNDING)
 
 
 def test_past_columns_and_hard_negatives_are_removed_as_others_are() -> None:
+    def of(margin: float, *further: ColumnPart) -> Contrastive:
+        columns = [Duplicates(), Siblings(), FalseNegatives("teacher", absolute_margin=margin), *further]
+        return Contrastive(InfoNCE(T), columns=columns)
+
     rows = drawn(6, roles=2, kinds=10**9, seed=4)
-    labels = torch.tensor([1.0, 1, 0, 1, 0, 1])
-    guided = [
-        Duplicates(),
-        Siblings(),
-        FalseNegatives("teacher", absolute_margin=3.0),
-    ]  # all candidates are too near
-    hard = Contrastive(InfoNCE(T), columns=[*guided, NegativesAsHard()])  # type: ignore[arg-type]  # the same
-    assert value(hard, replace(rows, target=labels)) == pytest.approx(0, abs=ROUNDING)
-    queued = Contrastive(InfoNCE(T), columns=[*guided, Queue(20)]).train()  # type: ignore[arg-type]
-    loose = Contrastive(
-        InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(20), FalseNegatives("teacher")]
-    ).train()
+    labelled = replace(rows, target=torch.tensor([1.0, 1, 0, 1, 0, 1]))
+    assert value(of(3.0, NegativesAsHard()), labelled) == pytest.approx(0, abs=ROUNDING)  # all are too near
+    queued, loose, again = of(3.0, Queue(20)), of(0.0, Queue(20)), of(0.0, Queue(20))
     for objective in (queued, loose):
         objective(drawn(6, roles=2, kinds=10**9, seed=5))
         objective.finish_step()
     assert value(queued, rows) == pytest.approx(0, abs=ROUNDING)
-    again = Contrastive(
-        InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(20), FalseNegatives("teacher")]
-    ).train()
     again.load_state_dict(loose.state_dict())
     assert value(again, rows) == value(loose, rows)
 
@@ -243,11 +192,10 @@ def test_equal_cosines_are_not_above_whatever_the_part() -> None:
 def test_what_is_removed_and_how_far_both_agree_is_logged() -> None:
     rows = drawn(9, roles=2, kinds=10**9, seed=6)
     same = replace(rows, guides={"teacher": rows.embeddings})
-    logs = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), FalseNegatives("teacher")])(same).logs
+    guided = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), FalseNegatives("teacher")])
+    logs = guided(same).logs
     assert float(logs["guide_agreement"]) == pytest.approx(1)
     assert 0 < float(logs["removed"]) < 8
-    wide = Matryoshka(
-        Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), FalseNegatives("teacher")]), dims=[4, 2]
-    )
+    wide = Matryoshka(guided, dims=[4, 2])
     assert wide.guides == ("teacher",)
     assert float(wide(same).logs["guide_agreement@2"]) < 1

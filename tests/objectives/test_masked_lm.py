@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 import tiny
 import torch
 from architectures import NAMES, PAIR, ROWS, encoder_of, ragged
-from covering import rest_slow
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForMaskedLM
@@ -108,21 +106,31 @@ def test_loss_and_gradient_are_those_of_the_architectures_own_model_over_all_pla
     close(gradients(encoder, terms.total), theirs)
 
 
-def test_the_accuracy_is_the_share_of_hidden_tokens_that_score_best() -> None:
-    hidden = torch.eye(4, dtype=torch.float64)
-    encoded = Encoded(
+def of_scores(hidden: Tensor, labels: Tensor) -> Encoded:
+    """Hidden tokens whose scores are three times their vectors."""
+    return Encoded(
         torch.zeros(6, 4),
         PAIR,
         text_ids=torch.arange(6),
         masked_hidden=hidden,
-        masked_labels=torch.tensor([0, 1, 2, 0]),
+        masked_labels=labels,
         token_logits=lambda rows: 3 * rows,
     )
-    terms = MaskedLM(block=3)(encoded)
+
+
+def test_the_accuracy_is_the_share_of_hidden_tokens_that_score_best() -> None:
+    terms = MaskedLM(block=3)(of_scores(torch.eye(4, dtype=torch.float64), torch.tensor([0, 1, 2, 0])))
     assert float(terms.logs["accuracy"]) == 0.75
     # By hand: log(e^3 + 3) - 3 for three of them, log(e^3 + 3) for the other.
     log_sum = torch.logsumexp(torch.tensor([3.0, 0, 0, 0], dtype=torch.float64), dim=0)
     assert terms.total.item() == pytest.approx(float(4 * log_sum - 9), rel=1e-12)
+
+
+def test_half_precision_scores_are_compared_in_float32() -> None:
+    hidden = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
+    total = MaskedLM()(of_scores(hidden, torch.arange(5) % 4)).total
+    assert total.dtype == torch.float32
+    assert torch.equal(total, cross_entropy((3 * hidden).float(), torch.arange(5) % 4, reduction="sum"))
 
 
 @pytest.mark.parametrize("block", [1, 2, 7, 1000])
@@ -157,28 +165,6 @@ def test_without_a_hidden_token_the_loss_is_zero_and_every_gradient_is_zero(name
     assert not any(value.any() for value in reached.values())
 
 
-def test_half_precision_scores_are_compared_in_float32() -> None:
-    hidden = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).bfloat16()
-    encoded = Encoded(
-        torch.zeros(6, 4),
-        PAIR,
-        text_ids=torch.arange(6),
-        masked_hidden=hidden,
-        masked_labels=torch.arange(5) % 4,
-        token_logits=lambda rows: rows,
-    )
-    total = MaskedLM()(encoded).total
-    assert total.dtype == torch.float32
-    assert torch.equal(total, cross_entropy(hidden.float(), torch.arange(5) % 4, reduction="sum"))
-
-
-def test_a_batch_without_labels_and_a_block_of_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"MaskedLM: expected a batch with masked tokens, got none; put MaskTok"):
-        MaskedLM()(encode(with_head("bert"), ragged(*ROWS)))
-    with pytest.raises(ValueError, match=r"MaskedLM\.block: expected 1 or more, got 0"):
-        MaskedLM(block=0)
-
-
 # In a module
 
 
@@ -204,40 +190,19 @@ def tied(module: ContrastiveModule) -> bool:
     return decoder is encoder.model.get_input_embeddings().weight
 
 
-@pytest.mark.parametrize("name", DECODERS)
-def test_a_decoder_is_refused_by_name_when_the_module_is_built(name: str) -> None:
-    with pytest.raises(
-        ValueError, match=rf"expected an architecture with a masked-language-model .* got {name};"
-    ):
-        ContrastiveModule(encoder_of(name), views={"anchor": [MaskTokens()]}, objectives={"mlm": MaskedLM()})
-
-
-def test_masked_lm_without_a_view_that_hides_tokens_is_refused(bert: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"model\.objectives\.mlm: expected a view that hides tokens for MaskedLM"
-    ):
-        masked(bert, views={"anchor": [DeleteTokens()]})
-
-
 def test_the_head_is_made_only_where_it_is_needed(bert: str) -> None:
     module = tiny.module(bert, views={"anchor": [MaskTokens()]})
     assert not [name for name, _ in module.named_parameters() if "token_head" in name]
     assert [name for name, _ in masked(bert).named_parameters() if "token_head" in name]
 
 
-@pytest.mark.parametrize("role", rest_slow(["original", "anchor", "positive"]))
-def test_s12_special_tokens_are_never_predicted_and_every_hidden_place_is(
-    bert: str, texts: str, role: str
-) -> None:
-    module = masked(bert, views={role: [MaskTokens(rate=0.6)]}, dropout=0.0)
+def test_s12_special_tokens_are_never_predicted_and_every_hidden_place_is(bert: str, texts: str) -> None:
+    module = masked(bert, views={"original": [MaskTokens(rate=0.6)]}, dropout=0.0)
     batch = first_batch(module, texts)
     assert batch.labels is not None
     chosen = batch.labels != NO_LABEL
     rows = batch.row_slots.repeat_interleave(batch.lengths)
-    assert {batch.slots[i].role for i in rows[chosen].tolist()} == {role}
-    ends = batch.lengths.cumsum(0)
-    assert not chosen[ends - 1].any()  # [SEP]
-    assert not chosen[ends - batch.lengths].any()  # [CLS]
+    assert {batch.slots[i].role for i in rows[chosen].tolist()} == {"original"}
     encoded = module.encode(batch)
     specials = module.encoder.tokenizer.all_special_ids
     assert len(encoded.masked_labels) == int(chosen.sum()) > 20
@@ -250,26 +215,7 @@ def test_s12_special_tokens_are_never_predicted_and_every_hidden_place_is(
     assert MaskedLM()(encoded).total.item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_s12_the_total_is_the_contrast_plus_the_weighted_prediction(
-    bert: str, texts: str, tmp_path: Path
-) -> None:
-    module = masked(bert, dropout=0.0)
-    start = deepcopy(module)
-    trainer = tiny.trainer(tmp_path, max_steps=1)
-    trainer.fit(module, datamodule=tiny.data(texts))
-    logged = trainer.callback_metrics
-    encoded = start.encode(first_batch(start, texts))
-    terms = {name: part(encoded) for name, part in start.objective_parts().items()}
-    for name, each in terms.items():
-        # float32: the same operations on the same batch
-        assert float(logged[f"train/{name}"]) == pytest.approx(each.total.item() / each.count, rel=1e-5)
-    assert float(logged["train/mlm/accuracy"]) == pytest.approx(float(terms["mlm"].logs["accuracy"]))
-    total = float(logged["train/contrastive"]) + 0.1 * float(logged["train/mlm"])
-    assert float(logged["train/loss"]) == pytest.approx(total, rel=1e-6)  # logged in float32
-    assert float(logged["train/mlm"]) > 1
-
-
-def test_d15_positives_stay_as_they_are_and_one_pass_gives_both_losses(
+def test_d15_one_pass_gives_both_losses_and_positives_stay_as_they_are(
     bert: str, texts: str, tmp_path: Path
 ) -> None:
     module = masked(bert, dropout=0.0)
@@ -279,11 +225,9 @@ def test_d15_positives_stay_as_they_are_and_one_pass_gives_both_losses(
     changed = [not torch.equal(mine, theirs) for mine, theirs in zip(*ids, strict=True)]
     assert not any(changed[8:])
     assert sum(changed[:8]) > 4  # of 8 texts with 6 to 10 tokens at a rate of 0.4
-    # The vector that is contrasted is the masked text's own.
-    assert torch.equal(module.encode(batch).embeddings, module(batch))
     passes: list[bool] = []
     block = module.encoder.model.encoder.layer[0]
-    block.register_forward_hook(lambda layer, inputs, output: passes.append(layer.training))  # noqa: ARG005  # torch's signature
+    block.register_forward_hook(lambda layer, _, __: passes.append(layer.training))
     tiny.trainer(tmp_path, max_steps=3).fit(module, datamodule=tiny.data(texts))
     assert sum(passes) == 3  # of those that train; which tokens the attention sees is tried beforehand
 
@@ -291,38 +235,8 @@ def test_d15_positives_stay_as_they_are_and_one_pass_gives_both_losses(
 # What is kept
 
 
-def to_float64(module: ContrastiveModule, texts: str, folder: Path) -> ContrastiveModule:  # noqa: ARG001  # the others need them
-    return module.to(torch.float64)
-
-
-def copied(module: ContrastiveModule, texts: str, folder: Path) -> ContrastiveModule:  # noqa: ARG001  # the same
-    return deepcopy(module)
-
-
-def trained(module: ContrastiveModule, texts: str, folder: Path) -> ContrastiveModule:
-    before = module.encoder.model.get_input_embeddings().weight.detach().clone()
-    tiny.trainer(folder).fit(module, datamodule=tiny.data(texts))
-    assert not torch.equal(module.encoder.model.get_input_embeddings().weight, before)
-    return module
-
-
-def reloaded(module: ContrastiveModule, texts: str, folder: Path) -> ContrastiveModule:
-    trainer = tiny.trainer(folder)
-    trainer.fit(module, datamodule=tiny.data(texts))
-    trainer.save_checkpoint(folder / "whole.ckpt")
-    loaded = ContrastiveModule.load_from_checkpoint(folder / "whole.ckpt")
-    ours, theirs = module.state_dict(), loaded.state_dict()
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
-    batch = first_batch(module, texts)
-    losses = [each.eval().objectives["mlm"](each.encode(batch)).total.item() for each in (module, loaded)]
-    assert losses[0] == losses[1] > 0
-    return loaded
-
-
-@pytest.mark.parametrize("change", rest_slow([reloaded, to_float64, copied, trained], quick=3))
-def test_the_decoder_stays_the_token_table_with_a_new_token_too(
-    bert: str, texts: str, tmp_path: Path, change: Callable[[ContrastiveModule, str, Path], ContrastiveModule]
+def test_the_decoder_stays_the_token_table_with_a_new_token_too_and_is_loaded_so(
+    bert: str, texts: str, tmp_path: Path
 ) -> None:
     # A mark for each of two rows to spare, and one more: the table grows.
     size = len(TransformerEncoder(bert).tokenizer) + 2
@@ -330,14 +244,24 @@ def test_the_decoder_stays_the_token_table_with_a_new_token_too(
     views: dict[str, list[View]] = {"anchor": [MaskTokens(rate=0.4)]}
     views["positive"] = [*marks, DeleteTokens(rate=0.5, mark="[DEL]")]
     module = masked(tiny.save_bert(tmp_path / "bert", vocab_size=size), views=views)
-    assert module.encoder.vocabulary_size == size + 1
-    assert tied(module)
-    changed = change(module, texts, tmp_path)
-    assert tied(changed)
-    assert changed.encoder.vocabulary_size == size + 1
-    # One name in the optimiser, though two in the state.
-    names = [name for name, value in changed.named_parameters() if value.shape == (size + 1, 16)]
-    assert names == ["encoder.model.embeddings.word_embeddings.weight"]
+    before = module.encoder.model.get_input_embeddings().weight.detach().clone()
+    trainer = tiny.trainer(tmp_path)
+    trainer.fit(module, datamodule=tiny.data(texts))
+    trainer.save_checkpoint(tmp_path / "whole.ckpt")
+    assert not torch.equal(module.encoder.model.get_input_embeddings().weight, before)
+    loaded = ContrastiveModule.load_from_checkpoint(tmp_path / "whole.ckpt")
+    for each in (module, loaded, deepcopy(module), deepcopy(module).to(torch.float64)):
+        assert tied(each)
+        assert each.encoder.vocabulary_size == size + 1
+        # One name in the optimiser, though two in the state.
+        names = [name for name, value in each.named_parameters() if value.shape == (size + 1, 16)]
+        assert names == ["encoder.model.embeddings.word_embeddings.weight"]
+    ours, theirs = module.state_dict(), loaded.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    batch = first_batch(module, texts)
+    losses = [each.eval().objectives["mlm"](each.encode(batch)).total.item() for each in (module, loaded)]
+    assert losses[0] == losses[1] > 0
 
 
 def test_the_row_of_a_new_token_is_trained_and_the_model_in_use_knows_it(

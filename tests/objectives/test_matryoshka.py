@@ -6,7 +6,6 @@ import csv
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +16,11 @@ from torch import Tensor
 from contrastive_text.cli import run
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Slot
-from contrastive_text.heads import MLPHead, TanhHead
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import InfoNCE
 from contrastive_text.objectives import (
     BilinearScorer,
     Contrastive,
-    MaskedLM,
     Matryoshka,
     Objective,
     PairClassification,
@@ -113,42 +110,6 @@ def test_widths_are_drawn_by_the_number_of_the_step_and_go_on_where_they_stopped
     third.load_state_dict(other.state_dict())
     assert [drawn(third) for _ in range(8)] == steps[8:]
     assert len(one.eval()(encoded()).logs) == 3 * len(info_nce()(encoded()).logs)
-
-
-class WithNetwork(Contrastive):
-    def build_networks(self, embedder: Any) -> None:
-        """Makes one, which nobody would make of the copies."""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"dims": []}, "dims: expected different widths"),
-        ({"dims": [4, 0]}, r"1 or more, got \[4, 0\]"),
-        ({"dims": [4, 4]}, r"different widths of 1 or more, got \[4, 4\]"),
-        ({"dims": [4, 2], "weights": [1.0]}, "for each of the 2 dims"),
-        ({"dims": [4], "weights": [0.0]}, "a number above 0"),
-        ({"dims": [4, 2], "per_step": 3}, "per_step: expected 1 to 2 of the dims, got 3"),
-        (
-            {"dims": [4], "objective": Contrastive(head=TanhHead())},
-            "head: expected none, got TanhHead; what is cut",
-        ),
-        ({"dims": [4], "objective": PairRegression(head=MLPHead())}, "head: expected none, got MLPHead"),
-        ({"dims": [4], "objective": MaskedLM()}, "reads sentence vectors, got MaskedLM"),
-        ({"dims": [4], "objective": Matryoshka(Contrastive(), [2])}, "got Matryoshka"),
-        ({"dims": [4], "objective": WithNetwork()}, "got WithNetwork"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Matryoshka(**{"objective": Contrastive(), **arguments})
-
-
-def test_a_width_above_that_of_the_vectors_is_refused_when_the_module_is_built(tmp_path: Path) -> None:
-    bert = tiny.save_bert(tmp_path / "bert")
-    head = MLPHead(out_features=9, train_only=False)
-    with pytest.raises(ValueError, match="widths of at most 9, the features of a vector here, got 12"):
-        tiny.module(bert, head=head, objectives={"c": Matryoshka(Contrastive(), [12, 4])})
 
 
 def test_the_saved_vectors_are_those_that_were_trained(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
-"""The queue of past columns: what is compared with them, against slow loops over several steps."""
+"""The queue of past columns: what is compared with them, by slow loops; what enters, and what is kept."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import reference
+import tiny
 import torch
 from chains import (
     ROUNDING,
@@ -27,19 +29,31 @@ from chains import (
 )
 from covering import crossed
 from hypothesis import given
+from torch import Tensor
 
-from contrastive_text.core.batch import Encoded
+from contrastive_text.core.batch import Batch as RaggedBatch
+from contrastive_text.core.batch import Encoded, StepBatch
 from contrastive_text.core.types import Slot
+from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
+from contrastive_text.losses.comparison import Triples
 from contrastive_text.objectives import (
     Contrastive,
     Duplicates,
+    MaskBatch,
+    Momentum,
     NegativesAsHard,
+    Pairs,
     PositivesOnly,
     Queue,
     Siblings,
     SignedPairs,
+    Terms,
 )
+from contrastive_text.training import LogGradients, PCGrad
+from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.views import Adversarial
 
 # The formula
 
@@ -216,31 +230,195 @@ def test_between_views_one_text_alone_leaves_the_other_queue_empty() -> None:
 # What is said, and what is refused
 
 
+FULL = "per anchor once the queue is full: "
+
+
 @pytest.mark.parametrize(
-    ("loss", "hard", "said"),
+    ("loss", "hard", "queue", "said"),
     [
-        (
-            InfoNCE(T),
-            False,
-            "11 per anchor once the queue is full: 3 other positives, 8 past columns (of 2 batches); ",
-        ),
-        (InfoNCE(T), True, "15 per anchor once the queue is full: 3 other positives, 4 hard negatives, 8 past"),
-        (NTXent(T), False, "14 per anchor once the queue is full: 3 other positives, 3 texts of its own side, 8"),
-        (
-            InfoNCE(T, directions=["query_to_doc", "query_to_query"]),
-            False,
-            "14 per anchor once the queue is full: 3 other positives, 3 other anchors, 8 past columns (of 1 b",
-        ),
+        (InfoNCE(T), 0, 0, "3 per anchor: 3 other positives;"),
+        (InfoNCE(T), 1, 0, "7 per anchor: 3 other positives, 4 hard negatives;"),
+        (NTXent(T), 0, 0, "6 per anchor: 3 other positives, 3 texts of its own side;"),
+        (InfoNCE(T), 0, 8, f"11 {FULL}3 other positives, 8 past columns (of 2 batches);"),
+        (InfoNCE(T), 1, 8, f"15 {FULL}3 other positives, 4 hard negatives, 8 past"),
+        (NTXent(T), 0, 8, f"14 {FULL}3 other positives, 3 texts of its own side, 8"),
+        (InfoNCE(T, directions=["query_to_doc", "query_to_query"]), 0, 8,
+         f"14 {FULL}3 other positives, 3 other anchors, 8 past columns (of 1 b"),
     ],
-)
-def test_the_summary_counts_the_columns_of_a_full_queue(loss: Loss, hard: bool, said: str) -> None:
-    objective = Contrastive(loss, columns=[Duplicates(), Siblings(), Queue(8)])
-    described = objective.describe_negatives(batch_size=4, positives=1, negatives=int(hard))
+)  # fmt: skip
+def test_the_summary_counts_the_columns_of_the_loss(loss: Loss, hard: int, queue: int, said: str) -> None:
+    columns = [Duplicates(), Siblings(), *([Queue(queue)] if queue else [])]
+    objective = Contrastive(loss, columns=columns)
+    described = objective.describe_negatives(batch_size=4, positives=1, negatives=hard)
     assert described.startswith(said)
-    assert described.endswith("accumulate_grad_batches adds none, but fills the queue sooner")
+    assert described.endswith("accumulate_grad_batches adds none" + ", but fills the queue sooner" * bool(queue))
     alike = [[1.0, 0.0, 2.0, 0.0]] * 4
-    steps = [batch(4, seed, hard=hard) for seed in range(4)]
+    steps = [batch(4, seed, hard=bool(hard)) for seed in range(4)]
     same = [replace(s, anchors=alike, positives=alike, negatives=alike if hard else []) for s in steps]
     # Collapsed vectors: a term is the logarithm of the columns, the target among them.
-    columns = torch.tensor(float(described.split()[0]) + 1).double()
-    assert train(objective, same)[-1] == pytest.approx(float(columns.log()), abs=ROUNDING)
+    assert train(objective, same)[-1] == pytest.approx(math.log(float(described.split()[0]) + 1), abs=ROUNDING)
+
+
+def test_the_summary_counts_keys_and_the_texts_of_one_role() -> None:
+    columns = [Duplicates(), Siblings(), Queue(160)]
+    for objective, said in (
+        (Contrastive(NTXent(T), between="views"), "126 per anchor: 63 other texts of its role, 63 texts of its"),
+        (Contrastive(columns=[*columns, Momentum(of="anchor")]),
+         f"223 {FULL}63 other positives, 160 past keys of anchor (of 2.5 batches);"),
+        (Contrastive(columns=[*columns, Momentum(), MaskBatch()]),
+         f"160 {FULL}160 past keys of positive (of 2.5 batches);"),
+    ):  # fmt: skip
+        assert objective.describe_negatives(64, 1, 0).startswith(said)
+
+
+# What enters, and when
+
+
+def test_only_a_finished_step_enters_and_only_once() -> None:
+    objective, twice = (
+        Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(9)]),
+        Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(9)]),
+    )
+    steps = [batch(3, seed) for seed in range(3)]
+    train(objective, steps[:2])
+    twice(steps[2].encoded)  # as the pass that looks for a gradient does
+    twice(steps[0].encoded)
+    twice.finish_step()
+    twice.finish_step()
+    twice(steps[2].encoded)
+    [reached] = train(twice, [steps[1]])
+    assert reached == train(Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(9)]), steps[:2])[1]
+    for name, part in held(objective).items():
+        assert torch.equal(part, held(twice)[name])
+
+
+def test_in_evaluation_the_queue_is_neither_read_nor_filled() -> None:
+    objective = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(9)])
+    steps = [batch(3, seed) for seed in range(2)]
+    train(objective, steps[:1])
+    before = held(objective)
+    assert train(objective.eval(), steps[1:]) == train(Contrastive(InfoNCE(T)), steps[1:])
+    assert torch.equal(held(objective)["vectors"], before["vectors"])
+    assert train(objective.train(), steps[1:]) != train(Contrastive(InfoNCE(T)), steps[1:])
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(2, [1004, 1005]), (4, [4, 1003, 1004, 1005]), (99, [3, 4, 1003, 1004, 1005])]
+)
+def test_the_oldest_columns_leave_first(size: int, expected: list[int]) -> None:
+    objective = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(size)])
+    steps = [batch(2, 0, ids=[0, 1, 3, 4]), batch(3, 1)]
+    train(objective, steps)
+    state = held(objective)
+    assert state["ids"].tolist() == expected
+    assert state["vectors"].tolist() == [*steps[0].positives, *steps[1].positives][-size:]
+    # No part of an older, larger tensor is kept alive, or written into a checkpoint.
+    assert all(part.untyped_storage().nbytes() == part.nbytes for part in state.values())
+
+
+def test_columns_are_kept_behind_the_head_and_in_float32() -> None:
+    objective = Contrastive(InfoNCE(T), head=TanhHead(), columns=[Duplicates(), Siblings(), Queue(4)])
+    objective.build(4)
+    assert objective.head is not None
+    rows = batch(2, 0).encoded
+    rows = replace(rows, embeddings=rows.embeddings.float())
+    objective(rows)
+    objective.finish_step()
+    # The objective projects anchors and positives apart, whose products a processor may round otherwise.
+    torch.testing.assert_close(held(objective)["vectors"], objective.head(rows.embeddings)[2:].detach())
+    plain = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(4)])
+    half = replace(rows, embeddings=rows.embeddings.bfloat16())
+    plain(half)
+    plain.finish_step()
+    plain.bfloat16()  # as a run in pure half precision is set up
+    assert held(plain)["vectors"].dtype == torch.float32
+    assert torch.equal(held(plain)["vectors"], half.embeddings[2:].float())
+
+
+# State
+
+
+def test_a_shorter_queue_takes_the_latest_columns_over() -> None:
+    long, short = (
+        Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(9)]),
+        Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(4)]),
+    )
+    steps = [batch(3, seed) for seed in range(4)]
+    train(long, steps[:3])
+    short.load_state_dict(long.state_dict())
+    fresh = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(4)])
+    assert train(short, steps[3:]) == train(fresh, steps)[3:]
+
+
+def test_without_a_queue_there_is_no_state() -> None:
+    assert not Contrastive().state_dict()
+    assert not list(Contrastive(columns=[Duplicates(), Siblings(), Queue(4)]).parameters())
+    assert not list(
+        Contrastive(columns=[Duplicates(), Siblings(), Queue(4)]).buffers()
+    )  # DDP would send them round
+
+
+def test_another_device_takes_the_past_columns_along() -> None:
+    queue = Queue(size=4)
+    texts = Triples.distinct(torch.eye(2), torch.eye(2))
+    queue.finish(Pairs("texts", InfoNCE(), texts, texts, 0, texts))
+    queue.finish_step()
+    there = texts.map(lambda rows: rows.to("meta"))
+    [block] = queue(Pairs("texts", InfoNCE(), there, there, 0, there)).blocks()
+    assert (block.columns.device.type, len(block.columns)) == ("meta", 4)
+
+
+class Watched(Contrastive):
+    """Keeps what each pass compares."""
+
+    def __init__(self, queue: int, task: str | None = None) -> None:
+        super().__init__(columns=[Duplicates(), Siblings(), Queue(queue)], task=task)
+        self.queue = queue
+        self.seen: list[Tensor] = []
+
+    def forward(self, encoded: Encoded) -> Terms:
+        self.seen.append(encoded.role("positive")[:, 0].detach())
+        return super().forward(encoded)
+
+
+def test_the_pass_that_finds_a_gradient_view_does_not_enter(bert: str, texts: str, tmp_path: Path) -> None:
+    watched = Watched(queue=99)
+    module = tiny.module(bert, views={"positive": [Adversarial()]}, objectives={"watched": watched})
+    tiny.trainer(tmp_path, max_steps=2).fit(module, tiny.data(texts))
+    assert len(watched.seen) == 4
+    assert torch.equal(held(watched)["vectors"], torch.cat(watched.seen[1::2]))
+
+
+def test_every_micro_batch_enters_under_any_combination_of_gradients(
+    bert: str, texts: str, tmp_path: Path
+) -> None:
+    objectives = {
+        "one": Watched(99),
+        "other": Contrastive(NTXent(), columns=[Duplicates(), Siblings(), Queue(99)]),
+    }
+    built = tiny.module(bert, combine=PCGrad(), objectives=objectives)
+    trainer = tiny.trainer(tmp_path, max_steps=2, accumulate_grad_batches=2, callbacks=[LogGradients(every=1)])
+    trainer.fit(built, tiny.data(texts))
+    assert [fill(part) for part in built.objective_parts().values()] == [[32], [64]]
+
+
+def test_what_is_only_followed_in_a_step_does_not_enter() -> None:
+    watched = Watched(queue=99, task="texts")
+    built = ContrastiveModule(
+        TransformerEncoder(config=tiny.CONFIG),
+        views={"positive": [Adversarial(objective="watched")]},
+        objectives={"watched": watched, "other": Contrastive(task="texts")},
+    )
+    rows = RaggedBatch(
+        ids=torch.arange(5, 29),
+        lengths=torch.full((6,), 4),
+        slots=(Slot("anchor", 0), Slot("positive", 0)),
+        row_slots=torch.arange(2).repeat_interleave(3),
+        draw_keys=torch.arange(6),
+        text_ids=torch.arange(6),
+    )
+    built.training_step(StepBatch({"texts": rows}, objectives=("other",)), 0)
+    assert (len(watched.seen), fill(watched)) == (1, [0])
+    built.training_step(StepBatch({"texts": rows}, objectives=("watched", "other")), 1)
+    assert (len(watched.seen), fill(watched)) == (3, [3])
+    assert torch.equal(held(watched)["vectors"], watched.seen[-1])

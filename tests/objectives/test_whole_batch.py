@@ -100,20 +100,3 @@ def test_it_says_that_there_are_no_negatives_and_what_a_small_batch_leaves_short
     wide = Matryoshka(plain, dims=[4, 2])
     assert not wide.has_negatives
     assert wide.remedies == ("a larger uniformity_weight",)
-
-
-def test_what_belongs_together_is_checked() -> None:
-    with pytest.raises(ValueError, match=r"WholeBatch\.between: expected texts or views, got 'roles'"):
-        WholeBatch(VICReg(), between="roles")  # type: ignore[arg-type]  # the refusal is under test
-
-
-def test_evaluation_takes_running_statistics_of_the_projector_and_changes_nothing() -> None:
-    rows, objective = encoded(TRIPLE[:2]), WholeBatch(VICReg(), head=ProjectorHead([8, 4]))
-    objective.build(4)
-    objective.double()
-    trained = objective(rows).total
-    state = {name: value.clone() for name, value in objective.state_dict().items()}
-    evaluated = objective.eval()(rows).total
-    assert not torch.equal(evaluated, trained)
-    assert torch.equal(objective(rows).total, evaluated)
-    assert all(torch.equal(value, state[name]) for name, value in objective.state_dict().items())

@@ -9,14 +9,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from architectures import ROWS, encoder_of, ragged
-from hypothesis import given
-from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import Vocabulary
-from contrastive_text.losses import NTXent
-from contrastive_text.poolers import MeanPooler
 from contrastive_text.views import (
     Adversarial,
     EmbeddingDropout,
@@ -28,14 +24,6 @@ from contrastive_text.views import (
     ViewPlan,
 )
 from contrastive_text.views.embeddings import fgv_perturbation
-
-SPECIALS = Vocabulary(size=9, prefix=1, suffix=1)
-
-
-def alterable(view: EmbeddingView, mask: Tensor, vocabulary: Vocabulary = SPECIALS) -> Tensor:
-    plan = ViewPlan({"anchor": [view]})
-    plan.build(vocabulary)
-    return plan.alterable(view, mask)
 
 
 class Block(NamedTuple):
@@ -49,11 +37,17 @@ class Block(NamedTuple):
         return view(self.values, alterable(view, self.mask), RowRandom(self.keys))
 
 
-def block(lengths: list[int], features: int, padding: int = 0, dtype: torch.dtype = torch.float32) -> Block:
+def alterable(view: EmbeddingView, mask: Tensor, suffix: int = 1) -> Tensor:
+    plan = ViewPlan({"anchor": [view]})
+    plan.build(Vocabulary(size=9, prefix=1, suffix=suffix))
+    return plan.alterable(view, mask)
+
+
+def block(lengths: list[int], features: int, padding: int = 0) -> Block:
     longest = max(lengths) + padding
     values = torch.rand(len(lengths), longest, features, generator=torch.Generator().manual_seed(0)) + 0.5
     mask = torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)
-    return Block(values.to(dtype), mask, torch.arange(len(lengths)) * 7919)
+    return Block(values, mask, torch.arange(len(lengths)) * 7919)
 
 
 @pytest.mark.parametrize("rate", [0.3, 1.0])
@@ -77,7 +71,7 @@ def test_sparing_specials_needs_to_know_the_tokenizer(view: Callable[..., Embedd
 
 def test_what_may_be_altered_is_counted_from_the_first_real_one() -> None:
     mask = torch.tensor([[False, True, True, True, True], [True, True, False, False, False]])
-    between = alterable(TokenCutoff(specials=False), mask, Vocabulary(size=9, prefix=1, suffix=2))
+    between = alterable(TokenCutoff(specials=False), mask, suffix=2)
     assert between.int().tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 0, 0]]
     assert alterable(TokenCutoff(), mask) is mask
 
@@ -151,61 +145,31 @@ def test_noise_is_a_share_of_the_tokens_size_and_normal() -> None:
     assert float((torch.corrcoef(noise) - torch.eye(3)).abs().max()) < 5 / 20_000**0.5
 
 
-def test_noise_follows_the_scale_of_the_embeddings() -> None:
-    rows = block([7, 3], features=6)  # a power of two: exact
-    smaller = rows._replace(values=rows.values / 64)
-    assert torch.equal(smaller.altered(GaussianNoise()) * 64, rows.altered(GaussianNoise()))
-
-
 def test_noise_leaves_what_is_erased_erased_and_the_gradient_whole() -> None:
     rows = block([5, 3], features=4)
-    values = rows.values.clone().requires_grad_()
-    cut = rows._replace(values=values).altered(TokenCutoff(rate=0.4))
+    cut = rows.altered(TokenCutoff(rate=0.4)).requires_grad_()
     noisy = rows._replace(values=cut).altered(GaussianNoise(scale=0.5))
     assert torch.equal(noisy == 0, cut == 0)
-    (gradient,) = torch.autograd.grad(noisy.sum(), cut)
-    assert torch.equal(gradient, torch.ones_like(gradient))
+    assert torch.equal(torch.autograd.grad(noisy.sum(), cut)[0], torch.ones_like(cut))
 
 
-@pytest.mark.parametrize("name", ["bert", "electra"])
 @pytest.mark.parametrize(
-    "view", [TokenCutoff(0.4), SpanCutoff(0.4), EmbeddingDropout(0.4)], ids=lambda v: type(v).__name__
+    ("name", "view"), [("bert", TokenCutoff(0.4)), ("electra", SpanCutoff(0.4)), ("bert", EmbeddingDropout(0.4))]
 )
 @torch.no_grad()
 def test_k8_what_is_erased_enters_the_first_block_as_exact_zeros(name: str, view: EmbeddingView) -> None:
-    encoder, batch = encoder_of(name, layout="padded"), ragged(*ROWS)
-    entered: list[Tensor] = []
-
-    def keep(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:  # noqa: ARG001  # the base's signature
-        entered.append(inputs[0])
-
+    encoder, batch, entered = encoder_of(name, layout="padded"), ragged(*ROWS), list[Tensor]()
     alter = ViewPlan({"positive": [view]}).alter_embeddings(batch)
     clean = encoder(batch, layers=(0,)).layers[0]
-    with encoder.model.get_submodule("encoder.layer.0").register_forward_pre_hook(keep):
+    first = encoder.model.get_submodule("encoder.layer.0")
+    with first.register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0])):
         hidden = encoder(batch, alter=alter, layers=(0,))
+    each = 1 if isinstance(view, EmbeddingDropout) else 16
     for values in (entered[0], hidden.layers[0]):
         zeros = (values == 0) & hidden.mask.unsqueeze(2)
         assert torch.equal(values[~zeros], clean[~zeros])
-        assert not zeros[:3].any()
-        each = 1 if isinstance(view, EmbeddingDropout) else 16
-        expected = [int(len(row) * 16 / each * 0.4) * each for row in ROWS[3:]]
-        assert zeros[3:].sum(dim=(1, 2)).tolist() == expected
-
-
-class DropsFirst(EmbeddingView):
-    """Returns fewer tokens than it gets."""
-
-    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the base's signature
-        return embeddings[:, 1:]
-
-
-def test_vectors_of_another_shape_are_refused() -> None:
-    batch = ragged(*ROWS[:3], *ROWS[:3])
-    alter = ViewPlan({"positive": [DropsFirst()]}).alter_embeddings(batch)
-    assert alter is not None
-    said = r"views.positive\[0\]: expected DropsFirst to return vectors of \(3, 9, 4\), got \(3, 8, 4\)"
-    with pytest.raises(ValueError, match=said):
-        alter(torch.zeros(6, 9, 4), torch.ones(6, 9, dtype=torch.bool))
+        counts = [0] * 3 + [int(len(row) * 16 / each * 0.4) * each for row in ROWS[3:]]
+        assert zeros.sum(dim=(1, 2)).tolist() == counts
 
 
 @pytest.mark.parametrize(("features", "expected"), [(768, 153), (1024, 204)])
@@ -223,12 +187,6 @@ def test_k1_feature_cutoff_zeroes_an_exact_number_of_columns_different_in_each_t
 
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-
-
-def loss_of(vectors: Tensor) -> Tensor:
-    anchor, positive = vectors.chunk(2)
-    value: Tensor = NTXent(temperature=0.1)(anchor, positive)
-    return value
 
 
 def test_k9_the_perturbation_is_the_unit_gradient_of_each_token_and_zero_without_one(
@@ -252,38 +210,13 @@ def test_k9_a_perturbation_has_its_norm_or_is_zero_in_every_precision(dtype: tor
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@given(norm=st.floats(0, 3), rows=st.integers(0, 3), seed=st.integers(0, 99))
-def test_the_adversarial_view_moves_each_token_by_its_own_gradient_and_no_padding(
-    dtype: torch.dtype, norm: float, rows: int, seed: int
-) -> None:
-    noise = torch.Generator().manual_seed(seed)
-    embeddings, gradient = (torch.randn(rows, 4, 3, generator=noise).to(dtype) for _ in range(2))
-    mask, rng = torch.arange(4) < torch.arange(2, 2 + rows).unsqueeze(1), RowRandom(torch.arange(rows))
+def test_the_adversarial_view_moves_each_token_by_its_own_gradient_and_no_padding(dtype: torch.dtype) -> None:
+    noise = torch.Generator().manual_seed(0)
+    embeddings, gradient = (torch.randn(3, 4, 3, generator=noise).to(dtype) for _ in range(2))
+    mask = torch.arange(4) < torch.arange(2, 5).unsqueeze(1)
     before = embeddings.clone(), gradient.clone(), mask.clone()
-    view = Adversarial(norm)(embeddings, gradient, mask, rng)
+    view = Adversarial(1.5)(embeddings, gradient, mask, RowRandom(torch.arange(3)))
     assert all(torch.equal(*pair) for pair in zip((embeddings, gradient, mask), before, strict=True))
     assert view.dtype == dtype
-    assert torch.equal(view[~mask], embeddings[~mask])
-    for i in range(rows):
-        for place in range(int(mask[i].sum())):
-            step = fgv_perturbation(gradient[i, place], norm).to(dtype)
-            assert torch.equal(view[i, place], embeddings[i, place] + step)
-
-
-def test_the_adversarial_step_raises_the_loss_by_the_gradient_s_length() -> None:
-    encoder, batch = encoder_of("bert"), ragged(*ROWS)
-    entered: list[Tensor] = []
-
-    def enter(embeddings: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG001  # the contract
-        entered.append(embeddings.detach().requires_grad_())
-        return entered[-1]
-
-    clean = loss_of(MeanPooler()(encoder(batch, alter=enter)))
-    (gradient,) = torch.autograd.grad(clean, entered)
-    norm = 1e-6
-    plan = ViewPlan({"positive": [Adversarial(norm)]})
-    raised = loss_of(MeanPooler()(encoder(batch, alter=plan.alter_embeddings(batch, gradient))))
-    expected = norm * gradient[3:].norm(dim=2).sum()
-    assert float(expected) > 1e-7
-    # The second order adds 0.4 times the norm here (measured for norms of 1e-4 to 1e-6), relative to the first.
-    torch.testing.assert_close(raised - clean, expected, rtol=norm, atol=0)
+    step = fgv_perturbation(gradient, 1.5).to(dtype)
+    assert torch.equal(view, torch.where(mask.unsqueeze(2), embeddings + step, embeddings))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import random
 import sys
 from collections import Counter
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import parts
 import pytest
 import tiny
 import torch
@@ -34,13 +34,15 @@ from contrastive_text.views.text import Prompt, SwapWords, match_case, split_wor
 
 SEEDS = st.integers(0, 2**31)
 RATES = st.floats(0, 1)
+# Of each kind; to draw from all of Unicode takes half a minute where its tables aren't there yet.
+CHARACTERS = "aZéßǅʰ東٣7½_-\u2013({})»'¨^+€©😀,! \t\n\r\u2028\u00a0\u200b\u0301\u0000"
 SENTENCES = st.lists(st.text("abcdé", min_size=1, max_size=3), min_size=1, max_size=8).map(" ".join)
 
 
 # Words and prompts
 
 
-@given(text=st.text())
+@given(text=st.text(CHARACTERS))
 def test_the_pieces_of_a_text_make_the_text_again_with_words_at_the_odd_places(text: str) -> None:
     pieces = split_words(text)
     assert "".join(pieces) == text
@@ -63,7 +65,7 @@ def test_a_word_gets_the_capitals_of_another(model: str, expected: str) -> None:
     assert match_case("large", model) == expected
 
 
-@given(text=st.text())
+@given(text=st.text(CHARACTERS))
 def test_a_prompt_puts_any_text_into_its_template(text: str) -> None:
     assert Prompt()(text, generator(0)) == text
     assert Prompt("{x} {text}: {")(text, generator(0)) == "{x} " + text + ": {"
@@ -162,20 +164,9 @@ def test_all_three_global_generators_follow_the_text_s_own(own: str) -> None:
     assert all(one != other for one, other in zip(first, second, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        ("new", "new"),
-        (["new", "other"], "new"),
-        ([], "old"),
-        ("", "old"),
-        ([""], "old"),
-        ([" "], "old"),
-        (None, "old"),
-        ([None], "old"),
-    ],
-)
-def test_whatever_an_augmenter_gives_a_text_comes_out(own: str, found: object, expected: str) -> None:
+@pytest.mark.parametrize("found", ["new", ["new", "other"], [], "", [""], [" "], None, [None]])
+def test_whatever_an_augmenter_gives_a_text_comes_out(own: str, found: object) -> None:
+    expected = "new" if "new" in (found or "") else "old"  # type: ignore[operator]  # a text or a list
     assert NlpaugView(f"{own}.Gives", {"found": found})("old", generator(0)) == expected
 
 
@@ -287,31 +278,17 @@ def test_a_byte_level_vocabulary_gives_whole_words_too(tmp_path: Path, corpus: t
     assert all(new != old for old, new in zip(before[1::2], after[1::2], strict=True))
 
 
-def test_a_checkpoint_without_the_head_is_refused(tmp_path: Path, corpus: tuple[str, ...]) -> None:
-    learn_vocabulary(corpus, vocabulary_size=300).save_pretrained(tmp_path)
-    BertModel(BertConfig(**tiny.CONFIG)).save_pretrained(tmp_path)
-    view = ContextualSubstitute(str(tmp_path), rate=1.0)
-    with pytest.raises(
-        ValueError, match=r"expected all weights of a masked language model, got .* \(cls\.predictions"
-    ):
-        view("a bird", generator(0))
-
-
-def test_a_tokenizer_without_a_mask_token_is_refused(tmp_path: Path, corpus: tuple[str, ...]) -> None:
-    folder = tiny.save_masked_lm(tmp_path, corpus, **SIZES)
-    bare = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"), pad_token="[PAD]")  # type: ignore[no-untyped-call]  # theirs
+def test_a_checkpoint_without_the_head_and_a_tokenizer_without_a_mask_token_are_refused(
+    tmp_path: Path, corpus: tuple[str, ...]
+) -> None:
+    folder = tiny.save_masked_lm(tmp_path / "model", corpus, **SIZES)
+    headless = learn_vocabulary(corpus, vocabulary_size=300).save_pretrained(tmp_path / "headless")
+    BertModel(BertConfig(**tiny.CONFIG)).save_pretrained(tmp_path / "headless")
+    bare = PreTrainedTokenizerFast(tokenizer_file=headless[0].replace("_config", ""), pad_token="[PAD]")  # type: ignore[no-untyped-call]  # theirs
     bare.save_pretrained(folder)
-    with pytest.raises(ValueError, match=r"expected a fast tokenizer with a mask token, got .* with None"):
-        ContextualSubstitute(folder, rate=1.0)("a bird", generator(0))
-
-
-@pytest.mark.slow
-def test_a_trained_model_puts_in_words_that_fit() -> None:
-    shared = Path(os.environ.get("CONTRASTIVE_TEXT_SHARED", Path(__file__).parents[2] / ".." / "shared"))
-    if not (folder := shared / "models" / "minilm-mlm").is_dir():
-        pytest.skip(f"needs a trained masked language model, and {folder} isn't there")
-    view, text = ContextualSubstitute(str(folder), rate=0.1, top_k=1), "The film was released in the States"
-    found = view.alter_all([text] * 40, [generator(seed) for seed in range(40)])
-    # One of seven words each time: a place is missed in 40 draws once in 500 times.
-    assert "The album was released in the States" in found
-    assert "The film was published in the States" in found
+    for name, words in (
+        ("headless", ["expected all weights of a masked language model", "cls.predictions"]),
+        ("model", ["expected a fast tokenizer with a mask token", "with None"]),
+    ):
+        view = ContextualSubstitute(str(tmp_path / name), rate=1.0)
+        parts.check_refused(lambda view=view: view("a bird", generator(0)), ValueError, words)  # type: ignore[misc]  # a default of a lambda

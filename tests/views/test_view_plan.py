@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+import parts
 import pytest
 import torch
 from torch import Tensor
@@ -103,10 +104,8 @@ def altered(plan: ViewPlan, part: Batch, values: Tensor) -> Tensor:
 )
 def test_levels_out_of_order_are_refused_with_what_to_move(early: View, late: View, levels: str) -> None:
     a, b = type(late).__name__, type(early).__name__
-    with pytest.raises(
-        ValueError, match=f"views.negative: expected {levels}, got {a} after {b}; move {a} before {b}"
-    ):
-        ViewPlan({"negative": [early, late]})
+    words = [f"views.negative: expected {levels}, got {a} after {b}; move {a} before {b}"]
+    parts.check_refused(lambda: ViewPlan({"negative": [early, late]}), ValueError, words)
 
 
 def test_chains_run_in_the_written_order() -> None:
@@ -170,13 +169,8 @@ def test_two_equal_views_in_a_chain_draw_differently() -> None:
 
 
 class Returns(TextView):
-    """Returns something of its own."""
-
-    def __init__(self, returned: object) -> None:
-        self.returned = returned
-
     def __call__(self, text: str, rng: np.random.Generator) -> str:  # noqa: ARG002  # the base's signature
-        return self.returned  # type: ignore[return-value]  # what is refused
+        return None  # type: ignore[return-value]  # what is refused
 
 
 class ReturnsIds(TokenView):
@@ -184,11 +178,20 @@ class ReturnsIds(TokenView):
         return list(tokens.ids)  # type: ignore[return-value]  # what is refused
 
 
+class DropsFirst(EmbeddingView):
+    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the base's signature
+        return embeddings[:, 1:]
+
+
 def test_what_a_view_of_a_users_own_returns_is_looked_at() -> None:
-    rng = np.random.default_rng(0)
-    said = r"views.positive\[0\]: expected Returns to return a str, got None; end its __call__ with return"
-    with pytest.raises(TypeError, match=said):
-        ViewPlan({"positive": [Returns(None)]}).alter_texts("positive", ["a"], [rng])
-    said = r"views.positive: expected ReturnsIds to return a Tokens, got a list; return tokens.take"
-    with pytest.raises(TypeError, match=said):
-        ViewPlan({"positive": [ReturnsIds()]}).alter_tokens("positive", Tokens((5, 6), (0, 1)), rng)
+    rng = generator(0)
+    refused: list[parts.Refused] = [
+        (lambda: ViewPlan({"positive": [Returns()]}).alter_texts("positive", ["a"], [rng]), TypeError,
+         ["views.positive[0]: expected Returns to return a str, got None", "return"]),
+        (lambda: ViewPlan({"positive": [ReturnsIds()]}).alter_tokens("positive", Tokens((5, 6), (0, 1)), rng),
+         TypeError, ["views.positive: expected ReturnsIds to return a Tokens, got a list", "tokens.take"]),
+        (lambda: altered(ViewPlan({"positive": [DropsFirst()]}), batch(), torch.zeros(10, 9, 4)), ValueError,
+         ["views.positive[0]: expected DropsFirst to return vectors of (4, 9, 4), got (4, 8, 4)"]),
+    ]  # fmt: skip
+    for call, error, words in refused:
+        parts.check_refused(call, error, words)

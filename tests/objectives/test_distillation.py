@@ -1,8 +1,7 @@
-"""A row's candidates scored as guides score them: which they are, by which guides; the sheet's values."""
+"""Candidates scored as guides score them, views that see the same neighbourhoods, and vectors of a guide."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,11 +9,12 @@ from typing import Any
 import pytest
 import reference
 import torch
+from torch import Tensor
 
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Slot
 from contrastive_text.losses import KLDivergence, ListMLE, ListNet, MarginMSE, RankLoss, by_rows
-from contrastive_text.objectives import RankDistillation
+from contrastive_text.objectives import Consistency, Matryoshka, RankDistillation, VectorDistillation
 
 # The sheet's tolerance in float64; its values are exact to the last digit.
 EXACT = 1e-12
@@ -128,32 +128,6 @@ def test_a_batch_of_one_text_has_no_candidates_and_no_loss() -> None:
     assert (float(terms.total), terms.count, float(terms.logs["guide_agreement"])) == (0.0, 2, 0.0)
 
 
-@pytest.mark.parametrize("among", ["batch", "own"])
-def test_gradients_agree_with_finite_differences(among: Any) -> None:
-    rows, objective = (
-        encoded([[0, 1], [10, 0], [0, 21]]),
-        RankDistillation(ListMLE(0.2), ["guide 7"], among=among),
-    )
-    assert torch.autograd.gradcheck(
-        lambda vectors: objective(replace(rows, embeddings=vectors)).total, rows.embeddings.requires_grad_()
-    )
-
-
-def test_some_rows_at_a_time_give_the_same_terms_and_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = encoded([[0, 1, 2, 3, 0, 5, 1], [10, 11, 12, 13, 14, 15, 1], [0, 1, 2, 3, 4, 5, 6]])
-    for loss, among in itertools.product(LOSSES, ("batch", "own")):
-        objective = RankDistillation(loss, ["guide 3"], among=among)  # type: ignore[arg-type]  # one of them
-        found = []
-        for bound in (2**22, 1):
-            monkeypatch.setattr(by_rows, "STREAMED_ABOVE", bound)
-            monkeypatch.setattr(by_rows, "_ENTRIES", 30)
-            vectors = rows.embeddings.clone().requires_grad_()
-            total = objective(replace(rows, embeddings=vectors)).total
-            total.backward()
-            found.append((total.detach(), vectors.grad))
-        torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-12)
-
-
 def test_the_logged_agreement_is_of_the_nearest_candidates_but_for_positives_that_all_rows_have() -> None:
     n = 20
     rows = encoded([[*range(n)], [30, 31, 2, *range(33, 50)], [*range(60, 63), 3, *range(64, 80)]])
@@ -176,17 +150,101 @@ def test_the_logged_agreement_is_of_the_nearest_candidates_but_for_positives_tha
         assert not logged.requires_grad
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"guides": []}, r"RankDistillation\.guides: expected different names of model\.guides, got \[\]"),
-        ({"guides": ["a", "a"]}, r"guides: expected different names of model\.guides, got \['a', 'a'\]"),
-        ({"guides": "teacher"}, "guides: expected different names of model.guides, got 'teacher'"),
-        ({"guides": ["a", "b"], "weights": [1.0]}, "weights: expected a number above 0 for each of the 2 guides"),
-        ({"guides": ["a"], "weights": [0.0]}, r"weights: expected a number above 0 .* got \[0\.0\]"),
-        ({"guides": ["a"], "among": "row"}, "RankDistillation.among: expected batch or own, got 'row'"),
-    ],
-)
-def test_senseless_options_are_refused(options: dict[str, Any], said: str) -> None:
+# Consistency of two views
+
+
+@pytest.fixture
+def rows(methods: dict[str, Any]) -> Encoded:
+    vectors = [*methods["inputs"]["A"], *methods["inputs"]["P"]]
+    return Encoded(torch.tensor(vectors, dtype=torch.float64), PAIR, text_ids=torch.arange(4).repeat(2))
+
+
+def consistency(rows: Encoded) -> float:
+    terms = Consistency(0.05)(rows)
+    assert terms.count == 4
+    return float(terms.total.detach()) / terms.count
+
+
+def test_rankcse_js_T0_05(methods: dict[str, Any], rows: Encoded) -> None:
+    assert consistency(rows) == pytest.approx(methods["rankcse_js_T0.05"], abs=EXACT)
+
+
+def test_views_that_agree_have_no_loss_and_community_code_would_flatten_them(rows: Encoded) -> None:
+    anchors = rows.embeddings[:4].clone().requires_grad_()
+    total = Consistency(0.05)(replace(rows, embeddings=torch.cat([anchors, anchors]))).total
+    total.backward()
+    assert float(total.detach()) == pytest.approx(0.0, abs=1e-14)
+    assert anchors.grad is not None
+    # Zero in theory: probabilities over 0.05, and some units of float64's last place.
+    assert float(anchors.grad.abs().max()) < 1e-13
+
+
+def test_the_gradient_agrees_with_finite_differences_also_of_some_rows_at_a_time(
+    rows: Encoded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def total(vectors: Tensor) -> Tensor:
+        return Consistency(0.2)(replace(rows, embeddings=vectors)).total
+
+    found = []
+    for bound in (2**22, 1):
+        monkeypatch.setattr(by_rows, "STREAMED_ABOVE", bound)
+        monkeypatch.setattr(by_rows, "_ENTRIES", 12)
+        vectors = rows.embeddings.clone().requires_grad_()
+        loss = total(vectors)
+        loss.backward()
+        found.append((loss.detach(), vectors.grad))
+    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=1e-12)
+    monkeypatch.undo()
+    assert torch.autograd.gradcheck(total, rows.embeddings.clone().requires_grad_())
+
+
+# Vectors of a guide
+
+SLOTS = (Slot("anchor", 0), Slot("positive", 0), Slot("negative", 0), Slot("original", 0))
+
+
+def guided(features: int) -> Encoded:
+    noise = torch.Generator().manual_seed(features)
+    student, guide = (torch.randn(12, width, generator=noise, dtype=torch.float64) for width in (features, 5))
+    return Encoded(student, SLOTS, text_ids=torch.arange(12), guides={"teacher": guide})
+
+
+@pytest.mark.parametrize("features", [5, 3])
+@pytest.mark.parametrize("distance", ["cosine", "squared"])
+def test_a_distance_equals_the_loop_over_all_texts_that_are_compared(features: int, distance: Any) -> None:
+    rows, objective = guided(features), VectorDistillation("teacher", distance, guide_features=5)
+    objective.build(features)
+    objective.double()
+    assert (objective.map is None) == (features == 5)
+    found = rows.embeddings if objective.map is None else objective.map(rows.embeddings)
+    expected, cosines = 0.0, 0.0
+    for u, t in zip(found[:9].tolist(), rows.guides["teacher"][:9].tolist(), strict=True):
+        squares = [(a - b) ** 2 for a, b in zip(u, t, strict=True)]
+        expected += sum(squares) / 5 if distance == "squared" else 1 - reference.cosine(u, t)
+        cosines += reference.cosine(u, t)
+    terms = objective(rows)
+    assert terms.count == 9  # the original is no text of theirs
+    assert float(terms.total.detach()) == pytest.approx(expected, abs=EXACT)
+    assert float(terms.logs["guide_cosine"]) == pytest.approx(cosines / 9, abs=EXACT)
+    assert torch.autograd.gradcheck(
+        lambda vectors: objective(replace(rows, embeddings=vectors)).total, rows.embeddings.requires_grad_()
+    )
+
+
+def test_roles_that_a_batch_lacks_are_left_out() -> None:
+    rows = guided(5)
+    anchors = Encoded(
+        rows.embeddings[:3], SLOTS[:1], torch.arange(3), guides={"teacher": rows.guides["teacher"][:3]}
+    )
+    assert VectorDistillation("teacher")(anchors).count == 3
+
+
+def test_another_width_than_the_guides_is_refused_with_what_to_set() -> None:
+    objective = VectorDistillation("teacher")
+    objective.build(3)
+    said = r"guide_features: expected the width of the vectors of teacher, 5, got 3; set guide_features: 5"
     with pytest.raises(ValueError, match=said):
-        RankDistillation(ListNet(), **options)
+        objective(guided(3))
+    with pytest.raises(ValueError, match=said):
+        Matryoshka(objective, dims=[3]).check_guide_widths({"teacher": 5})
+    objective.check_guide_widths({"teacher": 3})
