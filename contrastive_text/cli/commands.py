@@ -477,7 +477,7 @@ class Sweep:
 
 
 _RECORDS = (
-    Ensemble, Export, Corpus, Sweep, Recipes, New, Paper, Evaluate, Diagnose, Compare, Report, Embed, Search,
+    Ensemble, Export, Sweep, Recipes, Corpus, New, Paper, Evaluate, Diagnose, Compare, Report, Embed, Search,
     Duplicates, Mine, Postprocess, Merge, Onnx, Share, Verify, Completion,
 )  # fmt: skip
 RECORDS: Mapping[str, type] = {record.__name__.lower(): record for record in _RECORDS}

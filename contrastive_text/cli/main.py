@@ -85,7 +85,7 @@ Train an encoder, keep the checkpoint with the best validation score, and save i
 
 Common options:
   --recipe NAME              Recipe of a method. `contrastive-text recipes` lists them.
-  --encoder ENCODER          Hugging Face encoder: a folder, or a name on the hub. Default: the recipe's.
+  --encoder ENCODER          Hugging Face encoder: folder or hub name. Default: the recipe's.
   --train FILE               Texts, pairs, documents or labeled rows, as the recipe expects.
   --columns anchor=NAME ...  Columns of the training data. Default: found by their usual names.
   --validation PAIRS.tsv     Scored pairs that select the best checkpoint. Default: none.
