@@ -140,22 +140,3 @@ def test_scores_of_a_folder_are_gathered_and_coco_is_given_or_missing(tmp_path: 
     given = {score.task: score for score in declutr_scores(embed, tmp_path, FAST, given=[coco])}
     assert given["COCO"] == coco and "COCO" not in given["Downstream"].missing
     assert math.isnan(given["Downstream"].score)
-
-
-@pytest.mark.parametrize("broken", ["past_present.txt", "stsb.train.tsv", "sts12.test.tsv", "mr.tsv"])
-def test_all_data_are_read_and_checked_before_a_text_is_encoded(broken: str, tmp_path: Path) -> None:
-    class Never:
-        def __call__(self, texts: list[str]) -> None:
-            raise AssertionError(f"encoded {len(texts)} texts")
-
-    rows = [f"{n % 2}\t{tiny.TEXTS[n]}" for n in range(12)]
-    (tmp_path / "cr.tsv").write_text("\n".join(["label\ttext", *rows, ""]))
-    content = {
-        "past_present.txt": "xx\tPAST\ta text\n",
-        "stsb.train.tsv": "score\tsentence1\tsentence2\n9\ta\tb\n",
-        "sts12.test.tsv": "score\tsentence1\tsentence2\n1\ta\tb\n2\ta\tc\n",  # no sub-sets for their mean
-        "mr.tsv": "label\ttext\n0\ta\n1\tb\n",  # fewer rows than folds
-    }
-    (tmp_path / broken).write_text(content[broken])
-    with pytest.raises(ValueError, match=broken):
-        declutr_scores(Never(), tmp_path, FAST)  # type: ignore[arg-type]  # it must not be called

@@ -174,38 +174,37 @@ def test_empty_texts_become_a_full_stop_and_are_counted(tmp_path: Path) -> None:
 
 
 HEAD, ROW, MRPC = "label\ttext", "0\ta film", ["label\tsentence1\tsentence2", "yes\ta\tb", "no\ta\tb"]
+TENSE = [probing_line(part, n) for n, part in enumerate(("tr", "tr", "va", "te"))]
+PARTS = "rows in train, dev, test"
+UNSCORED: list[tuple[dict[str, list[str]], list[str]]] = [
+    ({"mr.tsv": []}, ["mr.tsv: expected the columns label, text"]),
+    ({"mr.tsv": [HEAD]}, ["mr.tsv: expected rows in all, got none in all"]),
+    ({"mr.tsv": [HEAD, ROW, ROW]}, ["mr.tsv: expected two classes or more, got 0 alone"]),
+    ({"mr.tsv": [HEAD, *[ROW] * 9, *["1\tb"] * 4]}, ["expected 5 rows or more of each class", "got 4 of 1"]),
+    ({"mr.tsv": [HEAD, ROW, "\ta film"]}, ["mr.tsv:3: expected a label, got none"]),
+    ({"mr.tsv": ["label\tsentence", ROW]}, ["the columns label, text, got label, sentence", "a column text"]),
+    ({"trec.train.tsv": [HEAD, ROW, "1\tb"], "trec.test.tsv": [HEAD, "2\tc"]},
+     ["trec.test.tsv: expected a label of the training rows, 0, 1, got 2"]),
+    ({"mrpc.train.tsv": MRPC, "mrpc.test.tsv": MRPC}, ["expected the labels 0 and 1, got no, yes"]),
+    ({"mr.tsv": [HEAD, ROW], "copy/mr.tsv": [HEAD, ROW]}, ["mr.tsv: expected one copy of the data"]),
+    ({"mr.tsv": [HEAD, ROW], "MR/rt-polarity.neg": ["bad"], "MR/rt-polarity.pos": ["good"]},
+     ["expected one copy of the data"]),
+    ({"past_present.txt": [*TENSE, "xx\tPAST\ta"]}, ["tr, va or te, a label and a text", "got xx"]),
+    ({"past_present.txt": [*TENSE, "tr\ta text"]}, ["past_present.txt:5", "got tr"]),
+    ({"past_present.txt": [*TENSE, "te\tFUTURE\ta"]}, ["a label of the training rows, PAST, PRES", "FUTURE"]),
+    ({"past_present.txt": [*TENSE, "tr\t \ta text"]}, ["past_present.txt:5", "a label", "none"]),
+    ({"past_present.txt": [TENSE[0], TENSE[1], TENSE[3]]}, [PARTS, "none in dev"]),
+    ({"past_present.txt": []}, [PARTS, "none in train"]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("files", "words"),
-    [
-        ({"mr.tsv": []}, ["mr.tsv: expected the columns label, text"]),
-        ({"mr.tsv": [HEAD]}, ["mr.tsv: expected rows in all, got none in all"]),
-        ({"mr.tsv": [HEAD, ROW, ROW]}, ["mr.tsv: expected two classes or more, got 0 alone"]),
-        (
-            {"mr.tsv": [HEAD, *[ROW] * 9, *["1\tb"] * 4]},
-            ["mr.tsv: expected 5 rows or more of each class", "got 4 of 1"],
-        ),
-        ({"mr.tsv": [HEAD, ROW, "\ta film"]}, ["mr.tsv:3: expected a label, got none"]),
-        ({"mr.tsv": ["label\tsentence", ROW]}, ["the columns label, text, got label, sentence", "a column text"]),
-        (
-            {"trec.train.tsv": [HEAD, ROW, "1\tb"], "trec.test.tsv": [HEAD, "2\tc"]},
-            ["trec.test.tsv: expected a label of the training rows, 0, 1, got 2"],
-        ),
-        ({"mrpc.train.tsv": MRPC, "mrpc.test.tsv": MRPC}, ["expected the labels 0 and 1, got no, yes"]),
-        ({"mr.tsv": [HEAD, ROW], "copy/mr.tsv": [HEAD, ROW]}, ["mr.tsv: expected one copy of the data"]),
-        (
-            {"mr.tsv": [HEAD, ROW], "MR/rt-polarity.neg": ["bad"], "MR/rt-polarity.pos": ["good"]},
-            ["expected one copy of the data"],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("files", "words"), UNSCORED)
 def test_what_cannot_be_scored_names_task_and_file_before_a_text_is_encoded(
     files: dict[str, list[str]], words: list[str], tmp_path: Path
 ) -> None:
     for name, lines in files.items():
         write(tmp_path / name, lines)
-    task, bag = next(iter(files)).partition(".")[0].upper(), Bag()
+    task, bag = next(iter(files)).partition(".")[0].upper().replace("PAST_PRESENT", "Tense"), Bag()
     parts.check_refused(
         lambda: transfer_scores(bag, tmp_path, FAST, tasks=(task,)), ValueError, [f"{task}: ", *words]
     )  # type: ignore[arg-type]  # a stand-in
@@ -271,27 +270,6 @@ def test_a_property_that_can_be_read_is_found(classifier: SklearnClassifier | No
             assert (score.metric, score.score, score.size, score.parts) == ("accuracy", 100.0, 20, {"dev": 100.0})
         else:
             assert np.isnan(score.score) and score.missing
-
-
-FOUR = tuple(probing_line(part, n) for n, part in enumerate(("tr", "tr", "va", "te")))
-
-
-@pytest.mark.parametrize(
-    ("lines", "words"),
-    [
-        ((*FOUR, "xx\tPAST\ta text"), ["past_present.txt:5", "tr, va or te, a label and a text", "got xx"]),
-        ((*FOUR, "tr\ta text"), ["past_present.txt:5", "got tr"]),
-        ((*FOUR, "te\tFUTURE\ta text"), ["a label of the training rows, PAST, PRES", "FUTURE"]),
-        ((*FOUR, "tr\t \ta text"), ["past_present.txt:5", "a label", "none"]),
-        ((FOUR[0], FOUR[1], FOUR[3]), ["rows in train, dev, test", "none in dev"]),
-        ((), ["rows in train, dev, test", "none in train"]),
-    ],
-)
-def test_a_broken_line_or_part_is_named_with_its_task(
-    lines: Sequence[str], words: list[str], tmp_path: Path
-) -> None:
-    write(tmp_path / "past_present.txt", lines)
-    parts.check_refused(lambda: probing_data("Tense", tmp_path), ValueError, ["Tense: ", *words])
 
 
 def test_folders_tasks_and_bytes_that_are_wrong_are_refused(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import tiny
@@ -121,8 +119,7 @@ def test_what_two_views_of_a_text_have_in_common_is_told(bert: TransformerEncode
     assert both_views(collator(bert, ViewPlan({"positive": [FeatureCutoff()]})), rows) == []
 
 
-def test_a_measurement_leaves_the_encoder_as_it_was(bert: TransformerEncoder, tmp_path: Path) -> None:
-    del tmp_path
+def test_a_measurement_leaves_the_encoder_as_it_was(bert: TransformerEncoder) -> None:
     weights = {name: value.clone() for name, value in bert.state_dict().items()}
     edit_rates(collator(bert, ViewPlan({"anchor": [FeatureCutoff()]})), bert, ROWS[:4])
     assert all((weights[name] == value).all() for name, value in bert.state_dict().items())

@@ -36,6 +36,7 @@ def embedded(file: str) -> str:
 
 
 EMBED_FILE, EMBEDDED = embedded("{}"), embedded("in.txt")
+EMBED_TEXTS = embedded("$texts")
 TWO = "a small dog\nthe cold river\n"
 HEAD = "sentence1\tsentence2\tscore\n"
 TABLE = HEAD + "a small dog\tthe cold river\t1\nthe man\tan old bird\t3\na dog\ta tree\t2\n"
@@ -97,6 +98,13 @@ def answer(
     return Case(name, command, files, "answer", says, may_change=may_change)
 
 
+def counted(
+    name: str, command: str, files: Mapping[str, Content], *says: str, may_change: tuple[str, ...] = ()
+) -> Case:
+    """Returns a case that is read, and whose losses are printed."""
+    return Case(name, command, files, "counted", says, may_change=may_change)
+
+
 def right(name: str, command: str, files: Mapping[str, Content], *says: str, check: Check | None = None) -> Case:
     """Returns a case with a result."""
     return Case(name, command, files, "right", says, check)
@@ -121,9 +129,12 @@ def over_files(outcome: Outcome, command: str, rows: FileRows) -> tuple[Case, ..
     return tuple(cases)
 
 
-def over_words(outcome: Outcome, command: str, rows: Mapping[str, tuple[str, ...]]) -> tuple[Case, ...]:
-    """Returns a case for each row: name -> end of the command, and words that are printed."""
-    return tuple(Case(name, command + end, {}, outcome, tuple(says)) for name, (end, *says) in rows.items())
+def refusals(
+    command: str, rows: Mapping[str, str], files: Mapping[str, Content] | None = None
+) -> tuple[Case, ...]:
+    """Returns a case for each row: end of the command, which names it -> words of the error."""
+    name = command.partition(" ")[0]
+    return tuple(answer(name + end, command + end, files or {}, says) for end, says in rows.items())
 
 
 # Kinds of files

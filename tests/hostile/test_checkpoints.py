@@ -30,7 +30,6 @@ from hostile.cases import (
     half_zeroed,
     halved,
     link,
-    over_files,
     right,
     vectors,
     weights,
@@ -52,14 +51,10 @@ COMMANDS = {
     "ensemble": "ensemble out --runs c.ckpt",
     "export": "export c.ckpt out",
 }
-FIRST = torch.tensor([0])
-BEST, ENCODER = "callbacks.BestCheckpoint", "hyper_parameters.encoder.init_args"
+ENCODER = "hyper_parameters.encoder.init_args"
 CALL = {"class_path": "subprocess.Popen", "init_args": {"args": f"touch {RAN}", "shell": True}}
 """Class path that runs a command if a parser builds every class that is named."""
-NLPAUG = {
-    "class_path": "contrastive_text.views.NlpaugView",
-    "init_args": {"augmenter": "nlpaug.augmenter.char.RandomCharAug", "arguments": {"a": CALL}},
-}
+NLPAUG = {"augmenter": "nlpaug.augmenter.char.RandomCharAug", "arguments": {"a": CALL}}
 
 
 def refused(
@@ -138,186 +133,129 @@ def words(change: Callable[[Tensor], Tensor | None]) -> Make:
     return checkpoint(changed)
 
 
+# A checkpoint's file
+
+EMPTY = zipped(lambda parts: (parts.clear(), parts.update(a=b"b")))
 FILES: dict[str, Any] = {  # Any: a text, bytes, or a Make
-    "a checkpoint of no bytes": b"",
-    "a checkpoint of words": "these are no weights\n",
-    "a checkpoint of zeros": bytes(4096),
+    "no bytes": b"",
+    "words": "these are no weights\n",
+    "zeros": bytes(4096),
     "a pickle that runs a command": PICKLE,
     "an old torch pickle that runs a command": b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19." + PICKLE,
-    "a checkpoint cut short": copied("checkpoint", {"": halved}),
-    "a checkpoint with one bit changed": copied("checkpoint", {"": flipped}),
-    "a checkpoint half of zeros": copied("checkpoint", {"": half_zeroed}),
-    "a checkpoint without its last byte": copied("checkpoint", {"": lambda content: content[:-1]}),
+    "one cut short": copied("checkpoint", {"": halved}),
+    "one with one bit changed": copied("checkpoint", {"": flipped}),
+    "one half of zeros": copied("checkpoint", {"": half_zeroed}),
+    "one without its last byte": copied("checkpoint", {"": lambda content: content[:-1]}),
     "an archive whose pickle runs a command": copied("checkpoint", {"": unpickled(PICKLE)}),
     "an archive without a pickle": copied("checkpoint", {"": unpickled(None)}),
     "an archive of nothing": b"PK\x05\x06" + bytes(18),
-    "an archive of a text": copied(
-        "checkpoint", {"": zipped(lambda parts: (parts.clear(), parts.update(a=b"b")))}
-    ),
-    "a checkpoint that is a folder": folder,
-    "a checkpoint that is a named pipe": fifo,
-    "a checkpoint that is a link to itself": link("c.ckpt"),
-    "a checkpoint that is /dev/zero": link("/dev/zero"),
-    "a checkpoint of a list": saved([1, 2, 3]),
-    "a checkpoint of one tensor": saved(torch.zeros(3)),
-    "a checkpoint of nothing inside": saved({}),
-    "a checkpoint of weights alone": saved({"state_dict": {"weight": torch.zeros(3)}}),
-    "a checkpoint of another object": copied("texts"),
+    "an archive of a text": copied("checkpoint", {"": EMPTY}),
+    "a folder": folder,
+    "a named pipe": fifo,
+    "a link to itself": link("c.ckpt"),
+    "/dev/zero": link("/dev/zero"),
+    "a list": saved([1, 2, 3]),
+    "one tensor": saved(torch.zeros(3)),
+    "nothing inside": saved({}),
+    "weights alone": saved({"state_dict": {"weight": torch.zeros(3)}}),
 }
-DAMAGED = tuple(refused(name, content) for name, content in FILES.items())
-
-PLACES = {
-    "the encoder": "hyper_parameters.encoder",
-    "the encoder's config": "hyper_parameters.encoder.init_args.config",
-    "the encoder's path": "hyper_parameters.encoder.init_args.model_name_or_path",
-    "the encoder's layout": "hyper_parameters.encoder.init_args.layout",
-    "the pooler": "hyper_parameters.pooler",
-    "the head": "hyper_parameters.head",
-    "the optimiser": "hyper_parameters.optimizer",
-    "the optimiser's rate": "hyper_parameters.optimizer.init_args.lr",
-    "the schedule": "hyper_parameters.schedule",
-    "the views": "hyper_parameters.views",
-    "the objectives": "hyper_parameters.objectives",
-    "an objective's classes": "hyper_parameters.objectives.contrastive.init_args.classes",
-    "the data's columns": "datamodule_hyper_parameters.task.columns",
-    "the data's labels": "datamodule_hyper_parameters.task.labels",
-    "the data's files": "datamodule_hyper_parameters.test",
-    "the data's tasks": "datamodule_hyper_parameters.tasks",
-    "the pairing": "datamodule_hyper_parameters.task.pairing",
-    "the mixture": "datamodule_hyper_parameters.mixture",
-}
-MALICIOUS = (
+BY_OTHERS = ("one cut short", "a pickle that runs a command")
+DAMAGED = (
+    *(refused(f"a checkpoint: {name}", content) for name, content in FILES.items()),
     *(
-        refused(f"a checkpoint that calls subprocess.Popen at {name}", put(place, CALL))
-        for name, place in PLACES.items()
-    ),
-    *(
-        answer(
-            f"a checkpoint that names evil.py at {name}",
-            VALIDATE,
-            {"c.ckpt": put(place, {"class_path": "evil.Evil", "init_args": {}}), "evil.py": EVIL},
-            "evil.Evil",
-        )
-        for name, place in PLACES.items()
-        if name in ("the pooler", "the head", "the schedule", "the pairing")
-    ),
-    *(
-        refused(
-            f"a checkpoint that calls subprocess.Popen in {name}",
-            put("hyper_parameters.pooler", CALL),
-            command=command,
-        )
-        for name, command in COMMANDS.items()
-        if name not in ("validate", "ensemble", "fit from its weights")
-    ),
-    *(
-        refused(
-            f"a checkpoint whose columns call subprocess.Popen in {name}",
-            put("datamodule_hyper_parameters.columns", {"text": CALL}),
-            command=command,
-        )
-        for name, command in COMMANDS.items()
-        if name not in ("ensemble", "fit from its weights", "export")  # these take nothing of the data
-    ),
-    right(
-        "a checkpoint whose columns call subprocess.Popen, whose model alone is exported",
-        COMMANDS["export"],
-        {"c.ckpt": put("datamodule_hyper_parameters.columns", {"text": CALL})},
-        "saved to out",
-    ),
-    refused(
-        "a view in a checkpoint that calls subprocess.Popen",
-        put("hyper_parameters.views", {"positive": [NLPAUG]}),
-    ),
-)
-WRONG = (
-    *(
-        refused(name, words(change), "c.ckpt", says, may_change=("runs/version_0/config.yaml",))
-        for name, change, says in (
-            ("a checkpoint with weights of another shape", lambda w: w[:, :8].clone(), "word_embeddings"),
-            ("a checkpoint that lacks weights", lambda _: None, "word_embeddings"),
-            ("a checkpoint with NaN among its weights", lambda w: w.index_fill(0, FIRST, torch.nan), "NaN"),
-        )
-    ),
-    *(refused(f"a checkpoint without {key}", put(key, ...), "c.ckpt", key) for key in ("epoch", "global_step")),
-    *(
-        refused(f"a checkpoint whose {key} is {said}", put(key, value), "c.ckpt", key)
-        for key in ("state_dict", "callbacks", "loops", "global_step", "epoch")
-        for said, value in (("a list", [1, 2]), ("a word", "word"), ("below 0", -1))
-    ),
-    *(
-        refused(name, put(place, value), *says)
-        for name, place, value, *says in (
-            ("a checkpoint with a weight that is no tensor", "state_dict.more", "word", "c.ckpt", "more"),
-            ("a checkpoint whose best score is a word", BEST, {"best_model_score": "high"}, "best_model_score"),
-            (
-                "a checkpoint with an unknown argument of a part",
-                "hyper_parameters.pooler.init_args.rat",
-                1,
-                "rat",
-            ),
-            ("a checkpoint with an argument of another type", f"{ENCODER}.max_length", "many", "max_length"),
-            ("a checkpoint of an encoder that is gone", f"{ENCODER}.model_name_or_path", "./gone", "gone"),
-        )
-    ),
-    *(refused(f"a checkpoint without {key}", put(key, ...)) for key in ("state_dict", "hyper_parameters")),
-    *(
-        refused(f"a checkpoint whose {key} is a word", put(key, "word"))
-        for key in ("hyper_parameters", "datamodule_hyper_parameters")
-    ),
-    *(
-        refused(
-            f"a checkpoint with a misspelt part at {name}",
-            put(place, {"class_path": "contrastive_text.poolers.CLSPoolr", "init_args": {}}),
-        )
-        for name, place in PLACES.items()
-        if name in ("the pooler", "the head")
-    ),
-    refused(
-        "a checkpoint of data that is gone",
-        put("datamodule_hyper_parameters.train", "gone.txt"),
-        "gone.txt",
-        command="fit --ckpt_path c.ckpt --trainer.max_steps 4",
-    ),
-    *(
-        refused(f"{what} in {name}", content, command=command)
-        for what, content in {
-            "weights cut short": copied("checkpoint", {"": halved}),
-            "a pickle that runs a command": PICKLE,
-        }.items()
+        refused(f"{what} in {name}", FILES[what], command=command)
+        for what in BY_OTHERS
         for name, command in COMMANDS.items()
         if name != "validate"
     ),
-    *(
-        refused(
-            f"a run that goes on from {key} of {said}",
-            put(key, value),
-            f"c.ckpt: expected a checkpoint that a run can go on from, got one with weights and without {key}",
-            command=COMMANDS["fit"],
-        )
-        for key, values in (
-            ("optimizer_states", {"nothing": ..., "an empty list": []}),
-            ("lr_schedulers", {"nothing": ...}),
-            ("loops", {"nothing": ..., "an empty mapping": {}}),
-        )
-        for said, value in values.items()
-    ),
-    *over_files(
-        "right",
-        VALIDATE,
-        {
-            "a checkpoint with a byte after it, which torch reads bit-equal": (
-                "c.ckpt",
-                copied("checkpoint", {"": lambda content: content + b"x"}),
-                "val/spearman",
-            ),
-            "weights alone that are scored": ("c.ckpt", put("optimizer_states", ...), "val/spearman"),
-            "a sound checkpoint under another name": ("c.ckpt", copied("checkpoint"), "val/spearman"),
-            "a sound checkpoint after a link": ("c.ckpt", link("$checkpoint"), "val/spearman"),
-        },
-    ),
+)
+READ = tuple(
+    right(name, VALIDATE, {"c.ckpt": content}, "val/spearman")
+    for name, content in {
+        "a byte after it, which torch reads bit-equal": copied(
+            "checkpoint", {"": lambda content: content + b"x"}
+        ),
+        "weights alone that are scored": put("optimizer_states", ...),
+        "a sound checkpoint after a link": link("$checkpoint"),
+    }.items()
 )
 
+# What it names
+
+MODEL, DATA = "hyper_parameters", "datamodule_hyper_parameters"
+PLACES = (
+    f"{MODEL}.encoder", f"{ENCODER}.config", f"{ENCODER}.model_name_or_path", f"{MODEL}.pooler",
+    f"{MODEL}.optimizer.init_args.lr", f"{MODEL}.schedule", f"{MODEL}.objectives", f"{DATA}.task.columns",
+    f"{DATA}.test", f"{DATA}.tasks", f"{DATA}.task.pairing", f"{DATA}.mixture",
+)  # fmt: skip
+EVIL_POOLER = put(f"{MODEL}.pooler", {"class_path": "evil.Evil", "init_args": {}})
+OF_POPEN = put(f"{DATA}.columns", {"text": CALL})
+VIEW = {"class_path": "contrastive_text.views.NlpaugView", "init_args": NLPAUG}
+MISSPELT = {"class_path": "contrastive_text.poolers.CLSPoolr", "init_args": {}}
+MALICIOUS = (
+    *(refused(f"a checkpoint that calls subprocess.Popen at {place}", put(place, CALL)) for place in PLACES),
+    refused("a view in a checkpoint that calls subprocess.Popen", put(f"{MODEL}.views", {"positive": [VIEW]})),
+    answer("a checkpoint that names evil.py", VALIDATE, {"c.ckpt": EVIL_POOLER, "evil.py": EVIL}, "evil.Evil"),
+    *(
+        refused(f"subprocess.Popen at the pooler in {name}", put(f"{MODEL}.pooler", CALL), command=COMMANDS[name])
+        for name in ("test", "predict", "fit", "export")
+    ),
+    *(
+        refused(f"subprocess.Popen at the columns in {name}", OF_POPEN, command=COMMANDS[name])
+        for name in ("validate", "test", "predict", "fit")
+    ),
+    right("subprocess.Popen at the columns in export", COMMANDS["export"], {"c.ckpt": OF_POPEN}, "saved to out"),
+)
+
+# What it lacks, or has in another form
+
+GOES_ON = "c.ckpt: expected a checkpoint that a run can go on from, got one with weights and without"
+# Key -> values of another form.
+VALUES: dict[str, tuple[Any, ...]] = {
+    "state_dict": ("word",),
+    "callbacks": ([1, 2],),
+    "loops": ("word",),
+    "global_step": (..., "word", -1),
+    "epoch": (..., [1, 2], -1),
+}
+# Place -> another value, and printed words.
+OTHERS: dict[str, tuple[Any, str]] = {
+    "state_dict.more": ("word", "more"),
+    "callbacks.BestCheckpoint": ({"best_model_score": "high"}, "best_model_score"),
+    f"{MODEL}.pooler.init_args.rat": (1, "rat"),
+    f"{ENCODER}.max_length": ("many", "max_length"),
+    f"{ENCODER}.model_name_or_path": ("./gone", "gone"),
+    f"{MODEL}.head": (MISSPELT, "c.ckpt"),
+    MODEL: ("word", "c.ckpt"),
+    DATA: ("word", "c.ckpt"),
+}
+FIRST = torch.tensor([0])
+TABLES: dict[str, tuple[Callable[[Tensor], Tensor | None], str]] = {
+    "of another shape": (lambda weight: weight[:, :8].clone(), "word_embeddings"),
+    "that is gone": (lambda _: None, "word_embeddings"),
+    "with one NaN": (lambda weight: weight.index_fill(0, FIRST, torch.nan), "NaN"),
+}
+CONFIG_WRITTEN = ("runs/version_0/config.yaml",)
+WRONG = (
+    *(
+        refused(f"{key} {value!r:.9}", put(key, value), "c.ckpt", key)
+        for key, values in VALUES.items()
+        for value in values
+    ),
+    *(refused(f"{place} {value!r:.9}", put(place, value), says) for place, (value, says) in OTHERS.items()),
+    *(
+        refused(f"a checkpoint with a weight {how}", words(change), "c.ckpt", says, may_change=CONFIG_WRITTEN)
+        for how, (change, says) in TABLES.items()
+    ),
+    *(refused(f"a checkpoint without {key}", put(key, ...)) for key in ("state_dict", MODEL)),
+    *(
+        refused(f"a run that goes on without {key}", put(key, value), f"{GOES_ON} {key}", command=COMMANDS["fit"])
+        for key, value in (("optimizer_states", []), ("lr_schedulers", ...), ("loops", {}))
+    ),
+    refused("a run whose texts are gone", put(f"{DATA}.train", "gone.txt"), "gone.txt", command=COMMANDS["fit"]),
+)
+
+# Tensors that are other than they seem
 
 ODD: dict[str, Callable[[Tensor], Tensor]] = {
     "nested": lambda weight: torch.nested.nested_tensor([weight, weight], layout=torch.jagged),
@@ -331,33 +269,33 @@ ODD: dict[str, Callable[[Tensor], Tensor]] = {
     "of whole numbers": lambda weight: weight.to(torch.int8),
 }
 IN_SAFETENSORS = ("complex", "of 8-bit floats", "of whole numbers")
+WEIGHTS = {"model.safetensors": WORDS, "2_Dense/model.safetensors": "linear.weight"}
 
 
 def _in_optimizer(content: dict[str, Any]) -> None:
     content["optimizer_states"][0]["state"][0]["exp_avg"] = torch.zeros(1).expand(1 << 40)
 
 
-def _folder(file: str, name: str, make: Callable[[Tensor], Tensor]) -> Make:
+def in_binary(file: str, make: Callable[[Tensor], Tensor]) -> Make:
     """Returns what copies the foreign model with the weights of a file saved by torch, one of them changed."""
 
     def write(path: Path, sound: Mapping[str, str]) -> None:
         read = load(Path(sound["foreign"], file).read_bytes())
-        torch.save({**read, name: make(read[name])}, path)
+        torch.save({**read, WEIGHTS[file]: make(read[WEIGHTS[file]])}, path)
 
     return copied("foreign", {file: None, file.replace("model.safetensors", "pytorch_model.bin"): write})
 
 
-_FILES = {"model.safetensors": WORDS, "2_Dense/model.safetensors": "linear.weight"}
+def in_safetensors(file: str, make: Callable[[Tensor], Tensor]) -> Make:
+    """Returns what copies the foreign model with one weight changed."""
+    name = WEIGHTS[file]
+    return copied("foreign", {file: weights(lambda tensors: tensors.update({name: make(tensors[name])}))})
+
+
 TENSORS = (
     *(refused(f"a checkpoint with a weight {kind}", words(make), "c.ckpt", WORDS) for kind, make in ODD.items()),
     *(
-        refused(
-            f"a checkpoint with a nested weight in {name}",
-            words(ODD["nested"]),
-            "c.ckpt",
-            "a nested one",
-            command=COMMANDS[name],
-        )
+        refused(f"a nested weight in {name}", words(ODD["nested"]), "c.ckpt", "a nested", command=COMMANDS[name])
         for name in ("fit", "fit from its weights", "export", "predict")
     ),
     refused(
@@ -367,44 +305,29 @@ TENSORS = (
         command=COMMANDS["fit"],
     ),
     *(
-        answer(f"{file} as a binary with a weight {kind}", EMBED, {"m": _folder(file, name, make)}, "m", name)
-        for file, name in _FILES.items()
+        answer(f"{file} as a binary, a weight {kind}", EMBED, {"m": in_binary(file, make)}, "m", WEIGHTS[file])
+        for file in WEIGHTS
         for kind, make in ODD.items()
         if kind not in ("nested", "sparse") or file.startswith("2")  # torch can't map these: Transformers answers
     ),
     *(
-        answer(
-            f"{file} with a weight {kind}",
-            EMBED,
-            {
-                "m": copied(
-                    "foreign",
-                    {
-                        file: weights(
-                            lambda tensors, name=name, kind=kind: tensors.update({name: ODD[kind](tensors[name])})
-                        )
-                    },
-                )
-            },
-            f"m/{file}",
-            name,
-        )
-        for file, name in _FILES.items()
+        answer(f"{file}, a weight {kind}", EMBED, {"m": in_safetensors(file, ODD[kind])}, f"m/{file}", name)
+        for file, name in WEIGHTS.items()
         for kind in IN_SAFETENSORS
     ),
     right(
         "weights of bfloat16 as a binary",
         EMBED,
-        {"m": _folder("model.safetensors", WORDS, lambda weight: weight.bfloat16())},
+        {"m": in_binary("model.safetensors", lambda weight: weight.bfloat16())},
         check=vectors(40),
     ),
 )
 
 
-CASES = (*DAMAGED, *MALICIOUS, *WRONG, *TENSORS)
+CASES = (*DAMAGED, *READ, *MALICIOUS, *WRONG, *TENSORS)
 OFTEN = {
-    "a checkpoint that calls subprocess.Popen at the data's columns",
-    "a checkpoint that names evil.py at the pooler",
+    f"a checkpoint that calls subprocess.Popen at {DATA}.task.columns",
+    "a checkpoint that names evil.py",
 }
 """Cases that run by default: no command makes what a checkpoint names."""
 

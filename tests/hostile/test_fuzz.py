@@ -135,7 +135,7 @@ def read_both(path: Path, rows: int | None) -> None:
     assert rows is None or len(texts) + left_out == rows
 
 
-@examples(250)
+@examples(100)
 @given(lines=st.lists(LINE, max_size=8), end=st.sampled_from(["\n", "\r\n", ""]), packed=st.booleans())
 def test_lines_of_texts_are_given_or_counted(lines: list[str], end: str, packed: bool, tmp_path: Path) -> None:
     joined = (end or "\n").join(lines) + end
@@ -146,7 +146,7 @@ def test_lines_of_texts_are_given_or_counted(lines: list[str], end: str, packed:
     read_both(path, rows)
 
 
-@examples(250)
+@examples(100)
 @given(cells=st.lists(st.tuples(LINE, LINE), max_size=8), suffix=st.sampled_from([".csv", ".tsv"]))
 def test_rows_of_tables_are_given_or_counted(cells: list[tuple[str, str]], suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"t{suffix}"
@@ -160,7 +160,7 @@ def test_rows_of_tables_are_given_or_counted(cells: list[tuple[str, str]], suffi
     read_both(path, len(cells))
 
 
-@examples(200)
+@examples(100)
 @given(rows=st.lists(st.dictionaries(st.sampled_from(["text", "n", "text ", "sentence"]), values, max_size=3),
                      max_size=6))  # fmt: skip
 def test_objects_are_given_or_answered(rows: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -177,17 +177,16 @@ SOUND_FILES = {
 }
 
 
-@pytest.mark.parametrize("suffix", [*SOUND_FILES, ".txt.gz", ".jsonl.gz"])
-@examples(60)
-@given(data=st.data())
-def test_damaged_files_of_texts_are_read_or_answered(suffix: str, data: st.DataObject, tmp_path: Path) -> None:
+@examples(100)
+@given(data=st.data(), suffix=st.sampled_from([*SOUND_FILES, ".txt.gz", ".jsonl.gz"]))
+def test_damaged_files_of_texts_are_read_or_answered(data: st.DataObject, suffix: str, tmp_path: Path) -> None:
     content = SOUND_FILES[suffix.removesuffix(".gz")].encode()
     path = tmp_path / f"t{suffix}"
     path.write_bytes(data.draw(damaged_bytes(gzip.compress(content, mtime=0) if ".gz" in suffix else content)))
     read_both(path, None)
 
 
-@examples(60)
+@examples(30)
 @given(texts=st.lists(st.binary(max_size=30), min_size=1, max_size=4))
 def test_documents_are_read_or_answered(texts: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("docs")
@@ -215,31 +214,21 @@ def encoded(folder: Path) -> Any:  # Any: an array of numpy
 
 
 @pytest.mark.parametrize("file", PARTS)
-@examples(30)
+@examples(20)
 @given(data=st.data())
-def test_a_folder_with_damaged_bytes_is_loaded_or_answered(
+def test_a_folder_with_damaged_bytes_or_other_values_is_loaded_or_answered(
     file: str, data: st.DataObject, sound: Sound, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "m"
-    shutil.copytree(sound["foreign"], folder, dirs_exist_ok=True)
-    (folder / file).write_bytes(data.draw(damaged_bytes((folder / file).read_bytes())))
-    outcome(lambda: encoded(folder))
+    place = shutil.copytree(sound["foreign"], tmp_path / "m", dirs_exist_ok=True) / file
+    content = place.read_bytes()
+    if file.endswith(".json") and data.draw(st.booleans()):
+        place.write_text(json.dumps(data.draw(damaged_json(json.loads(content)))), encoding="utf-8")
+    else:
+        place.write_bytes(data.draw(damaged_bytes(content)))
+    outcome(lambda: encoded(tmp_path / "m"))
 
 
-@pytest.mark.parametrize("file", [file for file in PARTS if file.endswith(".json")])
-@examples(40)
-@given(data=st.data())
-def test_a_folder_with_other_values_is_loaded_or_answered(
-    file: str, data: st.DataObject, sound: Sound, tmp_path: Path
-) -> None:
-    folder = tmp_path / "m"
-    shutil.copytree(sound["foreign"], folder, dirs_exist_ok=True)
-    changed = data.draw(damaged_json(json.loads((folder / file).read_text(encoding="utf-8"))))
-    (folder / file).write_text(json.dumps(changed), encoding="utf-8")
-    outcome(lambda: encoded(folder))
-
-
-@examples(200)
+@examples(100)
 @given(data=st.data(), part=st.sampled_from(["all", "start", "end"]))
 def test_a_checkpoint_with_damaged_bytes_is_refused_or_read_bit_equal(
     data: st.DataObject, part: str, sound: Sound, tmp_path: Path
@@ -266,7 +255,7 @@ YAML = st.lists(
 )  # fmt: skip
 
 
-@examples(250)
+@examples(100)
 @given(pieces=YAML, joint=st.sampled_from(["\n", " ", ""]))
 def test_yaml_is_read_or_answered(pieces: list[str], joint: str, tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
@@ -281,7 +270,7 @@ NAMES = st.sampled_from(
 CONFIGS = st.recursive(values, lambda inner: st.dictionaries(NAMES, inner, max_size=3), max_leaves=8)
 
 
-@examples(200)
+@examples(100)
 @given(below=st.dictionaries(NAMES, CONFIGS, max_size=3), above=st.dictionaries(NAMES, CONFIGS, max_size=3),
        key=st.lists(NAMES, min_size=1, max_size=3).map(".".join), value=st.text(max_size=8))  # fmt: skip
 def test_configurations_are_laid_over_each_other_or_answered(
@@ -292,7 +281,7 @@ def test_configurations_are_laid_over_each_other_or_answered(
         outcome(lambda: option_over(merged, key, value))
 
 
-@examples(60)
+@examples(30)
 @given(data=st.data())
 def test_a_run_s_configuration_with_other_values_is_understood_or_answered(
     data: st.DataObject, sound: Sound, tmp_path: Path
@@ -309,7 +298,7 @@ def test_a_run_s_configuration_with_other_values_is_understood_or_answered(
 # Records
 
 
-@examples(100)
+@examples(40)
 @given(data=st.data(), in_bytes=st.booleans())
 def test_an_index_is_loaded_as_it_was_or_refused(
     data: st.DataObject, in_bytes: bool, sound: Sound, tmp_path: Path
@@ -326,23 +315,24 @@ def test_an_index_is_loaded_as_it_was_or_refused(
         assert np.array_equal(found.vectors, np.load(sound["vectors"]))
 
 
-@examples(100)
-@given(data=st.data())
-def test_a_list_of_an_ensemble_is_read_or_refused(data: st.DataObject, sound: Sound, tmp_path: Path) -> None:
-    folder = tmp_path / "e"
-    shutil.copytree(sound["ensemble"], folder, dirs_exist_ok=True)
-    file = folder / "ensemble.json"
-    file.write_text(json.dumps(data.draw(damaged_json(json.loads(file.read_text(encoding="utf-8"))))))
-    found = outcome(lambda: read_choices(folder))
-    if isinstance(found, dict):
-        assert all((folder / choice.member).resolve().parent == folder.resolve() for choice in found.values())
+def read_ensemble(file: Path) -> None:
+    """Reads an ensemble's list, whose members lie in its folder."""
+    for choice in read_choices(file.parent).values():
+        assert (file.parent / choice.member).resolve().parent == file.parent.resolve()
 
 
-@examples(100)
+RECORDS: dict[tuple[str, str], Callable[[Path], object]] = {
+    ("ensemble", "ensemble.json"): read_ensemble,
+    ("sweep", "scores.json"): lambda file: SweepRun.read(Cell(("CLSPooler",)), 1, file.parent),
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), RECORDS)
+@examples(40)
 @given(data=st.data())
-def test_records_of_a_sweep_are_read_or_refused(data: st.DataObject, sound: Sound, tmp_path: Path) -> None:
-    folder = tmp_path / "s"
-    shutil.copytree(sound["sweep"], folder, dirs_exist_ok=True)
-    (file,) = folder.rglob("scores.json")
+def test_records_with_other_values_are_read_or_refused(
+    kind: str, name: str, data: st.DataObject, sound: Sound, tmp_path: Path
+) -> None:
+    (file,) = shutil.copytree(sound[kind], tmp_path / kind, dirs_exist_ok=True).rglob(name)
     file.write_text(json.dumps(data.draw(damaged_json(json.loads(file.read_text(encoding="utf-8"))))))
-    outcome(lambda: SweepRun.read(Cell(("CLSPooler",)), 1, file.parent))
+    outcome(lambda: RECORDS[kind, name](file))

@@ -9,14 +9,6 @@ import tiny
 from contrastive_text.inference import BatchEncoder, Encoding, SentenceEncoder
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    bert = tmp_path_factory.mktemp("batches") / "bert"
-    with pytest.warns(UserWarning, match="names no pooler"):
-        SentenceEncoder.from_pretrained(tiny.save_bert(bert)).save_pretrained(bert.with_name("model"))
-    return str(bert.with_name("model"))
-
-
 def arrays(count: int = 5) -> dict[str, np.ndarray]:
     return {"id": np.arange(count), "text": np.array(tiny.TEXTS[:count], dtype=object)}
 

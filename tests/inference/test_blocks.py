@@ -24,15 +24,13 @@ from contrastive_text.inference.encoding import (
     text_blocks,
 )
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.poolers import MeanPooler
 
 LONGEST = 30
 """Seconds to wait for a thread, which takes far less."""
 
 
 @pytest.fixture(scope="module")
-def work(bert: str) -> BlockEncoder:
-    model = SentenceEncoder.from_pretrained(bert, device="cpu", pooler=MeanPooler())
+def work(model: SentenceEncoder) -> BlockEncoder:
     return BlockEncoder(model, model.tokenizer, Encoding(block_size=9, batch_size=4), frame=NO_FRAME)
 
 

@@ -18,6 +18,7 @@ from contrastive_text.inference import quantize as fewer_bits
 from contrastive_text.inference.duplicates import check_threshold, near_duplicates
 from contrastive_text.inference.runtimes import RuntimeEncoder
 from contrastive_text.inference.search import nearest
+from contrastive_text.inference.vector_files import Shard
 from contrastive_text.poolers import MeanPooler
 
 Call = Callable[[SentenceEncoder], object]
@@ -97,6 +98,8 @@ VALUES: list[tuple[Call, str]] = [
     (lambda _: check_threshold(0.0), "threshold: .* got 0.0"),
     (lambda _: check_threshold(1.01), "threshold: .* got 1.01"),
     (lambda _: check_threshold(math.nan), "threshold: .* got nan"),
+    (lambda _: Shard.parse("17/16"), "got 17/16$"),
+    (lambda _: Shard.parse("3"), "K/N, .* got '3'"),
 ]
 TYPES: list[tuple[Call, str]] = [
     (blocks([None]), "expected texts, got NoneType at place 0"),
@@ -135,15 +138,3 @@ def test_a_batch_that_cannot_be_encoded_is_refused(
     pytest.importorskip("pyarrow", reason="needs the extra parquet")
     with pytest.raises((TypeError, ValueError), match=words):
         BatchEncoder(folder, **options)(batch)
-
-
-@pytest.fixture(scope="module")
-def model(bert: str) -> SentenceEncoder:
-    return SentenceEncoder.from_pretrained(bert, pooler=MeanPooler())
-
-
-@pytest.fixture(scope="module")
-def folder(model: SentenceEncoder, tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("batches") / "model"
-    model.save_pretrained(folder)
-    return str(folder)

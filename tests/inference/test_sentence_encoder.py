@@ -24,11 +24,6 @@ from contrastive_text.poolers import CLSPooler, MeanPooler, Pooler
 ROUNDING = 1e-5
 
 
-@pytest.fixture(scope="module")
-def model(bert: str) -> SentenceEncoder:
-    return SentenceEncoder.from_pretrained(bert, pooler=MeanPooler())
-
-
 # encode
 
 

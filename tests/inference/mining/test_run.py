@@ -11,24 +11,17 @@ import torch
 
 from contrastive_text.data import read_rows
 from contrastive_text.data.prompts import Prompts
-from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference import mining_run as run
 from contrastive_text.inference.embedding_run import UnfinishedVectors
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.mining import Mined, Mining, PairTexts, mine
 from contrastive_text.inference.mining_run import MiningReport, MiningRun, RowWriter
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.poolers import MeanPooler
 
 A, B, C, D, *_ = tiny.TEXTS
 PAIRS = [(tiny.TEXTS[i], tiny.TEXTS[i + 20]) for i in range(20)] + [(tiny.TEXTS[0], tiny.TEXTS[39])]
 TWO = PairTexts([("q", "p1"), ("q", "p2"), ("r", "p3")])
 FOUND = [Mined(0, [0.9, 0.8], [2], [0.5]), Mined(1, [0.7], [0, 1], [0.6, 0.4])]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> SentenceEncoder:
-    return SentenceEncoder(TransformerEncoder(tiny.save_bert(tmp_path_factory.mktemp("bert"))), MeanPooler())
 
 
 def written(path: Path, form: Any, mining: Mining) -> list[dict[str, Any]]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-import io
 import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,13 +18,11 @@ from vectors_on_disk import MANY, SMALL, attempt, beside, embedded, stopped
 from contrastive_text.core.storage.disk import alone_with
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference import embedding_run as embedding
-from contrastive_text.inference.embedding_run import EmbeddingRun, UnfinishedVectors
+from contrastive_text.inference.embedding_run import EmbeddingRun
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.quantization import quantize, value_ranges
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import Shard
-
-BYTES = Encoding(block_size=50, batch_size=16, precision="int8")
 
 
 @pytest.mark.parametrize("encoding", [
@@ -69,87 +65,42 @@ def test_a_byte_has_the_ranges_that_lie_beside_it(
     assert np.array_equal(np.load(tmp_path / "v.npy"), quantize(torch.as_tensor(vectors), "int8", used).numpy())
 
 
-def test_ranges_stay_with_their_vectors(model: SentenceEncoder, texts: TextStream, tmp_path: Path) -> None:
-    out, byte = tmp_path / "v.npy", Encoding(block_size=50, precision="int8")
-    EmbeddingRun(model, texts, out, byte).finish()
-    before = beside(out)
-    with pytest.raises(ValueError, match=r"expected smallest and largest value of 16 features, \(2, 16\)"):
-        EmbeddingRun(model, texts, out, replace(byte, ranges=np.zeros((2, 15))))
-    wide = replace(byte, ranges=np.float32([[-9] * 16, [9] * 16]))
-    assert attempt(EmbeddingRun(model, texts, out, wide), "fsync", 5)
-    assert beside(out) == before
-    EmbeddingRun(model, texts, out, SMALL, restart=True).finish()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt", "v.npy", "v.npy.json"]
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        (
-            {"encoding": Encoding(ranges=np.zeros((2, 16)))},
-            ValueError,
-            "ranges: expected int8 or uint8 .* float32",
-        ),
-        ({"encoding": replace(BYTES, ranges=np.zeros((2, 15)))}, ValueError, r"16 features, \(2, 16\)"),
-        ({"encoding": BYTES, "shard": Shard(1, 2)}, ValueError, "ranges: expected some for int8 with a shard"),
-        ({"shard": Shard(1, 241)}, ValueError, "shard 1/241: expected no more parts than .* got 240"),
-        ({"path": Path("v" * 245 + ".npy")}, OSError, "got File name too long; name another"),
-        ({"path": Path("v.csv")}, ValueError, r"ends in \.npy, \.tsv or \.parquet, got '\.csv'"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(
-    model: SentenceEncoder, texts: TextStream, options: dict[str, Any], error: type[Exception], words: str
-) -> None:
-    with pytest.raises(error, match=words):
-        EmbeddingRun(model, texts, **{"path": Path("v.npy"), **options})
-
-
-@pytest.mark.parametrize(
-    ("encoding", "said"),
-    rest_slow(
-        [
-            (replace(SMALL, batch_size=17, truncate_dim=3), "batch_size 16 instead of 17, truncate_dim None"),
-            (
-                replace(SMALL, precision="ubinary", block_size=49),
-                "block_size 50 instead of 49, precision float32",
-            ),
-        ]
-    ),
-)
-def test_other_options_are_refused_and_restart_begins_anew(
-    model: SentenceEncoder,
-    texts: TextStream,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    encoding: Encoding,
-    said: str,
-) -> None:
-    out = tmp_path / "v.npy"
-    stopped(model, texts, out, monkeypatch)
-    with pytest.raises(ValueError, match=f"v.npy.unfinished: expected vectors of these .*{said}.*--restart"):
-        EmbeddingRun(model, texts, out, encoding)
-    run = EmbeddingRun(model, texts, out, encoding, restart=True)
-    assert run.done == 0
-    run.finish()
-    assert out.read_bytes() == embedded(model, texts, tmp_path / "w.npy", encoding)
-
-
-def test_another_model_and_changed_texts_are_refused(
+def test_other_options_another_model_and_changed_texts_are_refused_and_restart_begins_anew(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "v.npy"
     stopped(model, texts, out, monkeypatch)
+    fewer = replace(SMALL, precision="ubinary", block_size=49, truncate_dim=8)
+    said = "block_size 50 instead of 49, truncate_dim None instead of 8, precision float32"
+    with pytest.raises(ValueError, match=f"v.npy.unfinished: expected vectors of these .*{said}.*--restart"):
+        EmbeddingRun(model, texts, out, fewer)
     with pytest.warns(UserWarning, match="names no pooler"):
         other = SentenceEncoder.from_pretrained(tiny.save_bert(tmp_path / "other", seed=1))
     with pytest.raises(ValueError, match="got another model; give"):
         EmbeddingRun(other, texts, out, SMALL)
+    run = EmbeddingRun(model, texts, out, fewer, restart=True)
+    assert run.done == 0
+    run.finish()
+    assert out.read_bytes() == embedded(model, texts, tmp_path / "w.npy", fewer)
+    stopped(model, texts, tmp_path / "x.npy", monkeypatch)
     tiny.write_texts(texts.path, (*MANY[:-1], "another last one"))
     with pytest.raises(ValueError, match="got other texts; give"):
-        EmbeddingRun(model, TextStream(texts.path), out, SMALL)
+        EmbeddingRun(model, TextStream(texts.path), tmp_path / "x.npy", SMALL)
 
 
-@pytest.mark.parametrize("shard", [None, Shard(1, 3)])
-@pytest.mark.parametrize("changed", [MANY[:-1], (*MANY, "one more"), (*MANY[:-1], "another last one")])
+def test_vectors_without_ranges_leave_no_older_ranges_beside_them(
+    model: SentenceEncoder, texts: TextStream, tmp_path: Path
+) -> None:
+    EmbeddingRun(model, texts, tmp_path / "v.npy", Encoding(block_size=50, precision="int8")).finish()
+    EmbeddingRun(model, texts, tmp_path / "v.npy", SMALL, restart=True).finish()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt", "v.npy", "v.npy.json"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "shard"),
+    [(MANY[:-1], None), ((*MANY, "one more"), None), ((*MANY[:-1], "another last one"), Shard(1, 3))],
+    ids=["one text less", "one more", "another last one"],
+)
 def test_texts_that_change_while_they_are_encoded_give_no_output(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path, changed: tuple[str, ...], shard: Shard | None
 ) -> None:
@@ -213,18 +164,6 @@ def test_cut_texts_are_counted_over_all_runs(
 
 
 # After a kill
-
-
-def test_appended_blocks_are_the_bytes_of_one_array(tmp_path: Path) -> None:
-    vectors = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
-    file = io.BytesIO()
-    np.save(file, vectors)
-    for size in (1, 4, 10):
-        growing = UnfinishedVectors(tmp_path / "v.npy", {}, count=10)
-        for start in range(0, 10, size):
-            growing.append(vectors[start : start + size], truncated=0)
-        assert growing.finish() == (10, 3)
-        assert (tmp_path / "v.npy").read_bytes() == file.getvalue()
 
 
 @pytest.mark.parametrize(
