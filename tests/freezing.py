@@ -95,10 +95,7 @@ def main() -> None:
         folder = Path(name)
         wordnet_files.write_wordnet(folder / "nltk_data")
         os.environ["NLTK_DATA"] = str(folder / "nltk_data")
-        for file, recipes, measure in (
-            (FILE, RECIPES, figures_of),
-            (TOTALS_FILE, recipe_names(), totals_of),
-        ):
+        for file, recipes, measure in ((FILE, RECIPES, figures_of), (TOTALS_FILE, recipe_names(), totals_of)):
             figures = {}
             for recipe in recipes:
                 place = folder / file.stem / recipe.replace("/", "_")

@@ -286,10 +286,10 @@ LAYERS: dict[str, dict[str, Layout]] = {
         "Dense with an activation of another package": Layout(
             changed(DENSE, saved(MEAN, dense()), activation_function="evil.Tanh"),
             r"activation_function: expected an activation of torch\.nn.*got .*evil\.Tanh",
-        ),
+        )
     },
     "`use_residual`": {
-        "Dense with a shortcut": Layout(saved(MEAN, dense(use_residual=True)), "use_residual: expected false"),
+        "Dense with a shortcut": Layout(saved(MEAN, dense(use_residual=True)), "use_residual: expected false")
     },
     "`module_input_name`, `module_output_name` other than the sentence's vector": {
         "Dense on tokens": Layout(
@@ -454,7 +454,7 @@ OF_NETWORK: dict[str, dict[str, Layout]] = {
         ),
     },
     "`truncation_side: left` of the tokenizer": {
-        "truncation_side left": Layout(changed(TOKENIZER, truncation_side="left"), "truncation_side: .*'left'"),
+        "truncation_side left": Layout(changed(TOKENIZER, truncation_side="left"), "truncation_side: .*'left'")
     },
     "`padding_side: left`: the vectors that each text has alone": {
         "padding_side left": Layout(changed(TOKENIZER, padding_side="left"), alone=True)

@@ -175,9 +175,7 @@ def clip_tokenizer() -> PreTrainedTokenizerBase:
     pieces = [*letters, *(f"{letter}</w>" for letter in letters)][:414]
     specials = ("<|startoftext|>", "<|endoftext|>")
     return CLIPTokenizer(
-        vocab={piece: number for number, piece in enumerate([*pieces, *specials])},
-        merges=[],
-        model_max_length=77,
+        vocab={piece: number for number, piece in enumerate([*pieces, *specials])}, merges=[], model_max_length=77
     )
 
 

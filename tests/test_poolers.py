@@ -84,10 +84,7 @@ def masked(ids: list[list[int]] | None, mask_id: int | None = MASK_ID) -> Hidden
             ["without template_bias", "MaskTokenPooler"],
         ),
         (lambda: MaskTokenPooler()(masked(None)), ["MaskTokenPooler", "Hidden.ids", "no ids"]),
-        (
-            lambda: MaskTokenPooler()(masked([[7, 9], [7, 9]], None)),
-            ["Hidden.mask_id", "no mask"],
-        ),
+        (lambda: MaskTokenPooler()(masked([[7, 9], [7, 9]], None)), ["Hidden.mask_id", "no mask"]),
         (lambda: MaskTokenPooler()(masked([[7, 9], [9, 9]])), ["text 1", "exactly one mask token", "got 0"]),
         (lambda: MaskTokenPooler()(masked([[7, 9], [7, 7]])), ["text 1", "exactly one mask token", "got 2"]),
     ],

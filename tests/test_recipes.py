@@ -100,10 +100,7 @@ Unsupervised SimCSE runs under the MiniLM example below.
     "name", [pytest.param(name, marks=[] if name in METHODS else pytest.mark.slow) for name in recipe_names()]
 )
 def test_a_recipe_runs_two_steps_with_a_tiny_encoder(
-    name: str,
-    trained: Callable[[str], Path],
-    bert: str,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, trained: Callable[[str], Path], bert: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = trained(name)
     if "subs" in name:
@@ -194,8 +191,7 @@ def test_supervised_first_keeps_the_head_of_sentiment_and_scores_all_three(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [("consert/joint_base", "consert/joint_unsup_base"), ("cs224n/pretrain_3sets", "cs224n")],
+    ("first", "second"), [("consert/joint_base", "consert/joint_unsup_base"), ("cs224n/pretrain_3sets", "cs224n")]
 )
 def test_a_second_stage_starts_from_the_first_one_s_encoder(
     first: str, second: str, steps: list[str], tmp_path: Path, bert: str, trained: Callable[[str], Path]

@@ -29,9 +29,7 @@ from contrastive_text.core.distributed import (
 from contrastive_text.core.types import Slot
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, Loss, NTXent, reduce_terms
-from contrastive_text.objectives import (
-    Contrastive,
-)
+from contrastive_text.objectives import Contrastive
 
 # The promise in float64: max |dg| <= 1e-10 max |g|.
 PROMISE = 1e-10

@@ -123,11 +123,7 @@ def test_predictions_are_written_as_names_and_scores() -> None:
     assert Scores(low=1, high=5).write(torch.tensor([0.0, 0.5, 1.0])) == ["1.0000", "3.0000", "5.0000"]
 
 
-@given(
-    low=st.floats(-100, 100, allow_nan=False),
-    width=st.floats(0.01, 100),
-    share=st.floats(0, 1),
-)
+@given(low=st.floats(-100, 100, allow_nan=False), width=st.floats(0.01, 100), share=st.floats(0, 1))
 def test_a_score_is_its_share_of_the_way_and_comes_back(low: float, width: float, share: float) -> None:
     scores = Scores(low=low, high=low + width)
     cell = min(low + share * width, scores.high)

@@ -82,9 +82,7 @@ def test_a_terminal_still_gets_colours_of_our_own() -> None:
     assert file.getvalue() == "\x1b[1m\\x1b[31mx\x1b[0m\n"
 
 
-def test_warnings_are_printed_in_the_same_way_however_they_are_laid_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_warnings_are_printed_in_the_same_way_however_they_are_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     show_warnings()
@@ -96,9 +94,7 @@ def test_warnings_are_printed_in_the_same_way_however_they_are_laid_out(
     assert file.getvalue() == "its own way: \\x1b[31m\n"
 
 
-def test_say_goes_where_standard_output_goes_at_the_time(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_say_goes_where_standard_output_goes_at_the_time(capsys: pytest.CaptureFixture[str]) -> None:
     say("a\x1b", end="")
     say("b", file=sys.stderr)
     assert capsys.readouterr() == ("a\\x1b", "b\n")

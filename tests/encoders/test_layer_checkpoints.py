@@ -33,10 +33,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def step(
-    encoder: TransformerEncoder,
-    chunk_tokens: int | None,
-    objectives: dict[str, Objective],
-    dtype: torch.dtype,
+    encoder: TransformerEncoder, chunk_tokens: int | None, objectives: dict[str, Objective], dtype: torch.dtype
 ) -> tuple[dict[str, Tensor], int]:
     """Returns the gradient of a step with views of two levels, and how many calls of layers were checkpointed."""
     module = ContrastiveModule(

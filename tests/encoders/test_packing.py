@@ -12,11 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from contrastive_text.encoders import packing as kernels
-from contrastive_text.encoders.packing import (
-    Packing,
-    natural_positions,
-    packed_attention,
-)
+from contrastive_text.encoders.packing import Packing, natural_positions, packed_attention
 
 CPU = torch.device("cpu")
 
