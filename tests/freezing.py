@@ -64,13 +64,14 @@ class Freezer(Callback):
                 self.figures["tensors"][name] = [float(weight.sum()), float((weight * fixed).sum())]
 
 
-def figures_of(recipe: str, folder: Path) -> Figures:
+def figures_of(recipe: str, folder: Path, bert: str) -> Figures:
     """Runs a recipe over tiny data in float64; gives losses, gradient norms, and sums of every tensor."""
-    bert = tiny.save_bert(folder / "bert", max_position_embeddings=512)
     options = [
         "--model.encoder.model_name_or_path", bert, "--data.batch_size", "8", *own_options(recipe, folder),
-        "--data.num_workers", "0", "--trainer.max_steps", f"{STEPS}", "--trainer.precision", "64-true",
-        "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false", "--trainer.logger", "false",
+        "--data.validation", tiny.write_pairs(folder / "pairs.tsv"), "--data.num_workers", "0",
+        "--trainer.max_steps", f"{STEPS}", "--trainer.val_check_interval", f"{STEPS}",
+        "--trainer.precision", "64-true", "--trainer.accelerator", "cpu", "--trainer.log_every_n_steps", "1",
+        "--trainer.enable_progress_bar", "false",
         "--trainer.callbacks", json.dumps([{"class_path": f"{__name__}.Freezer"}]),
     ]  # fmt: skip
     with chdir(folder):
@@ -78,30 +79,32 @@ def figures_of(recipe: str, folder: Path) -> Figures:
     return dict(Freezer.figures)
 
 
-def totals_of(recipe: str, folder: Path) -> Figures:
-    """Runs a recipe as ``figures_of`` does; returns losses, gradient norms, and totals over all weights."""
-    figures = figures_of(recipe, folder)
-    tensors = figures.pop("tensors")
-    names = hashlib.sha256("\n".join(sorted(tensors)).encode()).hexdigest()
-    totals = [sum(sums[i] for sums in tensors.values()) for i in range(2)]
-    return {**figures, "weights": len(tensors), "names": names, "totals": totals}
+def totals_of(figures: Figures) -> Figures:
+    """Returns losses, gradient norms, and totals over all weights."""
+    tensors = figures["tensors"]
+    return {
+        **{name: figures[name] for name in ("losses", "gradient_norms")},
+        "weights": len(tensors),
+        "names": hashlib.sha256("\n".join(sorted(tensors)).encode()).hexdigest(),
+        "totals": [sum(sums[i] for sums in tensors.values()) for i in range(2)],
+    }
 
 
 def main() -> None:
     """Writes the figures of all recipes."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     torch.set_num_threads(1)
+    figures: dict[str, Figures] = {}
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        wordnet_files.write_wordnet(folder / "nltk_data")
-        os.environ["NLTK_DATA"] = str(folder / "nltk_data")
-        for file, recipes, measure in ((FILE, RECIPES, figures_of), (TOTALS_FILE, recipe_names(), totals_of)):
-            figures = {}
-            for recipe in recipes:
-                place = folder / file.stem / recipe.replace("/", "_")
-                place.mkdir(parents=True)
-                figures[recipe] = measure(recipe, place)
-            file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        os.environ["NLTK_DATA"] = wordnet_files.write_wordnet(Path(name) / "nltk_data")
+        bert = tiny.save_bert(Path(name) / "bert", max_position_embeddings=512)
+        for recipe in recipe_names():
+            (folder := Path(name) / "runs" / recipe.replace("/", "_")).mkdir(parents=True)
+            figures[recipe] = figures_of(recipe, folder, bert)
+    kept = {recipe: figures[recipe] for recipe in RECIPES}
+    totals = {recipe: totals_of(each) for recipe, each in figures.items()}
+    for file, content in ((FILE, kept), (TOTALS_FILE, totals)):
+        file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Every shipped recipe and every example file runs two steps with a tiny encoder laid over it."""
+"""Every shipped recipe comes to its frozen figures with a tiny encoder laid over it; example files run."""
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -14,6 +15,8 @@ import tiny
 import torch
 import wordnet_files
 import yaml
+from covering import rest_slow
+from freezing import FILE, RECIPES, STEPS, TOTALS_FILE, Figures, figures_of, totals_of
 from recipe_options import built, first_and_second_layers, own_options
 
 from contrastive_text.cli import run
@@ -26,6 +29,8 @@ from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+Trained = Callable[[str], tuple[Path, Figures]]
+"""From a recipe's name to the folder in which it ran and what it came to."""
 
 
 def two_steps(folder: Path) -> list[str]:
@@ -52,22 +57,19 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def trained(bert: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """From a recipe's name to the folder in which it ran two steps, once for all that look at it."""
+def trained(bert: str, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Runs each recipe once for all tests that look at it."""
 
     @cache
-    def folder_of(name: str) -> Path:
+    def ran(name: str) -> tuple[Path, Figures]:
         folder = tmp_path_factory.mktemp(name.replace("/", "_"))
         with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(folder)
             patch.setattr(sys, "path", [*sys.path])
             if "subs" in name:
                 patch.setenv("NLTK_DATA", wordnet_files.write_wordnet(folder / "nltk_data"))
-            words = ["--model.encoder.model_name_or_path", bert, *two_steps(folder), *own_options(name, folder)]
-            assert run(["fit", "--recipe", name, *words]) == 0
-        return folder
+            return folder, figures_of(name, folder, bert)
 
-    return folder_of
+    return ran
 
 
 @pytest.fixture
@@ -76,11 +78,11 @@ def words(tmp_path: Path, steps: list[str]) -> list[str]:
     return ["--data.train", tiny.write_texts(tmp_path / "texts.txt"), *steps]
 
 
-def finished(folder: Path) -> ContrastiveModule:
-    """The module of the one checkpoint that a run left, after two steps with a score."""
+def finished(folder: Path, steps: int = 2) -> ContrastiveModule:
+    """The module of the one checkpoint that a run left, after some steps with a score."""
     (checkpoint,) = folder.rglob("*.ckpt")
     saved = torch.load(checkpoint, weights_only=True)
-    assert saved["global_step"] == 2
+    assert saved["global_step"] == steps
     metrics = next(folder.rglob("metrics.csv")).read_text()
     assert "val/spearman" in metrics.splitlines()[0]
     module = ContrastiveModule.load_from_checkpoint(checkpoint)
@@ -89,23 +91,37 @@ def finished(folder: Path) -> ContrastiveModule:
     return module
 
 
-METHODS = ["cs224n"]
-"""The recipe with most parts; the others give other values to the same parts, or have fewer of them.
-
-Unsupervised SimCSE runs under the MiniLM example below.
-"""
+FROZEN, TOTALS = (json.loads(file.read_text(encoding="utf-8")) for file in (FILE, TOTALS_FILE))
+# In float64; what is left is the order of sums, which processors and numbers of threads choose.
+TOLERANCE = 1e-10
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in METHODS else pytest.mark.slow) for name in recipe_names()]
-)
-def test_a_recipe_runs_two_steps_with_a_tiny_encoder(
-    name: str, trained: Callable[[str], Path], bert: str, monkeypatch: pytest.MonkeyPatch
+def check_frozen(name: str, figures: Figures) -> None:
+    """Compares what a recipe comes to with the frozen figures: a change of the code that moves a number fails."""
+    assert len(figures["losses"]) == len(figures["gradient_norms"]) == STEPS
+    found, totals = totals_of(figures), TOTALS[name]
+    assert found["names"] == totals["names"]
+    for key in ("losses", "gradient_norms", "totals"):
+        assert found[key] == pytest.approx(totals[key], rel=TOLERANCE), key
+    for key, sums in FROZEN.get(name, {"tensors": {}})["tensors"].items():
+        assert figures["tensors"][key] == pytest.approx(sums, rel=TOLERANCE, abs=TOLERANCE), key
+
+
+def test_every_recipe_has_frozen_figures() -> None:
+    assert TOTALS.keys() == {*recipe_names()}
+    assert FROZEN.keys() == {*RECIPES}
+
+
+# By default the recipe with most parts: the others give other values to the same parts, or have fewer of them.
+@pytest.mark.parametrize("name", rest_slow(["cs224n", *(name for name in recipe_names() if name != "cs224n")]))
+def test_a_recipe_comes_to_its_frozen_figures_a_score_and_a_model(
+    name: str, trained: Trained, bert: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = trained(name)
+    folder, figures = trained(name)
+    check_frozen(name, figures)
     if "subs" in name:
         monkeypatch.setenv("NLTK_DATA", str(folder / "nltk_data"))
-    module = finished(folder)
+    module = finished(folder, STEPS)
     header = next(folder.rglob("metrics.csv")).read_text().splitlines()[0].split(",")
     config = yaml.safe_load(next(folder.rglob("config.yaml")).read_text())
     predicting = [task for task in (config["data"].get("tasks") or {}).values() if task["validation"]]
@@ -172,9 +188,9 @@ def test_the_head_of_a_recipe_says_how_true_it_is_and_what_to_expect(name: str) 
 
 @pytest.mark.slow  # what keeps heads is tested on two modules by default
 def test_supervised_first_keeps_the_head_of_sentiment_and_scores_all_three(
-    trained: Callable[[str], Path], steps: list[str], tmp_path: Path, bert: str
+    trained: Trained, steps: list[str], tmp_path: Path, bert: str
 ) -> None:
-    start, name = trained("cs224n/vanilla") / "runs" / "version_0", "cs224n/pretrain_after_sentiment"
+    start, name = trained("cs224n/vanilla")[0] / "runs" / "version_0", "cs224n/pretrain_after_sentiment"
     words = ["--model.encoder.model_name_or_path", bert, *steps, *own_options(name, tmp_path)]
     assert run(["fit", "--recipe", name, *words, "--init_from", str(start), "--keep_heads"]) == 0
     first, second = (
@@ -194,9 +210,14 @@ def test_supervised_first_keeps_the_head_of_sentiment_and_scores_all_three(
     ("first", "second"), [("consert/joint_base", "consert/joint_unsup_base"), ("cs224n/pretrain_3sets", "cs224n")]
 )
 def test_a_second_stage_starts_from_the_first_one_s_encoder(
-    first: str, second: str, steps: list[str], tmp_path: Path, bert: str, trained: Callable[[str], Path]
+    first: str,
+    second: str,
+    steps: list[str],
+    tmp_path: Path,
+    bert: str,
+    trained: Trained,
 ) -> None:
-    start = trained(first) / "runs" / "version_0"
+    start = trained(first)[0] / "runs" / "version_0"
     words = ["--model.encoder.model_name_or_path", bert, *steps, *own_options(second, tmp_path)]
     assert (
         run(["fit", "--recipe", second, *words, "--model.optimizer.lr", "1e-12", "--init_from", str(start)]) == 0

@@ -108,7 +108,7 @@ def _check_types(file: Path) -> None:
     except Exception:  # reported by Transformers
         return
     for name, kind in types.items():
-        odd = kind.startswith(("F8", "F6", "F4", "C"))
+        odd = kind.startswith(("F8", "F6_", "F4", "C"))  # F64 has no underscore
         if odd or (is_weight(name) and kind not in _FLOATS):
             raise InvalidValueError(
                 f"{file}: {name}: expected floating-point numbers of 16 bits or more, got {kind}; name a model "

@@ -131,14 +131,6 @@ def test_fold_each_is_fold_of_every_combination(seed: int, keys: list[int], othe
     assert together.tolist() == [[fold(seed, key, other) for key in keys] for other in others]
 
 
-@given(keys=st.lists(KEYS, min_size=2, max_size=5), short=st.integers(1, 4), long=st.integers(5, 9))
-def test_a_rows_draws_depend_on_no_other_row_and_no_length(keys: list[int], short: int, long: int) -> None:
-    together = RowRandom(torch.tensor(keys)).rand(long, 3)
-    for i, key in enumerate(keys):
-        alone = RowRandom(torch.tensor([key])).rand(short, 3)
-        assert torch.equal(alone[0], together[i, :short])
-
-
 @given(keys=st.lists(KEYS, min_size=2, max_size=6, unique=True), cut=st.integers(1, 5))
 def test_chunks_of_rows_draw_what_the_whole_draws(keys: list[int], cut: int) -> None:
     whole, parts = RowRandom(torch.tensor(keys)), [RowRandom(torch.tensor(k)) for k in (keys[:cut], keys[cut:])]
@@ -151,15 +143,6 @@ def test_chunks_of_rows_draw_what_the_whole_draws(keys: list[int], cut: int) -> 
     ):
         chunked = [draw(rng, len(rng.keys)) for rng in parts if len(rng.keys)]
         assert torch.equal(torch.cat(chunked), draw(whole, len(keys)))
-
-
-def test_calls_views_and_keys_draw_differently() -> None:
-    keys = torch.tensor([1, 2])
-    rng = RowRandom(keys)
-    first, second, other_view = rng.rand(50), rng.rand(50), RowRandom(keys, view=1).rand(50)
-    draws = [*first, *second, *other_view]
-    # 300 draws of 24 bits: two equal rows of 50 would be a fault, not chance.
-    assert len({tuple(row.tolist()) for row in draws}) == 6
 
 
 class Coarse(RowRandom):
@@ -207,25 +190,6 @@ def test_permutation_does_not_depend_on_the_padded_length(key: int, length: int)
 
 
 ROWS = 20_000
-
-
-def test_uniform_draws_fill_the_interval_evenly() -> None:
-    drawn = RowRandom(torch.arange(ROWS)).rand(4).flatten().double()
-    assert float(drawn.min()) >= 0
-    assert float(drawn.max()) < 1
-    counts = torch.histc(drawn, bins=20, min=0, max=1)
-    expected = len(drawn) / 20
-    # Chi-squared with 19 degrees of freedom: mean 19, standard deviation 6.2; five of them.
-    assert float(((counts - expected) ** 2 / expected).sum()) < 19 + 5 * 6.2
-
-
-def test_draws_of_neighbouring_keys_places_and_calls_are_uncorrelated() -> None:
-    rng = RowRandom(torch.arange(ROWS))
-    drawn = torch.cat([rng.rand(2), rng.rand(2)], dim=1)
-    shifted = torch.cat([drawn[:-1], drawn[1:]], dim=1).T
-    correlations = torch.corrcoef(shifted) - torch.eye(8)
-    # Standard deviation 1/sqrt(20,000) = 0.007; five of them.
-    assert float(correlations.abs().max()) < 5 / ROWS**0.5
 
 
 def test_normal_draws_have_mean_zero_and_variance_one() -> None:

@@ -105,15 +105,6 @@ def test_s7_row_is_slot_times_n_plus_example(tokenizer: TextTokenizer) -> None:
     assert batch.split(theirs).text_ids.tolist() == [text_id(text) for text in item_by_item]
 
 
-def test_targets_come_along_or_are_none(tokenizer: TextTokenizer) -> None:
-    with_target = Collator(tokenizer, Given(), ViewPlan(), seed=0)(keyed(TRIPLES))
-    assert with_target.target is not None
-    assert with_target.target.tolist() == [0.0, 1.0, 2.0]
-    assert Collator(tokenizer, SameText(), ViewPlan(), seed=0)(keyed(ROWS)).target is None
-    labelled = [{**row, "target": 0.25} for row in ROWS]
-    assert set(Collator(tokenizer, SameText(), ViewPlan(), seed=0)(keyed(labelled)).target.tolist()) == {0.25}
-
-
 class Halved(Given):
     """Gives its examples a target of their own."""
 
@@ -121,9 +112,16 @@ class Halved(Given):
         return [replace(each, target=float(row["target"]) / 2) for each in super().__call__(row, rng)]
 
 
-def test_a_pairing_may_give_another_target_than_the_row_s(tokenizer: TextTokenizer) -> None:
-    batch = Collator(tokenizer, Halved(), ViewPlan(), seed=0)(keyed(TRIPLES))
-    assert batch.target.tolist() == [0.0, 0.5, 1.0]
+def test_targets_are_the_rows_or_the_pairing_s_or_none(tokenizer: TextTokenizer) -> None:
+    labelled = tuple({**row, "target": 0.25} for row in ROWS)
+    for pairing, rows, expected in (
+        (Given(), TRIPLES, [0.0, 1.0, 2.0]),
+        (Halved(), TRIPLES, [0.0, 0.5, 1.0]),
+        (SameText(), labelled, [0.25] * 3),
+        (SameText(), ROWS, None),
+    ):
+        found = Collator(tokenizer, pairing, ViewPlan(), seed=0)(keyed(rows)).target
+        assert (None if found is None else found.tolist()) == expected
 
 
 def test_two_views_of_each_text_stand_in_slots_of_their_own(tokenizer: TextTokenizer) -> None:
@@ -135,11 +133,6 @@ def test_two_views_of_each_text_stand_in_slots_of_their_own(tokenizer: TextToken
     assert [texts[i].tolist() for i in (6, 12)] == [texts[i].tolist() for i in (9, 15)]  # both views alike
     assert texts[0].tolist() != texts[3].tolist()
     assert sorted(texts[0].tolist()) == sorted(texts[3].tolist())
-
-
-def test_the_same_keys_give_the_same_batch(tokenizer: TextTokenizer) -> None:
-    first = Collator(tokenizer, SameText(), NOISY, seed=3)(keyed(ROWS))
-    assert same(Collator(tokenizer, SameText(), NOISY, seed=3)(keyed(ROWS)), first)
 
 
 @pytest.mark.parametrize("what", ["epoch", "seed", "task", "number"])
@@ -166,11 +159,6 @@ def test_a_rows_views_do_not_depend_on_the_rest_of_the_batch(tokenizer: TextToke
     picked = whole.split(torch.tensor([1, 4]))
     assert row_ids(alone) == row_ids(picked)
     assert torch.equal(alone.draw_keys, picked.draw_keys)
-
-
-def test_every_text_of_a_batch_has_a_key_of_its_own(tokenizer: TextTokenizer) -> None:
-    batch = Collator(tokenizer, Given(), ViewPlan(), seed=0)(keyed(TRIPLES))
-    assert len(set(batch.draw_keys.tolist())) == len(batch)
 
 
 def test_the_original_is_an_unaltered_copy_of_the_anchor(tokenizer: TextTokenizer) -> None:
@@ -224,15 +212,6 @@ def test_rows_that_were_cut_are_counted_and_none_is_longer_than_the_limit(
     assert batch.lengths.tolist() == [4, 7, 6, 6, 7, 7]
 
 
-def test_texts_may_come_as_tokens(tokenizer: TextTokenizer) -> None:
-    (tokens,) = tokenizer(["the old bird"])
-    batch = Collator(tokenizer, Fixed([[Example(tokens, ("the old bird",))]]), ViewPlan(), seed=0)(
-        keyed(({"number": 0},))
-    )
-    first, second = row_ids(batch)
-    assert first == second
-
-
 def test_a_row_may_give_several_examples(tokenizer: TextTokenizer) -> None:
     pairing = Fixed([[Example("the bird", ("a bird",)), Example("the dog", ("a dog",))]])
     (row,) = keyed(({"number": 0},))
@@ -243,27 +222,11 @@ def test_a_row_may_give_several_examples(tokenizer: TextTokenizer) -> None:
     assert len(set(batch.draw_keys.tolist())) == 4
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        Example("a", ("b", "c", "d")),
-        Example("a", ("b",)),
-        Example("a", ("b",), ("c",)),
-        Example("a", (), ("b", "c")),
-    ],
-    ids=["more positives", "fewer positives", "a negative for a positive", "negatives for positives"],
-)
-def test_examples_of_different_sizes_are_refused(tokenizer: TextTokenizer, other: Example) -> None:
-    pairing = Fixed([[Example("a", ("b", "c"))], [other]])
-    with pytest.raises(ValueError, match=r"pairing Fixed: .*the same number of positives and negatives"):
-        Collator(tokenizer, pairing, ViewPlan(), seed=0)(keyed(({"number": 0}, {"number": 1})))
-
-
-def test_plain_texts_become_unaltered_anchors(tokenizer: TextTokenizer) -> None:
-    texts = ["the bird", "a dog runs", ""]
-    batch = collate_texts(tokenizer, tokenizer.framed(texts))
-    assert batch.slots == (Slot("anchor", 0),)
-    assert row_ids(batch) == [tokenizer.tokenizer(text)["input_ids"] for text in texts]
+def test_examples_of_different_sizes_are_refused(tokenizer: TextTokenizer) -> None:
+    for other in (Example("a", ("b",)), Example("a", ("b",), ("c",)), Example("a", (), ("b", "c"))):
+        pairing = Fixed([[Example("a", ("b", "c"))], [other]])
+        with pytest.raises(ValueError, match=r"pairing Fixed: .*the same number of positives and negatives"):
+            Collator(tokenizer, pairing, ViewPlan(), seed=0)(keyed(({"number": 0}, {"number": 1})))
 
 
 def test_a_text_without_a_token_is_refused_with_its_place(learned_tokenizer: PreTrainedTokenizerFast) -> None:
@@ -274,28 +237,6 @@ def test_a_text_without_a_token_is_refused_with_its_place(learned_tokenizer: Pre
         ValueError, match=r"texts\[1\]: expected at least one token, got ''; .*leave empty texts out"
     ):
         collate_texts(ours, ours.framed(["the bird", ""]))
-
-
-class Keeping(TokenView):
-    """Keeps its generators and draws with all of them, each time."""
-
-    def __init__(self) -> None:
-        self.kept: list[np.random.Generator] = []
-        self.drawn: list[list[float]] = []
-
-    def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        self.kept.append(rng)
-        self.drawn.append([each.random() for each in self.kept])
-        return tokens
-
-
-def test_a_view_that_keeps_its_generators_finds_each_at_its_own_draws(tokenizer: TextTokenizer) -> None:
-    view = Keeping()
-    batch = Collator(tokenizer, SameText(), ViewPlan({"anchor": [view]}), seed=0)(keyed(ROWS))
-    own = [
-        np.random.Generator(np.random.Philox(key=key % 2**64)) for key in batch.draw_keys[: len(ROWS)].tolist()
-    ]
-    assert view.drawn == [[rng.random() for rng in own[: i + 1]] for i in range(len(ROWS))]
 
 
 @pytest.mark.parametrize("plan", [ViewPlan(), ViewPlan({"positive": [DeleteTokens(0.3)]})], ids=["plain", "view"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -121,22 +122,16 @@ def test_the_trainer_gets_these_batches_epoch_by_epoch(
 # What a run says
 
 
-def test_duplicates_are_counted_and_said(bert: str, tmp_path: Path) -> None:
-    file = tiny.write_texts(tmp_path / "repeated.txt", (*tiny.TEXTS[:10], *tiny.TEXTS[:3], tiny.TEXTS[0]))
-    facts = ready(tiny.module(bert), tiny.data(file)).facts()
-    assert facts["duplicates"] == "4 of 14 rows repeat the text of another"
-
-
-def test_the_length_limit_and_how_many_texts_it_cuts_are_said(bert: str, tmp_path: Path) -> None:
+def test_the_length_limit_and_how_many_texts_it_cuts_are_said_and_logged(bert: str, tmp_path: Path) -> None:
     long = " ".join(tiny.TEXTS[:8])
     file = tiny.write_texts(tmp_path / "long.txt", (*tiny.TEXTS[:15], long))
     data = ready(tiny.module(bert), tiny.data(file, batch_size=16))
     assert data.facts()["length limit"] == (
         "32 tokens with special ones; 6.2% of 16 sampled texts are longer and will be cut"
     )
-    (batch,) = epochs(data, 1)[0]
-    assert batch.truncated == 2  # the text and its copy
-    assert int(batch.lengths.max()) == 32
+    trainer = tiny.trainer(tmp_path, max_steps=-1, max_epochs=1)
+    trainer.fit(tiny.module(bert), datamodule=tiny.data(file))
+    assert float(trainer.callback_metrics["train/truncated"]) == 2  # the text and its copy
 
 
 def test_texts_are_counted_with_the_prompts_of_their_roles(bert: str, tmp_path: Path) -> None:
@@ -151,18 +146,8 @@ def test_texts_are_counted_with_the_prompts_of_their_roles(bert: str, tmp_path: 
     assert "80 sampled texts" in same.facts()["length limit"]  # 40, each as query and as document
 
 
-def test_the_number_of_cut_texts_is_logged(bert: str, tmp_path: Path) -> None:
-    file = tiny.write_texts(tmp_path / "long.txt", (*tiny.TEXTS[:15], " ".join(tiny.TEXTS[:8])))
-    trainer = tiny.trainer(tmp_path, max_steps=-1, max_epochs=1)
-    trainer.fit(tiny.module(bert), datamodule=tiny.data(file))
-    assert float(trainer.callback_metrics["train/truncated"]) == 2
-
-
 def test_without_validation_data_it_is_said_which_weights_are_kept(bert: str, texts: str) -> None:
     assert "the last weights are kept" in ready(tiny.module(bert), tiny.data(texts)).facts()["validation data"]
-
-
-# What is refused
 
 
 # Scored pairs
@@ -235,17 +220,6 @@ def test_with_a_gpu_batches_are_page_locked_as_a_whole(
 ROWS = [{"query": one, "pos": other} for one, other in zip(tiny.TEXTS[:12], tiny.TEXTS[12:24], strict=True)]
 
 
-def forms(folder: Path) -> dict[str, Any]:
-    """Returns the same rows in every form, a file first."""
-    path = folder / "rows.tsv"
-    path.write_text("".join(f"{one}\t{other}\n" for one, other in [("query", "pos"), *map(dict.values, ROWS)]))
-    forms: dict[str, Any] = {"file": str(path), "dicts": ROWS, "tuples": [tuple(row.values()) for row in ROWS]}
-    for library, make in (("pandas", "DataFrame"), ("polars", "DataFrame"), ("datasets", "Dataset")):
-        found = getattr(pytest.importorskip(library), make)
-        forms[library] = found.from_list(ROWS) if library == "datasets" else found(ROWS)
-    return forms
-
-
 def batches(bert: str, data: TextDataModule) -> list[dict[str, Any]]:
     """The fields of each batch, tensors as lists."""
     data.attach(tiny.module(bert))
@@ -260,22 +234,22 @@ def batches(bert: str, data: TextDataModule) -> list[dict[str, Any]]:
     ]
 
 
-def test_every_form_gives_the_batches_of_a_file(bert: str, tmp_path: Path) -> None:
-    found = {
-        name: batches(bert, TextDataModule(train=given, task=TextTask(pairing=Given()), batch_size=4))
-        for name, given in forms(tmp_path).items()
-    }
-    assert all(each == found["file"] for each in found.values()), found.keys()
-    assert len(found["file"]) == 3
+def test_rows_from_python_give_the_batches_of_a_file(bert: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    one, other = (
+        batches(bert, TextDataModule(train=train, task=TextTask(pairing=Given()), batch_size=4))
+        for train in (str(path), ROWS)
+    )
+    assert one == other
+    assert len(one) == 3
 
 
 @pytest.mark.slow
 def test_a_checkpoint_keeps_the_record_and_asks_for_the_rows_again(bert: str, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
-    options |= {"enable_progress_bar": False, "enable_model_summary": False}
     path = tmp_path / "a.ckpt"
     data = TextDataModule(train=ROWS, task=TextTask(pairing=Given()), batch_size=4)
-    trainer = pl.Trainer(max_steps=1, **options)
+    trainer = tiny.trainer(tmp_path, max_steps=1)
     trainer.fit(tiny.module(bert), datamodule=data)
     trainer.save_checkpoint(path)
     saved = torch.load(path, weights_only=True)
@@ -287,14 +261,11 @@ def test_a_checkpoint_keeps_the_record_and_asks_for_the_rows_again(bert: str, tm
     again = TextDataModule.load_from_checkpoint(path, train=ROWS)
     assert str(again.train) == record
     others = TextDataModule(train=ROWS[:11] + ROWS[:1], task=TextTask(pairing=Given()), batch_size=4)
-    for given in (again, others):
-        resumed = pl.Trainer(max_steps=2, **options)
-        if given is again:
-            resumed.fit(tiny.module(bert), datamodule=given, ckpt_path=path)
-            assert resumed.global_step == 2
-        else:
-            with pytest.raises(ContrastiveTextError, match="of train of the checkpoint, got other rows of list"):
-                resumed.fit(tiny.module(bert), datamodule=given, ckpt_path=path)
+    resumed = tiny.trainer(tmp_path)
+    resumed.fit(tiny.module(bert), datamodule=again, ckpt_path=path)
+    assert resumed.global_step == 2
+    with pytest.raises(ContrastiveTextError, match="of train of the checkpoint, got other rows of list"):
+        tiny.trainer(tmp_path).fit(tiny.module(bert), datamodule=others, ckpt_path=path)
 
 
 @pytest.mark.slow
@@ -342,8 +313,3 @@ def test_the_texts_that_are_trained_on_are_cleaned_which_is_said_and_no_others(t
         "cleaned: white space collapsed, lower case; 40 of 40 rows changed, and no text that is scored or "
         "embedded"
     )
-
-
-def test_the_recipes_of_declutr_clean_as_the_authors_do_and_no_other_recipe_does() -> None:
-    assert TextDataModule.from_recipe("declutr/base").task.clean == Clean(collapse=True, leading_blank=True)
-    assert TextDataModule.from_recipe("simcse").task.clean is None

@@ -55,15 +55,9 @@ def sampler(
 
 
 def epoch(
-    size: int,
-    batch_size: int,
-    rank: int = 0,
-    world_size: int = 1,
-    number: int = 0,
-    shuffle: bool = True,
-    drop_last: bool = True,
+    size: int, batch_size: int, rank: int = 0, world_size: int = 1, number: int = 0, shuffle: bool = True
 ) -> list[list[KeyedRow]]:
-    order = sampler(size, batch_size, 7, rank, world_size, shuffle, drop_last)
+    order = sampler(size, batch_size, 7, rank, world_size, shuffle)
     order.set_epoch(number)
     batches = list(order)
     assert len(batches) == len(order)
@@ -98,17 +92,6 @@ def test_ranks_share_the_batches_of_one_process_and_no_row_comes_twice(
     assert all(key.epoch == number and 0 <= key.number < size for key in rows)
 
 
-@given(case=sizes())
-def test_every_row_comes_when_the_last_batch_is_kept(case: tuple[int, int, int]) -> None:
-    world, batch_size, size = case
-    parts = [
-        epoch(size, batch_size, rank=r, world_size=world, shuffle=False, drop_last=False) for r in range(world)
-    ]
-    rows = sorted(number for part in parts for batch in numbers(part) for number in batch)
-    assert rows == list(range(size))
-    assert all(batch for part in parts for batch in part)
-
-
 @given(case=sizes(), rows=st.integers(1, 12), passes=st.integers(1, 4))
 def test_rows_come_again_in_passes_of_their_own_on_any_number_of_ranks(
     case: tuple[int, int, int], rows: int, passes: int
@@ -125,19 +108,6 @@ def test_rows_come_again_in_passes_of_their_own_on_any_number_of_ranks(
             range(number * rows, (number + 1) * rows)
         )
     assert flat[:rows] == [key.number for key in next(iter(sampler(rows, rows)))][: len(flat)]
-
-
-def test_each_pass_has_an_order_of_its_own_and_the_rows_are_those_of_the_first() -> None:
-    (keys,) = EpochBatchSampler({"train": 20}, [Step({"train": (0, 40)})], seed=7)
-    first, second = keys[:20], keys[20:]
-    assert [key.number for key in first] != [key.number - 20 for key in second]
-    rows = KeyedRows({"train": [{"text": str(i)} for i in range(20)]})
-    assert {rows[key].row["text"] for key in first} == {rows[key].row["text"] for key in second}
-
-
-def test_a_step_that_names_objectives_says_so_with_every_row() -> None:
-    (keys,) = EpochBatchSampler({"a": 2}, [Step({"a": (0, 2)}, objectives=("x",))], seed=7)
-    assert {key.objectives for key in keys} == {("x",)}
 
 
 def test_the_order_of_the_file_is_kept_without_shuffling() -> None:
@@ -171,13 +141,20 @@ def test_any_batch_of_many_rows_is_computed_in_little_memory_on_any_number_of_ra
 
 
 @pytest.mark.parametrize("most", [0, PERMUTATION_ROWS])
-def test_what_a_resumed_run_has_seen_is_left_out_once(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_resumed_run_has_seen_is_left_out_once_and_of_its_epoch_alone(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(orders, "PERMUTATION_ROWS", most)
     order = sampler(size=8, batch_size=2)
     whole = list(order)
     order.skip = 3
     assert list(order) == whole[3:]
     assert list(order) == whole
+    order.skip = 3
+    order.set_epoch(0)
+    assert order.skip == 3
+    order.set_epoch(1)
+    assert list(order) == epoch(8, 2, number=1)
 
 
 def test_any_other_order_has_another_identity_and_the_same_one_the_same() -> None:
@@ -202,15 +179,6 @@ def test_any_other_order_has_another_identity_and_the_same_one_the_same() -> Non
             assert EpochBatchSampler({"train": 5}, steps, 7, shuffle=False).identity == unordered
 
 
-def test_what_is_left_out_is_of_its_epoch_alone() -> None:
-    order = sampler(size=8, batch_size=2)
-    order.skip = 3
-    order.set_epoch(0)
-    assert order.skip == 3
-    order.set_epoch(1)
-    assert list(order) == epoch(8, 2, number=1)
-
-
 @given(case=sizes(), given_batches=st.integers(0, 60), number=st.integers(0, 3))
 def test_a_place_in_a_run_is_the_same_on_every_rank_of_any_number(
     case: tuple[int, int, int], given_batches: int, number: int
@@ -228,20 +196,14 @@ def test_a_place_in_a_run_is_the_same_on_every_rank_of_any_number(
     assert all(place == places[0] for place in places)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"size": 9, "batch_size": 2, "world_size": 3}, "expected a row of train for each of 3 ranks"),
-        ({"size": 3, "batch_size": 4}, "batch_size: expected at most the number of rows, 3, got 4"),
-        (
-            {"size": 9, "batch_size": 4, "world_size": 2, "drop_last": False},
-            "expected a row of train for each of 2 ranks in every step, got 1",
-        ),
-    ],
-)
-def test_sizes_that_cannot_be_served_are_refused(options: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        sampler(**options)  # type: ignore[arg-type]  # a bool among the numbers
+def test_sizes_that_cannot_be_served_are_refused() -> None:
+    for options, message in (
+        ((9, 2, 7, 0, 3), "expected a row of train for each of 3 ranks"),
+        ((3, 4), "batch_size: expected at most the number of rows, 3, got 4"),
+        ((9, 4, 7, 0, 2, True, False), "expected a row of train for each of 2 ranks in every step, got 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sampler(*options)  # type: ignore[arg-type]  # bools among the numbers
 
 
 def test_rows_come_with_the_key_they_were_asked_for_by() -> None:

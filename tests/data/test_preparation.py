@@ -18,7 +18,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from contrastive_text.core.batch import Batch
-from contrastive_text.core.random import text_id
 from contrastive_text.core.types import NO_LABEL, Role, Slot
 from contrastive_text.data import (
     Clean,
@@ -258,6 +257,8 @@ def test_documents_that_are_too_short_are_left_out_and_counted(bert: str, docume
     made = data(module, documents, pairing=Halves())
     assert len(made.training.of().rows) == 10
     assert made.facts()["rows"].startswith("10 of 16 documents are long enough for the pairing, 6 left out; ")
+    whole = data(module, documents, pairing=Halves(least=2)).facts()["rows"]
+    assert whole.startswith("16 of 16 documents are long enough for the pairing; ")
     assert len(made.training.steps) == 2
     seen = [
         anchor + positive
@@ -265,27 +266,6 @@ def test_documents_that_are_too_short_are_left_out_and_counted(bert: str, docume
         for anchor, positive in zip(rows_of(batch, "anchor"), rows_of(batch, "positive"), strict=True)
     ]
     assert sorted(seen) == sorted(ids_of(module, LONG))
-
-
-def test_that_none_was_left_out_is_said_too(bert: str, documents: str, data: Any) -> None:
-    made = data(tiny.module(bert), documents, pairing=Halves(least=2))
-    assert made.facts()["rows"].startswith("16 of 16 documents are long enough for the pairing; ")
-
-
-def test_neighbours_are_a_text_and_the_next_line_and_the_last_line_is_no_anchor(
-    bert: str, tmp_path: Path, data: Any
-) -> None:
-    train = tiny.write_texts(tmp_path / "lines.txt", tiny.TEXTS[:11])
-    made = data(tiny.module(bert), train, pairing=Neighbours())
-    assert made.facts()["rows"] == "10 texts with their successor"
-    batches = list(made.train_dataloader())
-    anchors, positives = (
-        torch.cat([batch.text_ids[batch.by_role(role)] for batch in batches]).tolist()
-        for role in ("anchor", "positive")
-    )
-    follower = dict(zip(map(text_id, tiny.TEXTS[:10]), map(text_id, tiny.TEXTS[1:11]), strict=True))
-    assert sorted(anchors) == sorted(follower)
-    assert [follower[anchor] for anchor in anchors] == positives
 
 
 # Roles
@@ -354,13 +334,6 @@ def test_a_text_view_gets_a_span_as_text_and_other_roles_keep_their_tokens(
     assert rows_of(after, "anchor") == ids_of(plain, tuple(spoken))
     assert rows_of(after, "positive") == rows_of(before, "positive")
     assert torch.equal(after.text_ids[:, 0], before.text_ids)  # of the span before any view
-
-
-def test_a_span_of_whole_words_survives_the_way_through_text(bert: str) -> None:
-    tokenizer = tiny.module(bert).text_tokenizer()
-    assert tokenizer is not None
-    for tokens in tokenizer(tiny.TEXTS):
-        assert tokenizer([tokenizer.text(tokens)])[0] == tokens
 
 
 def test_documents_are_cut_with_a_vocabulary_learned_from_them(documents: str, data: Any, tmp_path: Path) -> None:

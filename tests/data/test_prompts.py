@@ -44,22 +44,20 @@ def texts_of(batch: Batch, tokenizer: PreTrainedTokenizerFast) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("named", "task", "expected"),
+    ("named", "task", "query", "document"),
     [
-        (NAMED, "train", ("an old bird ", "the tall man ")),
-        ({"query": "an old bird "}, "train", ("an old bird ", "")),
-        ({"default": "the "}, "train", ("the ", "the ")),
-        ({**NAMED, "news": "the "}, "news", ("the ", "the ")),
-        ({**NAMED, "news-document": "the "}, "news", ("an old bird ", "the ")),
-        ({**NAMED, "news": ""}, "news", ("", "")),
+        (NAMED, "train", "an old bird ", "the tall man "),
+        ({"query": "an old bird "}, "train", "an old bird ", ""),
+        ({"default": "the "}, "train", "the ", "the "),
+        ({**NAMED, "news": "the "}, "news", "the ", "the "),
+        ({**NAMED, "news-document": "the "}, "news", "an old bird ", "the "),
+        ({**NAMED, "news": ""}, "news", "", ""),
     ],
-    ids=["by role", "one role", "one for all", "a task", "a task's documents", "none of a task"],
 )
 def test_each_role_has_its_prompt(
-    learned_tokenizer: PreTrainedTokenizerFast, named: dict[str, str], task: str, expected: tuple[str, str]
+    learned_tokenizer: PreTrainedTokenizerFast, named: dict[str, str], task: str, query: str, document: str
 ) -> None:
     found = texts_of(batch_of(learned_tokenizer, Prompts(named).trained(), task=task), learned_tokenizer)
-    query, document = expected
     assert found == [f"{query}{ROW['anchor']}", f"{document}{ROW['positive']}", f"{document}{ROW['negative']}"]
 
 
@@ -134,26 +132,15 @@ def test_what_the_pooler_leaves_out_is_told_row_by_row(learned_tokenizer: PreTra
     assert batch_of(learned_tokenizer, Prompts(NAMED)).unpooled is None
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"limit": 5},
-            r"model.prompts, anchor: expected fewer tokens than the 3 that max_length 5 leaves.*got 3",
-        ),
-        (
-            {"limit": 7, "views": {"anchor": [Prompt("a dog {text}")]}},
-            r"views.anchor: expected fewer tokens than the 5.*got 7",
-        ),
+def test_prompts_without_a_place_are_refused(learned_tokenizer: PreTrainedTokenizerFast) -> None:
+    templates: dict[str, Any] = {"limit": 7, "views": {"anchor": [Prompt("a dog {text}")]}}
+    for options, message in (
+        ({"limit": 5}, r"model.prompts, anchor: expected fewer tokens than the 3 that max_length 5 .*got 3"),
+        (templates, r"views.anchor: expected fewer tokens than the 5.*got 7"),
         ({"pairing": OneSequence()}, "expected none before two texts in one sequence, got 'an old bird '"),
-    ],
-    ids=["long", "long-template", "pairs"],
-)
-def test_prompts_without_a_place_are_refused(
-    learned_tokenizer: PreTrainedTokenizerFast, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        batch_of(learned_tokenizer, Prompts(NAMED), **options)
+    ):
+        with pytest.raises(ValueError, match=message):
+            batch_of(learned_tokenizer, Prompts(NAMED), **options)
 
 
 def test_a_name_that_no_text_has_is_refused() -> None:
@@ -165,23 +152,14 @@ def test_a_name_that_no_text_has_is_refused() -> None:
         Prompts({"query": 5}).trained()  # type: ignore[dict-item]  # on purpose
 
 
-@pytest.mark.parametrize("frame", [Frame(), Frame("old "), Frame("the old", " sings", apart=True)])
-def test_ids_and_what_stands_around_are_the_same_without_words(
-    learned_tokenizer: PreTrainedTokenizerFast, frame: Frame
-) -> None:
-    tokenizer = TextTokenizer(learned_tokenizer, None)
-    with_words, without = (tokenizer.framed([*tiny.TEXTS[:5], ""], frame, with_words=w) for w in (True, False))
-    assert [(each.before, each.tokens.ids, each.after) for each in without] == [
-        (each.before, each.tokens.ids, each.after) for each in with_words
-    ]
-
-
 def test_tokens_split_where_the_prompt_ends(learned_tokenizer: PreTrainedTokenizerFast) -> None:
     tokenizer = TextTokenizer(learned_tokenizer, None)
     for text in (*tiny.TEXTS[:5], ""):
         (framed,) = tokenizer.framed([text], Frame("the old ", " sings"))
         assert framed.tokens.ids == tokenizer([text])[0].ids
         assert framed.tokens.words == tokenizer([text])[0].words
+        (bare,) = tokenizer.framed([text], Frame("the old ", " sings"), with_words=False)
+        assert (bare.before, bare.tokens.ids, bare.after) == (framed.before, framed.tokens.ids, framed.after)
         whole = [*framed.before, *framed.tokens.ids, *framed.after]
         assert whole == tokenizer.ids([f"the old {text} sings"])[0]
 
@@ -233,20 +211,11 @@ def test_the_batch_says_how_much_stands_around_each_text(learned_tokenizer: PreT
     assert batch_of(learned_tokenizer, Prompts()).around is None
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"named": {"default": "{text} {text}"}}, r"prompts.default: expected \{text\} once at most"),
-        (
-            {"named": {"default": "a {text} b"}, "pooled": False},
-            "expected nothing after the text where the pooler",
-        ),
-    ],
-    ids=["twice", "left out"],
-)
-def test_what_no_template_can_be_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Prompts(**options)
+def test_what_no_template_can_be_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"prompts.default: expected \{text\} once at most"):
+        Prompts({"default": "{text} {text}"})
+    with pytest.raises(ValueError, match="expected nothing after the text where the pooler"):
+        Prompts({"default": "a {text} b"}, pooled=False)
 
 
 def test_the_mask_token_of_a_template_is_the_tokenizer_s(learned_tokenizer: PreTrainedTokenizerFast) -> None:

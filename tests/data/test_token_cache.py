@@ -80,20 +80,17 @@ def test_the_second_call_reads_and_never_tokenises(tmp_path: Path, tokenizer: Co
     assert tokens_of(found) == tokens_of(made)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
+def test_other_texts_have_another_key(tmp_path: Path, tokenizer: Counting) -> None:
+    every = (
+        TEXTS,
         (TEXTS[0] + "s", *TEXTS[1:]),
         (*TEXTS[1:], TEXTS[0]),
         TEXTS[:-1],
         (*TEXTS, ""),
-        ("the old bird sings in the tree", "", "a do", "g!", *TEXTS[3:]),
+        (*TEXTS[:2], "a do", "g!", *TEXTS[3:]),
         ("the old bird sings in the tre", "e", *TEXTS[2:]),
-    ],
-)
-def test_other_texts_have_another_key(tmp_path: Path, tokenizer: Counting, other: tuple[str, ...]) -> None:
-    folders = [tokenize_documents(texts, tokenizer, tmp_path).folder for texts in (TEXTS, other)]
-    assert len(set(folders)) == 2
+    )
+    assert len({tokenize_documents(texts, tokenizer, tmp_path).folder for texts in every}) == len(every)
 
 
 def test_another_tokenizer_version_or_format_has_another_key_and_another_limit_the_same(
@@ -124,15 +121,9 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-4])
-
-
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "flipped": flip,
-    "cut": cut,
-    "longer": lambda path: path.write_bytes(path.read_bytes() + b"\0\0\0\0"),
-    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-4]),
     "missing": lambda path: path.unlink(),
     "another thing": lambda path: path.write_bytes(b'{"ids": [0, 0]}'),
 }
@@ -164,6 +155,8 @@ def test_a_pickled_table_is_a_name_and_maps_the_same_files_from_another_folder(
     monkeypatch.chdir(tmp_path)
     texts = [f"{text} {number}" for number in range(50) for text in TEXTS]
     table = tokenize_documents(texts, tokenizer, Path("cache"))
+    for array in (table._ids, table._words):
+        assert isinstance(array.base, np.memmap) and not array.flags.writeable
     pickled = pickle.dumps(table)
     assert len(pickled) < 1000 < table.lengths.sum()
     tokenizer.calls.clear()
@@ -172,15 +165,6 @@ def test_a_pickled_table_is_a_name_and_maps_the_same_files_from_another_folder(
     copy = pickle.loads(pickled)
     assert tokens_of(copy) == tokens_of(table)
     assert (copy.folder, copy.source, tokenizer.calls) == (table.folder, table.source, [])
-
-
-def test_a_table_maps_its_tokens_and_cannot_change_them(tmp_path: Path, tokenizer: Counting) -> None:
-    table = tokenize_documents(TEXTS, tokenizer, tmp_path)
-    for array in (table._ids, table._words):
-        assert isinstance(array.base, np.memmap)
-        assert array.dtype == np.int32
-        with pytest.raises(ValueError, match="read-only"):
-            array[0] = 1
 
 
 def test_texts_are_tokenised_in_blocks_of_bounded_size(

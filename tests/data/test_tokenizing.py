@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -72,10 +71,6 @@ def test_words_are_those_of_the_tokenizer(tokenizer: PreTrainedTokenizerBase) ->
     assert set(tokens.words) == {0, 1, 2}
 
 
-def test_no_texts_give_no_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
-    assert TextTokenizer(tokenizer, max_length=None)([]) == []
-
-
 @pytest.mark.slow  # a process that imports torch and transformers
 def test_the_same_corpus_gives_the_same_vocabulary_in_every_process(corpus: tuple[str, ...]) -> None:
     here = learn_vocabulary([*corpus, "日本 ☃"], vocabulary_size=120).backend_tokenizer.to_str()
@@ -110,45 +105,18 @@ def test_all_lists_stay_aligned_with_the_special_tokens(
     assert row.labels == (NO_LABEL, *(short.labels or ()), NO_LABEL)
 
 
-def test_lists_that_no_view_set_stay_unset(learned_tokenizer: PreTrainedTokenizerFast) -> None:
-    row = TextTokenizer(learned_tokenizer, max_length=None).with_specials(Tokens(ids=(5,), words=(0,)))
-    assert (row.positions, row.labels) == (None, None)
-
-
-@pytest.mark.parametrize("max_length", [0, 2])
-def test_a_limit_without_room_for_a_token_is_refused(
-    learned_tokenizer: PreTrainedTokenizerFast, max_length: int
+def test_a_learned_vocabulary_lower_cases_stays_within_its_size_and_comes_back_from_its_json(
+    corpus: tuple[str, ...],
 ) -> None:
-    message = f"max_length: expected room for a token beside the 2 special tokens, got {max_length}"
-    with pytest.raises(ValueError, match=message):
-        TextTokenizer(learned_tokenizer, max_length=max_length)
-
-
-def test_a_learned_vocabulary_lower_cases_and_stays_within_its_size(corpus: tuple[str, ...]) -> None:
     learned = learn_vocabulary(corpus, vocabulary_size=60)
-    assert len(learned) <= 60
+    signs = [chr(0x4E00 + i) for i in range(300)]
+    assert len(learned) <= 60 and len(learn_vocabulary(signs, vocabulary_size=50)) <= 50
     assert learned("THE Bird").input_ids == learned("the bird").input_ids
     assert learned.convert_ids_to_tokens([0, 1, 2, 3]) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
     assert learned.unk_token_id not in learned("the bird").input_ids
-
-
-@pytest.mark.parametrize("make", [lambda t: t.backend_tokenizer.to_str()])
-def test_a_learned_tokenizer_comes_back_from_its_json(
-    learned_tokenizer: PreTrainedTokenizerFast, make: Callable[[PreTrainedTokenizerFast], str]
-) -> None:
-    again = wrap_tokenizer(make(learned_tokenizer))
-    assert [again(text).input_ids for text in TEXTS] == [learned_tokenizer(text).input_ids for text in TEXTS]
-    assert again.pad_token_id == learned_tokenizer.pad_token_id
-
-
-def test_a_learned_vocabulary_never_exceeds_the_size_asked_for() -> None:
-    signs = [chr(0x4E00 + i) for i in range(300)]
-    assert len(learn_vocabulary(signs, vocabulary_size=50)) <= 50
-
-
-def test_a_size_without_room_for_the_special_tokens_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"vocab_size: expected room .* got 4; give a larger"):
-        learn_vocabulary(["a bird"], vocabulary_size=4)
+    again = wrap_tokenizer(learned.backend_tokenizer.to_str())
+    assert [again(text).input_ids for text in TEXTS] == [learned(text).input_ids for text in TEXTS]
+    assert again.pad_token_id == learned.pad_token_id
 
 
 PAIRS = [TextPair(tiny.TEXTS[i], " ".join(tiny.TEXTS[i + 1 : i + 2 + i % 3])) for i in range(1, 20)]
@@ -214,15 +182,23 @@ def test_a_network_without_types_is_given_none() -> None:
         assert torch.equal(encoder(batch).layers[-1], encoder(batch.replace(types=None)).layers[-1])
 
 
-def test_tokenizers_and_limits_that_cant_hold_two_texts_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"max_length: expected room for a token of each text beside the 3 .* got 4"
-    ):
-        _ = TextTokenizer(learned(), 4).pair_template
+def test_sizes_and_tokenizers_that_cannot_hold_texts_are_refused() -> None:
     joined = learned()
     joined.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B")
-    with pytest.raises(ValueError, match=r"pairing OneSequence: expected a tokenizer that puts special tokens"):
-        _ = TextTokenizer(joined, None).pair_template
+    for call, message in (
+        (
+            lambda: learn_vocabulary(["a bird"], vocabulary_size=4),
+            r"vocab_size: expected room .* got 4; give a la",
+        ),
+        (lambda: TextTokenizer(learned(), 2), "max_length: .* beside the 2 special tokens, got 2"),
+        (lambda: TextTokenizer(learned(), 4).pair_template, r"max_length: .* each text beside the 3 .* got 4"),
+        (
+            lambda: TextTokenizer(joined, None).pair_template,
+            "OneSequence: expected a tokenizer that puts special",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
 def run_on(folder: Path, views: dict[str, list[View]]) -> tuple[ContrastiveModule, TextDataModule]:

@@ -110,6 +110,12 @@ def test_heads_zero_biases_and_adapters_are_no_damage(tmp_path: Path) -> None:
     assert AutoModel.from_pretrained(tmp_path) is not None
 
 
+def test_weights_in_float64_are_read_in_float32(tmp_path: Path) -> None:
+    expected = load(Path(tiny.save_bert(tmp_path))).state_dict()
+    AutoModel.from_pretrained(tmp_path, add_pooling_layer=False).double().save_pretrained(tmp_path)
+    assert all(torch.equal(weight, expected[name]) for name, weight in load(tmp_path).state_dict().items())
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
