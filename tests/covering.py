@@ -73,10 +73,10 @@ def covering(
 def share_of(every: Sequence[Combination]) -> list[Combination]:
     """Returns one of several equal parts of all combinations, drawn at random; the parts together are all.
 
-    Which one says ``CONTRASTIVE_TEXT_PART``, the first of 16 where it isn't set: ``2/6`` is the second of
+    Which one says ``CONTRASTIVE_TEXT_PART``, the first of 64 where it isn't set: ``2/6`` is the second of
     six, ``1/1`` is everything.
     """
-    number, parts = map(int, os.environ.get("CONTRASTIVE_TEXT_PART", "1/16").split("/"))
+    number, parts = map(int, os.environ.get("CONTRASTIVE_TEXT_PART", "1/64").split("/"))
     assert 1 <= number <= parts, "CONTRASTIVE_TEXT_PART: expected a part such as 1/6"
     drawn = random.Random(0).sample(every, len(every))
     return drawn[number - 1 :: parts]

@@ -213,32 +213,28 @@ OTHERS = {
 """Modules of sentence-transformers that have no equal here."""
 TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 
-POOLINGS: dict[str, dict[str, Layout]] = {
-    "`Pooling` in each of its six modes": {f"pooling {mode}": Layout(saved(pooling(mode))) for mode in MODES},
+POOLINGS: dict[str, dict[str, Layout | Build]] = {
+    "`Pooling` in each of its six modes": {f"pooling {mode}": saved(pooling(mode)) for mode in MODES},
     "`Pooling` by the flags of older versions, one, three or none of them": {
-        **{f"flag of {mode}": Layout(replaced(POOLING, flags(mode))) for mode in MODES},
-        "flags of three modes": Layout(replaced(POOLING, flags("lasttoken", "cls", "mean"))),
-        "every flag false": Layout(replaced(POOLING, flags())),
-        "no mode": Layout(replaced(POOLING, {"embedding_dimension": 16})),
+        **{f"flag of {mode}": replaced(POOLING, flags(mode)) for mode in MODES},
+        "flags of three modes": replaced(POOLING, flags("lasttoken", "cls", "mean")),
+        "every flag false": replaced(POOLING, flags()),
+        "no mode": replaced(POOLING, {"embedding_dimension": 16}),
     },
     "`Pooling` in two modes, or all, in their order": {
-        **{
-            f"pooling {first} and {second}": Layout(saved(pooling(first, second)))
-            for i, first in enumerate(MODES)
-            for second in MODES[i + 1 :]
-        },
-        "pooling mean and cls, in this order": Layout(saved(pooling("mean", "cls"))),
-        "pooling of all modes": Layout(saved(pooling(*reversed(MODES)))),
+        "pooling cls and mean": saved(pooling("cls", "mean")),
+        "pooling mean and cls": saved(pooling("mean", "cls")),
+        "pooling of all modes": saved(pooling(*reversed(MODES))),
     },
     "`include_prompt: false`, in each mode and in two": {
         **{
-            f"pooling {mode} without the prompt": Layout(
-                saved(pooling(mode, include_prompt=False), prompts=PROMPTS, default_prompt_name="query")
+            f"pooling {mode} without the prompt": saved(
+                pooling(mode, include_prompt=False), prompts=PROMPTS, default_prompt_name="query"
             )
             for mode in MODES
         },
-        "pooling max and mean without the prompt": Layout(
-            saved(pooling("max", "mean", include_prompt=False), prompts=PROMPTS)
+        "pooling max and mean without the prompt": saved(
+            pooling("max", "mean", include_prompt=False), prompts=PROMPTS
         ),
     },
     "`pooling_mode`: another name, or none": {
@@ -250,37 +246,32 @@ POOLINGS: dict[str, dict[str, Layout]] = {
         ),
     },
 }
-LAYERS: dict[str, dict[str, Layout]] = {
+LAYERS: dict[str, dict[str, Layout | Build]] = {
     "`Dense`: with and without bias, without an activation's name, in `pytorch_model.bin`": {
-        "Dense": Layout(saved(MEAN, dense())),
-        "Dense without bias": Layout(saved(MEAN, dense(bias=False))),
-        "Dense, activation not named": Layout(
-            changed(DENSE, saved(MEAN, dense()), drop=("activation_function", "bias", "module_input_name"))
+        "Dense": saved(MEAN, dense()),
+        "Dense without bias": saved(MEAN, dense(bias=False)),
+        "Dense, activation not named": changed(
+            DENSE, saved(MEAN, dense()), drop=("activation_function", "bias", "module_input_name")
         ),
-        "Dense in pytorch_model.bin": Layout(then(saved(MEAN, dense()), to_binary)),
+        "Dense in pytorch_model.bin": then(saved(MEAN, dense()), to_binary),
     },
     "`Dense` with each activation of `torch.nn` that is made without arguments": {
-        f"Dense with {name}": Layout(saved(MEAN, dense(12, name), normalize)) for name in ACTIVATIONS
+        f"Dense with {name}": saved(MEAN, dense(12, name), normalize) for name in ACTIVATIONS
     },
     "`Normalize`, also without its empty folder": {
-        "Normalize": Layout(saved(MEAN, normalize)),
-        "Normalize without a folder": Layout(
-            then(saved(MEAN, normalize), lambda folder: shutil.rmtree(folder / "2_Normalize"))
+        "Normalize": saved(MEAN, normalize),
+        "Normalize without a folder": then(
+            saved(MEAN, normalize), lambda folder: shutil.rmtree(folder / "2_Normalize")
         ),
     },
-    "`LayerNorm`": {"LayerNorm": Layout(saved(MEAN, layer_norm()))},
-    "`Dropout`": {"Dropout": Layout(saved(MEAN, dropout))},
+    "`LayerNorm`": {"LayerNorm": saved(MEAN, layer_norm())},
+    "`Dropout`": {"Dropout": saved(MEAN, dropout)},
     "`Dense`, `LayerNorm`, `Dropout`, `Normalize` in other orders, and several of each": {
-        "Normalize twice": Layout(saved(MEAN, normalize, normalize)),
-        "Dense, Normalize": Layout(saved(MEAN, dense(), normalize)),
-        "Normalize, Dense": Layout(saved(MEAN, normalize, dense())),
-        "Normalize, Dense, Normalize": Layout(saved(MEAN, normalize, dense(), normalize)),
-        "Dense, Dense": Layout(saved(MEAN, dense(16, "GELU"), dense(8, "Identity"))),
-        "LayerNorm, Normalize": Layout(saved(MEAN, layer_norm(), normalize)),
-        "Dense, LayerNorm, Dense, Normalize": Layout(
-            saved(MEAN, dense(16), layer_norm(), dense(8, "ReLU"), normalize)
-        ),
-        "Dropout, Dense, Dropout, Normalize": Layout(saved(MEAN, dropout, dense(), dropout, normalize)),
+        "Normalize, Dense": saved(MEAN, normalize, dense()),
+        "Normalize, Dense, Normalize": saved(MEAN, normalize, dense(), normalize),
+        "LayerNorm, Normalize": saved(MEAN, layer_norm(), normalize),
+        "Dense, LayerNorm, Dense, Normalize": saved(MEAN, dense(16), layer_norm(), dense(8, "ReLU"), normalize),
+        "Dropout, Dense, Dropout, Normalize": saved(MEAN, dropout, dense(), dropout, normalize),
     },
     "`activation_function` of another package": {
         "Dense with an activation of another package": Layout(
@@ -323,20 +314,20 @@ LAYERS: dict[str, dict[str, Layout]] = {
         "a Normalize before the pooling": Layout(saved(normalize, MEAN), "got Transformer, Normalize, Pooling"),
     },
 }
-PLACES: dict[str, dict[str, Layout]] = {
+PLACES: dict[str, dict[str, Layout | Build]] = {
     "class paths `models.X`, `models.X.X`, of packages and of 6.2": {
-        "class paths models.X": Layout(
-            typed(*(f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling")))
+        "class paths models.X": typed(
+            *(f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling"))
         ),
-        "class paths models.X.X": Layout(
-            typed(*(f"sentence_transformers.models.{name}.{name}" for name in ("Transformer", "Pooling")))
+        "class paths models.X.X": typed(
+            *(f"sentence_transformers.models.{name}.{name}" for name in ("Transformer", "Pooling"))
         ),
-        "class paths of packages": Layout(typed(f"{BASE}.Transformer", f"{ST}.Pooling")),
+        "class paths of packages": typed(f"{BASE}.Transformer", f"{ST}.Pooling"),
     },
-    "`0_Transformer/`": {"0_Transformer": Layout(then(PLAIN, to_subfolder))},
+    "`0_Transformer/`": {"0_Transformer": then(PLAIN, to_subfolder)},
     "`modules.json` without `idx`, with `kwargs`": {
-        "modules.json without idx": Layout(changed(MODULES, drop=("idx",))),
-        "modules.json with kwargs": Layout(changed(MODULES, kwargs=["task"])),
+        "modules.json without idx": changed(MODULES, drop=("idx",)),
+        "modules.json with kwargs": changed(MODULES, kwargs=["task"]),
     },
     "a folder of Transformers alone, read with the mean": {
         "a folder of Transformers alone": Layout(
@@ -345,39 +336,37 @@ PLACES: dict[str, dict[str, Layout]] = {
     },
     "`sentence_bert_config.json`, its six older names, or none": {
         **{
-            f"sentence_{kind}_config.json": Layout(
-                then(
-                    settings(max_seq_length=7),
-                    lambda folder, kind=kind: (folder / SETTINGS).rename(folder / f"sentence_{kind}_config.json"),
-                )
+            f"sentence_{kind}_config.json": then(
+                settings(max_seq_length=7),
+                lambda folder, kind=kind: (folder / SETTINGS).rename(folder / f"sentence_{kind}_config.json"),
             )
             for kind in ("bert", *OLDER)
         },
-        "no settings of the Transformer": Layout(replaced(SETTINGS, {})),
+        "no settings of the Transformer": replaced(SETTINGS, {}),
     },
 }
-OF_NETWORK: dict[str, dict[str, Layout]] = {
+OF_NETWORK: dict[str, dict[str, Layout | Build]] = {
     "`max_seq_length`: below the tokenizer's `model_max_length`, above it, null": {
-        "max_seq_length 7": Layout(settings(max_seq_length=7)),
-        "max_seq_length null": Layout(changed(TOKENIZER, settings(max_seq_length=None), model_max_length=9)),
-        "max_seq_length above the tokenizer's": Layout(
-            changed(TOKENIZER, settings(max_seq_length=20), model_max_length=9)
+        "max_seq_length 7": settings(max_seq_length=7),
+        "max_seq_length null": changed(TOKENIZER, settings(max_seq_length=None), model_max_length=9),
+        "max_seq_length above the tokenizer's": changed(
+            TOKENIZER, settings(max_seq_length=20), model_max_length=9
         ),
     },
     "`do_lower_case`, and a tokenizer that keeps capitals": {
-        "do_lower_case": Layout(cased(settings(do_lower_case=True))),
-        "a tokenizer with capitals": Layout(cased(settings())),
+        "do_lower_case": cased(settings(do_lower_case=True)),
+        "a tokenizer with capitals": cased(settings()),
     },
     "`query_length`, `document_length`": {
-        "query_length": Layout(settings(query_length=5)),
-        "document_length": Layout(settings(document_length=5)),
-        "query_length and document_length": Layout(settings(query_length=14, document_length=6)),
+        "query_length": settings(query_length=5),
+        "document_length": settings(document_length=5),
+        "query_length and document_length": settings(query_length=14, document_length=6),
     },
     "`model_args`, `config_args`, `tokenizer_args`, `*_kwargs`: a length, and what changes no vector": {
-        "model_args": Layout(settings(model_args={"attn_implementation": "eager", "trust_remote_code": True})),
-        "tokenizer_args": Layout(settings(tokenizer_args={"model_max_length": 8})),
-        "processor_kwargs": Layout(settings(processor_kwargs={"model_max_length": 8}, max_seq_length=None)),
-        "config_args": Layout(settings(config_args={"use_cache": False})),
+        "model_args": settings(model_args={"attn_implementation": "eager", "trust_remote_code": True}),
+        "tokenizer_args": settings(tokenizer_args={"model_max_length": 8}),
+        "processor_kwargs": settings(processor_kwargs={"model_max_length": 8}, max_seq_length=None),
+        "config_args": settings(config_args={"use_cache": False}),
     },
     "other keys of them": {
         "model_kwargs of another network": Layout(
@@ -394,15 +383,9 @@ OF_NETWORK: dict[str, dict[str, Layout]] = {
         ),
     },
     "`processing_kwargs`: `text.max_length`, and what changes no vector": {
-        "processing_kwargs text.max_length": Layout(settings(processing_kwargs={"text": {"max_length": 6}})),
-        "processing_kwargs at their defaults": Layout(
-            settings(
-                processing_kwargs={
-                    "text": {"padding": True, "truncation": True},
-                    "image": {"size": 3},
-                    "common": {},
-                }
-            )
+        "processing_kwargs text.max_length": settings(processing_kwargs={"text": {"max_length": 6}}),
+        "processing_kwargs at their defaults": settings(
+            processing_kwargs={"text": {"padding": True, "truncation": True}, "image": {"size": 3}, "common": {}}
         ),
     },
     "other keys of `processing_kwargs`": {
@@ -419,9 +402,9 @@ OF_NETWORK: dict[str, dict[str, Layout]] = {
         ),
     },
     "`transformer_task`, `modality_config`, `module_output_name` at their defaults, `unpad_inputs`": {
-        "transformer_task": Layout(settings(transformer_task="feature-extraction")),
-        "modality_config": Layout(settings(modality_config=TEXT, module_output_name="token_embeddings")),
-        "unpad_inputs": Layout(settings(unpad_inputs=False)),
+        "transformer_task": settings(transformer_task="feature-extraction"),
+        "modality_config": settings(modality_config=TEXT, module_output_name="token_embeddings"),
+        "unpad_inputs": settings(unpad_inputs=False),
     },
     "other values of them, such as a chat template's messages": {
         "transformer_task fill-mask": Layout(
@@ -463,15 +446,13 @@ OF_NETWORK: dict[str, dict[str, Layout]] = {
         "weights in bfloat16": Layout(then(PLAIN, to_half), options={"model_kwargs": {"dtype": torch.float32}})
     },
 }
-OF_MODEL: dict[str, dict[str, Layout]] = {
+OF_MODEL: dict[str, dict[str, Layout | Build]] = {
     "`prompts`, `default_prompt_name`": {
-        "no settings of the model": Layout(replaced(MODEL, {})),
-        "prompts": Layout(saved(MEAN, prompts=PROMPTS)),
-        "prompts with a default": Layout(
-            saved(MEAN, prompts=PROMPTS | {"sts": "one "}, default_prompt_name="sts")
-        ),
-        "prompts that are null": Layout(changed(MODEL, prompts={"query": None, "document": "a "})),
-        "a default prompt that isn't named": Layout(changed(MODEL, prompts={}, default_prompt_name="query")),
+        "no settings of the model": replaced(MODEL, {}),
+        "prompts": saved(MEAN, prompts=PROMPTS),
+        "prompts with a default": saved(MEAN, prompts=PROMPTS | {"sts": "one "}, default_prompt_name="sts"),
+        "prompts that are null": changed(MODEL, prompts={"query": None, "document": "a "}),
+        "a default prompt that isn't named": changed(MODEL, prompts={}, default_prompt_name="query"),
     },
     "a prompt with `{text}` or `{mask}`": {
         "a prompt with a place for the text": Layout(
@@ -479,12 +460,12 @@ OF_MODEL: dict[str, dict[str, Layout]] = {
         )
     },
     "`similarity_fn_name`: cosine, dot, euclidean, manhattan, null": {
-        f"similarity_fn_name {name}": Layout(changed(MODEL, similarity_fn_name=name))
+        f"similarity_fn_name {name}": changed(MODEL, similarity_fn_name=name)
         for name in ("cosine", "dot", "euclidean", "manhattan", None)
     },
     "`truncate_dim`": {
-        "truncate_dim": Layout(changed(MODEL, truncate_dim=5)),
-        "truncate_dim after Normalize": Layout(changed(MODEL, saved(MEAN, normalize), truncate_dim=5)),
+        "truncate_dim": changed(MODEL, truncate_dim=5),
+        "truncate_dim after Normalize": changed(MODEL, saved(MEAN, normalize), truncate_dim=5),
     },
     "`similarity_fn_name: maxsim`, another `model_type`": {
         "similarity_fn_name maxsim": Layout(
@@ -495,14 +476,17 @@ OF_MODEL: dict[str, dict[str, Layout]] = {
         ),
     },
     "keys that nobody reads: `_name_or_path`, `transformers_version`, `__version__`, ...": {
-        "keys that nobody reads": Layout(
-            changed("config.json", settings(backend="onnx"), _name_or_path="x", transformers_version="4.1")
+        "keys that nobody reads": changed(
+            "config.json", settings(backend="onnx"), _name_or_path="x", transformers_version="4.1"
         ),
-        "another version and other keys": Layout(
-            changed(MODEL, __version__={"sentence_transformers": "2.2.2"}, author="me")
+        "another version and other keys": changed(
+            MODEL, __version__={"sentence_transformers": "2.2.2"}, author="me"
         ),
     },
 }
-GROUPS = POOLINGS | LAYERS | PLACES | OF_NETWORK | OF_MODEL
+GROUPS = {
+    row: {name: each if isinstance(each, Layout) else Layout(each) for name, each in group.items()}
+    for row, group in (POOLINGS | LAYERS | PLACES | OF_NETWORK | OF_MODEL).items()
+}
 """A row of the documented table -> its layouts; all of a row load, or none."""
 LAYOUTS = {name: layout for group in GROUPS.values() for name, layout in group.items()}

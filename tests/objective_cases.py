@@ -258,17 +258,27 @@ CASES: dict[str, Case] = {
         classes=3,
         parts=lambda: {"pooler": ConcatPooler([WeightedMeanPooler(), MeanSqrtLengthPooler()])},
     ),
-    "some widths, queue": Case(
+    "some widths, a guide, siblings attract, queue of keys, prompts": Case(
         lambda how: {
             "c": Matryoshka(
                 Contrastive(
-                    NTXent(0.2, learn_temperature=True, **how), columns=[Duplicates(), Siblings(), Queue(30)]
+                    NTXent(0.2, **how),
+                    columns=[
+                        Duplicates(),
+                        Siblings("positive"),
+                        FalseNegatives("teacher", absolute_margin=0.1),
+                        Queue(30),
+                        Momentum(0.5),
+                    ],
                 ),
                 dims=[3, 16, 8],
                 per_step=2,
             )
         },
+        slots=TRIPLE,
         layers_anew=True,
+        prompted=True,
+        parts=lambda: {"guides": {"teacher": Known(7)}},
     ),
     "template, queue, signed pairs": Case(
         lambda how: {

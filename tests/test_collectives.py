@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from executions import CASES, Execution, batch_of, module_of, part_of
-from objective_cases import TRIPLE, Case, Known, hard
+from objective_cases import TRIPLE, Case, Known
 from processes import of_two_ranks
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -65,11 +65,9 @@ RANKS = (8, 4)
 """Examples of each."""
 
 STEPS: dict[str, Case] = {
-    "SimCSE": Case(lambda how: {"c": Contrastive(InfoNCE(0.2, **how))}),
-    "hard negatives": Case(lambda how: {"c": Contrastive(hard(how))}, slots=TRIPLE),
+    "SimCSE": CASES["InfoNCE"],
     "masked tokens too": CASES["NTXent and masked tokens"],
     "classes too": CASES["NTXent, hard, siblings attract, and SupCon"],
-    "two views of each text": CASES["NTXent, between views"],
     "projector": Case(
         lambda how: {"c": WholeBatch(BarlowTwins(), head=ProjectorHead([10, 6]))}  # noqa: ARG005  # as each case is called
     ),
@@ -93,15 +91,11 @@ COMPARED = {"gather": 1, "reduce": 2, "reduce-scatter": 1}
 
 COUNTS: dict[str, dict[str, int]] = {
     "SimCSE": COMPARED,
-    "hard negatives": COMPARED,
     "masked tokens too": COMPARED,
     "classes too": {"gather": 2, "reduce": 2, "reduce-scatter": 2},  # two objectives compare
-    "two views of each text": COMPARED,
     "projector": {"gather": 2, "reduce": 2, "reduce-scatter": 2},  # a layer of batch normalisation
-    "queue of keys": {
-        "gather": 2,
-        "reduce": 2,
-    },  # keys have no gradient; a logged step gathers the trained vectors
+    # Keys have no gradient; a logged step gathers the trained vectors.
+    "queue of keys": {"gather": 2, "reduce": 2},
     "scores of pairs": COMPARED,
     "a guide": COMPARED,
 }
@@ -148,6 +142,6 @@ def test_shares_that_are_no_longer_true_are_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_batch_whose_rows_are_chosen_anew_has_no_shares() -> None:
-    batch = batch_of(STEPS["hard negatives"], "no views", 0).replace(shares=(12, 12))
+    batch = batch_of(STEPS["a guide"], "no views", 0).replace(shares=(12, 12))
     assert batch.keep(batch.slots[:2]).shares == (12, 12)  # of the same examples
     assert batch.split(torch.arange(6)).shares is None

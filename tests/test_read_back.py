@@ -228,15 +228,6 @@ def test_no_step_reads_anything_back(case: str, layout: str, chunked: bool) -> N
         step(QUIET[case], "no views", layout, "streamed", chunked, ranks=2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", READS)
-def test_what_reads_by_nature_is_noticed(name: str) -> None:
-    case = next(case for case in CASES.values() if name in case.objectives({}))
-    alone = replace(case, objectives=lambda how: {name: case.objectives(how)[name]})
-    with pytest.raises((NotImplementedError, RuntimeError), match=r"nonzero|item\(\)"):
-        step(alone, "no views", "packed", "dense", chunked=False)
-
-
 @pytest.mark.parametrize(
     "read",
     [

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contrastive_text.core.batch import Batch
-from contrastive_text.core.types import Role, Slot
+from contrastive_text.core.types import Slot
 
 SLOTS = (Slot("anchor", 0), Slot("positive", 0), Slot("positive", 1))
 
@@ -50,13 +49,6 @@ def test_a_split_carries_every_list_of_its_rows(lengths: list[int], rows: list[i
     for role in ("anchor", "positive"):
         wanted = {"anchor": (0, 1), "positive": (2, 3, 4, 5)}[role]
         assert sorted(part.by_role(role).tolist()) == [i for i, row in enumerate(rows) if row in wanted]
-
-
-@pytest.mark.parametrize(
-    ("role", "rows"), [("anchor", [0, 1]), ("positive", [2, 3, 4, 5]), ("negative", []), ("original", [])]
-)
-def test_rows_of_a_role_come_slot_by_slot(role: Role, rows: list[int]) -> None:
-    assert batch([1] * 6).by_role(role).tolist() == rows
 
 
 def test_moving_a_batch_moves_what_a_network_reads_and_leaves_on_the_host_how_rows_lie() -> None:

@@ -86,9 +86,8 @@ def test_warnings_are_printed_in_the_same_way_however_they_are_laid_out(monkeypa
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
     show_warnings()
-    monkeypatch.setattr(
-        warnings, "formatwarning", lambda message, *_: f"its own way: {message}\n"
-    )  # as Lightning
+    # As Lightning does.
+    monkeypatch.setattr(warnings, "formatwarning", lambda message, *_: f"its own way: {message}\n")
     file = io.StringIO()
     warnings.showwarning("\x1b[31m", UserWarning, "a.py", 1, file)
     assert file.getvalue() == "its own way: \\x1b[31m\n"

@@ -22,6 +22,10 @@ from contrastive_text.poolers import LastTwoPooler
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import Adversarial, TokenCutoff
 
+NETWORKS = (
+    "BERT with dropout", "LoRA in Llama", "BERT and a decoder", "Llama", "Llama, bidirectional",
+    "LoRA in BERT, bfloat16",
+)  # fmt: skip
 LORA = {"rank": 4, "alpha": 8.0, "dropout": 0.1}
 
 
@@ -58,16 +62,8 @@ def step(
     rest_slow(
         [
             (network, layout, chunk_tokens)
-            for chunk_tokens in (40, None)
-            for layout in ("packed", "padded")
-            for network in (
-                "BERT with dropout",
-                "LoRA in Llama",
-                "BERT and a decoder",
-                "Llama",
-                "Llama, bidirectional",
-                "LoRA in BERT, bfloat16",
-            )
+            for layout, chunk_tokens in (("packed", 40), ("padded", None))
+            for network in NETWORKS
         ],
         quick=2,
     ),

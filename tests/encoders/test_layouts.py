@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from contrastive_text.core.batch import Batch
-from contrastive_text.core.types import NO_LABEL, Alter
+from contrastive_text.core.types import Alter
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.packing import (
@@ -108,7 +108,8 @@ def check(name: str, layout: FixedLayout, batch: Batch, plan: ViewPlan | None = 
         scale = float(expected[layer].detach().abs().max())
         torch.testing.assert_close(reached[layer], expected[layer], rtol=0, atol=PROMISE * scale)
     wanted, found = gradients(plain, expected), gradients(other, reached)
-    assert found.keys() == wanted.keys()
+    # Nothing that never gets a gradient: DDP would refuse it.
+    assert found.keys() == wanted.keys() == dict(plain.named_parameters()).keys()
     scale = max(float(g.abs().max()) for g in wanted.values())
     assert scale > 1e-3
     for key, gradient in wanted.items():
@@ -133,15 +134,6 @@ def test_buckets_give_the_vectors_and_gradients_of_one_padded_block(name: str, w
 
 
 @pytest.mark.parametrize(
-    ("name", "lengths"),
-    crossed(["bert", "roberta", "modernbert", "qwen2", "mistral"], [(9,), (1,), (1, 1, 1), (4, 4), (1, 40)]),
-    ids=str,
-)
-def test_one_row_and_rows_of_one_token_are_packed_as_any(name: str, lengths: tuple[int, ...]) -> None:
-    check(name, "packed", texts(lengths))
-
-
-@pytest.mark.parametrize(
     "name", rest_slow(["bert", "modernbert", "distilbert", "roberta", "electra", "albert"], quick=2)
 )
 def test_a_pack_has_more_tokens_than_a_row_may_have(name: str) -> None:
@@ -151,16 +143,6 @@ def test_a_pack_has_more_tokens_than_a_row_may_have(name: str) -> None:
     assert limit is not None
     assert sum(lengths) > 10 * limit
     check(name, "packed", texts(lengths))
-
-
-@pytest.mark.parametrize("name", ["modernbert", *WINDOWS])
-def test_windows_matter_for_these_rows(name: str) -> None:
-    config = {**CONFIGS, **WINDOWS}[name]
-    wide = {"local_attention": 80} if "local_attention" in config else {"sliding_window": 80}
-    torch.manual_seed(0)
-    open_model = TransformerEncoder(config={**config, **wide}, layout="packed").double().eval()
-    narrow = vectors(encoder(name, "packed"), texts())[-1]
-    assert float((vectors(open_model, texts())[-1] - narrow).detach().abs().max()) > 1e-6
 
 
 @pytest.mark.parametrize("name", PACKED)
@@ -325,16 +307,6 @@ def test_padding_vectors_and_taking_the_tokens_is_nothing(lengths: list[int]) ->
     assert not padded[~mask].any()
     places = torch.arange(mask.shape[1]).expand_as(mask)
     assert torch.equal(natural_positions(sizes), places[mask])
-
-
-def test_vectors_of_labeled_tokens_come_with_those_of_the_rows() -> None:
-    model, batch = encoder_of("bert"), texts()
-    labels = torch.where(batch.ids % 5 == 0, batch.ids, NO_LABEL)
-    embedder = Embedder(model, CLSPooler())
-    (group,) = embedder.groups(batch.replace(labels=labels))
-    _, tokens = embedder.encode(group)
-    assert group.batch.labels is not None and tokens is not None
-    assert torch.equal(tokens, model.token_vectors(group.batch)[group.batch.labels != NO_LABEL])
 
 
 @pytest.mark.parametrize("name", ["bert", "mpnet"])

@@ -29,10 +29,9 @@ DEFAULT = ("gemma", "bidirectional", "packed")
 PLAIN = [
     pytest.param(name, attention, layout, marks=[] if (name, attention, layout) == DEFAULT else pytest.mark.slow)
     for name in CAUSAL
-    for attention in ("causal", "bidirectional")
-    for layout in ("packed", "padded")
-    if (name, attention, layout) != ("mistral, windows", "bidirectional", "packed")
-]
+    for attention, layout in (("causal", "packed"), ("causal", "padded"), ("bidirectional", "packed"))
+    if (name, attention) != ("mistral, windows", "bidirectional")
+] + [pytest.param("mistral, windows", "bidirectional", "padded", marks=pytest.mark.slow)]
 
 
 def encoder_of(config: dict[str, Any], **options: Any) -> TransformerEncoder:
@@ -90,31 +89,11 @@ def test_vectors_and_gradients_are_those_of_plain_transformers_row_by_row(
             continue
         noise = torch.randn(expected.shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
         found, wanted = (
-            dict(
-                zip(
-                    dict(model.named_parameters()),
-                    torch.autograd.grad(total, list(model.parameters())),
-                    strict=True,
-                )
-            )
-            for model, total in ((encoder.model, (reached * noise).sum()), (plain, (expected * noise).sum()))
+            torch.autograd.grad((vectors * noise).sum(), list(model.parameters()))
+            for model, vectors in ((encoder.model, reached), (plain, expected))
         )
-        assert found.keys() == wanted.keys()
-        scale = max(float(gradient.abs().max()) for gradient in wanted.values())
-        for key, gradient in wanted.items():
-            torch.testing.assert_close(found[key], gradient, rtol=0, atol=gradients_within * scale, msg=key)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("name", rest_slow(CAUSAL))
-def test_bidirectional_differs_from_causal_in_all_but_the_last_place(name: str) -> None:
-    vectors = [encoder_of(CAUSAL[name], attention=each).eval()(ragged(*ROWS)) for each in (None, "bidirectional")]
-    apart = (vectors[0].layers[-1] - vectors[1].layers[-1]).abs().amax(dim=2)
-    lengths = torch.tensor([len(row) for row in ROWS])
-    assert bool((apart[lengths > 1, 0] > 1e-3).all())
-    assert float(apart[2, 0]) < 1e-6  # of a row of one token there is nothing after it
-    again = encoder_of(CAUSAL[name], attention="causal")
-    assert "is_causal" not in vars(again.model.config)
+        scale = max(float(gradient.abs().max()) for gradient in wanted)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=gradients_within * scale)
 
 
 # Computed, not believed

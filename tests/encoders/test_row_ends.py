@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
-from covering import rest_slow
 from decoders import BEGINS, DECODERS, ENDS, save_decoder, tokenizer_of
 from transformers import AutoTokenizer
 
@@ -16,7 +16,7 @@ from contrastive_text.encoders.loading import end_rows
 from contrastive_text.poolers import LastTokenPooler, MeanPooler, Pooler
 from contrastive_text.training.callbacks.run_summary import model_facts
 from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.views import Prompt, View
+from contrastive_text.views import Prompt
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -54,30 +54,22 @@ ANSWER = 'It says "{text}" in one word:"'
 
 @pytest.mark.parametrize(
     ("pooler", "asked", "prompts", "views", "ended"),
-    rest_slow(
-        [
-            (LastTokenPooler(), None, None, None, True),
-            (LastTokenPooler(), None, {"query": ANSWER}, None, False),
-            (LastTokenPooler(), None, None, {"positive": [Prompt(ANSWER)]}, False),
-            (LastTokenPooler(), True, {"query": ANSWER}, None, True),
-            (LastTokenPooler(), None, {"query": "query: "}, None, True),
-            (LastTokenPooler(), False, None, None, False),
-            (MeanPooler(), None, None, None, False),
-            (MeanPooler(), True, None, None, True),
-        ],
-        quick=2,
-    ),
+    [
+        (LastTokenPooler(), None, {}, {}, True),
+        (LastTokenPooler(), None, {"query": ANSWER}, {}, False),
+        (LastTokenPooler(), None, {}, {"positive": [Prompt(ANSWER)]}, False),
+        (LastTokenPooler(), True, {"query": ANSWER}, {}, True),
+        (LastTokenPooler(), None, {"query": "query: "}, {}, True),
+        (LastTokenPooler(), False, {}, {}, False),
+        (MeanPooler(), None, {}, {}, False),
+        (MeanPooler(), True, {}, {}, True),
+    ],
 )
 def test_rows_end_so_where_the_trained_pooler_reads_the_last_token_and_no_template_ends_them(
-    qwen2: str,
-    pooler: Pooler,
-    asked: bool | None,
-    prompts: dict[str, str] | None,
-    views: dict[str, list[View]] | None,
-    ended: bool,
+    qwen2: str, pooler: Pooler, asked: bool | None, prompts: dict[str, str], views: Any, ended: bool
 ) -> None:
     encoder = TransformerEncoder(qwen2, append_eos=asked)
-    module = ContrastiveModule(encoder, pooler=pooler, prompts=Prompts(prompts or {}), views=views)
+    module = ContrastiveModule(encoder, pooler=pooler, prompts=Prompts(prompts), views=views)
     tokenizer = module.text_tokenizer()
     assert tokenizer is not None and encoder.tokenizer is not None
     assert encoder.tokenizer.convert_ids_to_tokens(list(tokenizer.suffix)) == [ENDS["qwen2"]] * ended

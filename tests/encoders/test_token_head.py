@@ -91,28 +91,6 @@ def test_the_decoder_is_the_token_table_and_stays_it_in_another_precision_and_in
     assert encoder.token_logits(hidden).any()
 
 
-@pytest.mark.parametrize("name", MASKED)
-def test_every_weight_gets_a_gradient_and_the_table_that_of_both_its_ends(name: str) -> None:
-    encoder = with_head(name)
-    hidden = encoder(ragged(ROWS[1], slots=PAIR[:1])).layers[-1][0]
-    encoder.token_logits(hidden).logsumexp(dim=1).sum().backward()
-    assert [key for key, weight in encoder.named_parameters() if weight.grad is None] == []
-    gradient = encoder.model.get_input_embeddings().weight.grad
-    assert gradient is not None
-    # Tokens that the text lacks are reached through the decoder alone.
-    assert bool(gradient.any(dim=1).all())
-
-
-def test_weights_of_the_head_are_named_once() -> None:
-    encoder = with_head("bert")
-    assert not any("_whole" in key for key in encoder.state_dict())
-    names = [key for key, _ in encoder.named_parameters()]
-    assert [key for key in names if key.endswith("word_embeddings.weight")] == [
-        "model.embeddings.word_embeddings.weight"
-    ]
-    assert f"token_head.layers.{DECODER}" not in names
-
-
 @torch.no_grad()
 def test_the_encoder_is_itself_again_after_the_head_even_after_a_failure() -> None:
     encoder = with_head("bert")
@@ -207,16 +185,6 @@ def test_new_tokens_widen_table_and_head_and_leave_the_other_rows(masked_lm: str
     scores = encoder.token_logits(torch.ones(2, 16))
     assert scores.shape == (2, 301)
     assert bool(scores.isfinite().all())
-
-
-def test_a_new_token_is_one_token_wherever_it_stands(bare: str) -> None:
-    encoder = TransformerEncoder(bare)
-    encoder.add_tokens(["[DEL]"])
-    assert encoder.tokenizer is not None
-    number = encoder.tokenizer.convert_tokens_to_ids("[DEL]")
-    assert encoder.vocabulary_size == 300  # there was a row to spare
-    assert encoder.tokenizer("a[DEL]bird", add_special_tokens=False).input_ids.count(number) == 1
-    assert number not in encoder.tokenizer("a del bird").input_ids
 
 
 def test_a_decoder_that_the_checkpoint_has_of_its_own_is_kept(masked_lm: str, tmp_path: Path) -> None:

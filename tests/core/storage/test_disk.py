@@ -48,11 +48,13 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "a").is_symlink()
 
 
-def test_the_name_of_a_temporary_cannot_be_foretold(tmp_path: Path) -> None:
-    names = set()
+def test_a_temporary_names_its_process_and_not_its_target_and_cannot_be_foretold(tmp_path: Path) -> None:
+    names, process = set(), f"{platform.node()}.{disk._process_space()}.{os.getpid()}"
     for _ in range(3):
-        with replacing(tmp_path / "a"):
-            names |= {path.name for path in tmp_path.glob(".contrastive-text.*")}
+        with replacing(tmp_path / "hpc_ckpt_1.ckpt"):
+            (temporary,) = tmp_path.glob(f".contrastive-text.{process}.*")
+            assert "hpc_ckpt" not in temporary.name  # Lightning takes every number after that for a version
+            names.add(temporary.name)
     assert len(names) == 3
 
 
@@ -333,13 +335,4 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
         assert sorted(path.name for path in removed) == sorted([*stale, folder.name])
         assert len(list(tmp_path.iterdir())) == len(kept) + 1
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "b.ckpt"])
-
-
-def test_a_temporary_names_its_process_and_not_its_target(tmp_path: Path) -> None:
-    with replacing(tmp_path / "hpc_ckpt_1.ckpt"):
-        (temporary,) = tmp_path.iterdir()
-        assert temporary.name.startswith(
-            f".contrastive-text.{platform.node()}.{disk._process_space()}.{os.getpid()}."
-        )
-        assert "hpc_ckpt" not in temporary.name  # Lightning takes every number after that for a version
     assert remove_abandoned(tmp_path / "none") == []
