@@ -39,6 +39,12 @@ from transformers import (
     XLMRobertaTokenizer,
 )
 
+FLAGS = {
+    "mean": "pooling_mode_mean_tokens",
+    "cls": "pooling_mode_cls_token",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
 SIZE = {
     "vocab_size": 420,
     "hidden_size": 16,
@@ -283,7 +289,6 @@ FAMILIES: dict[str, Family] = {
         limit=None,
         settings={"prompts": {"query": "search_query: ", "document": "search_document: "}},
     ),
-    "MiniLM": Family(BERT, bert_tokenizer, normalize=True),
     "E5": Family(
         BERT,
         bert_tokenizer,
@@ -291,13 +296,7 @@ FAMILIES: dict[str, Family] = {
         settings={"prompts": {"query": "query: ", "passage": "passage: "}, "default_prompt_name": "query"},
     ),
     "BGE": Family(BERT, bert_tokenizer, pooling="cls", normalize=True),
-    "GTE": Family(BERT, bert_tokenizer, normalize=True),
     "LaBSE": Family(BERT, bert_tokenizer, pooling="cls", dense=(Dense(16),), normalize=True),
-    "distiluse": Family(
-        {"model_type": "distilbert", **SIZE, **DISTILBERT},
-        lambda: _without_types(bert_tokenizer()),
-        dense=(Dense(12),),
-    ),
     "sentence-T5": Family(
         {"model_type": "t5", **T5},
         t5_tokenizer,
@@ -310,14 +309,6 @@ FAMILIES: dict[str, Family] = {
         t5_tokenizer,
         dense=(Dense(12, tanh=False, bias=False),),
         normalize=True,
-    ),
-    "Instructor": Family(
-        {"model_type": "t5", **T5},
-        t5_tokenizer,
-        dense=(Dense(12, tanh=False, bias=False),),
-        normalize=True,
-        network=T5EncoderModel,
-        settings={"prompts": {"query": "Represent the question: ", "document": "Represent the document: "}},
     ),
     "mT5": Family({"model_type": "mt5", **T5}, t5_tokenizer, network=MT5EncoderModel),
     "UMT5": Family({"model_type": "umt5", **T5}, t5_tokenizer, network=UMT5EncoderModel),
@@ -423,16 +414,7 @@ def as_published(folder: Path, family: Family) -> None:
     (folder / "modules.json").write_text(json.dumps(listed))
     path = folder / "1_Pooling" / "config.json"
     width = json.loads(path.read_text())["embedding_dimension"]
-    flags = {
-        "mean": "mean_tokens",
-        "cls": "cls_token",
-        "max": "max_tokens",
-        "weightedmean": "weightedmean_tokens",
-    }
-    modes = {f"pooling_mode_{flags.get(mode, mode)}": mode == family.pooling for mode in (*flags, "lasttoken")}
-    path.write_text(
-        json.dumps({"word_embedding_dimension": width, **modes, "pooling_mode_mean_sqrt_len_tokens": False})
-    )
+    path.write_text(json.dumps({"word_embedding_dimension": width, FLAGS[family.pooling]: True}))
     limit = {"max_seq_length": family.limit, "do_lower_case": False}
     (folder / "sentence_bert_config.json").write_text(json.dumps(limit))
     versions = {"sentence_transformers": "2.2.2", "transformers": "4.30.0", "pytorch": "2.0.0"}

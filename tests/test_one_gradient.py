@@ -199,11 +199,6 @@ def test_every_rank_meets_siblings_of_others_and_of_the_steps_before(step: int) 
             assert ((before[0, other] == mine[0]) & (before[1, other] != mine[1])).any()
 
 
-def test_the_covering_set_has_every_pair_and_is_small() -> None:
-    assert set().union(*map(pairs, COVERING)) == set().union(*map(pairs, EVERY))
-    assert len(COVERING) == len(CASES) * len(RANKS)  # the two longest axes need as many
-
-
 # D19: what two objectives weigh on four ranks
 
 

@@ -210,12 +210,7 @@ def test_supervised_first_keeps_the_head_of_sentiment_and_scores_all_three(
     ("first", "second"), [("consert/joint_base", "consert/joint_unsup_base"), ("cs224n/pretrain_3sets", "cs224n")]
 )
 def test_a_second_stage_starts_from_the_first_one_s_encoder(
-    first: str,
-    second: str,
-    steps: list[str],
-    tmp_path: Path,
-    bert: str,
-    trained: Trained,
+    first: str, second: str, steps: list[str], tmp_path: Path, bert: str, trained: Trained
 ) -> None:
     start = trained(first)[0] / "runs" / "version_0"
     words = ["--model.encoder.model_name_or_path", bert, *steps, *own_options(second, tmp_path)]

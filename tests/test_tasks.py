@@ -22,11 +22,9 @@ from contrastive_text.data import AllTasks, BatchRoundRobin, Fusion, Mixture, Te
 from contrastive_text.data.collator import StepCollator
 from contrastive_text.objectives import (
     Contrastive,
-    MaskedLM,
     Matryoshka,
     Objective,
     PairClassification,
-    PairRegression,
     TextClassification,
 )
 from contrastive_text.pairings import Given, Neighbours
@@ -34,7 +32,7 @@ from contrastive_text.training import AdamW, LogGradients, PCGrad, WeightedSum
 from contrastive_text.training.callbacks.run_summary import _negatives
 from contrastive_text.training.held_out import HeldOutScores
 from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.views import Adversarial, DeleteTokens, FeatureCutoff, MaskTokens, SwapWords
+from contrastive_text.views import Adversarial, DeleteTokens, FeatureCutoff, SwapWords
 
 Tasks = dict[str, TextTask]
 FUSION = Fusion([["sentiment", "paraphrase", "similarity"], ["contrastive"]])
@@ -78,21 +76,10 @@ def test_views_of_a_task_stand_in_the_place_of_those_of_all(bert: str, tasks: Ta
     views = {"anchor": [SwapWords(1.0)], "sst": {"positive": [DeleteTokens(0.5)]}}
     module = several.module(bert, views=views)
     plain, altered = steps(several.module(bert), tasks)[0].batches, steps(module, tasks)[0].batches
-    ids = {
-        (name, role): torch.equal(
-            plain[name].split(plain[name].by_role(role)).ids, part.split(part.by_role(role)).ids
-        )
-        for name, part in altered.items()
-        for role in ("anchor", "positive")
-    }
-    assert ids == {
-        ("sst", "anchor"): True,
-        ("sst", "positive"): False,
-        ("quora", "anchor"): False,
-        ("quora", "positive"): True,
-        ("sts", "anchor"): False,
-        ("sts", "positive"): True,
-    }
+    for name, part in altered.items():
+        for role, changed in (("anchor", name != "sst"), ("positive", name == "sst")):
+            one, other = (batch.split(batch.by_role(role)).ids for batch in (plain[name], part))
+            assert torch.equal(one, other) is not changed, (name, role)
 
 
 def test_what_no_objective_of_the_step_reads_is_not_encoded(bert: str, tasks: Tasks) -> None:
@@ -105,19 +92,6 @@ def test_what_no_objective_of_the_step_reads_is_not_encoded(bert: str, tasks: Ta
     assert [slot.role for slot in alone.slots] == ["anchor"]
 
 
-def test_a_masked_original_is_encoded_for_the_objective_that_predicts_its_tokens(
-    bert: str, tmp_path: Path
-) -> None:
-    texts = tiny.write_texts(tmp_path / "texts.txt")
-    module = tiny.module(
-        bert, views={"original": [MaskTokens()]}, objectives={"c": Contrastive(), "mlm": MaskedLM()}
-    )
-    batch = next(iter(set_up(module, tiny.data(texts)).train_dataloader()))
-    assert module.encode(batch, None, ["c"]).embeddings.shape[0] == 16
-    assert module.encode(batch, None, ["mlm"]).embeddings.shape[0] == 8
-    assert module.encode(batch).embeddings.shape[0] == 24
-
-
 def test_m10_the_loss_of_a_step_is_the_mean_over_the_tasks(bert: str, tasks: Tasks) -> None:
     parts = several.objectives()
     del parts["contrastive"]
@@ -125,15 +99,6 @@ def test_m10_the_loss_of_a_step_is_the_mean_over_the_tasks(bert: str, tasks: Tas
     loss = module.training_step(steps(module, tasks)[0], 0)
     values = [float(module.figures[name]) for name in parts]
     assert float(loss.detach()) == pytest.approx(sum(values) / 3, rel=1e-6)
-
-
-def test_m8_paraphrase_and_similarity_share_their_first_layer_and_sentiment_does_not(bert: str) -> None:
-    heads = {
-        name: part.head.network for name, part in several.module(bert).objective_parts().items() if part.head
-    }
-    assert heads["paraphrase"][0].weight is heads["similarity"][0].weight
-    assert heads["paraphrase"][2].weight is not heads["similarity"][2].weight
-    assert heads["sentiment"][0].weight is not heads["paraphrase"][0].weight
 
 
 def test_neither_decay_nor_moments_move_what_a_step_leaves_out(bert: str, tasks: Tasks, tmp_path: Path) -> None:
@@ -228,16 +193,8 @@ def test_steps_without_an_objective_need_another_option_under_ddp(bert: str, tas
 @pytest.mark.parametrize(
     ("strategy", "precision", "words"),
     [
-        (
-            SingleDeviceStrategy(),
-            "16-mixed",
-            "precision: expected bf16-mixed or 32-true for PCGrad, got 16-mixed",
-        ),
-        (
-            FSDPStrategy(),
-            "32-true",
-            "strategy: expected auto, ddp or one of its variants, or fsdp2, got FSDPStrat",
-        ),
+        (SingleDeviceStrategy(), "16-mixed", "precision: expected bf16-mixed or 32-true for PCGrad, got 16-"),
+        (FSDPStrategy(), "32-true", "strategy: expected auto, ddp or one of its variants, or fsdp2, got FSDP"),
     ],
 )
 def test_pcgrad_refuses_float16_and_split_weights(
@@ -391,12 +348,3 @@ def test_held_out_files_shorter_than_the_processes_are_refused_by_name(
     data.attach(tiny.module(bert, objectives={"a": TextClassification(3, task="sst")}))
     with pytest.raises(ValueError, match=r"expected a row for each of 25 processes in sst, got 24"):
         data.setup("validate")
-
-
-def test_a_view_that_no_objective_of_the_step_reads_is_not_encoded(bert: str, tmp_path: Path) -> None:
-    pairs = tiny.write_pairs(tmp_path / "pairs.tsv")
-    objectives = {"score": PairRegression(view=2), "contrastive": Contrastive(between="views")}
-    module = tiny.module(bert, objectives=objectives)
-    batch = next(iter(set_up(module, tiny.data(pairs, pairing=Given(views_per_text=2))).train_dataloader()))
-    assert module.encode(batch).embeddings.shape[0] == 32
-    assert [slot.number for slot in module.encode(batch, None, ["score"]).slots] == [1, 1]

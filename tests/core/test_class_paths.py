@@ -49,12 +49,15 @@ def test_what_a_file_may_name(path: str, base: Any, cls: type) -> None:
     [
         *("subprocess.Popen", "os.system", "os.environ", "builtins.eval", "torch.nn.Linear", "torch.hub.load"),
         *("transformers.AutoModel", "pytorch_lightning.Trainer", "pytorch_lightning.callbacks.LambdaCallback"),
+        *("contrastive_text.losses.InfoNCE", "contrastive_text.poolers.nn.Linear"),
         *(
-            "contrastive_text.losses.InfoNCE",
-            "contrastive_text.poolers.nn.Linear",
             "contrastive_text.cli.main.run",
+            "contrastive_text.nothing.Here",
+            "contrastive_text.poolers.Nothing",
+            "Popen",
+            "CropTokens",
+            "",
         ),
-        *("contrastive_text.nothing.Here", "contrastive_text.poolers.Nothing", "Popen", "CropTokens", ""),
         *("a b.C", "a..C", "MeanPooler()", "{class_path: MeanPooler}", "/etc/passwd", "../evil.Evil"),
         *(None, 3, ["MeanPooler"], {"class_path": "MeanPooler"}),
     ],

@@ -21,8 +21,7 @@ def decoder_of(name: str, tied: bool = True, layout: Layout = "auto") -> tuple[T
 
 
 @pytest.mark.parametrize(
-    ("name", "layout"),
-    rest_slow([("bert", "packed"), ("roberta", "padded"), ("electra", "packed")], quick=2),
+    ("name", "layout"), rest_slow([("bert", "packed"), ("roberta", "padded"), ("electra", "packed")], quick=2)
 )
 def test_scores_are_those_of_the_architectures_own_causal_model_row_by_row(name: str, layout: Layout) -> None:
     _, decoder = decoder_of(name, layout=layout)

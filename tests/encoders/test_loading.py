@@ -119,14 +119,8 @@ def test_weights_in_float64_are_read_in_float32(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (
-            {"num_hidden_layers": 10**9},
-            r"config\.json: num_hidden_layers: expected .* at most 1,000, got the numb",
-        ),
-        (
-            {"hidden_size": 2**20, "num_attention_heads": 2},
-            "expected the sizes of the weights beside it .* got those",
-        ),
+        ({"num_hidden_layers": 10**9}, r"config\.json: num_hidden_layers: expected .* at most 1,000, got"),
+        ({"hidden_size": 2**20, "num_attention_heads": 2}, "expected the sizes of the weights beside it .* got"),
         ({"vocab_size": 10**10}, "expected the sizes of the weights beside it"),
         ({"hidden_size": 10**30}, "expected a whole model folder, got"),
         ({"hidden_size": "wide"}, "expected a whole model folder, got"),

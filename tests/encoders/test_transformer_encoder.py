@@ -96,7 +96,7 @@ def test_a_row_does_not_depend_on_the_length_of_others(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "view"),
-    zip(NAMES, cycle(VIEWS), strict=False),
+    [*zip(NAMES, cycle(VIEWS), strict=False)],
     ids=lambda each: each if isinstance(each, str) else type(each).__name__,
 )
 @torch.no_grad()

@@ -114,8 +114,7 @@ def test_a_path_inside_is_taken(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["..", "../a", "a/../../b", "a/..", "/", "/etc/passwd", "\\a", "a\\..\\..\\b", "C:\\a", "C:a", "a\0b"],
+    "name", ["..", "../a", "a/../../b", "a/..", "/", "/etc/passwd", "\\a", "a\\..\\..\\b", "C:\\a", "C:a", "a\0b"]
 )
 def test_a_path_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidValueError, match=r"^a\.json: expected a path inside"):

@@ -30,14 +30,8 @@ def test_every_txt_file_of_a_folder_is_one_document(tmp_path: Path) -> None:
 
 def test_empty_files_of_a_folder_are_left_out_and_others_ignored_aloud(tmp_path: Path) -> None:
     (tmp_path / ".checkpoints").mkdir()
-    for name, text in (
-        ("a.txt", "one"),
-        ("b.txt", " \n\t\n"),
-        ("c.txt", ""),
-        ("._a.txt", "not\xe9 a text"),
-        (".checkpoints/a.txt", "a copy"),
-        ("readme.md", "ignored"),
-    ):
+    names = {"a.txt": "one", "b.txt": " \n\t\n", "c.txt": "", "._a.txt": "not\xe9 a text", "readme.md": "ignored"}
+    for name, text in (names | {".checkpoints/a.txt": "a copy"}).items():
         write(tmp_path / name, text)
     table = read_rows(str(tmp_path), ["text"])
     assert texts(table) == ["one"]
@@ -64,12 +58,6 @@ def test_a_folder_below_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch:
     for read in (lambda: read_rows(tmp_path, ["text"]), lambda: list(TextStream(tmp_path))):
         with pytest.raises(ContrastiveTextError, match=re.escape(str(tmp_path / "b")) + ".*Permission denied"):
             read()
-
-
-def test_a_folder_may_be_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "a.txt", "one")
-    monkeypatch.chdir(tmp_path)
-    assert read_rows(".", ["text"]).understood == ".: text -> text (a .txt file each); 1 row"
 
 
 @pytest.mark.parametrize(

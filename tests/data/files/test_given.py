@@ -81,11 +81,7 @@ def test_arrow_files_give_the_rows_of_a_text_file(name: str, tmp_path: Path, of_
 @pytest.mark.parametrize(
     ("given", "reads", "expected"),
     [
-        (
-            [("a", "b", "c"), ("d", "e", "f")],
-            ("anchor", "positive"),
-            {"anchor": "a", "positive": "b", "negative": "c"},
-        ),
+        ([("a", "b", "c")], READS[:2], {"anchor": "a", "positive": "b", "negative": "c"}),
         ([("a", "b", "2.5")], READS, {"anchor": "a", "positive": "b", "target": 2.5}),
         ([["a", "1"]], ("text", "target"), {"text": "a", "target": 1.0}),
         ([("a", "b")], ("text",), {"text": "a"}),
@@ -104,10 +100,7 @@ def test_places_of_a_tuple_are_what_is_read(
     [
         (iter(["a b"]), "rows that can be read more than once, got a list_iterator; give a list of texts"),
         ({"text": ["a"]}, "got a dict; give a list of texts"),
-        (
-            datasets.DatasetDict(dev=datasets.Dataset.from_list(ROWS)),
-            r"a DatasetDict; .* such as data\['train'\]",
-        ),
+        (datasets.DatasetDict(dev=datasets.Dataset.from_list(ROWS)), r"a DatasetDict; .* as data\['train'\]"),
         (datasets.Dataset.from_list([]), "expected at least one row, got an empty Dataset"),
         (5, "expected names of files, or rows that can be read more than once, got a int"),
         ([1, 2], "expected a text, a dict or a tuple in row 1, got a int"),

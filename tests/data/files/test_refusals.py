@@ -58,8 +58,6 @@ COLUMNS = [
             "got sentence1, sentence2", "give columns target=NAME"]),
     Refusal("a.csv", "anchor,query,positive\na,b,c\n", PAIR, ["one column for anchor, got anchor and query;",
             "give columns anchor="]),
-    Refusal("a.csv", "anchor,positive,sentence2\na,b,c\n", PAIR, ["positive, got positive and sentence2"]),
-    Refusal("a.csv", "anchor,positive,neg,hard_negative\na,b,c,d\n", PAIR, ["got neg and hard_negative"]),
     Refusal("a.jsonl", '{"text": "one"}\n{"sentence": "two"}\n', TEXT, ["for text, got text and sentence"]),
     Refusal("a.csv", "id,headline\n1,one\n", TEXT, ["the column headlines for columns.text, got id, headline",
             "did you mean headline?"], {"columns": {"text": "headlines"}}),
@@ -81,8 +79,6 @@ LINES = [
       for name in ("a.txt", "a.csv", "a.jsonl")),
     Refusal("a.tsv", LABELS, SCORED, ["at least one row with text, got an empty file"], TARGETS),
     Refusal("a.tsv", "text\tn\n \t1\n\n\t2\n", TEXT, ["one row", "1 blank line left out, 2 rows with an empty"]),
-    *(Refusal("a.txt", start + b"one\ntwo\ncaf\xe9\n", TEXT, ["a.txt:3: expected UTF-8, got the byte 0xe9"])
-      for start in (b"", b"\xef\xbb\xbf")),
     Refusal("a.jsonl", '{"text": "one"}\n\n{\'text\': 1}\n', TEXT, ["a.jsonl:3: expected a JSON", "one"]),
     Refusal("a.jsonl", '{"text": "\\ud83d"}\n', TEXT, ["a.jsonl:1: ", "'utf-8' codec can't encode"]),
     Refusal("a.jsonl", '{"text": "one"}\n["one"]\n', TEXT, ['a.jsonl:2: expected a JSON object, got ["one"]']),
@@ -96,11 +92,9 @@ LINES = [
             ["a.txt:3: expected 4 fields", "got 2"]),
     *(Refusal("a.txt", f"one\rtwo\rthree{end}", TEXT, [f"a.txt:1: {OTHERWISE}, got a carriage return alone"])
       for end in ("", "\n")),
-    Refusal("a.txt", "one\ntwo\n\nthree\rfour\r", TEXT, [f"a.txt:4: {OTHERWISE}"]),
     Refusal("a.tsv", "text\tn\none\t1\rtwo\t2\n", TEXT, [f"a.tsv:2: {OTHERWISE}"]),
     Refusal("a.jsonl", '{"text": "1"}\n{"text": "2"}\r{"text": "3"}\n', TEXT, [f"a.jsonl:2: {OTHERWISE}"]),
     Refusal("a.jsonl", '{"text": "1"}\n{"text": "2", "text": "3"}\n', TEXT, ["a.jsonl:2: ", "text twice"]),
-    Refusal("a.jsonl", '{"text": "1", "m": {"k": 1, "k": 2}}\n', TEXT, ["the key k twice"]),
     Refusal("a.jsonl", '{"text": "a\\u0000b"}\n', TEXT, ["a.jsonl:1: expected texts in text, got", "U+0000"]),
     *(Refusal("a.jsonl", '{"text": ' + "[" * depth + "]" * closed + "}\n", TEXT,
               ["a.jsonl:1: expected at most 100 lists and objects", f"got {depth + 1:,}"])
@@ -110,7 +104,6 @@ LINES = [
     Refusal("a.jsonl", '{"text": "a", "m": [[1]]}\n', TEXT, ["a.jsonl:1: expected a line of at most 9 bytes"],
             {"bounds": Bounds(line=9)}),
     Refusal("a.jsonl", '{"anchor": 5, "positive": "p"}', PAIR, ["a.jsonl:1: expected a text in anchor, got 5"]),
-    Refusal("a.jsonl", '{"anchor": ["a", "b"], "positive": "p"}', PAIR, ['a text in anchor, got ["a", "b"]']),
     Refusal("a.jsonl", '{"anchor": "a", "positive": ["p", 1]}', PAIR, ["a text or a list of texts in positive"]),
 ]  # fmt: skip
 CELLS = [
@@ -128,14 +121,11 @@ CELLS = [
             "got an empty label; mend the row, or leave such rows out"], TARGETS),
     *(Refusal("a.jsonl", scored(value), SCORED, ["a.jsonl:2: expected one", "got an empty label"], TARGETS)
       for value in ("null", '""', '" "')),
-    Refusal("a.jsonl", scored("null"), SCORED, ["a.jsonl:2: expected a score from 0 to 5, got an empty score"],
-            {"target": Scores()}),
     *(Refusal("a.jsonl", f'{{"text": "a", "label": {value}}}', LABELLED,
               [f"a.jsonl:1: expected a label in label, got {value}; write it as a text or a number"], TARGETS)
       for value in ("[0]", '{"is": "0"}')),
     Refusal("a.tsv", f"{LABELS}neutral\ta\tb\n0\ta\tb\nnuetral\ta\tb\n", SCORED,
             [f"a.tsv:4: {CLASSES} 'nuetral'; did you mean"], TARGETS),
-    Refusal("a.tsv", f"{LABELS}not_entailment\ta\tb\n", SCORED, [f"a.tsv:2: {CLASSES} 'not_entail"], TARGETS),
     Refusal("a.tsv", f"{LABELS}2\ta\tb\n", SCORED, ["a.tsv:2: expected one of the classes 0, 1, got '2'; map it"],
             {"target": YES_NO}),
     *(Refusal("a.tsv", f"{SCORES}3\ta\tb\n{cell}\tc\td\n", SCORED, ["a.tsv:3: expected a score from 0 to 5",

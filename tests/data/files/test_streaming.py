@@ -6,7 +6,6 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from covering import rest_slow
 from data_files import PAIR, write
 
 from contrastive_text.data.files.columns import Labels
@@ -91,13 +90,10 @@ def test_a_distinct_stream_leaves_out_repeats_and_says_of_what(tmp_path: Path) -
     assert TextStream(path).scan().repeats == ()
 
 
-@pytest.mark.parametrize("suffix", rest_slow([".txt", ".csv", ".jsonl", ".tsv.gz"]))
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
 def test_memory_holds_a_few_lines(tmp_path: Path, suffix: str) -> None:
-    line = {".jsonl": '{"text": "%d and some more words"}', ".csv": '"%d and some more words"'}.get(
-        suffix, "%d and some more words"
-    )
-    start = "text\n" if suffix in (".csv", ".tsv.gz") else ""
-    path = write(tmp_path / f"a{suffix}", start + "".join(f"{line % n}\n" for n in range(8_000)))
+    line = '{"text": "%d and some more words"}' if suffix == ".jsonl" else "%d and some more words"
+    path = write(tmp_path / f"a{suffix}", "".join(f"{line % n}\n" for n in range(8_000)))
     texts = TextStream(path)
     next(iter(texts))  # what is imported and compiled at first use
     tracemalloc.start()

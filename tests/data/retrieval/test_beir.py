@@ -57,6 +57,7 @@ def replaced(name: str, text: str) -> Write:
 
 
 QRELS = "qrels/test.tsv"
+ONE = '{"_id": "a", "text": "x"}\n'
 HEADER = "query-id\tcorpus-id\tscore\n"
 
 
@@ -66,27 +67,18 @@ HEADER = "query-id\tcorpus-id\tscore\n"
         (lambda folder: (folder / "corpus.jsonl").unlink(), r"expected corpus\.jsonl, as BEIR's layout has it"),
         (lambda folder: (folder / QRELS).rename(folder / "qrels/dev.tsv"), "got judgements of dev alone"),
         (replaced("corpus.jsonl", ""), "corpus.jsonl: expected a text with its id a line, got an empty file"),
-        (
-            replaced("corpus.jsonl", '{"_id": "a", "text": "x"}\n' * 2),
-            "corpus.jsonl:2: .*every id once, got a twice",
-        ),
+        (replaced("corpus.jsonl", f"{ONE}{ONE}"), "corpus.jsonl:2: .*every id once, got a twice"),
         (
             replaced("corpus.jsonl", '{"id": "a", "text": "x"}\n'),
             "columns _id, text .* got id, text, without _id",
         ),
-        (
-            replaced("corpus.jsonl", '{"_id": "a", "text": "x"}\n{"text": "y"}\n'),
-            r"corpus.jsonl:2: .*an id in _id",
-        ),
+        (replaced("corpus.jsonl", ONE + '{"text": "y"}\n'), r"corpus.jsonl:2: .*an id in _id"),
         (replaced("corpus.jsonl", '{"_id": "a", "text": ["x"]}\n'), "corpus.jsonl:1: expected a text"),
-        (
-            replaced("queries.jsonl", '{"_id": "q1", "text": " "}\n'),
-            "a text for every query, got a blank one for q1",
-        ),
+        (replaced("queries.jsonl", '{"_id": "q1", "text": " "}\n'), "every query, got a blank one for q1"),
         (replaced(QRELS, "q1\td1\t1\nq2\td2\t1\n"), r"test.tsv: expected the columns query-id.* got q1, d1, 1"),
         (
             replaced(QRELS, f"{HEADER}q1\td1\t1\nq9\td1\t1\n"),
-            "test.tsv:3: .*id of a query, got q9, which there is not",
+            "test.tsv:3: .*id of a query, got q9, which there is",
         ),
         (replaced(QRELS, f"{HEADER}q1\td9\t1\n"), "test.tsv:2: .*id of a document, got d9"),
         (replaced(QRELS, f"{HEADER}q1\td1\tyes\n"), "test.tsv:2: expected a number as score"),
