@@ -1,4 +1,4 @@
-"""The command that writes one vector per text of a file, and what it shares with others that encode files."""
+"""Command ``embed``: writes one vector per text of a file. ``search`` and ``duplicates`` use its functions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from contrastive_text.inference.vector_index import VectorIndex, of_documents
 
 
 def encoder_of(options: EncodingCommand) -> tuple[SentenceEncoder, list[str] | None]:
-    """Loads the model that the options name; gives the devices too, where they are several."""
+    """Loads the model of a command. Returns it with its devices, or with None if there is only one device."""
     devices: list[str] = options.device.split(",") if options.device else []
     for name in devices:
         check_device(name)
@@ -33,7 +33,14 @@ def encoder_of(options: EncodingCommand) -> tuple[SentenceEncoder, list[str] | N
 
 
 def index_of(options: EncodingCommand, texts: TextStream, path: Path, stays: bool = True) -> VectorIndex:
-    """Returns the index of a file of texts, made now where none is begun; it may be for this time alone."""
+    """Returns the index of a file of texts. Encodes the texts if there is no index yet.
+
+    Args:
+        options: The record of the command.
+        texts: The texts.
+        path: Vector file of the index.
+        stays: Whether later commands find the vector file.
+    """
     model, devices = encoder_of(options)
     if options.restart or not is_begun(path):
         encoding = Encoding(block_size=options.block_size, batch_size=options.batch_size, device=devices)
@@ -43,44 +50,47 @@ def index_of(options: EncodingCommand, texts: TextStream, path: Path, stays: boo
 
 
 def complete(run: EmbeddingRun, became: str = "encoded", stays: bool = True) -> None:
-    """Encodes what is left of a run with a bar, and says what became of it.
+    """Encodes the remaining texts of a run with a progress bar, and prints a summary.
 
     Args:
-        run: What to complete.
-        became: What the vectors are when it is.
-        stays: Whether another command finds what this one leaves.
+        run: The run to complete.
+        became: End of the summary, such as "written to vectors.npy".
+        stays: Whether later commands find the vectors of a stopped run.
 
     Raises:
-        SystemExit: Stopped by the user, who is told how it goes on.
+        SystemExit: The user stopped the command. A note says how to resume.
     """
-    before, begun = run.done, time.perf_counter()
+    before, start = run.done, time.perf_counter()
     if before:
-        say(f"{before:,} of {run.count:,} texts are encoded already; going on after them")
+        say(f"{before:,} of {run.count:,} texts are encoded already; resuming after them")
     try:
         with warnings_as_notes():
             rows, width = run.finish(show_progress_bar=True)
     except KeyboardInterrupt:
-        kept = f"the vectors of {run.done:,} of {run.count:,} texts are kept; the same command goes on after them"
-        say(f"\nstopped: {kept if stays else 'nothing is kept'}", file=sys.stderr)
+        note = (
+            f"the vectors of {run.done:,} of {run.count:,} texts are saved; the same command resumes after them"
+        )
+        say(f"\nstopped: {note if stays else 'no vector is saved'}", file=sys.stderr)
         raise SystemExit(130) from None
-    speed = (rows - before) / (time.perf_counter() - begun)
+    speed = (rows - before) / (time.perf_counter() - start)
     if run.truncated:
-        say(f"{run.truncated:,} of {rows:,} texts are longer than {run.model.max_length} tokens and were cut")
-    each = "bytes" if "binary" in run.encoding.precision else "features"
-    say(f"{rows:,} vectors of {width} {each} {became} ({speed:,.0f} texts/s)")
+        say(f"{run.truncated:,} of {rows:,} texts exceed {run.model.max_length} tokens and were truncated")
+    unit = "bytes" if "binary" in run.encoding.precision else "features"
+    say(f"{rows:,} vectors of {width} {unit} {became} ({speed:,.0f} texts/s)")
 
 
 def _ranges(path: Path) -> Array:
+    """Reads the file of ``--ranges``."""
     try:
         if path.exists() and not path.is_file():
-            raise InvalidValueError("something else")
+            raise InvalidValueError("a folder or a special file")
         ranges = np.array(np.load(path, mmap_mode="r"))  # a header can claim any size
         if ranges.dtype.kind not in "fiu":
             raise InvalidValueError(f"an array of {ranges.dtype}")
         return ranges
     except (OSError, ValueError) as error:
         raise InvalidValueError(
-            f"--ranges {path}: expected a .npy file, such as lies beside vectors of a byte, got {error}"
+            f"--ranges {path}: expected a .npy file that embed wrote for int8 vectors, got {error}; name such a file"
         ) from error
 
 
@@ -110,16 +120,18 @@ def embed(options: Embed) -> None:
         device=devices,
     )
     if model.prompts:
-        prompt, named = encoding.prompt_in(model.prompts), ", ".join(sorted(model.prompts.named))
-        said = f"each text is read with the prompt {prompt!r}" if prompt else "texts are read without a prompt"
-        say(f"{said}; --prompt_name takes one of {named}")
+        prompt, names = encoding.prompt_in(model.prompts), ", ".join(sorted(model.prompts.named))
+        usage = (
+            f"texts are encoded with the prompt {prompt!r}" if prompt else "texts are encoded without a prompt"
+        )
+        say(f"{usage}; --prompt_name selects one of {names}")
     shard = None if options.shard is None else Shard.parse(options.shard)
     run = EmbeddingRun(
         model, texts, options.output, encoding, options.restart, with_ids=options.distinct, shard=shard
     )
     complete(run, became=f"written to {run.path}")
     if encoding.is_byte:
-        whose = options.ranges or f"the first {CALIBRATION:,} texts' vectors"
-        say(f"a byte's ranges are those of {whose}; they are in {run.ranges_path}")
+        source = options.ranges or f"the vectors of the first {CALIBRATION:,} texts"
+        say(f"value ranges of the features are from {source}; saved to {run.ranges_path}")
     if options.distinct:
-        say(f"which text each vector is of is in {ids_of(run.path)}")
+        say(f"text ids of the vectors are in {ids_of(run.path)}")

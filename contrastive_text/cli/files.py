@@ -1,4 +1,4 @@
-"""Files that a command reads and writes: the form of its input, and the rows of its output."""
+"""Input format and output rows of the files that commands read and write."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from contrastive_text.data.files.formats import PYTHON, FileForm, options_of
 
 
 def form_of(options: object) -> FileForm:
-    """Returns how the main file of a command is read; messages name the options that the command has.
+    """Returns the format options of a command's main file. Error messages name these options.
 
     Args:
         options: The record of the command.
     """
-    given = vars(options)
+    values = vars(options)
     return FileForm(
-        header=given.get("header"),
-        separator=given.get("separator"),
-        pair_labels=given.get("pair_labels"),
-        options=options_of(*(name for name in PYTHON if name in given)),
+        header=values.get("header"),
+        separator=values.get("separator"),
+        pair_labels=values.get("pair_labels"),
+        options=options_of(*(name for name in PYTHON if name in values)),
     )
 
 
 def plain_form(**spelled: str) -> FileForm:
-    """Returns how a further file of a command is read: by its content, and by the named options alone.
+    """Returns the format options of a further file of a command, whose format is recognized from its content.
 
     Args:
-        spelled: Setting -> the option of the command that has it for this file.
+        spelled: Option of the command for this file, by the name of the setting.
     """
     return FileForm(options=spelled)
 
 
 def table_row(cells: Iterable[object]) -> str:
-    r"""Returns a row without its newline; a tab or a newline in a cell becomes a blank.
+    r"""Returns the cells joined by tabs. Tabs and newlines inside a cell become spaces.
 
     Example:
         >>> table_row(["a\nb", 2])
@@ -47,7 +47,14 @@ def table_row(cells: Iterable[object]) -> str:
 
 
 def print_or_write(text: str, output: Path | None, what: str, as_json: bool = False) -> None:
-    """Prints a text, or writes it to a file and says on the standard error what is there."""
+    """Prints a text, or writes it to a file and reports the file on standard error.
+
+    Args:
+        text: The text.
+        output: File to write; None to print.
+        what: Name of the text in the report.
+        as_json: Whether the text is JSON, which is printed without wrapping.
+    """
     if output is None:
         (say_json if as_json else say)(text)
         return

@@ -132,13 +132,13 @@ _IN_A_WORKER = re.compile(r"Caught (?P<error>\w+) in .*\nOriginal Traceback")
 
 
 def run(words: Sequence[str]) -> int:
-    """Runs a command.
+    """Runs a command of the shell.
 
     Args:
-        words: What follows ``contrastive-text``.
+        words: Words after ``contrastive-text``.
 
     Returns:
-        The exit status: 0, 2 after an answer to a wrong input, or 1 after a bug, whose traceback is printed.
+        The exit status: 0 on success, 2 if the input is wrong, 1 after a bug, whose traceback is printed.
     """
     with escaping_output():
         return _run(words)
@@ -165,21 +165,21 @@ def _run(words: Sequence[str]) -> int:
     except BaseException as error:
         if not (isinstance(error, Exception) or is_panic(error)):
             raise
-        said = answer(error, words[0])
-        if said is None:
+        message = answer(error, words[0])
+        if message is None:
             say(traceback.format_exc(), file=sys.stderr, end="")
             say("error: this is a bug, of the library or of a part of your own; see above", file=sys.stderr)
             return 1
-        say(f"error: {said}", file=sys.stderr)
+        say(f"error: {message}", file=sys.stderr)
         if (untrusted := cause_of(error, UntrustedError)) is not None:
-            again = [words[0], "--trust", untrusted.module, *words[1:]]
-            say(f"  {shlex.join(['contrastive-text', *again])}", file=sys.stderr)
+            remedy = ["contrastive-text", words[0], "--trust", untrusted.module, *words[1:]]
+            say(f"  {shlex.join(remedy)}", file=sys.stderr)
         return 2
     return 0
 
 
 def _dispatch(command: str, words: list[str]) -> None:
-    """Runs a command: a function of its name in a module of its name, beside this one."""
+    """Calls the function of a command, which has the name of the command, as has its module in this package."""
     if command not in COMMANDS:
         raise InvalidValueError(
             f"contrastive-text: expected one of {', '.join(COMMANDS)}, got {command!r}"
@@ -201,11 +201,11 @@ def _dispatch(command: str, words: list[str]) -> None:
 
 
 def answer(error: BaseException, command: str | None = None) -> str | None:
-    """Returns what to print of an exception, if it is for the user to put right.
+    """Returns the message of an exception that the user can fix, or None for a bug.
 
     Args:
         error: The exception.
-        command: The command that raised it, whose options lack of memory is answered with.
+        command: The command that raised it. Its options are the remedy if memory ran out.
 
     Example:
         >>> from contrastive_text.core.errors import InvalidValueError
@@ -213,32 +213,34 @@ def answer(error: BaseException, command: str | None = None) -> str | None:
         ('a: expected 1, got 2', None)
     """
     if is_out_of_memory(error):
-        said = next(each for each in causes(error) if not isinstance(each, ContrastiveTextError))
-        return _memory_answer(said, command)
+        source = next(cause for cause in causes(error) if not isinstance(cause, ContrastiveTextError))
+        return _memory_answer(source, command)
     if is_panic(error):
         return (
-            f"tokenizer: expected one that takes these texts, got a panic of its library: {error}; take another "
-            "tokenizer.json"
+            f"tokenizer: expected a tokenizer that accepts these texts, got a crash of its library: {error}; use "
+            "another tokenizer.json"
         )
     if isinstance(error, ContrastiveTextError):
         return _outside_its_worker(str(error))
     if "/gloo/transport/" in str(error):  # its own class is RuntimeError alone
-        return "processes: expected all of the run to live, got one that has ended; what it said before is why"
+        return (
+            "processes: expected all processes of the run to live, got one that ended; its own message is above"
+        )
     return constructor_answer(error)
 
 
 def _outside_its_worker(message: str) -> str:
-    """Returns the message of an error that a worker process has passed on together with its traceback."""
-    found = _IN_A_WORKER.match(message)
-    return message if found is None else message.rpartition(f".{found['error']}: ")[2].strip()
+    """Returns the message of an error without the traceback that a worker process adds to it."""
+    match = _IN_A_WORKER.match(message)
+    return message if match is None else message.rpartition(f".{match['error']}: ")[2].strip()
 
 
 def _memory_answer(error: BaseException, command: str | None) -> str:
-    """Returns what to do about lack of memory, with the options of a command."""
-    said = " ".join(_outside_its_worker(str(error)).split(". ")[0].split())[:300]
+    """Returns the message of an error that ran out of memory, with the options that reduce it."""
+    reason = " ".join(_outside_its_worker(str(error)).split(". ")[0].split())[:300]
     todo = _TRAINED.get(str(command))
     if todo is None:
         todo = "give a smaller --batch_size" if command in _ON_BATCHES else "make batches smaller"
-    if "shared memory" in said:
-        todo = "give --data.num_workers 0, or the system more shared memory"
-    return f"memory: expected enough of it, got {type(error).__name__}: {said or 'no more'}; {todo}"
+    if "shared memory" in reason:
+        todo = "set --data.num_workers 0, or give the system more shared memory"
+    return f"memory: expected enough memory, got {type(error).__name__}: {reason or 'none left'}; {todo}"

@@ -1,4 +1,4 @@
-"""How the commands over a saved model load it, and what they say of it."""
+"""Loads the model of a command and prints notes about it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from contrastive_text.inference.model_folder import local_folder, read_folder
 from contrastive_text.inference.readings import readings
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
-DTYPES = {each: getattr(torch, each) for each in ("float32", "bfloat16", "float16", "int8")}
+DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "int8")}
+"""Number type of torch by its name in ``--dtype``."""
 
 
 def check_device(name: str | None) -> None:
-    """Checks that this machine has a device, before a model is loaded; None is left to the model.
+    """Checks that this machine has the device that ``--device`` names. None passes.
 
     Raises:
-        ValueError: It has none of that name.
+        ValueError: This machine has no such device.
     """
     try:
         torch.empty(0, device="cpu" if name is None else name)
@@ -33,13 +34,13 @@ def check_device(name: str | None) -> None:
 
 @contextmanager
 def warnings_as_notes() -> Iterator[None]:
-    """Prints what users are warned of as notes, each once, also before an error."""
-    with warnings.catch_warnings(record=True) as said:
+    """Prints each ``UserWarning`` of the block once, as a note, also if the block raises."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             yield
         finally:
-            notes = [str(each.message) for each in said if issubclass(each.category, UserWarning)]
+            notes = [str(item.message) for item in caught if issubclass(item.category, UserWarning)]
             for note in dict.fromkeys(notes):
                 say(f"note: {note}")
 
@@ -47,7 +48,7 @@ def warnings_as_notes() -> Iterator[None]:
 def load_model(
     path: str, device: str | None, pooler: str | None = None, backend: str = "torch", dtype: str = "float32"
 ) -> SentenceEncoder:
-    """Loads a model and prints what is to be known of it, such as a pooler that its folder doesn't name."""
+    """Loads a model and prints its warnings as notes, such as a pooler that the folder does not define."""
     check_device(device)
     with warnings_as_notes():
         return SentenceEncoder.from_pretrained(
@@ -58,33 +59,40 @@ def load_model(
 def load_readings(
     path: str, device: str | None, poolers: Sequence[str], backend: str = "torch", dtype: str = "float32"
 ) -> dict[str, SentenceEncoder]:
-    """Loads a model, to be read with each of several poolers, and prints how its vectors are pooled.
+    """Loads a model once for each of several poolers and prints pooler and length limit.
 
     Args:
-        path: Folder or hub name.
-        device: Where to put it; None for the GPU if there is one.
-        poolers: Their names; none for the model's own.
-        backend: What runs its network; see ``SentenceEncoder.from_pretrained``.
-        dtype: What that computes in.
+        path: Model folder or hub name.
+        device: Device of the model; None for the GPU if there is one.
+        poolers: Names of poolers; empty for the model's own pooler.
+        backend: Library that runs the network; see ``SentenceEncoder.from_pretrained``.
+        dtype: Number type of the network, a key of ``DTYPES``.
 
     Returns:
-        The model under its path; or, where poolers are named, each reading under path and pooler.
+        The model by its path, or, with poolers, one model per pooler by "path (pooler)".
     """
     if poolers:
         check_device(device)
         with warnings_as_notes():
             parts = read_folder(local_folder(path)).run_by(backend, DTYPES[dtype])
-            read = readings(parts, poolers, name=path)
+            by_pooler = readings(parts, poolers, name=path)
         place, kind = parts.place(device, DTYPES[dtype])
-        found = {f"{path} ({pooler})": model.to(place, kind).eval() for pooler, model in read.items()}
+        models = {f"{path} ({pooler})": model.to(place, kind).eval() for pooler, model in by_pooler.items()}
     else:
-        found = {path: load_model(path, device, backend=backend, dtype=dtype)}
-    for model in found.values():
+        models = {path: load_model(path, device, backend=backend, dtype=dtype)}
+    for model in models.values():
         say(f"{path}: {model.pooling}, at most {model.max_length} tokens")
-    return found
+    return models
 
 
 def say_truncated(model: SentenceEncoder, texts: int) -> None:
-    """Prints how many of so many texts the last call of ``encode`` has cut, if any."""
+    """Prints how many texts the last call of ``encode`` truncated, if any.
+
+    Args:
+        model: The model that encoded the texts.
+        texts: Number of texts of that call.
+    """
     if model.truncated:
-        say(f"{model.truncated:,} of {texts:,} texts are longer than {model.max_length} tokens and were cut")
+        say(
+            f"{model.truncated:,} of {texts:,} texts are longer than {model.max_length} tokens and were truncated"
+        )

@@ -103,12 +103,12 @@ def test_a_part_of_lightning_that_refuses_its_arguments_is_named() -> None:
             "fit",
             "--data.num_workers 0",
         ),
-        (MemoryError(), "export", "got MemoryError: no more; make batches smaller"),
+        (MemoryError(), "export", "got MemoryError: none left; make batches smaller"),
     ],
 )
 def test_lack_of_memory_is_answered_as_such(error: Exception, command: str, expected: str) -> None:
     said = answer_of(error, command)
-    assert said is not None and said.startswith("memory: expected enough of it, got ") and expected in said
+    assert said is not None and said.startswith("memory: expected enough memory, got ") and expected in said
     wrapped = InvalidValueError("a.ckpt: expected a checkpoint, got a damaged file")
     wrapped.__cause__ = error
     assert answer_of(wrapped, command) == said

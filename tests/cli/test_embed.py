@@ -73,10 +73,10 @@ def test_ctrl_c_says_how_it_goes_on_and_the_same_words_do(
     assert run(words_of(files, many, "whole.npy")) == 0
     assert stopped() == 130  # as a shell has it for Ctrl-C
     said = capsys.readouterr().err
-    assert "stopped: the vectors of 300 of 3,000 texts are kept; the same command goes on after them" in said
+    assert "stopped: the vectors of 300 of 3,000 texts are saved; the same command resumes after them" in said
     assert not (here / "v.npy").exists()
     assert run(words_of(files, many, "v.npy")) == 0
-    assert "300 of 3,000 texts are encoded already; going on after them" in capsys.readouterr().out
+    assert "300 of 3,000 texts are encoded already; resuming after them" in capsys.readouterr().out
     assert (here / "v.npy").read_bytes() == (here / "whole.npy").read_bytes()
 
 
@@ -167,7 +167,10 @@ def test_features_and_precisions_are_those_of_encode(files: dict[str, str], here
     assert np.array_equal(np.load(here / "b.npy"), quantize(expected, "ubinary").numpy())
     assert run(words_of(files, many, "i.npy", *options, "--precision", "int8")) == 0
     said = capsys.readouterr().out
-    assert "a byte's ranges are those of the first 1,000 texts' vectors; they are in i.npy.ranges.npy" in said
+    assert (
+        "value ranges of the features are from the vectors of the first 1,000 texts; saved to i.npy.ranges.npy"
+        in said
+    )
     ranges = np.load(here / "i.npy.ranges.npy")
     # By themselves: in batches with others, several threads take their sums in another order.
     sample = model.encode(texts[:1000], truncate_dim=10, normalize_embeddings=True)
@@ -249,4 +252,4 @@ def test_the_prompt_that_texts_are_read_after_is_said(files: dict[str, str], her
     for words, prompt in (((), "query: "), (("--prompt_name", "document"), "passage: ")):
         assert run(words_of({"bert": str(here / "m")}, files["texts"], "v.npy", "--restart", *words)) == 0
         said = capsys.readouterr().out
-        assert f"with the prompt {prompt!r}; --prompt_name takes one of document, query" in said
+        assert f"with the prompt {prompt!r}; --prompt_name selects one of document, query" in said

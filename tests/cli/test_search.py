@@ -148,7 +148,7 @@ def test_an_index_of_another_corpus_or_model_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"), [([], "nothing is kept"), (["--index", "i.npy"], "40 of 40 texts are")]
+    ("options", "said"), [([], "no vector is saved"), (["--index", "i.npy"], "40 of 40 texts are")]
 )
 def test_a_stopped_search_says_what_it_keeps(
     files: dict[str, str],
