@@ -90,7 +90,7 @@ def _ranges(path: Path) -> Array:
         return ranges
     except (OSError, ValueError) as error:
         raise InvalidValueError(
-            f"--ranges {path}: expected a .npy file that embed wrote for int8 vectors, got {error}; name such a file"
+            f"--ranges {path}: expected a .npy file that embed wrote for int8 vectors, got {error}; name one"
         ) from error
 
 
