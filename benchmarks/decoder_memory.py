@@ -1,4 +1,4 @@
-"""The memory of a training step of a decoder, computed from its dimensions: the formula of ``docs/scale.md``."""
+"""The memory of a training step of a decoder, computed from its dimensions: the formula of ``docs/memory.md``."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ Each way of training is a process of its own that takes two steps of SimCSE on t
 loaded, when a tiny model had been trained there already, hence the weights and all that the steps need. Those
 processes make glibc return freed memory at once (``machines.STEADY``). What is predicted is computed before a
 process starts, from the model's dimensions alone. ``--sizes`` measures nothing: it prints the tables of published
-models in ``docs/scale.md``. A smoke run: ``--quick``; with ``--keep FOLDER`` ways that were measured aren't
+models in ``docs/memory.md``. A smoke run: ``--quick``; with ``--keep FOLDER`` ways that were measured aren't
 measured again.
 """
 

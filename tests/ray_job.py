@@ -47,7 +47,7 @@ class Dying(EXAMPLE["FileEncoder"]):  # type: ignore[misc]  # a class of a scrip
 
 
 def pipeline(source: str, target: Path, model: str) -> None:
-    """Encodes as docs/scale.md has it for a pipeline of one's own."""
+    """Encodes as docs/shards.md has it for a pipeline of one's own."""
     vectors = ray.data.read_parquet(source).map_batches(
         BatchEncoder,
         fn_constructor_kwargs={"model": model, "column": "text"},

@@ -26,10 +26,15 @@ PAGES = [
     *sorted((ROOT / "docs" / "lightning").glob("*.md")),
 ]
 LONG = (
-    "callbacks.md", "choose.md", "compare.md", "evaluate.md", "extend.md", "glue.md", "index.md",
-    "loggers.md", "notebooks.md", "onnx.md", "optimizers.md", "optuna.md", "plain_lightning.md",
-    "postprocess.md", "probes.md", "profiling.md", "python.md", "report.md", "retrieval.md", "share.md",
-    "sweep.md", "tasks.md", "training_step.md", "use.md",
+    "callbacks.md", "choose.md", "compare.md", "decoders.md", "distill.md", "embedding_models.md",
+    "evaluate.md", "false_negatives.md", "from_scratch.md", "glue.md", "index.md", "loggers.md",
+    "matryoshka.md", "memory.md", "notebooks.md", "onnx.md", "optimizers.md", "optuna.md",
+    "own_columns.md", "own_encoder.md", "own_guide.md", "own_loss.md", "own_mixture.md",
+    "own_objective.md", "own_view.md", "pair_labels.md", "plain_lightning.md", "postprocess.md",
+    "predict.md", "probes.md", "profiling.md", "prompts.md", "python.md", "report.md", "resume.md",
+    "retrieval.md", "row_limits.md", "shards.md", "share.md", "stages.md", "sweep.md", "tasks.md",
+    "train_classes.md", "train_nli.md", "train_pairs.md", "train_scores.md", "train_sentences.md",
+    "training_step.md", "use.md",
 )  # fmt: skip
 """Pages that take longer than all others: cells that are built, charts that are drawn, a graph of torch's, many
 runs. What these do the default suite tries in the tests of each command."""
@@ -43,7 +48,7 @@ def write_table(path: Path, *rows: Iterable[object]) -> None:
 
 
 def write_labelled(folder: Path) -> None:
-    """Writes the files with labels that docs/tasks.md and docs/extend.md speak of."""
+    """Writes the files with labels of the pages about labels and tasks."""
     texts = tiny.TEXTS
     pairs = [(texts[i], texts[(7 * i + 3) % 40]) for i in range(24)]
     for part in ("", "-dev"):

@@ -1,4 +1,4 @@
-"""An encoder of a user's own, the one of docs/extend.md: one gradient, views of its own slot, a checkpoint."""
+"""An encoder of a user's own, the one of docs/own_encoder.md: one gradient, views of its own slot, a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from contrastive_text.objectives import MaskedLM
 from contrastive_text.training import BestCheckpoint, ContrastiveModule, ExportModel
 from contrastive_text.views import EmbeddingView, FeatureCutoff, MaskTokens, ShufflePositions
 
-PAGE = (Path(__file__).parents[2] / "docs" / "extend.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "own_encoder.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
