@@ -1,4 +1,4 @@
-"""An encoder of a user's own, the one of docs/own_encoder.md: one gradient, views of its own slot, a checkpoint."""
+"""The encoder of docs/own_encoder.md: one gradient, views of its own slot, a checkpoint."""
 
 from __future__ import annotations
 
