@@ -1,6 +1,6 @@
 """Model folders in the layouts of sentence-transformers 6.2, written by its classes with tiny weights.
 
-Each of ``GROUPS`` is a row of the table in ``docs/use.md``.
+Each of ``GROUPS`` is a row of the table in ``docs/model_folders.md``.
 """
 
 from __future__ import annotations

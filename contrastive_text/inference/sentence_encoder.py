@@ -56,7 +56,7 @@ _truncated = _ThreadCounts()
 class SentenceEncoder(nn.Module):
     """Encodes sentences; its arguments have the names and meanings of sentence-transformers'.
 
-    Any number of threads may encode with one model at the same time. See docs/use.md for servers and asyncio.
+    Any number of threads may encode with one model at the same time. See docs/serving.md for servers and asyncio.
 
     Args:
         encoder: The network with its tokenizer and length limit.

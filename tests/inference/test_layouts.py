@@ -39,7 +39,7 @@ NO_POOLER = "ignore:.* names no pooler:UserWarning"
 DIMENSION = "ignore:Implicit dimension choice:UserWarning"  # torch's, of Softmax
 TRAINED = [next(iter(group)) for group in GROUPS.values() if not next(iter(group.values())).refused]
 TRAINED.remove("0_Transformer")  # tests/training has it
-PAGE = Path(__file__).parents[2] / "docs" / "use.md"
+PAGE = Path(__file__).parents[2] / "docs" / "model_folders.md"
 
 
 def rows(refused: bool, quick: tuple[str, ...]) -> list[Any]:  # Any: what parametrize takes
