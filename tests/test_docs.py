@@ -26,15 +26,15 @@ PAGES = [
     *sorted((ROOT / "docs" / "lightning").glob("*.md")),
 ]
 LONG = (
-    "callbacks.md", "choose.md", "compare.md", "decoders.md", "distill.md", "embedding_models.md",
-    "evaluate.md", "false_negatives.md", "from_scratch.md", "glue.md", "index.md", "loggers.md",
-    "matryoshka.md", "memory.md", "notebooks.md", "onnx.md", "optimizers.md", "optuna.md",
-    "own_columns.md", "own_encoder.md", "own_guide.md", "own_loss.md", "own_mixture.md",
+    "callbacks.md", "choose.md", "compare.md", "decoders.md", "distill.md", "duplicates.md", "embed.md",
+    "embedding_models.md", "evaluate.md", "false_negatives.md", "from_scratch.md", "glue.md", "index.md",
+    "loggers.md", "matryoshka.md", "memory.md", "mine.md", "notebooks.md", "onnx.md", "optimizers.md",
+    "optuna.md", "own_columns.md", "own_encoder.md", "own_guide.md", "own_loss.md", "own_mixture.md",
     "own_objective.md", "own_view.md", "pair_labels.md", "plain_lightning.md", "postprocess.md",
     "predict.md", "probes.md", "profiling.md", "prompts.md", "python.md", "report.md", "resume.md",
-    "retrieval.md", "row_limits.md", "shards.md", "share.md", "stages.md", "sweep.md", "tasks.md",
-    "train_classes.md", "train_nli.md", "train_pairs.md", "train_scores.md", "train_sentences.md",
-    "training_step.md", "use.md",
+    "retrieval.md", "row_limits.md", "search.md", "serving.md", "shards.md", "share.md", "stages.md",
+    "sweep.md", "tasks.md", "train_classes.md", "train_nli.md", "train_pairs.md", "train_scores.md",
+    "train_sentences.md", "training_step.md", "use.md", "verify.md",
 )  # fmt: skip
 """Pages that take longer than all others: cells that are built, charts that are drawn, a graph of torch's, many
 runs. What these do the default suite tries in the tests of each command."""
@@ -144,7 +144,7 @@ def test_every_code_block_of_a_page_runs(page: Path, workplace: Path, capsys: py
         elif language == "bash":
             for line in block.replace("\\\n", "").splitlines():
                 shell(line)
-        else:
+        elif language != "text":  # the output of a command
             assert language == "yaml" and named, f"{page.name}: a {language} block that no test runs"
     assert "Traceback" not in capsys.readouterr().err
 
