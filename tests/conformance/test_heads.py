@@ -12,30 +12,20 @@ import pytest
 import torch
 
 from contrastive_text import heads
-from contrastive_text.heads import (
-    FineTuningHead,
-    Head,
-    MLPHead,
-    ProjectorHead,
-    StackHead,
-    TanhHead,
-    build_head,
-    check_train_only,
-)
 
 # Name -> a head and the width of its output for vectors of width 6.
-HEADS: dict[str, tuple[Callable[[], Head], int]] = {
-    "TanhHead": (TanhHead, 6),
-    "TanhHead of inference": (lambda: TanhHead(train_only=False), 6),
-    "MLPHead": (lambda: MLPHead(8, 3, dropout=0.5, share="pairs", shared_layers=1), 3),
-    "FineTuningHead": (lambda: FineTuningHead(out_features=2), 2),
-    "ProjectorHead": (lambda: ProjectorHead([5, 4], last_norm=True, together=False), 4),
-    "StackHead": (lambda: StackHead([{"name": "Linear", "out_features": 5}, {"name": "Tanh"}]), 5),
+HEADS: dict[str, tuple[Callable[[], heads.Head], int]] = {
+    "TanhHead": (heads.TanhHead, 6),
+    "TanhHead of inference": (lambda: heads.TanhHead(train_only=False), 6),
+    "MLPHead": (lambda: heads.MLPHead(8, 3, dropout=0.5, share="pairs", shared_layers=1), 3),
+    "FineTuningHead": (lambda: heads.FineTuningHead(out_features=2), 2),
+    "ProjectorHead": (lambda: heads.ProjectorHead([5, 4], last_norm=True, together=False), 4),
+    "StackHead": (lambda: heads.StackHead([{"name": "Linear", "out_features": 5}, {"name": "Tanh"}]), 5),
 }
 every_head = pytest.mark.parametrize("name", HEADS)
 
 
-def built(name: str) -> Head:
+def built(name: str) -> heads.Head:
     torch.manual_seed(0)
     head = HEADS[name][0]()
     head.build(6)
@@ -43,7 +33,7 @@ def built(name: str) -> Head:
 
 
 def test_every_public_head_has_an_entry() -> None:
-    assert {cls.__name__ for cls in parts.public_parts(heads, Head)} == {name.split()[0] for name in HEADS}
+    assert {cls.__name__ for cls in parts.public_parts(heads, heads.Head)} == {name.split()[0] for name in HEADS}
 
 
 @every_head
@@ -69,7 +59,7 @@ def test_building_a_head_returns_the_width_of_its_output_and_keeps_its_mode(name
     make, width = HEADS[name]
     for training in (True, False):
         head = make().train(training)
-        assert build_head(head, 6) == width
+        assert heads.build_head(head, 6) == width
         assert head.training == training
     assert head(torch.zeros(3, 6)).shape == (3, width)
 
@@ -102,10 +92,10 @@ def test_the_vectors_of_a_head_are_of_float32_at_least(name: str, dtype: torch.d
 def test_an_objective_takes_a_head_of_training_alone(name: str) -> None:
     head = HEADS[name][0]()
     if head.train_only:
-        check_train_only(head, "Contrastive.head")
+        heads.check_train_only(head, "Contrastive.head")
     else:
         words = [
             f"Contrastive.head: expected a head with train_only: true, got {type(head).__name__}",
             "--model.head",
         ]
-        parts.check_refused(lambda: check_train_only(head, "Contrastive.head"), ValueError, words)
+        parts.check_refused(lambda: heads.check_train_only(head, "Contrastive.head"), ValueError, words)

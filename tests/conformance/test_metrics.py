@@ -14,51 +14,6 @@ from torchmetrics import Metric
 
 from contrastive_text import metrics
 from contrastive_text.core.targets import Classes
-from contrastive_text.metrics import (
-    F1,
-    Alignment,
-    EffectiveRank,
-    IsoScore,
-    Matthews,
-    MeanCosine,
-    PairedBootstrap,
-    PearsonSimilarity,
-    PositiveAlignment,
-    Spearman,
-    SpearmanSimilarity,
-    Uniformity,
-    alignment,
-    answer_ranks,
-    average_ranks,
-    effective_rank,
-    exact_similarity,
-    f1,
-    further_metrics,
-    geometry,
-    guide_agreement,
-    holm,
-    hubness,
-    in_batch_accuracy,
-    iso_score,
-    k_occurrences,
-    linear_cka,
-    matthews,
-    mean_cosine,
-    nearest_neighbour_accuracy,
-    nearest_similarity,
-    neighbour_overlap,
-    off_diagonal,
-    pair_similarity,
-    paired_bootstrap_mean,
-    paired_bootstrap_spearman,
-    paired_retrieval,
-    pearson,
-    positive_pairs,
-    ranking_scores,
-    spearman,
-    spectrum,
-    uniformity,
-)
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -69,66 +24,82 @@ N = 15
 LABELS = torch.arange(N) % 3
 # Functions of vectors that are paired or alone, (N, D): name -> the figure, a number or a row of numbers.
 OF_VECTORS: dict[str, Callable[[Tensor, Tensor], Any]] = {
-    "alignment": alignment,
-    "uniformity": lambda x, _: uniformity(x),
-    "effective_rank": lambda x, _: effective_rank(x),
-    "spectrum": lambda x, _: spectrum(x),
-    "mean_cosine": lambda x, _: mean_cosine(x),
-    "iso_score": lambda x, _: iso_score(x),
-    "hubness": lambda x, _: torch.tensor(hubness(x, k=3)),
-    "k_occurrences": lambda x, _: k_occurrences(x, k=3).sort().values,
-    "nearest_similarity": lambda x, _: nearest_similarity(x).sort().values,
-    "nearest_neighbour_accuracy": lambda x, _: torch.tensor(nearest_neighbour_accuracy(x, LABELS[: len(x)], k=1)),
-    "neighbour_overlap": lambda x, y: neighbour_overlap(x, y, k=3),
-    "linear_cka": linear_cka,
-    "pair_similarity": lambda x, y: pair_similarity(x, y).sort().values,
-    "exact_similarity": lambda x, y: exact_similarity(x, y).sort().values,
-    "answer_ranks": lambda x, y: answer_ranks(x, y, torch.arange(len(x))).sort().values,
-    "in_batch_accuracy": lambda x, y: in_batch_accuracy(x, y, torch.arange(len(x))),
-    "paired_retrieval": lambda x, y: torch.tensor(paired_retrieval(x, y)),
-    "off_diagonal": lambda x, _: off_diagonal(x),
+    "alignment": metrics.alignment,
+    "uniformity": lambda x, _: metrics.uniformity(x),
+    "effective_rank": lambda x, _: metrics.effective_rank(x),
+    "spectrum": lambda x, _: metrics.spectrum(x),
+    "mean_cosine": lambda x, _: metrics.mean_cosine(x),
+    "iso_score": lambda x, _: metrics.iso_score(x),
+    "hubness": lambda x, _: torch.tensor(metrics.hubness(x, k=3)),
+    "k_occurrences": lambda x, _: metrics.k_occurrences(x, k=3).sort().values,
+    "nearest_similarity": lambda x, _: metrics.nearest_similarity(x).sort().values,
+    "nearest_neighbour_accuracy": lambda x, _: torch.tensor(
+        metrics.nearest_neighbour_accuracy(x, LABELS[: len(x)], k=1)
+    ),
+    "neighbour_overlap": lambda x, y: metrics.neighbour_overlap(x, y, k=3),
+    "linear_cka": metrics.linear_cka,
+    "pair_similarity": lambda x, y: metrics.pair_similarity(x, y).sort().values,
+    "exact_similarity": lambda x, y: metrics.exact_similarity(x, y).sort().values,
+    "answer_ranks": lambda x, y: metrics.answer_ranks(x, y, torch.arange(len(x))).sort().values,
+    "in_batch_accuracy": lambda x, y: metrics.in_batch_accuracy(x, y, torch.arange(len(x))),
+    "paired_retrieval": lambda x, y: torch.tensor(metrics.paired_retrieval(x, y)),
+    "off_diagonal": lambda x, _: metrics.off_diagonal(x),
 }
 U, V, TARGET = normal(11, 4, seed=1), normal(11, 4, seed=2), normal(11, seed=3)
 CLASSES, SCORES = torch.arange(11) % 2, normal(11, 2, seed=4)
 # Other functions: name -> their inputs.
 OF_VALUES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
-    "spearman": (spearman, (U[:, 0], V[:, 0])),
-    "pearson": (pearson, (U[:, 0], V[:, 0])),
-    "average_ranks": (average_ranks, (TARGET.round(),)),
-    "positive_pairs": (positive_pairs, (TARGET,)),
-    "f1": (f1, (SCORES.argmax(dim=1), CLASSES)),
-    "matthews": (matthews, (SCORES.argmax(dim=1), CLASSES)),
-    "guide_agreement": (guide_agreement, (U, V, torch.eye(11, 4) > 0)),
-    "ranking_scores": (ranking_scores, (torch.arange(100).expand(2, 100), [{3: 1.0}, {0: 2.0, 9: 1.0}])),
-    "holm": (holm, ([0.01, 0.04, 0.03],)),
-    "further_metrics": (lambda target: [*further_metrics(target)], (Classes(("no", "yes")),)),
+    "spearman": (metrics.spearman, (U[:, 0], V[:, 0])),
+    "pearson": (metrics.pearson, (U[:, 0], V[:, 0])),
+    "average_ranks": (metrics.average_ranks, (TARGET.round(),)),
+    "positive_pairs": (metrics.positive_pairs, (TARGET,)),
+    "f1": (metrics.f1, (SCORES.argmax(dim=1), CLASSES)),
+    "matthews": (metrics.matthews, (SCORES.argmax(dim=1), CLASSES)),
+    "guide_agreement": (metrics.guide_agreement, (U, V, torch.eye(11, 4) > 0)),
+    "ranking_scores": (metrics.ranking_scores, (torch.arange(100).expand(2, 100), [{3: 1.0}, {0: 2.0, 9: 1.0}])),
+    "holm": (metrics.holm, ([0.01, 0.04, 0.03],)),
+    "further_metrics": (lambda target: [*metrics.further_metrics(target)], (Classes(("no", "yes")),)),
     "paired_bootstrap_mean": (
-        lambda *values: paired_bootstrap_mean(*values, resamples=20, generator=torch.Generator().manual_seed(0)),
+        lambda *values: metrics.paired_bootstrap_mean(
+            *values, resamples=20, generator=torch.Generator().manual_seed(0)
+        ),
         (U[:, 0], V[:, 0]),
     ),
     "paired_bootstrap_spearman": (
-        lambda *values: paired_bootstrap_spearman(
+        lambda *values: metrics.paired_bootstrap_spearman(
             *values, resamples=20, generator=torch.Generator().manual_seed(0)
         ),
         (U[:, 0], V[:, 0], TARGET),
     ),
 }
-POSITIVE = positive_pairs(TARGET)
+POSITIVE = metrics.positive_pairs(TARGET)
 # Classes: a metric, its inputs, and its value from the function under it.
 CLASSES_OF_METRICS: dict[str, tuple[Metric, tuple[Tensor, ...], Tensor]] = {
-    "Alignment": (Alignment(), (U, V), alignment(U, V)),
-    "Alignment, power 1": (Alignment(alpha=1.0), (U, V), alignment(U, V, alpha=1.0)),
-    "PositiveAlignment": (PositiveAlignment(), (U, V, TARGET), alignment(U[POSITIVE], V[POSITIVE])),
-    "EffectiveRank": (EffectiveRank(), (U,), effective_rank(U)),
-    "IsoScore": (IsoScore(), (U,), iso_score(U)),
-    "MeanCosine": (MeanCosine(), (U,), mean_cosine(U)),
-    "Uniformity": (Uniformity(), (U,), uniformity(U)),
-    "Uniformity, t 3": (Uniformity(t=3.0), (U,), uniformity(U, t=3.0)),
-    "PearsonSimilarity": (PearsonSimilarity(), (U, V, TARGET), 100 * pearson(exact_similarity(U, V), TARGET)),
-    "SpearmanSimilarity": (SpearmanSimilarity(), (U, V, TARGET), 100 * spearman(exact_similarity(U, V), TARGET)),
-    "F1": (F1(), (SCORES, CLASSES), f1(SCORES.argmax(dim=1), CLASSES)),
-    "Matthews": (Matthews(), (SCORES, CLASSES), matthews(SCORES.argmax(dim=1), CLASSES)),
-    "Spearman": (Spearman(), (SCORES[:, 0], TARGET), spearman(SCORES[:, 0], TARGET)),
+    "Alignment": (metrics.Alignment(), (U, V), metrics.alignment(U, V)),
+    "Alignment, power 1": (metrics.Alignment(alpha=1.0), (U, V), metrics.alignment(U, V, alpha=1.0)),
+    "PositiveAlignment": (
+        metrics.PositiveAlignment(),
+        (U, V, TARGET),
+        metrics.alignment(U[POSITIVE], V[POSITIVE]),
+    ),
+    "EffectiveRank": (metrics.EffectiveRank(), (U,), metrics.effective_rank(U)),
+    "IsoScore": (metrics.IsoScore(), (U,), metrics.iso_score(U)),
+    "MeanCosine": (metrics.MeanCosine(), (U,), metrics.mean_cosine(U)),
+    "Uniformity": (metrics.Uniformity(), (U,), metrics.uniformity(U)),
+    "Uniformity, t 3": (metrics.Uniformity(t=3.0), (U,), metrics.uniformity(U, t=3.0)),
+    "PearsonSimilarity": (
+        metrics.PearsonSimilarity(),
+        (U, V, TARGET),
+        100 * metrics.pearson(metrics.exact_similarity(U, V), TARGET),
+    ),
+    "SpearmanSimilarity": (
+        metrics.SpearmanSimilarity(),
+        (U, V, TARGET),
+        100 * metrics.spearman(metrics.exact_similarity(U, V), TARGET),
+    ),
+    "F1": (metrics.F1(), (SCORES, CLASSES), metrics.f1(SCORES.argmax(dim=1), CLASSES)),
+    "Matthews": (metrics.Matthews(), (SCORES, CLASSES), metrics.matthews(SCORES.argmax(dim=1), CLASSES)),
+    "Spearman": (metrics.Spearman(), (SCORES[:, 0], TARGET), metrics.spearman(SCORES[:, 0], TARGET)),
 }
 of_vectors = pytest.mark.parametrize("name", OF_VECTORS)
 every_class = pytest.mark.parametrize("name", CLASSES_OF_METRICS)
@@ -188,13 +159,13 @@ def test_blocks_of_rows_change_nothing(name: str, monkeypatch: pytest.MonkeyPatc
     figure, x, y = OF_VECTORS[name], normal(N, 4), normal(N, 4, seed=1)
     whole = figure(x, y)
     for values in (1, 40):  # a row at a time; some
-        monkeypatch.setattr(geometry, "_BLOCK_VALUES", values)
+        monkeypatch.setattr(metrics.geometry, "_BLOCK_VALUES", values)
         close(figure(x, y), whole)
 
 
 def plain(result: Any) -> Any:  # Any: of a metric
     """The result as numbers that can be compared."""
-    if isinstance(result, PairedBootstrap):
+    if isinstance(result, metrics.PairedBootstrap):
         return result.difference, result.resampled.tolist()
     if isinstance(result, dict):
         return {name: plain(each) for name, each in result.items()}

@@ -33,28 +33,19 @@ from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon
 from contrastive_text.objectives import (
     ColumnPart,
     Contrastive,
-    DenoisingDecoder,
     Duplicates,
     FalseNegatives,
     MaskBatch,
-    MaskedLM,
     Matryoshka,
     Momentum,
     NegativesAsHard,
     Objective,
-    PairClassification,
-    PairRegression,
     PositivesOnly,
     Queue,
-    RankDistillation,
-    ReplacedTokens,
     SameClass,
     Siblings,
     SignedPairs,
     Terms,
-    TextClassification,
-    TextRegression,
-    VectorDistillation,
 )
 
 EXACT = 1e-10
@@ -314,34 +305,6 @@ def test_half_precision_gives_float32(case: str, name: str) -> None:
     terms = found.objective.bfloat16().eval()(rows)
     assert terms.total.dtype == torch.float32
     assert terms.total.isfinite()
-
-
-BY_ROW = (
-    PairClassification, TextClassification, TextRegression, VectorDistillation, MaskedLM, ReplacedTokens,
-    DenoisingDecoder,
-)  # fmt: skip
-"""Objectives that compare no example with another."""
-
-
-def is_by_row(objective: Objective) -> bool:
-    """Whether the terms of an example depend on no other example in evaluation."""
-    if isinstance(objective, PairRegression):
-        return not objective.loss.whole_batch
-    if isinstance(objective, RankDistillation):
-        return objective.among == "own"
-    # The other objective's projector has statistics of the training batch.
-    return isinstance(objective, BY_ROW) and objective.head_of is None
-
-
-@every_objective
-def test_terms_of_two_parts_add_up_exactly_if_no_example_is_compared_with_another(case: str, name: str) -> None:
-    whole, *halves = (taken(case, name, 1, examples) for examples in ((0, EXAMPLES), (0, 5), (5, EXAMPLES)))
-    value, *of_parts = (each.objective.eval()(each.steps[0]) for each in (whole, *halves))
-    total = sum(float(each.total.detach()) for each in of_parts)
-    by_row = is_by_row(whole.objective)
-    assert (total == pytest.approx(float(value.total.detach()), rel=EXACT, abs=EXACT)) == by_row
-    if by_row:
-        assert sum(int(each.count) for each in of_parts) == int(value.count)
 
 
 @every_objective

@@ -25,95 +25,68 @@ from contrastive_text.core.random import RowRandom, generator
 from contrastive_text.core.types import NO_LABEL, NO_WORD, Tokens, Vocabulary
 from contrastive_text.data import Collator, KeyedRow, TextTokenizer, learn_vocabulary
 from contrastive_text.pairings import SameText
-from contrastive_text.views import (
-    Adversarial,
-    ContextualSubstitute,
-    CropTokens,
-    DeleteOneWord,
-    DeleteSpans,
-    DeleteTokens,
-    EmbeddingDropout,
-    EmbeddingView,
-    FeatureCutoff,
-    FixedDropout,
-    GaussianNoise,
-    MaskTokens,
-    NlpaugView,
-    Prompt,
-    ReorderSpans,
-    RepeatTokens,
-    ShufflePositions,
-    SpanCutoff,
-    SubstituteSynonyms,
-    SwapWords,
-    SynonymFile,
-    SynonymSource,
-    TextsFromFile,
-    TextView,
-    TokenCutoff,
-    TokenView,
-    View,
-    ViewPlan,
-    WordNetSynonyms,
-)
 
 PAGES = Path(__file__).parents[2] / "docs" / "parts"
 SEEDS = st.integers(0, 2**31)
 RATES = st.floats(0, 1)
 
 # Entries: name -> a view of a strength from 0 to 1; a name begins with its class.
-TEXT_VIEWS: dict[str, Callable[[Path, float], TextView]] = {
-    "Prompt": lambda _, rate: Prompt("It says: {text}." if rate else "{text}"),
-    "SwapWords": lambda _, rate: SwapWords(rate),
-    "SubstituteSynonyms": lambda files, rate: SubstituteSynonyms(rate, SynonymFile(str(files / "words.tsv"))),
-    "SubstituteSynonyms by WordNet": lambda files, rate: SubstituteSynonyms(
-        rate, WordNetSynonyms(str(files / "nltk_data")), of="all"
+TEXT_VIEWS: dict[str, Callable[[Path, float], views.TextView]] = {
+    "Prompt": lambda _, rate: views.Prompt("It says: {text}." if rate else "{text}"),
+    "SwapWords": lambda _, rate: views.SwapWords(rate),
+    "SubstituteSynonyms": lambda files, rate: views.SubstituteSynonyms(
+        rate, views.SynonymFile(str(files / "words.tsv"))
     ),
-    "ContextualSubstitute": lambda files, rate: ContextualSubstitute(str(files / "model"), rate, batch_size=3),
-    "NlpaugView": lambda _, rate: NlpaugView(
+    "SubstituteSynonyms by WordNet": lambda files, rate: views.SubstituteSynonyms(
+        rate, views.WordNetSynonyms(str(files / "nltk_data")), of="all"
+    ),
+    "ContextualSubstitute": lambda files, rate: views.ContextualSubstitute(
+        str(files / "model"), rate, batch_size=3
+    ),
+    "NlpaugView": lambda _, rate: views.NlpaugView(
         "nlpaug.augmenter.word.RandomWordAug", {"action": "swap", "aug_p": rate}
     ),
-    "NlpaugView that crops": lambda _, rate: NlpaugView(  # fails on short texts in nlpaug 1.1.11
+    "NlpaugView that crops": lambda _, rate: views.NlpaugView(  # fails on short texts in nlpaug 1.1.11
         "nlpaug.augmenter.word.RandomWordAug", {"action": "crop", "aug_p": rate}
     ),
-    "TextsFromFile": lambda files, rate: TextsFromFile(
+    "TextsFromFile": lambda files, rate: views.TextsFromFile(
         str(files / ("written.tsv" if rate else "none.tsv")), missing="keep"
     ),
 }
-TOKEN_VIEWS: dict[str, Callable[[float], TokenView]] = {
-    "CropTokens": CropTokens,
-    "DeleteOneWord": lambda rate: DeleteOneWord() if rate else DeleteTokens(0.0),
-    "DeleteSpans": lambda rate: DeleteSpans(rate=rate),
-    "DeleteSpans of words": lambda rate: DeleteSpans(rate=rate, mark=None, unit="word"),
-    "DeleteTokens": DeleteTokens,
-    "DeleteTokens with a mark": partial(DeleteTokens, mark="[DEL]"),
-    "DeleteTokens of words": partial(DeleteTokens, exact=False, unit="word"),
-    "MaskTokens": MaskTokens,
-    "MaskTokens of words": partial(MaskTokens, whole_word=True),
-    "ReorderSpans": lambda rate: ReorderSpans(rate=rate),
-    "ReorderSpans of words": lambda rate: ReorderSpans(rate=rate, unit="word"),
-    "RepeatTokens": RepeatTokens,
-    "RepeatTokens of words": partial(RepeatTokens, unit="word"),
-    "ShufflePositions": lambda rate: ShufflePositions() if rate else ShufflePositions(specials=False),
+TOKEN_VIEWS: dict[str, Callable[[float], views.TokenView]] = {
+    "CropTokens": views.CropTokens,
+    "DeleteOneWord": lambda rate: views.DeleteOneWord() if rate else views.DeleteTokens(0.0),
+    "DeleteSpans": lambda rate: views.DeleteSpans(rate=rate),
+    "DeleteSpans of words": lambda rate: views.DeleteSpans(rate=rate, mark=None, unit="word"),
+    "DeleteTokens": views.DeleteTokens,
+    "DeleteTokens with a mark": partial(views.DeleteTokens, mark="[DEL]"),
+    "DeleteTokens of words": partial(views.DeleteTokens, exact=False, unit="word"),
+    "MaskTokens": views.MaskTokens,
+    "MaskTokens of words": partial(views.MaskTokens, whole_word=True),
+    "ReorderSpans": lambda rate: views.ReorderSpans(rate=rate),
+    "ReorderSpans of words": lambda rate: views.ReorderSpans(rate=rate, unit="word"),
+    "RepeatTokens": views.RepeatTokens,
+    "RepeatTokens of words": partial(views.RepeatTokens, unit="word"),
+    "ShufflePositions": lambda rate: views.ShufflePositions() if rate else views.ShufflePositions(specials=False),
 }
-ERASERS: dict[str, Callable[[float], EmbeddingView]] = {
-    "FeatureCutoff": FeatureCutoff,
+ERASERS: dict[str, Callable[[float], views.EmbeddingView]] = {
+    "FeatureCutoff": views.FeatureCutoff,
     **{
         f"{cls.__name__}{name}": partial(cls, specials=specials)
-        for cls in (TokenCutoff, SpanCutoff, EmbeddingDropout)
+        for cls in (views.TokenCutoff, views.SpanCutoff, views.EmbeddingDropout)
         for name, specials in (("", True), (" between specials", False))
     },
 }
-EMBEDDING_VIEWS: dict[str, Callable[[float], EmbeddingView]] = {
+EMBEDDING_VIEWS: dict[str, Callable[[float], views.EmbeddingView]] = {
     **ERASERS,
-    "GaussianNoise": GaussianNoise,
-    "GaussianNoise between specials": partial(GaussianNoise, specials=False),
+    "GaussianNoise": views.GaussianNoise,
+    "GaussianNoise between specials": partial(views.GaussianNoise, specials=False),
 }
 OTHERS: dict[str, Callable[[Path], object]] = {
-    "Adversarial": lambda _: Adversarial(2.0, "nli", same_dropout=True),
-    "FixedDropout": lambda _: FixedDropout(),
-    "SynonymFile": lambda files: SynonymFile(str(files / "words.tsv")),
-    "WordNetSynonyms": lambda files: WordNetSynonyms(str(files / "nltk_data"), senses=None),
+    "Adversarial": lambda _: views.Adversarial(2.0, "nli", same_dropout=True),
+    "FixedDropout": lambda _: views.FixedDropout(),
+    "SynonymFile": lambda files: views.SynonymFile(str(files / "words.tsv")),
+    "WordNetSynonyms": lambda files: views.WordNetSynonyms(str(files / "nltk_data"), senses=None),
 }
 text_views = pytest.mark.parametrize("name", TEXT_VIEWS)
 token_views = pytest.mark.parametrize("make", TOKEN_VIEWS.values(), ids=TOKEN_VIEWS)
@@ -135,11 +108,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_public_view_has_an_entry() -> None:
     kinds: list[tuple[type, dict[str, Any]]] = [
-        (TextView, TEXT_VIEWS),
-        (TokenView, TOKEN_VIEWS),
-        (EmbeddingView, EMBEDDING_VIEWS),
-        (View, {**TEXT_VIEWS, **TOKEN_VIEWS, **EMBEDDING_VIEWS, "Adversarial": None, "FixedDropout": None}),
-        (SynonymSource, {"SynonymFile": None, "WordNetSynonyms": None}),
+        (views.TextView, TEXT_VIEWS),
+        (views.TokenView, TOKEN_VIEWS),
+        (views.EmbeddingView, EMBEDDING_VIEWS),
+        (views.View, {**TEXT_VIEWS, **TOKEN_VIEWS, **EMBEDDING_VIEWS, "Adversarial": None, "FixedDropout": None}),
+        (views.SynonymSource, {"SynonymFile": None, "WordNetSynonyms": None}),
     ]
     for base, entries in kinds:
         assert {cls.__name__ for cls in parts.public_parts(views, base)} == {name.split()[0] for name in entries}
@@ -157,7 +130,7 @@ def made(name: str, files: Path, rate: float = 0.5) -> object:
 def test_a_view_is_documented_and_is_made_again_from_its_arguments(name: str, files: Path) -> None:
     view = made(name, files)
     parts.check_part(view)
-    if isinstance(view, View):
+    if isinstance(view, views.View):
         page = (PAGES / f"{type(view).__name__}.md").read_text(encoding="utf-8")
         assert f"]({type(view).__name__}.svg)" in page
         assert view.words in (None, "blanks", "letters", "tokenizer")
@@ -185,9 +158,9 @@ TEXTS = [
 ]
 
 
-def text_view(name: str, files: Path, rate: float) -> TextView:
+def text_view(name: str, files: Path, rate: float) -> views.TextView:
     view = made(name, files, rate)
-    assert isinstance(view, TextView)
+    assert isinstance(view, views.TextView)
     return view
 
 
@@ -226,7 +199,7 @@ def test_a_text_view_at_rate_zero_changes_nothing(name: str, files: Path) -> Non
 VOCABULARY = Vocabulary(size=90, prefix=1, suffix=1, mask_id=3, special_ids=frozenset({3, 4}), added={"[DEL]": 4})
 
 
-def built(view: TokenView) -> TokenView:
+def built(view: views.TokenView) -> views.TokenView:
     view.build(VOCABULARY)
     return view
 
@@ -248,7 +221,7 @@ def token_lists(draw: st.DrawFn) -> Tokens:
 @token_views
 @given(tokens=token_lists(), rate=RATES, seed=SEEDS)
 def test_a_token_view_repeats_itself_and_leaves_its_input(
-    make: Callable[[float], TokenView], tokens: Tokens, rate: float, seed: int
+    make: Callable[[float], views.TokenView], tokens: Tokens, rate: float, seed: int
 ) -> None:
     before, view = deepcopy(tokens), built(make(rate))
     first = view(tokens, generator(seed))
@@ -257,7 +230,7 @@ def test_a_token_view_repeats_itself_and_leaves_its_input(
 
 
 @token_views
-def test_a_token_view_draws_by_the_key(make: Callable[[float], TokenView]) -> None:
+def test_a_token_view_draws_by_the_key(make: Callable[[float], views.TokenView]) -> None:
     tokens, view = Tokens(ids=tuple(range(100, 130)), words=tuple(range(30))), built(make(0.3))
     assert len({view(tokens, generator(seed)) for seed in range(10)}) > 3
 
@@ -265,7 +238,7 @@ def test_a_token_view_draws_by_the_key(make: Callable[[float], TokenView]) -> No
 @token_views
 @given(tokens=token_lists(), seed=SEEDS)
 def test_a_token_view_at_rate_zero_changes_no_token(
-    make: Callable[[float], TokenView], tokens: Tokens, seed: int
+    make: Callable[[float], views.TokenView], tokens: Tokens, seed: int
 ) -> None:
     view = built(make(0.0))
     altered = view(tokens, generator(seed))
@@ -277,7 +250,7 @@ def test_a_token_view_at_rate_zero_changes_no_token(
 @token_views
 @given(tokens=token_lists(), rate=st.sampled_from([0.3, 1.0]), seed=SEEDS)
 def test_a_token_view_leaves_a_token_and_every_list_follows_the_ids(
-    make: Callable[[float], TokenView], tokens: Tokens, rate: float, seed: int
+    make: Callable[[float], views.TokenView], tokens: Tokens, rate: float, seed: int
 ) -> None:
     view = built(make(rate))
     altered = view(tokens, generator(seed))
@@ -298,7 +271,7 @@ def test_a_token_view_leaves_a_token_and_every_list_follows_the_ids(
 @token_views
 @pytest.mark.parametrize("words", [(), (NO_WORD,), (NO_WORD, NO_WORD)])
 def test_a_token_view_takes_a_text_without_words(
-    make: Callable[[float], TokenView], words: tuple[int, ...]
+    make: Callable[[float], views.TokenView], words: tuple[int, ...]
 ) -> None:
     view = built(make(1.0))
     if not words or view.after_specials:
@@ -306,9 +279,9 @@ def test_a_token_view_takes_a_text_without_words(
 
 
 @token_views
-def test_a_view_that_needs_the_vocabulary_says_so(make: Callable[[float], TokenView]) -> None:
+def test_a_view_that_needs_the_vocabulary_says_so(make: Callable[[float], views.TokenView]) -> None:
     view, tokens = make(0.5), Tokens(ids=tuple(range(100, 120)), words=tuple(range(20)))
-    if view.new_tokens or isinstance(view, MaskTokens):
+    if view.new_tokens or isinstance(view, views.MaskTokens):
         with pytest.raises(RuntimeError, match=rf"{type(view).__name__}: expected build\(vocabulary\) before"):
             view(tokens, generator(0))
     else:
@@ -317,10 +290,10 @@ def test_a_view_that_needs_the_vocabulary_says_so(make: Callable[[float], TokenV
 
 @token_views
 def test_c8_and_s12_special_tokens_are_never_touched(
-    make: Callable[[float], TokenView], corpus: tuple[str, ...]
+    make: Callable[[float], views.TokenView], corpus: tuple[str, ...]
 ) -> None:
     tokenizer = TextTokenizer(learn_vocabulary(corpus, 90, new_tokens=("[DEL]",)), max_length=16, spare=8)
-    plan = ViewPlan({"anchor": [make(0.5)]})
+    plan = views.ViewPlan({"anchor": [make(0.5)]})
     vocabulary = tokenizer.vocabulary(plan.new_tokens)
     plan.build(vocabulary)
     collate = Collator(tokenizer, SameText(), plan, seed=0)
@@ -348,8 +321,8 @@ class Block(NamedTuple):
     mask: Tensor
     keys: Tensor
 
-    def altered(self, view: EmbeddingView) -> Tensor:
-        plan = ViewPlan({"anchor": [view]})
+    def altered(self, view: views.EmbeddingView) -> Tensor:
+        plan = views.ViewPlan({"anchor": [view]})
         plan.build(VOCABULARY)
         return view(self.values, plan.alterable(view, self.mask), RowRandom(self.keys))
 
@@ -373,7 +346,7 @@ BLOCKS = st.builds(
 @embedding_views
 @given(rows=BLOCKS, rate=RATES)
 def test_k6_an_embedding_view_repeats_itself_and_leaves_embeddings_mask_and_keys(
-    make: Callable[[float], EmbeddingView], rows: Block, rate: float
+    make: Callable[[float], views.EmbeddingView], rows: Block, rate: float
 ) -> None:
     before = Block(*(tensor.clone() for tensor in rows))
     first = rows.altered(make(rate))
@@ -384,7 +357,7 @@ def test_k6_an_embedding_view_repeats_itself_and_leaves_embeddings_mask_and_keys
 @embedding_views
 @given(rows=BLOCKS)
 def test_an_embedding_view_changes_nothing_at_rate_zero_and_is_finite_at_rate_one(
-    make: Callable[[float], EmbeddingView], rows: Block
+    make: Callable[[float], views.EmbeddingView], rows: Block
 ) -> None:
     assert torch.equal(rows.altered(make(0.0)), rows.values)
     view = rows.altered(make(1.0))
@@ -395,7 +368,7 @@ def test_an_embedding_view_changes_nothing_at_rate_zero_and_is_finite_at_rate_on
 @embedding_views
 @given(rows=BLOCKS, rate=RATES)
 def test_a_row_depends_on_no_other_row_no_padding_and_no_order(
-    make: Callable[[float], EmbeddingView], rows: Block, rate: float
+    make: Callable[[float], views.EmbeddingView], rows: Block, rate: float
 ) -> None:
     whole = rows.altered(make(rate))
     backwards = Block(*(tensor.flip(0) for tensor in rows)).altered(make(rate))
@@ -420,7 +393,7 @@ def test_an_embedding_view_leaves_padding_and_on_request_special_tokens(
 @pytest.mark.parametrize("make", ERASERS.values(), ids=ERASERS)
 @given(rows=BLOCKS, rate=RATES)
 def test_what_is_not_erased_is_unchanged_and_has_the_gradient_alone(
-    make: Callable[[float], EmbeddingView], rows: Block, rate: float
+    make: Callable[[float], views.EmbeddingView], rows: Block, rate: float
 ) -> None:
     values = rows.values.clone().requires_grad_()
     view = rows._replace(values=values).altered(make(rate))
@@ -433,7 +406,7 @@ def test_what_is_not_erased_is_unchanged_and_has_the_gradient_alone(
 @embedding_views
 @pytest.mark.parametrize("shape", [(0, 4, 3), (0, 0, 3), (2, 0, 3)])
 def test_a_block_without_tokens_is_taken(
-    make: Callable[[float], EmbeddingView], shape: tuple[int, int, int]
+    make: Callable[[float], views.EmbeddingView], shape: tuple[int, int, int]
 ) -> None:
     rows = Block(torch.ones(shape), torch.ones(shape[:2], dtype=torch.bool), torch.arange(shape[0]))
     assert rows.altered(make(0.5)).shape == shape

@@ -17,10 +17,8 @@ from contrastive_text.losses import (
     ListNet,
     MarginMSE,
     RankLoss,
-    by_rows,
     jensen_shannon_terms,
 )
-from contrastive_text.losses.by_rows import terms_by_rows
 
 # Logits of at most 20 in float64, sums of some ten terms.
 ROUNDING = 1e-11
@@ -117,35 +115,3 @@ def test_far_apart_scores_leave_the_product_of_list_mle_unfloored() -> None:
     # In reversed order: 200 and 100 of the logits' distances; a floor of 1e-7 would leave 16 of each.
     student, guide = torch.tensor([[-1.0, 0.0, 1.0]]), torch.tensor([[0.3, 0.2, 0.1]])
     assert float(ListMLE(0.01)(student, guide)) == pytest.approx(300.0)
-
-
-def test_blocks_give_the_same_terms_and_gradient_and_keep_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    noise = torch.Generator().manual_seed(0)
-    guide = torch.randn(23, 40, generator=noise, dtype=torch.float64)
-    vectors = torch.randn(63, 4, generator=noise, dtype=torch.float64).requires_grad_()
-    hidden, target = torch.zeros(23, 40, dtype=torch.bool), torch.zeros(23, dtype=torch.long)
-    calls: list[slice] = []
-
-    def terms(down: slice) -> Tensor:
-        calls.append(down)
-        return ListMLE(1.0).terms(vectors[:23][down] @ vectors[23:].T, guide[down], target[down], hidden[down])
-
-    def run() -> tuple[Tensor, Tensor | None, int]:
-        kept: list[int] = []
-        vectors.grad = None
-        with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
-            found = terms_by_rows(terms, 23, 40)
-        found.square().sum().backward()
-        return found, vectors.grad, max(kept, default=0)
-
-    whole = run()
-    monkeypatch.setattr(by_rows, "STREAMED_ABOVE", 500)
-    monkeypatch.setattr(by_rows, "_ENTRIES", 200)
-    calls.clear()
-    parts = run()
-    assert [each.stop - each.start for each in calls[:5]] == [5, 5, 5, 5, 3]
-    assert len(calls) == 10  # each once more for the gradient
-    torch.testing.assert_close(parts[0], whole[0], rtol=1e-12, atol=0)
-    torch.testing.assert_close(parts[1], whole[1], rtol=1e-12, atol=1e-12)
-    assert whole[2] >= 23 * 40
-    assert parts[2] < 23 * 40

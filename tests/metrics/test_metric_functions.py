@@ -11,7 +11,7 @@ import numpy as np
 import parts
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
@@ -158,7 +158,6 @@ class TestPairs:
 
 class TestSpearman:
     @given(pairs=st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=2, max_size=40))
-    @settings(max_examples=100, deadline=None)
     def test_it_equals_scipy_with_many_ties(self, pairs):
         x, y = (torch.tensor(side, dtype=torch.float64) for side in zip(*pairs, strict=True))
         if len(x.unique()) == 1 or len(y.unique()) == 1:
@@ -168,7 +167,6 @@ class TestSpearman:
         assert pearson(x, y).item() == pytest.approx(stats.pearsonr(x.numpy(), y.numpy()).statistic, abs=1e-12)
 
     @given(values=st.lists(st.floats(-1, 1), min_size=1, max_size=40))
-    @settings(max_examples=100, deadline=None)
     def test_average_ranks_equal_scipys(self, values):
         expected = stats.rankdata(values, method="average").tolist()
         assert average_ranks(torch.tensor(values, dtype=torch.float64)).tolist() == expected
@@ -362,11 +360,6 @@ class TestAgainstTheDefinition:
 
 
 class TestClosedForms:
-    @pytest.mark.parametrize("used", [1, 2, 5])
-    def test_iso_score_grows_with_the_directions_that_are_used_alike(self, used):
-        x = torch.cat([torch.eye(5)[:used], -torch.eye(5)[:used]])
-        assert iso_score(x).item() == pytest.approx((used - 1) / 4, abs=1e-6)
-
     def test_vectors_that_are_all_equal_have_collapsed(self):
         x = normal(1, 300, dtype=torch.float32).repeat(40, 1) * torch.linspace(0.1, 9, 40).unsqueeze(1)
         assert mean_cosine(x).item() == pytest.approx(1.0, abs=1e-6)
@@ -375,14 +368,6 @@ class TestClosedForms:
         assert hubness(x) == (0.0, 0.0)  # not the order of the rows
         torch.testing.assert_close(k_occurrences(x), torch.full((40,), 10.0))
 
-    def test_two_clusters_of_m_at_right_angles(self):
-        m = 5
-        x = torch.eye(2).repeat_interleave(m, dim=0)
-        assert mean_cosine(x).item() == pytest.approx((m - 1) / (2 * m - 1))
-        assert spectrum(x).tolist() == pytest.approx([0.5, 0.5])
-        assert iso_score(x).item() == pytest.approx(0.0, abs=1e-6)  # around the mean they lie on a line
-        assert k_occurrences(x, m - 1).tolist() == pytest.approx([m - 1] * (2 * m))
-
     def test_zero_vectors_are_similar_to_nothing(self):
         zeros = torch.zeros(4, 3)
         assert mean_cosine(zeros).item() == 0.0
@@ -390,15 +375,6 @@ class TestClosedForms:
         assert iso_score(zeros).item() == 0.0
         assert nearest_similarity(zeros).tolist() == [0.0] * 4
         assert mean_cosine(torch.cat([zeros[:1], torch.ones(2, 3)])).item() == pytest.approx(1 / 3)
-
-    def test_a_centre_is_a_hub_and_its_rim_are_orphans(self):
-        rim = torch.eye(6)
-        x = torch.cat([rim, rim.sum(dim=0, keepdim=True), torch.full((1, 6), 1.0) + 0.1 * rim[:1]])
-        occurrences = k_occurrences(x, k=1)
-        assert occurrences.sum().item() == pytest.approx(8)  # one each
-        found = hubness(x, k=1)
-        assert found.orphans == pytest.approx(6 / 8)
-        assert found.skewness > 1.5
 
     def test_of_equally_near_ones_each_has_its_share(self):
         x = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])

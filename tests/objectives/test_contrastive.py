@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -29,7 +28,6 @@ from contrastive_text.losses import (
     ListNet,
     Loss,
     NTXent,
-    Reduction,
     SupCon,
     Texts,
 )
@@ -52,22 +50,19 @@ from contrastive_text.objectives import (
     RankDistillation,
     SameClass,
     Siblings,
-    Terms,
     WholeBatch,
-    terms,
 )
 
 # Logits up to 20 in float64, sums of some ten.
 ROUNDING = 1e-12
 
 
-def encoded(n: int, positives: int = 1, negatives: int = 0, seed: int = 0, original: bool = False) -> Encoded:
+def encoded(n: int, positives: int = 1, negatives: int = 0, seed: int = 0) -> Encoded:
     """Random vectors in float64, every text another one."""
     slots = (
         Slot("anchor", 0),
         *(Slot("positive", i) for i in range(positives)),
         *(Slot("negative", i) for i in range(negatives)),
-        *((Slot("original", 0),) if original else ()),
     )
     noise = torch.Generator().manual_seed(seed)
     vectors = torch.randn(n * len(slots), 4, generator=noise, dtype=torch.float64)
@@ -95,17 +90,6 @@ def test_d12_positives_are_averaged_before_they_are_normalised(vectors: dict[str
     slots = (Slot("anchor", 0), Slot("positive", 0), Slot("positive", 1))
     logs = Contrastive()(Encoded(rows, slots, text_ids=torch.arange(3))).logs
     assert float(logs["positive_similarity"]) == pytest.approx(case["mean_then_normalise_cos"], abs=1e-6)
-
-
-def test_the_original_takes_part_in_no_comparison() -> None:
-    rows = encoded(3, original=True)
-    rows.embeddings.requires_grad_()
-    terms = Contrastive(loss=NTXent())(rows)
-    terms.total.backward()
-    gradient = rows.embeddings.grad
-    assert gradient is not None
-    assert not gradient[6:].any()
-    assert gradient[:6].any(dim=1).all()
 
 
 @pytest.mark.parametrize("loss", [InfoNCE(0.2), NTXent(0.2)])
@@ -274,18 +258,6 @@ def test_a_name_and_a_class_say_the_same_of_what_is_compared() -> None:
     assert describe(by_class) == describe(by_name).replace("'views'", "BetweenViews()")
 
 
-def test_hard_negatives_can_be_the_only_negatives() -> None:
-    rows = encoded(3, negatives=1)
-    anchors, positives, negatives = rows.embeddings.reshape(3, 3, 4).tolist()
-    total = 0.0
-    for anchor, positive in zip(anchors, positives, strict=True):
-        own = math.exp(reference.cosine(anchor, positive) / 0.5)
-        hard = sum(math.exp(reference.cosine(anchor, negative) / 0.5) for negative in negatives)
-        total += math.log(1 + hard / own)
-    terms = Contrastive(InfoNCE(0.5), columns=[Duplicates(), Siblings(), MaskBatch()])(rows)
-    assert float(terms.total) == pytest.approx(total, abs=ROUNDING)
-
-
 QUEUE, MASKED = [Duplicates(), Siblings(), Queue(9)], [Duplicates(), Siblings(), MaskBatch()]
 
 
@@ -374,21 +346,6 @@ def test_what_parts_and_losses_of_a_users_own_can_not_do_is_refused() -> None:
     ]  # fmt: skip
     for call, error, words in refused:
         parts.check_refused(call, error, words)
-
-
-@pytest.mark.parametrize(("reduction", "whole"), [("mean", 4.0), ("sum", 20.0), ("two_sided", 8.0)])
-def test_the_mean_over_uneven_ranks_is_the_loss_of_the_whole_batch(
-    monkeypatch: pytest.MonkeyPatch, reduction: Reduction, whole: float
-) -> None:
-    parts = [Terms(torch.tensor(total), count, reduction) for total, count in ((14.0, 3), (6.0, 2), (0.0, 0))]
-
-    def sum_over_ranks(own: Tensor) -> Tensor:
-        assert float(own) in {3, 2, 0}
-        return torch.tensor([5.0])
-
-    monkeypatch.setattr(terms, "sum_over_ranks", sum_over_ranks)
-    monkeypatch.setattr(terms, "world_size", lambda: 3)
-    assert torch.stack([part.loss() for part in parts]).mean() == pytest.approx(whole)
 
 
 TWICE = (Slot("anchor", 0), Slot("positive", 0), Slot("positive", 1))

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import ROLES, Role, Slot
-from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, Loss, NTXent, reduce_terms
 from contrastive_text.objectives import (
     ColumnPart,
@@ -213,22 +212,6 @@ def test_evaluation_compares_trained_vectors_within_the_batch() -> None:
             objective(rows)
         objective.eval()
         assert step(objective, rows) == step(Contrastive(InfoNCE(T)), rows) > 0
-
-
-def test_keys_come_as_the_head_leaves_them() -> None:
-    torch.manual_seed(0)
-    objective = moco(head=TanhHead())
-    objective.build(4)
-    objective.double()
-    own, keys = random(3, 0, ("anchor",)), random(3, 1, ("positive",))
-    rows = encoded(objective, own, keys, texts(3))
-    step(objective, rows)
-    assert torch.equal(held(objective)["vectors"], keys["positive"][1:])
-    assert objective.head is not None
-    projected = {"anchor": objective.head(own["anchor"])}
-    past = list(zip(keys["positive"][1:].tolist(), texts(3)["positive"][1:], strict=True))
-    rows = encoded(objective, own, keys, texts(3, 50))
-    assert step(objective, rows) == pytest.approx(slow(projected, keys, texts(3, 50), past, in_batch=False))
 
 
 # What is said and refused

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 import tiny
 import torch
 from torch import Tensor
 
-from contrastive_text.cli import run
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Slot
-from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import InfoNCE
 from contrastive_text.objectives import (
     BilinearScorer,
@@ -26,7 +21,6 @@ from contrastive_text.objectives import (
     PairClassification,
     PairRegression,
 )
-from contrastive_text.training.module import ContrastiveModule
 
 # Students A and P of the sheet (methods.json, "inputs"), and InfoNCE at 0.1 of their first 2, 4 and 6 features.
 A = [
@@ -112,59 +106,22 @@ def test_widths_are_drawn_by_the_number_of_the_step_and_go_on_where_they_stopped
     assert len(one.eval()(encoded()).logs) == 3 * len(info_nce()(encoded()).logs)
 
 
-def test_the_saved_vectors_are_those_that_were_trained(tmp_path: Path) -> None:
-    bert = tiny.save_bert(tmp_path / "bert")
-    kept = {
-        name: tiny.module(bert, objectives=parts).sentence_encoder().truncate_dim
-        for name, parts in {
-            "full": {"c": Matryoshka(Contrastive(), [16, 4])},
-            "narrow": {"c": Matryoshka(Contrastive(), [4, 2]), "s": Matryoshka(PairRegression(), [8, 2])},
-            "beside another": {"c": Matryoshka(Contrastive(), [4, 2]), "s": PairRegression()},
-        }.items()
+def test_the_saved_vectors_are_those_that_were_trained(bert: str) -> None:
+    narrow = Matryoshka(Contrastive(), [4, 2])
+    kept: dict[int | None, list[dict[str, Objective]]] = {
+        None: [{"c": Matryoshka(Contrastive(), [16, 4])}, {"c": narrow, "s": PairRegression()}],
+        8: [{"c": narrow, "s": Matryoshka(PairRegression(), [8, 2])}],
     }
-    assert kept == {"full": None, "narrow": 8, "beside another": None}
+    for width, each in kept.items():
+        assert [tiny.module(bert, objectives=o).sentence_encoder().truncate_dim for o in each] == [width] * len(
+            each
+        )
 
 
-@pytest.mark.slow
-def test_a_run_from_yaml_scores_each_width_and_saves_what_sentence_transformers_cuts_alike(
-    tmp_path: Path,
-) -> None:
-    bert, texts = tiny.save_bert(tmp_path / "bert"), tiny.write_texts(tmp_path / "texts.txt")
-    (tmp_path / "widths.yaml").write_text(
-        "model:\n  objectives:\n    contrastive:\n      class_path: Matryoshka\n      init_args:\n"
-        "        dims: [12, 4]\n        objective:\n          class_path: Contrastive\n          init_args:\n"
-        "            columns: [Duplicates, Siblings, {class_path: Queue, init_args: {size: 20}}]\n"
-    )
-    words = ["fit", "--recipe", "simcse", "--config", str(tmp_path / "widths.yaml"), "--data.train", texts]
-    words += ["--data.validation", tiny.write_pairs(tmp_path / "pairs.tsv"), "--data.batch_size", "8"]
-    words += [
-        "--model.encoder.model_name_or_path",
-        bert,
-        "--data.num_workers",
-        "0",
-        "--trainer.accelerator",
-        "cpu",
-    ]
-    words += ["--trainer.max_steps", "2", "--trainer.val_check_interval", "1", "--trainer.logger", "true"]
-    words += ["--checkpoint.monitor", "val/spearman@4", "--trainer.default_root_dir", str(tmp_path / "run")]
-    assert (
-        run([*words, "--export.dirpath", str(tmp_path / "model"), "--checkpoint.dirpath", str(tmp_path / "kept")])
-        == 0
-    )
-    (log,) = (tmp_path / "run").rglob("metrics.csv")
-    with log.open() as lines:
-        last = [row for row in csv.DictReader(lines) if row["val/spearman"]][-1]
-    assert last["val/spearman@4"] and last["val/pearson@4"] and "val/spearman@12" not in last
-    folder = tmp_path / "model"
-    assert json.loads((folder / "config_sentence_transformers.json").read_text())["truncate_dim"] == 12
-    ours = SentenceEncoder.from_pretrained(folder, device="cpu")
-    (saved,) = (tmp_path / "kept").glob("*.ckpt")
-    trained = ContrastiveModule.load_from_checkpoint(saved).eval().sentence_encoder()
-    whole = ours.encode(list(tiny.TEXTS))
-    assert whole.shape == (40, 12) and np.array_equal(whole, trained.encode(list(tiny.TEXTS)))
-    theirs = pytest.importorskip("sentence_transformers").SentenceTransformer(str(folder), device="cpu")
-    # float32: another way of attention, over padded rows
-    np.testing.assert_allclose(theirs.encode(list(tiny.TEXTS)), whole, rtol=0, atol=1e-5)
-    narrow = theirs.encode(list(tiny.TEXTS), truncate_dim=4, normalize_embeddings=True)
-    mine = SentenceEncoder.from_pretrained(folder, device="cpu", truncate_dim=4)
-    np.testing.assert_allclose(narrow, mine.encode(list(tiny.TEXTS), normalize_embeddings=True), atol=1e-5)
+def test_validation_scores_each_width(bert: str, tmp_path: Path) -> None:
+    module = tiny.module(bert, objectives={"c": Matryoshka(Contrastive(), dims=[12, 4])})
+    texts, pairs = tiny.write_texts(tmp_path / "texts.txt"), tiny.write_pairs(tmp_path / "pairs.tsv")
+    (scores,) = tiny.trainer(tmp_path).validate(module, tiny.data(texts, validation=pairs), verbose=False)
+    assert {"val/spearman", "val/spearman@4", "val/pearson@4"} <= scores.keys()
+    assert "val/spearman@12" not in scores
+    assert scores["val/spearman"] != scores["val/spearman@4"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import parts
@@ -17,11 +16,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Slot
 from contrastive_text.heads import MLPHead, TanhHead
-from contrastive_text.losses import CoSENT, NTXent, reduce_terms
+from contrastive_text.losses import CoSENT
 from contrastive_text.objectives import (
     BilinearScorer,
     ConcatenationScorer,
-    Contrastive,
     CosineScorer,
     Objective,
     PairClassification,
@@ -68,22 +66,6 @@ def test_k10_features_of_the_paper_and_of_the_scripts(vectors: dict[str, Any]) -
     u, v = double(case["u"]), double(case["v"])
     assert pair_features(u, v).tolist() == [case["paper_u_v_absdiff"]]
     assert pair_features(u, v, max_squared=True).tolist() == [case["scripts_u_v_absdiff_maxsq"]]
-
-
-def test_k11_joint_training_adds_the_weighted_contrastive_losses_of_both_sides(vectors: dict[str, Any]) -> None:
-    # All vectors collapsed, N = 96, an untouched classifier: CE = ln 3 and 0.15 * (La1 + La2 + Lb1 + Lb2).
-    n = 96
-    same = torch.ones(2 * n, 4, dtype=torch.float64)
-    classifier = built(PairClassification(3))
-    nn.init.zeros_(classifier.scorer.linear.weight)
-    nn.init.zeros_(classifier.scorer.linear.bias)
-    terms = classifier(pairs(same, [float(i % 3) for i in range(n)]))
-    entropy = reduce_terms(terms.total, terms.count, terms.reduction).item()
-    assert entropy == pytest.approx(math.log(3), abs=ROUNDING)
-    side = Contrastive(NTXent(temperature=0.1, reduction="two_sided"))(pairs(same, None))
-    contrast = 2 * float(reduce_terms(side.total, side.count, side.reduction))  # premises and hypotheses
-    expected = vectors["consert_joint_weight"]["all_collapsed_N96_contrastive_part"]
-    assert entropy + 0.15 * contrast == pytest.approx(math.log(3) + expected, abs=EXACT)
 
 
 def bilinear(case: dict[str, Any]) -> PairClassification:
@@ -178,15 +160,6 @@ def test_m7_the_cosine_of_the_sts_head(vectors: dict[str, Any]) -> None:
     rows = pairs(double(case["u"], case["v"]), [0.4])
     assert PairRegression().predict(rows).tolist() == pytest.approx([case["sts_cosine"]], abs=EXACT)
     assert PairRegression()(rows).total.item() == pytest.approx(1.0, abs=EXACT)  # (-0.6 - 0.4)^2
-
-
-def test_cosent_is_one_term_of_the_whole_batch() -> None:
-    vectors, target = some(4), [0.0, 1.0, 0.25, 0.25]
-    objective = PairRegression(loss=CoSENT(temperature=0.2))
-    terms = objective(pairs(vectors, target))
-    expected = objective.loss(objective.predict(pairs(vectors, None)), torch.tensor(target))
-    assert (terms.total.item(), terms.count, terms.reduction) == (expected.item(), 1, "mean")
-    assert terms.total.item() > 0
 
 
 def test_the_target_is_scaled_by_its_bounds_and_predictions_return_to_them() -> None:

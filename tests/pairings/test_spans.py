@@ -328,7 +328,7 @@ def served(draw: st.DrawFn) -> tuple[Spans, int]:
     return pairing, pairing.min_tokens + draw(st.integers(0, 60))
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(case=served(), seed=st.integers(0, 2**31))
 def test_d4_every_document_that_is_served_gives_spans_by_the_rules(case: tuple[Spans, int], seed: int) -> None:
     pairing, tokens = case

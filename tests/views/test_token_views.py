@@ -1,4 +1,4 @@
-"""Views of tokens: deletion, cropping, reordering, repetition and shuffled positions."""
+"""Views of tokens: deletion, cropping, reordering, repetition, shuffled positions and masking."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from contrastive_text.pairings import SameText
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import RepeatTokens, ShufflePositions, ViewPlan
 from contrastive_text.views.base import TokenView
+from contrastive_text.views.masking import MaskTokens
 from contrastive_text.views.tokens import (
     CropTokens,
     DeleteOneWord,
@@ -92,7 +93,7 @@ def test_a_mark_takes_word_and_position_of_the_first_token_of_its_run_and_has_no
     assert list(zip(left.ids, left.words, left.positions, left.labels, strict=True)) == expected
 
 
-def test_c3_del_word_deletes_seven_of_ten_and_keeps_the_order(vectors: dict[str, Any]) -> None:
+def test_c3_and_c4_del_word_deletes_seven_of_ten_and_keeps_the_order(vectors: dict[str, Any]) -> None:
     case = vectors["clear_deletion"]["n10_k7"]
     view = built(DeleteTokens(0.7, mark="[DEL]"))
     drawn = [view(text(10), generator(seed)).ids for seed in range(200)]
@@ -100,16 +101,10 @@ def test_c3_del_word_deletes_seven_of_ten_and_keeps_the_order(vectors: dict[str,
     assert {len(ids) for ids in kept} == {3}
     assert all(ids == sorted(ids) for ids in kept)
     assert {len(ids) for ids in drawn} == set(range(case["length_min"], case["length_max"] + 1))
-    # All choices of seven, each once: the mean is exact.
-    lengths = [len(delete(text(10), gone, mark=DEL)) for gone in combinations(range(10), 7)]
-    assert np.mean(lengths) == pytest.approx(case["expected_length"], abs=1e-12)
-
-
-@pytest.mark.parametrize("n", range(1, 8))
-def test_c4_the_mean_number_of_runs_is_k_times_n_minus_k_plus_1_over_n(n: int) -> None:
-    for k in range(1, n + 1):
-        views = [delete(text(n), gone, mark=DEL) for gone in combinations(range(n), k)]
-        assert np.mean([view.ids.count(DEL) for view in views]) == pytest.approx(k * (n - k + 1) / n, abs=1e-12)
+    # All choices of seven, each once: the means are exact, of k (n - k + 1) / n runs.
+    views = [delete(text(10), gone, mark=DEL) for gone in combinations(range(10), 7)]
+    assert np.mean([len(view) for view in views]) == pytest.approx(case["expected_length"], abs=1e-12)
+    assert np.mean([view.ids.count(DEL) for view in views]) == pytest.approx(7 * 4 / 10, abs=1e-12)
 
 
 def test_c5_del_span_deletes_five_spans_that_do_not_overlap(vectors: dict[str, Any]) -> None:
@@ -398,3 +393,97 @@ def test_k5_the_network_gets_a_permutation_behind_its_padding_row_and_padding_it
     assert [tuple(row[: len(view)]) for row, view in zip(seen["input_ids"].tolist(), views, strict=True)] == [
         view.ids for view in views
     ]
+
+
+MASK, MARK = 3, 4
+NEVER = frozenset({0, 1, 2, MASK, MARK})
+MASKED = Vocabulary(size=1000, mask_id=MASK, special_ids=NEVER, added={"[DEL]": MARK})
+
+
+def masking(view: MaskTokens) -> MaskTokens:
+    view.build(MASKED)
+    return view
+
+
+@st.composite
+def token_lists(draw: st.DrawFn) -> Tokens:
+    """Ordinary tokens and marks, in words of one to three pieces, some with labels of an earlier masking."""
+    sizes = draw(st.lists(st.integers(1, 3), max_size=6))
+    words = tuple(word for word, size in enumerate(sizes) for _ in range(size))
+    some_ids = st.sampled_from([100, 101, 102, MARK, MASK])
+    some_labels = st.sampled_from([NO_LABEL, 200, 201])
+    n = len(words)
+    return Tokens(
+        ids=tuple(draw(st.lists(some_ids, min_size=n, max_size=n))),
+        words=words,
+        labels=draw(st.none() | st.lists(some_labels, min_size=n, max_size=n).map(tuple)),
+    )
+
+
+def test_s12_the_shares_of_bert_of_ten_thousand_tokens(vectors: dict[str, Any]) -> None:
+    case = vectors["mlm_masking"]
+    view, rng = masking(MaskTokens()), np.random.default_rng(0)
+    tokens = Tokens(ids=tuple(int(i) for i in rng.integers(5, 1000, size=10_000)), words=tuple(range(10_000)))
+    masked = view(tokens, rng)
+    assert masked.labels is not None
+    chosen = [(now, label) for now, label in zip(masked.ids, masked.labels, strict=True) if label != NO_LABEL]
+    expected = case["expected_per_10000_eligible"]
+    # The vector gives two standard deviations; four are allowed.
+    assert abs(len(chosen) - expected["selected"]) < 2 * case["two_sigma_selected"]
+    counts = {
+        "mask": sum(now == MASK for now, _ in chosen),
+        "keep": sum(now == label for now, label in chosen),
+    }
+    counts["random"] = len(chosen) - sum(counts.values())
+    for name, share in case["shares"].items():
+        # Of the chosen ones, so binomial given their number. One random token in 995 is the old one: 0.15.
+        sigma = (len(chosen) * share * (1 - share)) ** 0.5
+        assert abs(counts[name] - share * len(chosen)) < 4 * sigma
+
+
+@given(tokens=token_lists(), rate=st.sampled_from([0.0, 0.4, 1.0]), whole_word=st.booleans(), seed=SEEDS)
+def test_labels_are_the_old_ids_at_changed_places_and_special_tokens_are_left_alone(
+    tokens: Tokens, rate: float, whole_word: bool, seed: int
+) -> None:
+    view = masking(MaskTokens(rate, whole_word=whole_word))
+    masked = view(tokens, generator(seed))
+    assert view(tokens, generator(seed)) == masked
+    assert (masked.words, masked.positions) == (tokens.words, tokens.positions)
+    earlier = tokens.labels or (NO_LABEL,) * len(tokens)
+    assert masked.labels is not None
+    for before, now, old, label in zip(tokens.ids, masked.ids, earlier, masked.labels, strict=True):
+        assert label in (old, before)
+        # An earlier label stays, because an id that was put in is no original.
+        assert old in (NO_LABEL, label)
+        if before in NEVER:
+            assert (now, label) == (before, old)
+        elif rate == 1.0:
+            assert label != NO_LABEL
+        if now != before:
+            assert label != NO_LABEL
+            assert now == MASK or now not in NEVER
+
+
+def test_random_tokens_are_drawn_from_the_whole_vocabulary_without_special_ones() -> None:
+    small = Vocabulary(size=8, mask_id=MASK, special_ids=NEVER)
+    view = MaskTokens(rate=1.0, mask=0.0, random=1.0)
+    view.build(small)
+    drawn = view(Tokens(ids=(5,) * 3000, words=tuple(range(3000))), generator(0)).ids
+    # Three ordinary tokens, 1,000 each, standard deviation 26; five of them.
+    assert set(drawn) == {5, 6, 7}
+    assert all(abs(drawn.count(i) - 1000) < 5 * 26 for i in (5, 6, 7))
+
+
+def test_whole_words_are_chosen_at_the_rate_with_all_their_ordinary_tokens() -> None:
+    n = 6000
+    ids = tuple(MARK if i % 5 == 4 else 100 + i % 7 for i in range(n))
+    tokens = Tokens(ids=ids, words=tuple(i // 3 for i in range(n)))
+    masked = masking(MaskTokens(rate=0.3, whole_word=True))(tokens, generator(0))
+    assert masked.labels is not None
+    words = [
+        {masked.labels[i] != NO_LABEL for i in places if ids[i] != MARK}
+        for _, places in groupby(range(n), key=lambda i: tokens.words[i])
+    ]
+    assert all(len(word) == 1 for word in words)
+    # 600 of 2,000 words, standard deviation 20.5; four of them.
+    assert abs(sum(True in word for word in words) - 600) < 4 * 20.5
