@@ -255,7 +255,7 @@ LAYERS: dict[str, dict[str, Layout | Build]] = {
         ),
         "Dense in pytorch_model.bin": then(saved(MEAN, dense()), to_binary),
     },
-    "`Dense` with each activation of `torch.nn` that is made without arguments": {
+    "`Dense` with each activation of `torch.nn` that needs no arguments": {
         f"Dense with {name}": saved(MEAN, dense(12, name), normalize) for name in ACTIVATIONS
     },
     "`Normalize`, also without its empty folder": {
@@ -362,7 +362,7 @@ OF_NETWORK: dict[str, dict[str, Layout | Build]] = {
         "document_length": settings(document_length=5),
         "query_length and document_length": settings(query_length=14, document_length=6),
     },
-    "`model_args`, `config_args`, `tokenizer_args`, `*_kwargs`: a length, and what changes no vector": {
+    "`model_args`, `config_args`, `tokenizer_args`, `*_kwargs`: a length, and keys that change no vector": {
         "model_args": settings(model_args={"attn_implementation": "eager", "trust_remote_code": True}),
         "tokenizer_args": settings(tokenizer_args={"model_max_length": 8}),
         "processor_kwargs": settings(processor_kwargs={"model_max_length": 8}, max_seq_length=None),
@@ -382,7 +382,7 @@ OF_NETWORK: dict[str, dict[str, Layout | Build]] = {
             settings(config_kwargs={"hidden_act": "relu"}), "config_kwargs: hidden_act"
         ),
     },
-    "`processing_kwargs`: `text.max_length`, and what changes no vector": {
+    "`processing_kwargs`: `text.max_length`, and keys that change no vector": {
         "processing_kwargs text.max_length": settings(processing_kwargs={"text": {"max_length": 6}}),
         "processing_kwargs at their defaults": settings(
             processing_kwargs={"text": {"padding": True, "truncation": True}, "image": {"size": 3}, "common": {}}
@@ -475,7 +475,7 @@ OF_MODEL: dict[str, dict[str, Layout | Build]] = {
             changed(MODEL, model_type="SparseEncoder"), "model_type: .*SparseEncoder"
         ),
     },
-    "keys that nobody reads: `_name_or_path`, `transformers_version`, `__version__`, ...": {
+    "keys that no program reads: `_name_or_path`, `transformers_version`, `__version__`, ...": {
         "keys that nobody reads": changed(
             "config.json", settings(backend="onnx"), _name_or_path="x", transformers_version="4.1"
         ),
