@@ -1,4 +1,4 @@
-"""From the words of the shell to the configuration of a run."""
+"""Configuration of a run from the words of the shell: files, then options."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from contrastive_text.training.run_parser import (
 
 
 class _Parser(LightningArgumentParser):
-    """Answers a wrong option in a few lines."""
+    """Parser that prints a short error for a wrong option."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         options = [option for action in self._actions for option in action.option_strings]
-        if "--config" not in options:  # a part's own parser: the outer parser names the place
+        if "--config" not in options:  # the parser of a single part: the outer parser adds the place
             super().error(message, ex)
         say(f"error: {parser_answer(message, options)}", file=sys.stderr)
         raise SystemExit(2)
@@ -54,35 +54,35 @@ class _Parser(LightningArgumentParser):
 def configured(
     command: str, words: Sequence[str], below: Config | None = None, is_foreign: bool = False
 ) -> tuple[LightningArgumentParser, Namespace]:
-    """Returns the parser of a command and what it makes of the words, of which a ``Run`` is made.
+    """Parses the words of a command. Returns parser and configuration, as ``Run`` takes them.
 
-    A checkpoint given by ``--ckpt_path`` brings the parts it was trained with; files override it and each
-    other, and options override all. One given by ``--init_from`` brings weights alone.
+    ``--ckpt_path`` loads the configuration of the checkpoint's run. Files override it and each other, and options
+    override all files. ``--init_from`` loads weights only.
 
     Args:
         command: ``fit``, ``validate``, ``test``, ``predict`` or ``views``.
-        words: The options after it.
-        below: What lies under the words' files and options, in place of the checkpoint's parts.
-        is_foreign: Whether a file among the words comes from the folder of a run, which may be a stranger's.
+        words: Options after the command.
+        below: Configuration that files and options override, instead of the checkpoint's.
+        is_foreign: Whether a file is from a run folder, which another person may have written.
 
     Raises:
-        ValueError: Words that no run can be made of.
-        SystemExit: An option that the parser refuses, which it has answered.
+        ValueError: The words do not define a run.
+        SystemExit: The parser printed an error and refused an option.
     """
     parser = run_parser(command, _Parser)
     path = option_value(words, "--ckpt_path")
     if below is None:
         below = {} if path is None or command == "views" else checkpoint_parts(path, to_resume=command == "fit")
     config, options = laid_over(below, words)
-    known = merge([read_config(BASE), config])
-    single = [option.removeprefix("--").partition("=") for option in options if option.startswith("--")]
-    for layer in (known, *(put(known, name, value) for name, _, value in single)):
+    merged = merge([read_config(BASE), config])
+    pairs = [option.removeprefix("--").partition("=") for option in options if option.startswith("--")]
+    for layer in (merged, *(put(merged, name, value) for name, _, value in pairs)):
         check_places(layer)
-    typed = [value or option for option, _, value in single]
-    with answering(), importing_parts(known, is_foreign or path is not None, typed):
+    values = [value or option for option, _, value in pairs]
+    with answering(), importing_parts(merged, is_foreign or path is not None, values):
         parsed = parser.parse_args([*(["--config", json.dumps(config)] if config else []), *options])
     if command != "fit":
-        parsed["folder"] = None  # a file may have it, and it is of the run that trained
+        parsed["folder"] = None  # a configuration file holds the folder of its own run
     paths = RUN_READS | RUN_WRITES if command == "fit" else RUN_READS
     files = [str(split_variant(path)[0]) for path in option_values(words, "--config")]
     check_paths(paths, {**parsed.as_dict(), "config": files})
@@ -90,13 +90,23 @@ def configured(
 
 
 def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
-    """Returns a configuration with the words' files over it, and the options that are left to the parser.
+    """Merges the files and options of a command over a configuration.
 
-    Files come in their order, and options after them, wherever they stand.
+    Files are merged in their order, and options after all files, whatever their position.
+
+    Args:
+        below: The configuration to override.
+        words: Options of the command.
+
+    Returns:
+        The configuration, and the options that the parser has to read.
+
+    Raises:
+        ValueError: A word ``--``, or ``--config`` without a file.
     """
     if "--" in words:
         raise InvalidValueError(
-            f"--: expected options alone, got {shlex.join(words[words.index('--') :])}; join a value that begins "
+            f"--: expected only options, got {shlex.join(words[words.index('--') :])}; join a value that begins "
             "with a dash to its option: --data.train=-texts.txt"
         )
     layers = [below]
@@ -105,7 +115,7 @@ def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
         name, joined, value = word.partition("=")
         if file is not None:
             if not file:
-                raise InvalidValueError("--config: expected a YAML file, got none; name one after it")
+                raise InvalidValueError("--config: expected a YAML file, got no file; name a file after --config")
             layers += read_layers(file, apart=True)
         elif word.startswith("--") or not options or len(options[-1]) == 2:
             options.append([name, value] if joined and word.startswith("--") else [word])
@@ -116,26 +126,26 @@ def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
 
 
 def _overridden(config: Config, options: Sequence[Sequence[str]]) -> Config:
-    """Returns a configuration with all options over it, also those that are left to the parser."""
-    config, left = _with_options(config, options)
-    for name, joined, value in (option.removeprefix("--").partition("=") for option in left):
+    """Returns a configuration that all options override, including options that the parser reads later."""
+    config, unread = _with_options(config, options)
+    for name, joined, value in (option.removeprefix("--").partition("=") for option in unread):
         config = put(config, name, value) if joined else config
     return config
 
 
 def _with_options(config: Config, options: Sequence[Sequence[str]]) -> tuple[Config, list[str]]:
-    """Returns a configuration with options over it, and the options that are left to the parser."""
-    left: list[str] = []
+    """Merges options over a configuration. Returns it, and the options that the parser has to read."""
+    unread: list[str] = []
     for option in options:
         key, typed = option[0].removeprefix("--"), option[1] if len(option) == 2 else None
-        if typed and typed[0] in "[{":  # it is laid over the part whose class an earlier option may have named
-            for name, _, part in (each.removeprefix("--").partition("=") for each in left):
+        if typed and typed[0] in "[{":  # it overrides a part whose class an earlier option may have set
+            for name, _, part in (word.removeprefix("--").partition("=") for word in unread):
                 config = lay(config, name, {"class_path": part}) if key.startswith(f"{name}.") else config
-        laid = None if typed is None else option_over(config, key, typed)
-        if laid is None:
-            left += ["=".join(option)] if option[0].startswith("--") else option
+        merged = None if typed is None else option_over(config, key, typed)
+        if merged is None:
+            unread += ["=".join(option)] if option[0].startswith("--") else option
         else:
-            config = laid
-    given = {name: option_value(left, f"--trainer.{name}") for name in UNBOUNDED}
-    bounds = {name: parse_yaml(value, f"--trainer.{name}") for name, value in given.items() if value is not None}
-    return replace_bounds(config, bounds), left
+            config = merged
+    texts = {name: option_value(unread, f"--trainer.{name}") for name in UNBOUNDED}
+    bounds = {name: parse_yaml(text, f"--trainer.{name}") for name, text in texts.items() if text is not None}
+    return replace_bounds(config, bounds), unread

@@ -1,4 +1,4 @@
-"""What every command reads and writes: kept apart, and known to be writable before any work."""
+"""Checks of the paths that a command reads and writes, before any work: writable, and no input overwritten."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from contrastive_text.core.storage.manifests import MODULES
 
 @dataclass(frozen=True, slots=True)
 class ReadPath:
-    """A file or a folder that a command reads.
+    """Role of a file or folder that a command reads.
 
     Args:
-        model: Whether it may be a model, into whose folder nothing else is written.
+        model: Whether the path may be a model folder. Commands write no other file into a model folder.
     """
 
     model: bool = False
@@ -28,11 +28,11 @@ class ReadPath:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file that a command writes.
+    """Role of a file that a command writes.
 
     Args:
-        files: Returns all files that are written for it, itself the first.
-        by_options: Returns what is written in its place where other options have these values.
+        files: Function from the path to all files that the command writes for it, the path itself first.
+        by_options: Function from the values of all options to the role that replaces this one.
     """
 
     files: Callable[[Path], Sequence[Path]] = lambda path: [path]
@@ -41,14 +41,14 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFolder:
-    """A folder that a command writes.
+    """Role of a folder that a command writes.
 
     Args:
-        key: A file by which an earlier output is known, that may be replaced inside of a folder that is read;
-            None for a folder that others share, such as a cache, whose files have names of their own.
-        never_with: Files of a folder that belongs to something else.
-        around_inputs: Whether what is read may lie in it, as runs in the folder of their page.
-        all_new: Whether nothing in it is ever written over, for each run makes a folder of its own there.
+        key: Name of a file that identifies an earlier output. The command may replace such an output inside an
+            input folder. None for a folder with outputs of many commands, such as a cache.
+        never_with: Names of files that show that the folder has another use.
+        around_inputs: Whether the folder may contain inputs, such as the runs of a report.
+        all_new: Whether the command only creates new folders in it and overwrites nothing.
     """
 
     key: str | None = None
@@ -58,7 +58,7 @@ class WrittenFolder:
 
 
 Role: TypeAlias = ReadPath | WrittenFile | WrittenFolder
-"""What a command does with the path that is an option's value."""
+"""Role of the path in an option: input file, output file or output folder."""
 _RUN_PATHS = (
     *("train", "validation", "test", "predict", "tasks"),
     *("task.held_out", "retrieval.files", "retrieval.corpus"),
@@ -68,27 +68,27 @@ RUN_READS: dict[str, Role] = {
     **dict.fromkeys(("model.encoder", "model.guides"), ReadPath(model=True)),
     "model.views": ReadPath(),
 }
-"""What a run reads, by the places of its configuration."""
+"""Role of each path that a run reads, by its key in the configuration."""
 RUN_WRITES: dict[str, Role] = {
-    "folder": WrittenFolder(all_new=True),  # what a run may go on with there is checked by itself
+    "folder": WrittenFolder(all_new=True),  # training/run_folder.py checks whether a run can resume there
     "export.dirpath": WrittenFolder(key=MODULES),
     "checkpoint.dirpath": WrittenFolder(),
     "trainer.default_root_dir": WrittenFolder(all_new=True),
 }
-"""What ``fit`` writes; the other commands over a run write into a folder of their own."""
+"""Role of each path that ``fit`` writes, by its key in the configuration. Other commands write none of these."""
 
 
 def check_paths(roles: Mapping[str, Role], values: Mapping[str, object]) -> None:
-    """Checks that nothing is written over what is read, or is written as something else, and that it can be.
+    """Checks that a command can write its outputs, and that no output overwrites an input or another output.
 
     Args:
-        roles: Option -> what is done with the paths that are its value.
-        values: Option -> its value: None, a path, or several in lists and mappings; a configuration, for a run.
+        roles: Role of the paths of each option.
+        values: Value of each option: None, a path, or lists and mappings of paths. For a run: its configuration.
 
     Raises:
-        FileNotFoundError: A file in a folder that isn't there.
-        OSError: A place that can't be written to.
-        ValueError: The same place twice, by whatever names, or a file inside of what is read.
+        FileNotFoundError: The folder of an output file doesn't exist.
+        OSError: An output can't be written.
+        ValueError: Two options name the same file, also through links, or an output is inside an input.
     """
     named = [
         (option, role.by_options(values) if isinstance(role, WrittenFile) and role.by_options else role, path)
@@ -103,95 +103,99 @@ def check_paths(roles: Mapping[str, Role], values: Mapping[str, object]) -> None
         if isinstance(role, WrittenFile):
             files = apart = _check_files(path, role.files, list(read))
         else:
-            _check_folder(path, role, f"{option}: " if "." in option else "")  # with a point, of a configuration
+            _check_folder(path, role, f"{option}: " if "." in option else "")  # keys of configurations have dots
             files, apart = ([] if role.key is None else [path]), ([] if role.all_new else [path])
             for folder in apart:
                 _check_folder_apart(folder, role, list(read))
         for file, model in product(apart, (place for place, is_model in read.items() if is_model)):
             if model.is_dir() and _inside(file, model):
-                raise _refusal(file, f"a place outside of the model {model}", "one in it")
+                raise _refusal(file, f"a path outside of the model folder {model}", "a path inside it")
         written += files
-    for one, other in combinations(written, 2):
-        if str(_place(one)).casefold() == str(_place(other)).casefold() or _same(one, other):
-            raise _refusal(other, f"another file than {one}, which is written too", "the same")
+    for first, second in combinations(written, 2):
+        if str(_real_path(first)).casefold() == str(_real_path(second)).casefold() or _is_same(first, second):
+            raise _refusal(second, f"another file than the output {first}", "the same file")
 
 
-def _refusal(path: object, expected: str, got: str, todo: str = "name another") -> InvalidValueError:
+def _refusal(path: object, expected: str, got: str, todo: str = "name another path") -> InvalidValueError:
+    """Returns the error for a path that a command can't use."""
     return InvalidValueError(f"{path}: expected {expected}, got {got}; {todo}")
 
 
 def _value(values: object, option: str) -> object:
-    """Returns an option's value; a dotted one is of mappings inside each other."""
+    """Returns the value of an option. Dots in its name separate keys of nested mappings."""
     for part in option.split("."):
         values = values.get(part) if isinstance(values, Mapping) else None
     return values
 
 
 def _paths(value: object) -> Iterator[Path]:
-    """Yields the paths among values, in lists and mappings."""
+    """Yields the paths in nested lists and mappings."""
     if isinstance(value, str | Path):
         yield Path(value)
     elif isinstance(value, Mapping | list | tuple):
-        for each in value.values() if isinstance(value, Mapping) else value:
-            yield from _paths(each)
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _paths(item)
 
 
 def _is_there(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # such as a name too long, or a folder that can't be looked into
+    except OSError:  # such as a name that is too long, or a folder without permission
         return False
 
 
-def _same(one: Path, other: Path) -> bool:
+def _is_same(first: Path, second: Path) -> bool:
+    """Returns whether two paths are the same file, also through links or on a file system without case."""
     try:
-        return one.samefile(other)  # by any link, and any case where the system ignores it
+        return first.samefile(second)
     except (OSError, ValueError):
         return False
 
 
-def _place(path: Path) -> Path:
+def _real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
 def _inside(path: Path, folder: Path) -> bool:
-    return any(_same(parent, folder) for parent in _place(path).parents)
+    return any(_is_same(parent, folder) for parent in _real_path(path).parents)
 
 
 def _check_files(path: Path, of: Callable[[Path], Sequence[Path]], read: Sequence[Path]) -> Sequence[Path]:
-    """Returns the files that are written for a path, once they can be, and are none of those that are read."""
-    if not path.name:  # as of an empty word
+    """Checks the files that a command writes for a path against the inputs. Returns the files."""
+    if not path.name:  # the path of an empty word
         raise _refusal(path, "a file", "a folder", "name a file in it")
     files = of(path)
     for file in files:
         _check_name(path, file)
         if file.is_symlink() and not file.exists():
-            raise _refusal(file, "a file or nothing", "a link to nothing")
+            raise _refusal(file, "a file or a free name", "a link to a missing file")
         if file.is_dir():
             raise _refusal(file, "a file", "a folder", "name a file in it")
         if file.exists() and not file.is_file():
-            raise _refusal(file, "a file", "something else")
+            raise _refusal(file, "a file", "a device or another special file")
     if not path.parent.is_dir():
-        raise MissingFileError(f"{path}: expected an existing folder, found none at {path.parent}; make it first")
+        raise MissingFileError(
+            f"{path}: expected an existing folder, found none at {path.parent}; create it first"
+        )
     _check_room(path, path.parent)
     for file, other in product(files, read):
-        if _same(file, other):
-            raise _refusal(file, f"another file than {other}", "the same; it would be lost")
+        if _is_same(file, other):
+            raise _refusal(file, f"another file than the input {other}", "the same file, which would be lost")
         if file.exists() and other.is_dir() and _inside(file, other):
-            raise _refusal(file, "a new file", f"one of {other}, which is read; it would be lost")
+            raise _refusal(file, "a new file", f"a file of the input {other}, which would be lost")
     return files
 
 
 def _check_folder(path: Path, output: WrittenFolder, where: str) -> None:
-    around = next((each for each in (path, *path.parents) if _is_there(each)), Path())
-    if not around.is_dir():
-        raise _refusal(f"{where}{around}", "a folder", "a file", f"name another place than {path}")
+    existing = next((folder for folder in (path, *path.parents) if _is_there(folder)), Path())
+    if not existing.is_dir():
+        raise _refusal(f"{where}{existing}", "a folder", "a file", f"name another path than {path}")
     _check_name(path, path)
-    _check_room(path, around)
+    _check_room(path, existing)
     if output.key is not None and (path / output.key).exists() and not (path / output.key).is_file():
-        raise _refusal(path / output.key, "a file", "something else", "name another folder")
-    if found := next((name for name in output.never_with if (path / name).exists()), None):
-        raise _refusal(path, "a folder of its own", f"one with {found}, which belongs to a model")
+        raise _refusal(path / output.key, "a file", "a folder or a special file", "name another folder")
+    if name := next((name for name in output.never_with if (path / name).exists()), None):
+        raise _refusal(path, "a folder without a model", f"a folder with {name}, which belongs to a model")
 
 
 def _check_name(path: Path, file: Path) -> None:
@@ -200,9 +204,9 @@ def _check_name(path: Path, file: Path) -> None:
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:  # too long; a NUL byte
-        said = error.strerror if isinstance(error, OSError) else str(error)
+        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InvalidValueError(
-            f"{str(path)!r}: expected a name that can be written to, got: {said}; name another"
+            f"{str(path)!r}: expected a valid file name, got: {reason}; name another path"
         ) from error
 
 
@@ -214,18 +218,18 @@ def _check_room(path: Path, folder: Path) -> None:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise DiskError(
             error.errno or errno.EIO,
-            f"{path}: expected a place that can be written to, got {error.strerror} in {folder}; "
-            + ("make room" if full else "name another, or allow writing there"),
+            f"{path}: expected a writable folder, got {error.strerror} in {folder}; "
+            + ("free some space" if full else "name another path, or allow writing there"),
         ) from error
 
 
 def _check_folder_apart(folder: Path, output: WrittenFolder, read: Sequence[Path]) -> None:
     for other in read:
-        if _same(folder, other):
-            raise _refusal(folder, f"another folder than {other}", "the same; it would be lost")
+        if _is_same(folder, other):
+            raise _refusal(folder, f"another folder than the input {other}", "the same, which would be lost")
         if output.key is None or not folder.is_dir() or not any(folder.iterdir()):
             continue
         if other.is_dir() and _inside(folder, other) and not (folder / output.key).exists():
-            raise _refusal(folder, "a new folder", f"one of {other}, which is read")
+            raise _refusal(folder, "a new folder", f"a folder inside the input {other}")
         if not output.around_inputs and _inside(other, folder):
-            raise _refusal(folder, f"a folder apart from {other}, which is read", "one around it")
+            raise _refusal(folder, f"a folder that does not contain the input {other}", "a folder around it")

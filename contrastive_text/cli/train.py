@@ -1,4 +1,4 @@
-"""The commands fit, validate, test and predict, of one model or of an ensemble's."""
+"""Commands ``fit``, ``validate``, ``test`` and ``predict``, for a model or for an ensemble."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from contrastive_text.training.run_folder import CONFIG
 from contrastive_text.training.run_parser import PLACES, VALUES, checkpoint_parts
 
 _PARTS = {"validate": "validation", "test": "test", "predict": "predict"}
-"""Command -> whose files it reads."""
+"""Data set of ``TextDataModule`` that each command reads."""
 
 
 def quieten() -> None:
-    """Keeps away what Lightning says of its shop."""
-    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_said)
+    """Removes Lightning's advertisements from the log."""
+    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_is_no_tip)
 
 
-def _is_said(record: logging.LogRecord) -> bool:
-    record.msg, record.args = shown(record.getMessage()), ()  # a path in it may be anyone's
+def _is_no_tip(record: logging.LogRecord) -> bool:
+    record.msg, record.args = shown(record.getMessage()), ()  # a path can hold control characters
     return "Tip:" not in record.msg
 
 
 def train(words: list[str]) -> None:
-    """Runs ``fit``, ``validate``, ``test`` or ``predict``, of one model or of an ensemble's."""
+    """Runs ``fit``, ``validate``, ``test`` or ``predict``, for a model or for an ensemble."""
     quieten()
     command, *rest = words
     if (resumed := option_value(rest, "--resume")) is not None:
@@ -63,48 +63,50 @@ def train(words: list[str]) -> None:
             _run_members(command, rest, checkpoint)
         else:
             files = option_values(rest, "--config")
-            made = configured(command, rest, is_foreign=resumed is not None)
-            _perform(command, Run(*made, files=files), dry_run=dry_run)
+            parser, config = configured(command, rest, is_foreign=resumed is not None)
+            _perform(command, Run(parser, config, files=files), dry_run=dry_run)
 
 
 def _resume_words(words: Sequence[str], folder: str) -> list[str]:
     """Replaces ``--resume RUN`` by ``--folder RUN`` and the configuration in that folder.
 
     Raises:
-        FileNotFoundError: There is no such run.
-        ValueError: The configuration isn't one that ``fit`` wrote, or names parts that nobody trusts.
+        FileNotFoundError: The folder has no configuration.
+        ValueError: ``fit`` did not write the configuration, or it names classes of untrusted modules.
     """
     file = Path(folder, CONFIG)
     if not file.is_file():
         raise MissingFileError(
-            f"--resume: expected the folder of a run, with {CONFIG} in it, found none at {folder}; name one, "
+            f"--resume: expected a run folder with {CONFIG}, found none at {folder}; name a run folder, "
             "such as runs/version_0"
         )
     _check_config(read_config(file), file)
-    given = ["--config", str(file), "--folder", folder, "--trainer.default_root_dir", "null"]
-    given += ["--weights_only", "true"]  # whatever the file says
-    return [*given, *(word for word, value in with_values(words, "--resume") if value is None)]
+    options = ["--config", str(file), "--folder", folder, "--trainer.default_root_dir", "null"]
+    options += ["--weights_only", "true"]  # overrides the file, which may be foreign
+    return [*options, *(word for word, value in with_values(words, "--resume") if value is None)]
 
 
 def _check_config(config: Mapping[str, object], file: Path) -> None:
-    """Checks that ``fit`` wrote a configuration, and that it may name every class in it."""
-    if others := [name for name in config if name not in (*PLACES, *VALUES)]:
-        known = ", ".join((*PLACES, *VALUES))
-        raise InvalidValueError(f"{file}: expected what a run writes ({known}), got {others[0]!r}; start it anew")
+    """Checks that ``fit`` wrote a configuration, and that all its classes are of trusted modules."""
+    if unknown := [name for name in config if name not in (*PLACES, *VALUES)]:
+        keys = ", ".join((*PLACES, *VALUES))
+        raise InvalidValueError(
+            f"{file}: expected the keys of a run ({keys}), got {unknown[0]!r}; start a new run"
+        )
     check_foreign(config, str(file))
 
 
 def _perform(command: str, run: Run, folder: Path | None = None, dry_run: bool = False) -> Path | None:
-    """Does what a command says with a run.
+    """Executes a command over a run.
 
     Args:
         command: ``fit``, ``validate``, ``test`` or ``predict``.
         run: The run.
-        folder: Where predictions go; None for the run's folder.
-        dry_run: Whether ``fit`` ends before its first step.
+        folder: Folder of the predictions; None for the run folder.
+        dry_run: Whether ``fit`` stops before its first step.
 
     Returns:
-        Where they went.
+        Folder of the predictions.
     """
     if command == "fit":
         run.fit(dry_run)
@@ -116,15 +118,15 @@ def _perform(command: str, run: Run, folder: Path | None = None, dry_run: bool =
 
 
 def _run_members(command: str, words: Sequence[str], folder: str) -> None:
-    """Runs ``validate``, ``test`` or ``predict`` for each task with its own model.
+    """Runs ``validate``, ``test`` or ``predict`` of an ensemble: each task with its own model.
 
     Args:
-        command: One of the three.
-        words: The options after it; those of ``data.tasks.NAME`` go to the model of that task.
-        folder: A saved ensemble.
+        command: ``validate``, ``test`` or ``predict``.
+        words: Options after the command. Options ``data.tasks.NAME`` are passed to the model of that task.
+        folder: Folder of the ensemble.
 
     Raises:
-        ValueError: Another command, or options that no model can take.
+        ValueError: The command is ``fit``, or an option fits no model of the ensemble.
     """
     if command not in _PARTS:
         raise InvalidValueError(
@@ -134,15 +136,15 @@ def _run_members(command: str, words: Sequence[str], folder: str) -> None:
     choices = read_choices(folder)
     figures: dict[str, float] = {}
     run: Run | None = None
-    place: Path | None = None  # predictions of all tasks lie together
+    place: Path | None = None  # one folder for the predictions of all tasks
     for member in dict.fromkeys(choice.member for choice in choices.values()):
         path = str(Path(folder, member))
         parts = checkpoint_parts(path)
         own = [task for task, choice in choices.items() if choice.member == member]
         if absent := [task for task in own if task not in (parts["data"].get("tasks") or {})]:
             raise InvalidValueError(
-                f"{path}: expected the checkpoint of a run with the task {absent[0]}, got one without; build the "
-                "ensemble anew"
+                f"{path}: expected the checkpoint of a run with the task {absent[0]}, got the tasks "
+                f"{', '.join(parts['data'].get('tasks') or {}) or 'of no run'}; build the ensemble again"
             )
         config, options = laid_over(parts, words)
         _check_data(config, options, parts, choices, _PARTS[command])
@@ -155,7 +157,7 @@ def _run_members(command: str, words: Sequence[str], folder: str) -> None:
         figures |= {name: float(figure) for name, figure in run.trainer.callback_metrics.items()}
     if run is None:
         raise InvalidValueError(
-            f"data.tasks: expected a file of {' or '.join(choices)}, got none; give --data.tasks."
+            f"data.tasks: expected a file of {' or '.join(choices)}, got no file; set --data.tasks."
             f"{next(iter(choices))}.{_PARTS[command]} FILE"
         )
     if command != "predict" and run.trainer.is_global_zero:
@@ -165,7 +167,7 @@ def _run_members(command: str, words: Sequence[str], folder: str) -> None:
 def _check_data(
     config: Config, options: Sequence[str], parts: Config, choices: dict[str, Choice], part: str
 ) -> None:
-    """Checks that every file goes to the model of one of the tasks."""
+    """Checks that each data file belongs to a task of the ensemble."""
     data = config.get("data", {})
     for task in data.get("tasks") or {}:
         if task not in choices and task not in parts["data"]["tasks"]:
@@ -175,24 +177,25 @@ def _check_data(
     typed = next((option for option in options if option.startswith(f"--data.{part}=")), None)
     if typed is not None or data.get(part) != parts["data"].get(part):
         raise InvalidValueError(
-            f"data.{part}: expected files of tasks, for an ensemble has no vectors of its own, got "
-            f"{typed or data[part]}; give --data.tasks.NAME.{part} FILE"
+            f"data.{part}: expected no file, got {typed or data[part]}. An ensemble reads files of tasks; "
+            f"set --data.tasks.NAME.{part} FILE"
         )
 
 
 def _route(config: Config, parts: Config, own: Sequence[str], part: str) -> bool:
-    """Leaves a member the files of its own tasks; tells whether there are any."""
+    """Removes the files of other members' tasks from a configuration. Returns whether a file remains."""
     files = dict.fromkeys(_PARTS.values())
-    given = config["data"].get("tasks") or {}
+    overrides = config["data"].get("tasks") or {}
     tasks = {
-        task: {**known, **(given.get(task, {}) if task in own else files)}
-        for task, known in parts["data"]["tasks"].items()
+        task: {**options, **(overrides.get(task, {}) if task in own else files)}
+        for task, options in parts["data"]["tasks"].items()
     }
     config["data"] = {**config["data"], **files, "tasks": tasks}
     return any(tasks[task].get(part) for task in own)
 
 
 def _print_scores(part: str, choices: dict[str, Choice], figures: dict[str, float]) -> None:
+    """Prints the score of each task of an ensemble and their mean."""
     table = Table("task", "score", f"x 100, {part}", "model")
     scores = []
     for task, choice in choices.items():
@@ -204,17 +207,17 @@ def _print_scores(part: str, choices: dict[str, Choice], figures: dict[str, floa
 
 
 def write_outputs(run: Run, folder: Path | None = None) -> Path:
-    """Writes what tasks predict, and the vectors of ``--data.predict``, and says where.
+    """Writes the predictions of the tasks and the vectors of ``--data.predict``, and prints their files.
 
     Args:
         run: The run whose model predicts.
-        folder: Where to; None for the run's folder.
+        folder: Folder to write to; None for the run folder.
 
     Returns:
         The folder.
     """
     parts = run.call(pl.Trainer.predict) or []
-    folder = folder or Path(run.trainer.log_dir or RUNS)  # all ranks ask for the folder
+    folder = folder or Path(run.trainer.log_dir or RUNS)  # log_dir broadcasts: all ranks must read it
     tables = run.data.table("predict")
     outputs = [parts] if len(tables) == 1 else parts
     if not run.trainer.is_global_zero:
@@ -231,24 +234,24 @@ def write_outputs(run: Run, folder: Path | None = None) -> Path:
         target = predicting(run.module.by_task.objectives(name)).target
         assert target is not None
         changed = write_predictions(path, table.rows, result, target)
-        note = f" (tabs and newlines of {changed:,} rows became blanks)" if changed else ""
+        note = f" (tabs and newlines of {changed:,} rows became spaces)" if changed else ""
         say(f"{len(result):,} predictions of {name} written to {path}{note}")
     return folder
 
 
 def write_predictions(path: Path, rows: Sequence[Row], scores: Tensor, target: Target) -> int:
-    """Writes a line for each row: its texts as they were read, ``prediction``, and ``probability`` of a class.
+    """Writes a table of predictions: the texts of each row, ``prediction`` and, for classes, ``probability``.
 
-    A tab or a newline in a text, which would break the table, becomes a blank.
+    Tabs and newlines in a text become spaces.
 
     Args:
-        path: A ``.tsv`` file; its folder is made.
+        path: The ``.tsv`` file to write; its folder is created.
         rows: The rows in file order.
-        scores: What the objective predicts of them, (N, classes) or (N,).
-        target: Gives predictions their names.
+        scores: Predictions of the objective, (N, classes) or (N,).
+        target: Target of the objective, which names the classes.
 
     Returns:
-        In how many rows a text was changed for the table.
+        Number of rows with a replaced tab or newline.
     """
     words = target.write(scores)
     columns = [*rows[0], "prediction"]

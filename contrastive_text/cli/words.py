@@ -1,4 +1,4 @@
-"""Words of the shell before a parser reads them: recipes, trusted modules, and short spellings of options."""
+"""Expands words of the shell before they are parsed: recipes, trusted modules, short names of options."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ SHORT = {
     "lr": "model.optimizer.lr",
     "epochs": "trainer.max_epochs",
 }
-"""Short spelling -> the key that it stands for. ``Run.from_recipe`` has some of them as arguments."""
+"""Key of each short option. ``Run.from_recipe`` has some of the short names as arguments."""
 RUN_COMMANDS = ("fit", "validate", "test", "predict", "views", "sweep")
-"""Commands that have the short spellings: those that take any key of a run's configuration."""
+"""Commands that accept any key of a run's configuration, and the short options."""
 _COLUMNS = re.compile(r"--([\w.]+[._])?columns")
 _PAIR = re.compile(r"(?P<name>\w+)=(?P<column>.+)", flags=re.DOTALL)
 
 
 def with_values(words: Sequence[str], *names: str) -> Iterator[tuple[str, str | None]]:
-    """Yields each word with None, but options of some names with their value, joined by ``=`` or the next word.
+    """Yields each word with None, and each option of the given names with its value.
+
+    A value follows its option as the next word or after ``=``.
 
     Example:
         >>> list(with_values(["a", "--b", "1", "--b=2", "--b"], "--b"))
@@ -39,12 +41,12 @@ def with_values(words: Sequence[str], *names: str) -> Iterator[tuple[str, str | 
 
 
 def option_value(words: Sequence[str], name: str) -> str | None:
-    """Returns the last value of an option among the words, the one that parsers take; None if it isn't there."""
+    """Returns the last value of an option, which overrides earlier ones, or None if the option is absent."""
     return next(reversed(option_values(words, name)), None)
 
 
 def option_values(words: Sequence[str], name: str) -> list[str]:
-    """Returns all values of an option among the words, in their order.
+    """Returns all values of an option in their order.
 
     Example:
         >>> option_values(["--seeds", "1", "--seeds=2"], "--seeds")
@@ -54,42 +56,46 @@ def option_values(words: Sequence[str], name: str) -> list[str]:
 
 
 def expand_recipes(words: Sequence[str]) -> list[str]:
-    """Puts ``--config FILE`` where ``--recipe NAME`` stands, so that what follows overrides it.
+    """Replaces ``--recipe NAME`` by ``--config FILE`` in its place; later files override it.
 
     Raises:
-        ValueError: An unknown recipe, or none named.
+        ValueError: An unknown recipe, or no name after ``--recipe``.
 
     Example:
         >>> from pathlib import Path
         >>> [Path(word).name for word in expand_recipes(["fit", "--recipe", "simcse"])]
         ['fit', '--config', 'simcse.yaml']
     """
-    each = with_values(words, "--recipe")
-    pairs = ([word] if recipe is None else ["--config", str(recipe_file(recipe))] for word, recipe in each)
-    return [word for pair in pairs for word in pair]
+    options = (
+        [word] if recipe is None else ["--config", str(recipe_file(recipe))]
+        for word, recipe in with_values(words, "--recipe")
+    )
+    return [word for option in options for word in option]
 
 
 def take_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the modules after ``--trust``, an empty one where none follows it, and the other words.
+    """Splits the words into the modules after ``--trust`` and all other words.
+
+    A ``--trust`` at the end, without a module, gives an empty name.
 
     Example:
         >>> take_trust(["--trust", "my_views", "--ckpt_path", "a.ckpt", "--trust=more"])
         (['my_views', 'more'], ['--ckpt_path', 'a.ckpt'])
     """
     end = words.index("--") if "--" in words else len(words)
-    found = list(with_values(words[:end], "--trust"))
-    trusted = [module for _, module in found if module is not None]
-    return trusted, [*(word for word, module in found if module is None), *words[end:]]
+    pairs = list(with_values(words[:end], "--trust"))
+    trusted = [module for _, module in pairs if module is not None]
+    return trusted, [*(word for word, module in pairs if module is None), *words[end:]]
 
 
 def spelled_out(words: Sequence[str]) -> list[str]:
-    """Returns the words with short spellings written out.
+    """Replaces short options by their keys.
 
-    After an option that ends in ``columns``, words of NAME=COLUMN become one mapping; a name that comes twice
-    has a list of columns.
+    Words NAME=COLUMN after an option that ends in ``columns`` become one mapping. A repeated name gets a list of
+    columns.
 
     Raises:
-        ValueError: A key in both of its spellings.
+        ValueError: An option is given by its short name and by its key.
 
     Example:
         >>> spelled_out(["--lr", "3e-5", "--epochs=1"])
@@ -100,33 +106,33 @@ def spelled_out(words: Sequence[str]) -> list[str]:
         Traceback (most recent call last):
         contrastive_text.core.errors.InvalidValueError: --lr: expected one spelling of ...
     """
-    known = {f"--{long}": short for short, long in SHORT.items()}
-    long = {known[word.partition("=")[0]] for word in words if word.partition("=")[0] in known}
-    found: list[str] = []
-    for word in _mapped(words):
+    short_names = {f"--{key}": short for short, key in SHORT.items()}
+    options = (word.partition("=")[0] for word in words)
+    spelled_by_key = {short_names[option] for option in options if option in short_names}
+    expanded: list[str] = []
+    for word in _join_columns(words):
         option = re.fullmatch(r"--(?P<name>\w+)(?P<value>=.*)?", word, flags=re.DOTALL)
         if option and (name := option["name"]) in SHORT:
-            if name in long:
+            if name in spelled_by_key:
                 raise InvalidValueError(
                     f"--{name}: expected one spelling of {SHORT[name]}, got both; drop --{name}, or the other"
                 )
             word = f"--{SHORT[name]}{option['value'] or ''}"
-        found.append(word)
-    return found
+        expanded.append(word)
+    return expanded
 
 
-def _mapped(words: Sequence[str]) -> list[str]:
-    """Returns the words with those of NAME=COLUMN after an option of columns as one, in JSON."""
-    found: list[str] = []
+def _join_columns(words: Sequence[str]) -> list[str]:
+    """Joins the words NAME=COLUMN after an option of columns into one word, in JSON."""
+    joined: list[str] = []
     rest = [*words]
     while rest:
-        found.append(rest.pop(0))
+        joined.append(rest.pop(0))
         columns: dict[str, list[str]] = {}
-        while _COLUMNS.fullmatch(found[-1]) and rest and (pair := _PAIR.fullmatch(rest[0])):
+        while _COLUMNS.fullmatch(joined[-1]) and rest and (pair := _PAIR.fullmatch(rest[0])):
             columns.setdefault(pair["name"], []).append(pair["column"])
             del rest[0]
         if columns:
-            found.append(
-                json.dumps({name: each[0] if len(each) == 1 else each for name, each in columns.items()})
-            )
-    return found
+            single_or_list = {name: values[0] if len(values) == 1 else values for name, values in columns.items()}
+            joined.append(json.dumps(single_or_list))
+    return joined

@@ -108,36 +108,36 @@ def test_a_file_is_known_under_every_name(
     (here / "linked").symlink_to(TEXTS)
     (here / "hard").hardlink_to(here / TEXTS)
     said = answer(["diagnose", "model", TEXTS, "--output", name])
-    assert "expected another file than texts.tsv, got the same; it would be lost" in said
+    assert "expected another file than the input texts.tsv, got the same file, which would be lost" in said
     assert {name: contents(here)[name] for name in inputs} == inputs
 
 
 @pytest.mark.parametrize(
     ("command", "values", "said"),
     [
-        ("diagnose", {"model": "model", "output": "model/config.json"}, "a new file, got one of model"),
-        ("evaluate", {"data": "data", "output": "data/sts.tsv"}, "a new file, got one of data"),
-        ("postprocess", {"model": "model", "output": "model/1_Pooling"}, "a new folder, got one of model"),
-        ("postprocess", {"model": "run/model", "output": "run"}, "a folder apart from run/model"),
-        ("onnx", {"model": "model", "output": "model/onnx"}, "a place outside of the model model, got one"),
-        ("diagnose", {"model": "model", "output": "model/new.txt"}, "a place outside of the model model"),
-        ("diagnose", {"model": "model", "output": "nowhere"}, "a file or nothing, got a link to nothing"),
-        ("diagnose", {"model": "model", "output": "loop"}, "a file or nothing, got a link to nothing"),
-        ("postprocess", {"output": "odd"}, "modules.json: expected a file, got something else"),
+        ("diagnose", {"model": "model", "output": "model/config.json"}, "a new file, got a file of the input model"),
+        ("evaluate", {"data": "data", "output": "data/sts.tsv"}, "a new file, got a file of the input data"),
+        ("postprocess", {"model": "model", "output": "model/1_Pooling"}, "a new folder, got a folder inside the input model"),
+        ("postprocess", {"model": "run/model", "output": "run"}, "that does not contain the input run/model"),
+        ("onnx", {"model": "model", "output": "model/onnx"}, "a path outside of the model folder model"),
+        ("diagnose", {"model": "model", "output": "model/new.txt"}, "a path outside of the model folder model"),
+        ("diagnose", {"model": "model", "output": "nowhere"}, "a file or a free name, got a link"),
+        ("diagnose", {"model": "model", "output": "loop"}, "a file or a free name, got a link"),
+        ("postprocess", {"output": "odd"}, "modules.json: expected a file, got a folder or a special file"),
         ("fit", {"trainer": {"default_root_dir": f"{PAIRS}/a"}}, "pairs.tsv: expected a folder, got a file"),
         ("fit", {"export": {"dirpath": PAIRS}}, "export.dirpath: pairs.tsv: expected a folder, got a file"),
-        ("onnx", {"model": "model", "output": "run/model"}, "a folder of its own, got one with"),
+        ("onnx", {"model": "model", "output": "run/model"}, "a folder without a model, got a folder with"),
         ("embed", {"input": "v.npy.json", "output": "v.npy"}, "v.npy.json: expected another file"),
         ("embed", {"ranges": "v.npy.ranges.npy", "output": "v.npy"}, "v.npy.ranges.npy: expected another file"),
-        ("duplicates", {"output": "d.tsv", "keep": "d.tsv.vectors.npy"}, "which is written too, got the same"),
-        ("duplicates", {"output": "d.tsv", "keep": "D.tsv"}, "which is written too, got the same"),
+        ("duplicates", {"output": "d.tsv", "keep": "d.tsv.vectors.npy"}, "another file than the output d.tsv"),
+        ("duplicates", {"output": "d.tsv", "keep": "D.tsv"}, "another file than the output d.tsv"),
         ("embed", {"input": TEXTS, "output": Path()}, "expected a file, got a folder; name a file in it"),
         ("duplicates", {"input": TEXTS, "output": ""}, "expected a file, got a folder; name a file in it"),
         ("diagnose", {"output": "data"}, "data: expected a file, got a folder; name a file in it"),
         ("diagnose", {"output": "no/out"}, "no/out: expected an existing folder, found none at no"),
-        ("diagnose", {"output": "a\0b"}, "expected a name that can be written to, got: embedded null"),
-        ("diagnose", {"output": "a" * 300}, "expected a name that can be written to, got: File name too long"),
-        ("diagnose", {"output": "/dev/null"}, "/dev/null: expected a file, got something else"),
+        ("diagnose", {"output": "a\0b"}, "expected a valid file name, got: embedded null"),
+        ("diagnose", {"output": "a" * 300}, "expected a valid file name, got: File name too long"),
+        ("diagnose", {"output": "/dev/null"}, "/dev/null: expected a file, got a device"),
         ("onnx", {"model": "model", "output": PAIRS}, "pairs.tsv: expected a folder, got a file"),
         ("onnx", {"model": "model", "output": f"{PAIRS}/out"}, "pairs.tsv: expected a folder, got a file"),
     ],
@@ -190,7 +190,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_any_work(
         if command in PARSED_FOR_LONG:
             continue
         said = answer([command, *words])
-        assert "expected a place that can be written to, got Permission denied in" in said, command
+        assert "expected a writable folder, got Permission denied in" in said, command
 
 
 @pytest.mark.parametrize("command", ["embed", "postprocess", "export", "onnx", "ensemble", "report", "search"])
