@@ -115,9 +115,9 @@ def test_a_file_is_known_under_every_name(
 @pytest.mark.parametrize(
     ("command", "values", "said"),
     [
-        ("diagnose", {"model": "model", "output": "model/config.json"}, "a new file, got a file of the input model"),
+        ("diagnose", {"model": "model", "output": "model/config.json"}, "a file of the input model"),
         ("evaluate", {"data": "data", "output": "data/sts.tsv"}, "a new file, got a file of the input data"),
-        ("postprocess", {"model": "model", "output": "model/1_Pooling"}, "a new folder, got a folder inside the input model"),
+        ("postprocess", {"model": "model", "output": "model/1_Pooling"}, "a folder inside the input model"),
         ("postprocess", {"model": "run/model", "output": "run"}, "that does not contain the input run/model"),
         ("onnx", {"model": "model", "output": "model/onnx"}, "a path outside of the model folder model"),
         ("diagnose", {"model": "model", "output": "model/new.txt"}, "a path outside of the model folder model"),
