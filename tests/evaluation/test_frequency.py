@@ -13,12 +13,7 @@ from contrastive_text import SentenceEncoder
 from contrastive_text.data import Table, read_pairs
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.diagnosis import (
-    frequency_bias,
-    scores_without,
-    token_counts,
-    vectors_without,
-)
+from contrastive_text.evaluation.diagnosis import frequency_bias, scores_without, token_counts, vectors_without
 from contrastive_text.evaluation.sts import score_tasks
 from contrastive_text.evaluation.sts_data import STSPairs, find_sts
 from contrastive_text.heads import MLPHead, build_head

@@ -24,11 +24,7 @@ from senteval_files import (
 from torch import Tensor
 
 from contrastive_text.evaluation import senteval
-from contrastive_text.evaluation.classifiers import (
-    FAST,
-    Outcome,
-    SklearnClassifier,
-)
+from contrastive_text.evaluation.classifiers import FAST, Outcome, SklearnClassifier
 from contrastive_text.evaluation.senteval import SIMCSE_TASKS, transfer_correct, transfer_scores
 from contrastive_text.evaluation.senteval_data import (
     PROBING_TASKS,

@@ -19,13 +19,7 @@ from torch import Tensor, nn
 from contrastive_text.data import read_pairs
 from contrastive_text.evaluation import CachedEncoder, evaluate_pairs, sts_scores, trained_sts_scores
 from contrastive_text.evaluation import sts as trained_sts
-from contrastive_text.evaluation.sts import (
-    SETTINGS,
-    aggregate,
-    features,
-    fit_regressor,
-    score_classes,
-)
+from contrastive_text.evaluation.sts import SETTINGS, aggregate, features, fit_regressor, score_classes
 from contrastive_text.evaluation.sts_data import STS_TASKS, STSPairs, find_pairs, find_sts
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.metrics import spearman

@@ -98,9 +98,7 @@ def test_another_number_of_pairs_than_published_is_said(tmp_path: Path) -> None:
     }  # fmt: skip
     rows = sts_files.some_pairs(1186)
     sts_files.write_rows(
-        tmp_path / "sts16.test.tsv",
-        ("score", "sentence1", "sentence2", "subset"),
-        [(*row, "x") for row in rows],
+        tmp_path / "sts16.test.tsv", ("score", "sentence1", "sentence2", "subset"), [(*row, "x") for row in rows]
     )
     assert found(tmp_path)["STS16"].understood.endswith("1,186 rows")
 

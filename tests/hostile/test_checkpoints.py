@@ -325,10 +325,7 @@ TENSORS = (
 
 
 CASES = (*DAMAGED, *READ, *MALICIOUS, *WRONG, *TENSORS)
-OFTEN = {
-    f"a checkpoint that calls subprocess.Popen at {DATA}.task.columns",
-    "a checkpoint that names evil.py",
-}
+OFTEN = {f"a checkpoint that calls subprocess.Popen at {DATA}.task.columns", "a checkpoint that names evil.py"}
 """Cases that run by default: no command makes what a checkpoint names."""
 
 

@@ -6,20 +6,7 @@ from operator import attrgetter
 from pathlib import Path
 
 import pytest
-from hostile.cases import (
-    FIT,
-    RAN,
-    SWEEP,
-    VIEWS,
-    Case,
-    answer,
-    fifo,
-    folder,
-    link,
-    over_files,
-    right,
-    sparse,
-)
+from hostile.cases import FIT, RAN, SWEEP, VIEWS, Case, answer, fifo, folder, link, over_files, right, sparse
 from hostile.judging import judge
 from hostile.sound import Sound
 

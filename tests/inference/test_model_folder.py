@@ -26,13 +26,7 @@ from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import Head, MLPHead, TanhHead
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.objectives import Contrastive
-from contrastive_text.poolers import (
-    CLSPooler,
-    FirstLastPooler,
-    LastTwoPooler,
-    MeanPooler,
-    Pooler,
-)
+from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MeanPooler, Pooler
 
 # The bound for two libraries on one folder, for vectors with entries of size 1; float32.
 EQUAL = 1e-6

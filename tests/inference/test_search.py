@@ -65,8 +65,7 @@ def test_top_k_of_any_type_is_that_of_its_values_in_float64(dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize(
-    ("length", "count", "block"),
-    [(1e-6, 3, 256), (1.0, 1, 4096), (1.0, 4, 7), (1.0, 9, 256), (1e6, 3, 4096)],
+    ("length", "count", "block"), [(1e-6, 3, 256), (1.0, 1, 4096), (1.0, 4, 7), (1.0, 9, 256), (1e6, 3, 4096)]
 )
 def test_a_corpus_of_any_length_and_one_made_ready_give_the_best_cosines(
     length: float, count: int, block: int
@@ -125,19 +124,15 @@ def test_search_by_another_similarity_equals_a_loop(name: Any, monkeypatch: pyte
     found = nearest(name, queries, [corpus[:7], corpus[7:]], k=6)
     for query, hits in zip(queries, found, strict=True):
         apart = (query - corpus).abs()
-        scores = {
-            "dot": corpus @ query,
-            "euclidean": -apart.square().sum(1).sqrt(),
-            "manhattan": -apart.sum(1),
-        }[name]
+        scores = {"dot": corpus @ query, "euclidean": -apart.square().sum(1).sqrt(), "manhattan": -apart.sum(1)}[
+            name
+        ]
         best = sorted(range(11), key=lambda i, scores=scores: (-float(scores[i]), i))[:6]
         assert [hit.corpus_id for hit in hits] == best
         assert [hit.score for hit in hits] == scores[best].tolist()
 
 
-@given(
-    pairs=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)).filter(lambda pair: pair[0] != pair[1])),
-)
+@given(pairs=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)).filter(lambda pair: pair[0] != pair[1])))
 def test_groups_are_connected_components_named_by_their_first(pairs: list[tuple[int, int]]) -> None:
     reached = [{i} for i in range(12)]
     for _ in range(12):  # spread along edges until nothing changes
