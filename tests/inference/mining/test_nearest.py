@@ -1,11 +1,9 @@
-"""What becomes a negative: against slow loops, and against sentence-transformers on the same vectors."""
+"""What becomes a negative: against slow loops over the same vectors."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -128,66 +126,6 @@ def test_siblings_equal_texts_and_near_duplicates_never_become_negatives_and_are
     assert (removed["siblings"], removed["equal"], removed["near"]) == (2, 1, 1)
     (without, _), _ = mine(texts, space, Mining(negatives=1, same=None), range(2))
     assert texts.corpus[without.negatives[0]] == "like p1"
-
-
-def peers(
-    pairs: Sequence[tuple[str, str]], corpus: Sequence[str], texts: PairTexts, space: Space, **given: Any
-) -> list[tuple[str, str, str]]:
-    """The triples of sentence-transformers' function, whose model gives the same vectors."""
-    datasets = pytest.importorskip("datasets")
-    from sentence_transformers.util import cos_sim, mine_hard_negatives, pairwise_cos_sim
-
-    known = [
-        dict(zip(of, vectors, strict=True))
-        for of, vectors in ((texts.queries, space.queries), (texts.corpus, space.corpus))
-    ]
-
-    def encoding(vectors: dict[str, torch.Tensor]) -> Any:
-        return lambda asked, **_: torch.stack([vectors[text] for text in asked]).numpy()
-
-    model = SimpleNamespace(
-        device="cpu", encode_query=encoding(known[0]), encode_document=encoding(known[1]),
-        similarity=cos_sim, similarity_pairwise=pairwise_cos_sim,
-    )  # fmt: skip
-    rows = datasets.Dataset.from_dict({"anchor": [a for a, _ in pairs], "positive": [p for _, p in pairs]})
-    found = mine_hard_negatives(rows, model, corpus=list(corpus) or None, verbose=False, **given)
-    return [(row["anchor"], row["positive"], row["negative"]) for row in found]
-
-
-@pytest.mark.slow  # to import both libraries takes longer than all other tests of mining
-@pytest.mark.parametrize(
-    "given",
-    [
-        {},
-        {"relative_margin": 0.05, "num_negatives": 5},
-        {"absolute_margin": 0.1, "range_min": 2},
-        {"max_score": 0.6, "min_score": -0.2, "range_min": 1, "num_negatives": 2},
-    ],
-    ids=["nearest", "relative margin", "absolute margin", "bounds"],
-)
-def test_triples_are_those_of_mine_hard_negatives_where_the_rules_agree(given: dict[str, Any]) -> None:
-    # They agree where range_min counts what is left, near-duplicates stay, what there is of negatives is kept, no
-    # query is a text of the corpus, and all of it is looked at: their range_max has room for as many positives as
-    # any query has, ours is a number of candidates.
-    pairs, corpus = few_texts(queries=30, rows=60, further=40, seed=1)
-    corpus = corpus[:-2]
-    texts = PairTexts(pairs, corpus)
-    noise = torch.Generator().manual_seed(2)
-    space = Space(*(torch.randn(len(each), 6, generator=noise) for each in (texts.queries, texts.corpus)))
-    count = given.get("num_negatives", 3)
-    mining = Mining(
-        count, range_max=EVERYTHING, ranks="after", same=None, short="keep",
-        **{name: value for name, value in given.items() if name != "num_negatives"},
-    )  # fmt: skip
-    found, _ = mine(texts, space, mining, range(len(texts.queries)))
-    ours = [
-        (texts.queries[each.query], texts.corpus[positive], texts.corpus[negative])
-        for each in found
-        for positive in texts.positives[each.query]
-        for negative in each.negatives
-    ]
-    assert ours == peers(pairs, corpus, texts, space, **{"range_max": EVERYTHING, **given})
-    assert len(ours) > 40
 
 
 def test_random_negatives_depend_on_the_query_and_the_seed_alone() -> None:
