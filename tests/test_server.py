@@ -15,8 +15,8 @@ LIBRARIES = {"torch": (), "onnx": ("onnxscript", "onnxruntime"), "openvino": ("o
 REQUESTS = {"torch": 2000, "onnx": 500, "openvino": 500}
 # A leak of one file for each connection or call would be hundreds; eight clients and a log are some.
 FILES = 16
-# By 2,000 requests a leak of a tiny model's packed weights or activations, 100 kB a request, would be 180 MB. Arenas of new threads
-# take some.
+# A leak of a tiny model's packed weights or activations, 100 kB a request, would be 180 MB after 2,000 requests.
+# Arenas of new threads take some.
 MEMORY = 120 * 2**20
 
 

@@ -98,6 +98,13 @@ def test_trust_of_a_package_is_trust_of_its_modules_and_ends_with_its_block(mine
             pass
 
 
+def test_a_trusted_module_that_lacks_another_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lacking_of_mine.py").write_text("import there_is_no_such_module\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with trusting(["lacking_of_mine"]), pytest.raises(ModuleNotFoundError, match=r"there_is_no_such_module'"):
+        resolve("lacking_of_mine.Mine", Pooler, "a.ckpt")
+
+
 def test_a_module_s_own_hook_for_missing_names_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     lazy = type(sys)("lazy_of_mine")

@@ -91,6 +91,16 @@ def test_the_decoder_is_the_token_table_and_stays_it_in_another_precision_and_in
     assert encoder.token_logits(hidden).any()
 
 
+@pytest.mark.parametrize("name", MASKED)
+def test_every_weight_gets_a_gradient_and_the_table_that_of_both_its_ends(name: str) -> None:
+    encoder = with_head(name)
+    hidden = encoder(ragged(ROWS[1], slots=PAIR[:1])).layers[-1][0]
+    encoder.token_logits(hidden).logsumexp(dim=1).sum().backward()
+    assert [key for key, weight in encoder.named_parameters() if weight.grad is None] == []
+    # Tokens that the text lacks are reached through the decoder alone.
+    assert bool(encoder.model.get_input_embeddings().weight.grad.any(dim=1).all())
+
+
 @torch.no_grad()
 def test_the_encoder_is_itself_again_after_the_head_even_after_a_failure() -> None:
     encoder = with_head("bert")
