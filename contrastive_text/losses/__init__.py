@@ -1,4 +1,4 @@
-"""In-batch losses: tensor maths that knows nothing of text, batches or ranks."""
+"""Contrastive losses on tensors, which work without the texts, batches and ranks of a training run."""
 
 from contrastive_text.core.similarity import cosine_similarity_matrix
 from contrastive_text.losses.base import Loss, Reduction, SoftmaxLoss, reduce_terms

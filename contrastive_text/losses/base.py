@@ -1,4 +1,4 @@
-"""Base classes of in-batch losses: rows, columns, the positive of each row, and the temperature of a softmax."""
+"""Base classes of in-batch losses, which compare rows with columns, and the temperature of their softmax."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ from contrastive_text.losses.by_rows import block_terms
 from contrastive_text.losses.comparison import Comparison, Texts, Triples
 
 Reduction = Literal["mean", "sum", "two_sided"]
-"""How the terms of the rows are combined to one loss."""
+"""Names of the ways to combine the loss terms of all rows into one number; see ``reduce_terms``."""
 
 
 def reduce_terms(total: Tensor, count: Tensor | int, reduction: Reduction) -> Tensor:
-    """Returns the loss from the sum of its terms and their number.
+    """Returns the loss from the sum of its terms and the number of terms.
 
-    ``mean`` is the total over the count, ``sum`` the total (CLEAR and DeCLUTR as written), ``two_sided``
-    the sum of the two sides' means, that is twice the mean (ConSERT's code: lossA + lossB).
+    ``mean`` is the total divided by the count. ``sum`` is the total, as the papers of CLEAR and DeCLUTR write it.
+    ``two_sided`` is twice the mean: the mean over anchors plus the mean over positives (``lossA + lossB`` in
+    ConSERT's code).
+
+    Args:
+        total: Sum of the loss terms, a scalar.
+        count: Number of loss terms.
+        reduction: ``mean``, ``sum`` or ``two_sided``.
 
     Example:
         >>> reduce_terms(torch.tensor(6.0), 4, "mean"), reduce_terms(torch.tensor(6.0), 4, "two_sided")
@@ -36,17 +42,17 @@ def reduce_terms(total: Tensor, count: Tensor | int, reduction: Reduction) -> Te
 
 
 def check_temperature(temperature: float) -> float:
-    """Checks that a temperature is a positive finite number (ValueError) and returns it."""
+    """Returns a temperature, and raises ValueError if it is not a positive finite number."""
     return above(
         "temperature", temperature, advice="it divides the cosine similarity, and 0.05 is the usual value"
     )
 
 
 class LearnedTemperature(nn.Module):
-    """Keeps the logarithm of 1/T as a parameter, as CLIP does.
+    """Trainable temperature T, stored as the logarithm of 1/T, as in CLIP.
 
-    T never goes below 0.01, or below its start if that is less. This is CLIP's bound on the scale of the logits,
-    which kept its training stable. A step that leads past the bound is undone up to the bound before the next
+    The smallest T is 0.01, or the start of T if that is less. This is CLIP's bound on the scale of the logits,
+    which kept its training stable. If an optimizer step passes the bound, T is set to the bound before its next
     use. Source: Radford et al. 2021, CLIP (https://arxiv.org/abs/2103.00020), section 2.5.
 
     Args:
@@ -60,7 +66,7 @@ class LearnedTemperature(nn.Module):
     def __init__(self, temperature: float) -> None:
         super().__init__()
         self.temperature = temperature
-        # One dimension, because strategies that split parameters refuse scalars. Weight decay skips both.
+        # One dimension, because strategies that shard parameters refuse scalars. Weight decay skips both kinds.
         self.log_scale = nn.Parameter(torch.tensor([-math.log(temperature)]))
 
     def forward(self) -> Tensor:
@@ -71,16 +77,18 @@ class LearnedTemperature(nn.Module):
 
 
 class Loss(nn.Module, ABC):
-    """Base class of in-batch losses: one term per row, from rows, columns and targets.
+    """Base class of in-batch losses, which compute one loss term per row from rows, columns and targets.
+
+    A subclass implements ``terms``.
 
     Attributes:
-        several_targets: Whether ``terms`` reads ``Comparison.positives``, further positives of a row.
-        same_side: Whether anchors and positives are rows and columns both, so that texts of a row's own side are
-            its negatives too (NT-Xent), or anchors are compared with positives only (InfoNCE).
-        signed: Whether the terms of pairs that don't belong together may be maximized (``SignedPairs``).
-        reads_labels: Whether the loss compares by classes: texts of a row's class are its positives.
-        reduction: How the terms are combined to one number; see ``reduce_terms``.
-        learned: The temperature that is trained; None if it is constant.
+        several_targets: Whether ``terms`` reads ``Comparison.positives``, the further positives of a row.
+        same_side: Whether anchors and positives are both rows and columns. Other anchors are then negatives of an
+            anchor too (NT-Xent). If false, anchors are compared with positives only (InfoNCE).
+        signed: Whether the loss of pairs with a negative label may be maximized (``SignedPairs``).
+        reads_labels: Whether the loss reads classes: texts of a row's class are its positives.
+        reduction: How the terms are combined into one number; see ``reduce_terms``.
+        learned: The trainable temperature; None if the temperature is constant.
 
     Example:
         >>> from contrastive_text.losses import cosine_similarity_matrix
@@ -107,46 +115,49 @@ class Loss(nn.Module, ABC):
 
     @abstractmethod
     def terms(self, block: Comparison) -> Tensor:
-        """Returns one term per row of a block, (R,), in at least float32."""
+        """Returns one loss term for each of the R rows of a block, (R,), in at least float32."""
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Columns of a row in addition to the targets of other examples: one text per example for each name."""
-        return ("texts of its own side",) if self.same_side else ()
+        """Names of the columns that a row is compared with besides other positives.
+
+        Each name is for one column per example.
+        """
+        return ("other anchors",) if self.same_side else ()
 
     @property
     def anchors_are_columns(self) -> bool:
-        """Whether rows are compared with anchors in the block whose columns enter a queue."""
+        """True if anchors are among the columns of the first block, whose columns enter a queue."""
         return self.same_side
 
     @property
     def figures(self) -> dict[str, Tensor]:
-        """Logged figures of the loss: the temperature if it is learned."""
+        """Values that the loss logs, by name: the temperature if it is trained."""
         return {} if self.learned is None else {"temperature": self.learned().detach().squeeze()}
 
     def compare(self, blocks: Sequence[Comparison]) -> Tensor:
-        """Returns the terms of all blocks, one after another."""
+        """Returns the loss terms of all blocks, concatenated."""
         parts = [self.terms(block) for block in blocks]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def sides(self, every: Triples) -> list[Texts]:
-        """Returns the sides of all examples that are columns of the first block."""
+        """Returns the anchors or positives of all examples that are columns of the first block."""
         anchors, positives = every.sides()
         return [anchors, positives] if self.same_side else [positives]
 
     def comparisons(
         self, local: Triples, every: Triples, offset: int = 0, further: Texts | None = None
     ) -> list[Comparison]:
-        """Arranges texts into blocks: local rows against the columns of all ranks.
+        """Arranges examples into blocks that compare the rows of this rank with the columns of all ranks.
 
-        The rows of a block are one side after the other, each in the order of the local examples. If the rows are
-        exactly the columns, both are one tensor.
+        The rows of a block are anchors, then positives, each in the order of the local examples. If rows and
+        columns are the same vectors, both are one tensor.
 
         Args:
             local: This rank's n examples.
             every: The N examples of all ranks, in rank order. On one process it has the vectors of ``local``.
-            offset: Place of the first local example among all.
-            further: Columns after those of the examples, next to hard negatives.
+            offset: Index of the first local example among all examples.
+            further: Columns to append after the columns of the examples and their hard negatives.
         """
         places = offset + torch.arange(len(local.anchor), device=every.anchor.device)
         forward, backward = local.rows()
@@ -171,12 +182,15 @@ class Loss(nn.Module, ABC):
         """Returns the loss of N examples whose texts all differ.
 
         Args:
-            anchor: (N, D).
-            positive: (N, D).
-            negative: Hard negatives, (N, D) or (N, K, D).
+            anchor: Vectors of the anchors, (N, D).
+            positive: Vectors of their positives, (N, D).
+            negative: Vectors of their hard negatives, (N, D) or (N, K, D).
 
         Returns:
             A scalar, in at least float32.
+
+        Raises:
+            ValueError: The shapes don't fit together.
         """
         return self._value(Triples.distinct(anchor, positive, negative))
 
@@ -186,20 +200,21 @@ class Loss(nn.Module, ABC):
 
 
 class SoftmaxLoss(Loss):
-    """Base class of losses that are a softmax of similarities divided by a temperature.
+    """Base class of losses that take a softmax over similarities divided by a temperature.
 
-    ``terms`` calls ``by_rows`` with a formula.
+    A subclass implements ``terms``, which calls ``by_rows`` with a formula.
 
     Args:
         temperature: Divisor of the similarity.
-        reduction: How the terms are combined to one number; see ``reduce_terms``.
-        learn_temperature: Whether the temperature is trained too, from this start (``LearnedTemperature``).
-        streamed: Whether terms are computed by rows, in memory that grows with the rows and not with their square
-            (``losses.by_rows``); None to do so if the matrix is large.
-        similarity: Similarity of a row and a column: of their directions (``cosine``), or ``dot``.
+        reduction: How the terms are combined into one number; see ``reduce_terms``.
+        learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
+            (``LearnedTemperature``).
+        streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
+            (``losses.by_rows``). None: only if the matrix is large.
+        similarity: Similarity of a row and a column: ``cosine``, or ``dot`` for the dot product.
 
     Raises:
-        ValueError: A temperature of 0 or less, or an unknown reduction or similarity.
+        ValueError: The temperature is 0 or less, or the reduction or similarity is unknown.
     """
 
     def __init__(
@@ -219,13 +234,18 @@ class SoftmaxLoss(Loss):
         self.learned = LearnedTemperature(temperature) if learn_temperature else None
 
     def by_rows(self, formula: Callable[[Comparison, Tensor | float], Tensor], block: Comparison) -> Tensor:
-        """Returns the terms of a formula of a block and the temperature, by rows if streamed, (R,).
+        """Applies a formula to a block and the temperature, and returns its loss terms, (R,).
 
-        The formula gets vectors whose dot products are the similarities. Its term of a row needs no other row.
+        If the loss is streamed, the formula is applied to some rows at a time.
+
+        Args:
+            formula: Computes the terms of a block. The dot products of its vectors are the similarities. The term
+                of a row must not depend on other rows.
+            block: Rows and columns.
         """
         temperature = self.temperature_now()
         return block_terms(lambda part: formula(part, temperature), block, self.similarity, self.streamed)
 
     def temperature_now(self) -> Tensor | float:
-        """Returns the temperature, (1,) if it is learned."""
+        """Returns the temperature of this step: a number, or a tensor (1,) if it is trained."""
         return self.temperature if self.learned is None else self.learned()

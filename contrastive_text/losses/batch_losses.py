@@ -1,7 +1,7 @@
-"""Losses over the whole batch: one value of all pairs together, where an in-batch loss has a term of each row.
+"""Losses of a whole batch, which have one value for all pairs instead of a term for each row.
 
-Alignment and uniformity, orthogonality on average, decorrelated features (Barlow Twins, VICReg), and a normal
-distribution of the vectors (SIGReg).
+They are alignment and uniformity, global orthogonal regularization, decorrelation of features (Barlow Twins and
+VICReg), and a normal distribution of the vectors (SIGReg).
 """
 
 from __future__ import annotations
@@ -22,31 +22,34 @@ from contrastive_text.core.similarity import at_least_float32, full_precision, u
 from contrastive_text.losses.by_rows import in_parts
 
 _NORM_EPSILON = 1e-5
-"""Added to the variance by torch's batch normalization, which the authors of Barlow Twins use."""
+"""Epsilon that Barlow Twins adds to the variance of a feature: the default of torch's batch normalization."""
 
 _DEVIATION_EPSILON = 1e-4
-"""Added to the variance under the root by the authors of VICReg."""
+"""Epsilon that VICReg adds to the variance of a feature before the square root, as in the authors' code."""
 
 BLOCK_ENTRIES = 2**22
-"""Most entries of a matrix of cosines, or of cosines and sines of SIGReg, that are held at once."""
+"""Largest number of entries of a matrix of cosines, or of SIGReg's cosines and sines, in memory at a time."""
 
 MOST_SHARP = 20
-"""Largest sharpness of a Gaussian potential: exp(-4 * 20), of two antipodal vectors, is still a float32."""
+"""Largest sharpness t of a Gaussian potential: exp(-4 * 20), for opposite vectors, is still a float32."""
 
 _FARTHEST, _POINTS = 3.0, 17
-"""Points at which characteristic functions are compared: 17 from 0 to 3, and by symmetry from -3 to 0."""
+"""Largest point and number of points from 0 at which SIGReg compares characteristic functions.
+
+By symmetry the points from -3 to 0 have the same values."""
 
 
 class BatchLoss(nn.Module, ABC):
-    """Base class of losses whose value is one of all pairs of a step together, and no sum over rows.
+    """Base class of losses with one value for all pairs of a step, which is no sum over rows.
 
-    They have no negatives: a term pulls the two vectors of a pair together, another one keeps the vectors of a
-    side, or their features, from becoming alike. The objective ``WholeBatch`` gathers the pairs of all ranks.
+    These losses have no negatives. One term pulls the two vectors of a pair together. Another term keeps vectors
+    or their features from becoming equal. A subclass implements ``value``. The objective ``WholeBatch`` gathers
+    the pairs of all ranks.
 
     Attributes:
-        decorrelates: Whether it asks features to differ, so that their correlation is logged.
-        remedy: Advice if vectors collapse, in addition to a lower learning rate or a larger batch. The doctor of
-            a run prints it.
+        decorrelates: Whether the loss decorrelates features, so that their correlation is logged.
+        remedy: Advice for collapsed vectors, in addition to a lower learning rate or a larger batch. The health
+            check of a run prints it.
 
     Example:
         >>> class Invariance(BatchLoss):
@@ -61,13 +64,13 @@ class BatchLoss(nn.Module, ABC):
 
     @abstractmethod
     def value(self, anchor: Tensor, positive: Tensor, ids: Tensor) -> Tensor:
-        """Returns the loss, the same on every rank; asked outside autocast.
+        """Returns the loss of all pairs, the same on every rank. Called outside autocast.
 
         Args:
-            anchor: Vectors of all ranks, in at least float32, (N, D).
-            positive: Their partners, (N, D).
-            ids: Of each anchor's text, then of its partner's, (N, 2), or (N, 2, kinds): texts are equal if they
-                agree in one kind.
+            anchor: Vectors of the anchors of all ranks, in at least float32, (N, D).
+            positive: Vectors of their positives, (N, D).
+            ids: Text ids of each anchor and its positive, (N, 2) or (N, 2, kinds). Texts are duplicates if their
+                ids of any kind are equal.
 
         Returns:
             A scalar.
@@ -77,15 +80,15 @@ class BatchLoss(nn.Module, ABC):
         """Returns the loss of N pairs.
 
         Args:
-            anchor: (N, D).
-            positive: (N, D).
-            ids: As ``value`` has them; None where all texts differ.
+            anchor: Vectors of the anchors, (N, D).
+            positive: Vectors of their positives, (N, D).
+            ids: Text ids as in ``value``, (N, 2) or (N, 2, kinds); None if all texts differ.
 
         Returns:
             A scalar, in at least float32.
 
         Raises:
-            ValueError: Shapes that don't belong together.
+            ValueError: The shapes don't fit together.
         """
         if ids is None:
             ids = torch.arange(2 * len(anchor), device=anchor.device).reshape(2, -1).T
@@ -99,25 +102,25 @@ class BatchLoss(nn.Module, ABC):
 
 
 class AlignmentUniformity(BatchLoss):
-    """Alignment of the pairs plus uniformity of each side, on the unit sphere.
+    """Alignment of pairs plus uniformity of the anchors and of the positives, on the unit sphere.
 
     ``a * mean |x_i - y_i|^alpha + u * (U(x) + U(y)) / 2`` with ``U(x) = log mean over i < j of
-    exp(-t |x_i - x_j|^2)``. What InfoNCE comes to with ever more negatives, taken apart; the two figures that are
-    logged of every contrastive objective. Source: Wang and Isola 2020 (https://arxiv.org/abs/2005.10242), section
-    4.1; weights of 1 and the mean of the two sides as in the authors' code (SsnL/align_uniform,
+    exp(-t |x_i - x_j|^2)``. InfoNCE approaches these two terms as the number of negatives grows. Every
+    contrastive objective logs them. Source: Wang and Isola 2020 (https://arxiv.org/abs/2005.10242), section 4.1.
+    Weights of 1 and the mean of U(x) and U(y) are from the authors' code (SsnL/align_uniform,
     examples/stl10/main.py).
 
-    Differs: pairs of equal texts, which the authors' code pushes apart though views of one text ought to lie
-    together, are left out of uniformity; 0 where no two texts differ.
+    Differs: uniformity excludes pairs of duplicates, and is 0 if all texts are duplicates. The authors' code
+    pushes duplicates apart, although views of one text should have similar vectors.
 
     Args:
-        alpha: Power of a pair's distance, 1 or more.
-        t: Sharpness of the potential.
+        alpha: Exponent of the distance within a pair, 1 or more.
+        t: Sharpness of the Gaussian potential, above 0 and up to 20.
         alignment_weight: Weight a.
         uniformity_weight: Weight u.
 
     Raises:
-        ValueError: A power below 1, a sharpness that isn't positive or above 20, or weights below 0.
+        ValueError: Alpha is below 1, t is not above 0 or is above 20, or a weight is below 0.
 
     Example:
         >>> x, y = torch.tensor([[1.0, 0.0], [0.0, 2.0]]), torch.tensor([[2.0, 0.0], [-1.0, 0.0]])
@@ -146,31 +149,32 @@ class AlignmentUniformity(BatchLoss):
         self.uniformity_weight = at_least("AlignmentUniformity.uniformity_weight", uniformity_weight, 0)
 
     def value(self, anchor: Tensor, positive: Tensor, ids: Tensor) -> Tensor:
-        """Returns the weighted sum, a scalar."""
+        """Returns the weighted sum of alignment and uniformity, a scalar."""
         x, y = unit_vectors(anchor), unit_vectors(positive)
         distances: Tensor = torch.linalg.vector_norm(x - y, dim=1)
-        sides = [uniformity_of(side, of, self.t) for side, of in ((x, ids[:, 0]), (y, ids[:, 1]))]
-        aligned = distances.pow(self.alpha).mean()
-        return self.alignment_weight * aligned + self.uniformity_weight * (sides[0] + sides[1]) / 2
+        uniformity = uniformity_of(x, ids[:, 0], self.t) + uniformity_of(y, ids[:, 1], self.t)
+        alignment = distances.pow(self.alpha).mean()
+        return self.alignment_weight * alignment + self.uniformity_weight * uniformity / 2
 
 
 class GlobalOrthogonalRegularization(BatchLoss):
-    """Global orthogonal regularization (GOR): cosines of different texts as if directions were drawn at random.
+    """Global orthogonal regularization (GOR): makes different texts as dissimilar as random directions.
 
-    ``m * (mean cos)^2 + s * relu(mean cos^2 - 1 / D)`` over pairs of one side, the mean of the two sides: of
-    directions drawn uniformly the mean is 0 and the mean square 1 / D. Nothing pulls pairs together: it stands
-    beside another objective. Source: Zhang et al. 2017, "Learning Spread-out Local Feature Descriptors"
-    (https://arxiv.org/abs/1708.06320), section 3, there of pairs that don't belong together; of each side as in
-    sentence-transformers' ``GlobalOrthogonalRegularizationLoss``, whose weights of 1 are the defaults.
+    ``m * (mean cos)^2 + s * relu(mean cos^2 - 1 / D)`` over pairs of anchors and over pairs of positives; the
+    loss is the mean of both. Uniform random directions have a mean cosine of 0 and a mean square of 1 / D. No
+    term pulls pairs together: add another objective. Source: Zhang et al. 2017, "Learning Spread-out Local
+    Feature Descriptors" (https://arxiv.org/abs/1708.06320), section 3, there for pairs of different classes.
+    Pairs of anchors and of positives, and weights of 1, are from sentence-transformers'
+    ``GlobalOrthogonalRegularizationLoss``.
 
-    Differs: pairs of equal texts are left out.
+    Differs: pairs of duplicates are excluded.
 
     Args:
         mean_weight: Weight m.
         second_moment_weight: Weight s.
 
     Raises:
-        ValueError: Weights below 0.
+        ValueError: A weight is below 0.
 
     Example:
         >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
@@ -188,11 +192,11 @@ class GlobalOrthogonalRegularization(BatchLoss):
         )
 
     def value(self, anchor: Tensor, positive: Tensor, ids: Tensor) -> Tensor:
-        """Returns the mean of the two sides' sums, a scalar."""
+        """Returns the mean of the regularization of the anchors and of the positives, a scalar."""
         sides = (anchor, ids[:, 0]), (positive, ids[:, 1])
-        return torch.stack([self._of_side(unit_vectors(side), of) for side, of in sides]).mean()
+        return torch.stack([self._side_value(unit_vectors(side), side_ids) for side, side_ids in sides]).mean()
 
-    def _of_side(self, unit: Tensor, ids: Tensor) -> Tensor:
+    def _side_value(self, unit: Tensor, ids: Tensor) -> Tensor:
         mean, square = pair_means(unit, ids, lambda cosines: torch.stack([cosines, cosines.square()]))
         excess = (square - 1 / unit.shape[1]).clamp(min=0)
         total: Tensor = self.mean_weight * mean.square() + self.second_moment_weight * excess
@@ -200,11 +204,13 @@ class GlobalOrthogonalRegularization(BatchLoss):
 
 
 def uniformity_of(unit: Tensor, ids: Tensor, t: float) -> Tensor:
-    """Returns the log of the mean Gaussian potential between different texts; 0 where there are none.
+    """Returns the logarithm of the mean Gaussian potential of pairs of different texts, a scalar.
+
+    The result is 0 if all texts are duplicates.
 
     Args:
         unit: Vectors of length 1, (N, D).
-        ids: Of their texts, (N,) or (N, kinds).
+        ids: Ids of the texts, (N,) or (N, kinds).
         t: Sharpness of the potential.
     """
 
@@ -216,18 +222,18 @@ def uniformity_of(unit: Tensor, ids: Tensor, t: float) -> Tensor:
 
 
 def pair_means(unit: Tensor, ids: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
-    """Returns means, over the pairs i < j of different texts, of functions of their cosine; of no pairs 0.
+    """Returns the means of functions of the cosine over all pairs i < j of different texts, (F,).
 
-    Rows come in blocks, each against all later ones; of several blocks each is computed anew in the backward
-    pass. A matrix of all pairs is never held: at 16,384 rows it would take 1 GiB for each step of the formula.
+    Blocks of rows are compared with all later rows. If there are several blocks, the backward pass computes each
+    block again. The matrix of all pairs is never in memory: 16,384 rows would take 1 GiB for each operation.
 
     Args:
         unit: Vectors of length 1, (N, D).
-        ids: Of their texts, (N,) or (N, kinds); texts that agree in a kind are equal.
-        of: From cosines (r, c) to the values of F functions, (F, r, c).
+        ids: Ids of the texts, (N,) or (N, kinds). Texts are duplicates if their ids of any kind are equal.
+        of: Maps cosines (r, c) to the values of F functions, (F, r, c).
 
     Returns:
-        (F,)
+        Mean of each function, (F,); 0 without pairs.
 
     Example:
         >>> unit, ids = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]), torch.tensor([7, 8, 9])
@@ -240,27 +246,27 @@ def pair_means(unit: Tensor, ids: Tensor, of: Callable[[Tensor], Tensor]) -> Ten
     def block(start: int) -> tuple[Tensor, Tensor]:
         rows, later = slice(start, start + size), slice(start + 1, None)
         equal = (kinds[rows, None] == kinds[None, later]).any(dim=2)
-        counted = (~equal).triu_()  # row i meets the columns after it only
-        return of(unit[rows] @ unit[later].T).masked_fill(~counted, 0.0).sum(dim=(1, 2)), counted.sum()
+        is_pair = (~equal).triu_()  # row i is paired with later columns only
+        return of(unit[rows] @ unit[later].T).masked_fill(~is_pair, 0.0).sum(dim=(1, 2)), is_pair.sum()
 
     sums, counts = zip(*in_parts(block, range(0, len(unit), size)), strict=True)
     return torch.stack(sums).sum(dim=0) / torch.stack(counts).sum().clamp(min=1)
 
 
 class BarlowTwins(BatchLoss):
-    """The correlation of the features of two views made the identity.
+    """Barlow Twins: makes the correlation matrix between features of anchors and of positives the identity.
 
-    ``sum_d (c_dd - 1)^2 + w * sum over d != e of c_de^2`` with ``c = n(x)^T n(y) / N``, where n normalises each
-    feature over the batch: mean 0, biased variance 1, 1e-5 added to it. Source: Zbontar et al. 2021, Barlow Twins
-    (https://arxiv.org/abs/2103.03230), section 2; weight 0.0051 and the rest as in the authors' code
-    (facebookresearch/barlowtwins, main.py), whose statistics are those of all ranks too. A batch of fewer texts
-    than features leaves c short of rank: its off-diagonal can't come to 0.
+    ``sum_d (c_dd - 1)^2 + w * sum over d != e of c_de^2`` with ``c = n(x)^T n(y) / N``, where n normalizes each
+    feature over the batch: mean 0, biased variance plus 1e-5 of 1. Source: Zbontar et al. 2021, Barlow Twins
+    (https://arxiv.org/abs/2103.03230), section 2; weight 0.0051 and details as in the authors' code
+    (facebookresearch/barlowtwins, main.py), which also takes statistics over all ranks. If a batch has fewer
+    texts than features, c has a lower rank and its off-diagonal entries can't all be 0.
 
     Args:
         off_diagonal_weight: Weight w.
 
     Raises:
-        ValueError: A weight below 0.
+        ValueError: The weight is below 0.
 
     Example:
         >>> x = torch.tensor([[1.0, 1.0], [-1.0, -1.0]])  # one feature twice
@@ -276,21 +282,21 @@ class BarlowTwins(BatchLoss):
         self.off_diagonal_weight = at_least("BarlowTwins.off_diagonal_weight", off_diagonal_weight, 0)
 
     def value(self, anchor: Tensor, positive: Tensor, ids: Tensor) -> Tensor:  # noqa: ARG002  # the base's signature
-        """Returns both sums, a scalar."""
+        """Returns the weighted sum over the diagonal and the off-diagonal entries, a scalar."""
         correlation = _normal(anchor).T @ _normal(positive) / len(anchor)
-        own = correlation.diagonal()
-        return (own - 1).square().sum() + self.off_diagonal_weight * _off_diagonal_square(correlation)
+        diagonal = correlation.diagonal()
+        return (diagonal - 1).square().sum() + self.off_diagonal_weight * _off_diagonal_square(correlation)
 
 
 class VICReg(BatchLoss):
-    """Pairs alike, each feature with a spread, different features uncorrelated.
+    """VICReg: pulls pairs together, keeps the variance of each feature up, and decorrelates features.
 
-    ``i * mean (x - y)^2 + v * (V(x) + V(y)) / 2 + c * (C(x) + C(y))``: the mean over rows and features; ``V`` the
-    mean over features of ``relu(1 - sqrt(variance + 1e-4))``; ``C`` the sum of the squared covariances of
-    different features over D; variance and covariance unbiased. Nothing is normalised. Source: Bardes et al.
-    2022, VICReg (https://arxiv.org/abs/2105.04906), section 4; weights 25, 25 and 1, the half of V and the whole
-    of C as in the authors' code (facebookresearch/vicreg, main_vicreg.py). As with ``BarlowTwins``, fewer texts
-    than features leave the covariance short of rank.
+    ``i * mean (x - y)^2 + v * (V(x) + V(y)) / 2 + c * (C(x) + C(y))``. The mean is over rows and features. ``V``
+    is the mean over features of ``relu(1 - sqrt(variance + 1e-4))``. ``C`` is the sum of the squared covariances
+    of different features, divided by D. Variance and covariance are unbiased. Vectors are not normalized. Source:
+    Bardes et al. 2022, VICReg (https://arxiv.org/abs/2105.04906), section 4. Weights 25, 25 and 1, half of V and
+    the whole of C are from the authors' code (facebookresearch/vicreg, main_vicreg.py). As with ``BarlowTwins``,
+    a batch of fewer texts than features lowers the rank of the covariance.
 
     Args:
         invariance_weight: Weight i.
@@ -298,10 +304,10 @@ class VICReg(BatchLoss):
         covariance_weight: Weight c.
 
     Raises:
-        ValueError: Weights below 0.
+        ValueError: A weight is below 0.
 
     Example:
-        >>> x = torch.tensor([[2.0, 0.0], [-2.0, 0.0]])  # a second feature without a spread: 0.99
+        >>> x = torch.tensor([[2.0, 0.0], [-2.0, 0.0]])  # the second feature is constant: 0.99
         >>> VICReg(variance_weight=1.0)(x, x)
         tensor(0.4950)
     """
@@ -319,52 +325,54 @@ class VICReg(BatchLoss):
 
     def value(self, anchor: Tensor, positive: Tensor, ids: Tensor) -> Tensor:  # noqa: ARG002  # the base's signature
         """Returns the weighted sum of the three terms, a scalar."""
-        centred = [side - side.mean(dim=0) for side in (anchor, positive)]
-        covariances = [side.T @ side / max(len(side) - 1, 1) for side in centred]
-        deviations = [(each.diagonal() + _DEVIATION_EPSILON).sqrt() for each in covariances]
-        narrow = torch.stack([(1 - each).clamp(min=0).mean() for each in deviations]).mean()
-        alike = torch.stack([_off_diagonal_square(each) for each in covariances]).sum() / anchor.shape[1]
-        apart = (anchor - positive).square().mean()
-        return self.invariance_weight * apart + self.variance_weight * narrow + self.covariance_weight * alike
+        centered = [side - side.mean(dim=0) for side in (anchor, positive)]
+        covariances = [side.T @ side / max(len(side) - 1, 1) for side in centered]
+        deviations = [(matrix.diagonal() + _DEVIATION_EPSILON).sqrt() for matrix in covariances]
+        variance = torch.stack([(1 - deviation).clamp(min=0).mean() for deviation in deviations]).mean()
+        covariance = torch.stack([_off_diagonal_square(matrix) for matrix in covariances]).sum() / anchor.shape[1]
+        total = self.invariance_weight * (anchor - positive).square().mean() + self.variance_weight * variance
+        return total + self.covariance_weight * covariance
 
 
 def _normal(side: Tensor) -> Tensor:
-    """Returns a side with each feature normalised over the batch, (N, D)."""
-    centred = side - side.mean(dim=0)
-    return centred * (centred.square().mean(dim=0) + _NORM_EPSILON).rsqrt()
+    """Returns vectors with each feature normalized over the batch, (N, D)."""
+    centered = side - side.mean(dim=0)
+    return centered * (centered.square().mean(dim=0) + _NORM_EPSILON).rsqrt()
 
 
 def _off_diagonal_square(matrix: Tensor) -> Tensor:
-    """Returns the sum of the squares off the diagonal of (D, D)."""
+    """Returns the sum of the squared off-diagonal entries of a matrix (D, D)."""
     return matrix.square().sum() - matrix.diagonal().square().sum()
 
 
 class SIGReg(BatchLoss):
-    """LeJEPA: pairs alike, and the vectors of each side like draws of a standard normal distribution.
+    """SIGReg (LeJEPA): pulls pairs together and makes vectors follow a standard normal distribution.
 
-    ``mean over views, rows and features of (z - c)^2 + w * S``, c the mean of a pair's two views. S is the mean
-    over random directions of the statistic of Epps and Pulley of the N projections u along each: ``N * integral
-    of phi(t) * ((mean cos(t u) - phi(t))^2 + (mean sin(t u))^2) dt`` from -3 to 3, ``phi(t) = exp(-t^2 / 2)``, by
-    the trapezium rule. Source: Balestriero and LeCun 2025, LeJEPA (https://arxiv.org/abs/2511.08544); 17 points,
-    1024 directions and weight 0.02 as in galilai-group/stable-pretraining (methods/lejepa.py), where the vectors
-    come from a projector with batch normalisation. They aren't brought to length 1.
+    ``mean over views, rows and features of (z - c)^2 + w * S``, where c is the mean of a pair's two vectors. S is
+    the mean over random directions of the statistic of Epps and Pulley. For the N projections u on a direction
+    the statistic is ``N * integral of phi(t) * ((mean cos(t u) - phi(t))^2 + (mean sin(t u))^2) dt`` from -3 to 3
+    with ``phi(t) = exp(-t^2 / 2)``, by the trapezoidal rule. Source: Balestriero and LeCun 2025, LeJEPA
+    (https://arxiv.org/abs/2511.08544). The 17 points, 1024 directions and weight of 0.02 are from
+    galilai-group/stable-pretraining (methods/lejepa.py), where the vectors come from a projector with batch
+    normalization. Vectors are not scaled to length 1.
 
-    S grows with N where vectors aren't normal: a weight belongs to a size of the batch.
+    S grows with N if the vectors aren't normal, so a weight fits one batch size.
 
-    Differs: S is the mean of that of each side, which is what the docstring of that code says. The code itself
-    puts both views into one sample (``pooled``), though two views of a text are no independent draws, and the
-    statistic of twice as many rows is larger. Directions are a function of ``seed`` and the ids of the texts, the
-    same on every rank and in every pass of a step; there they are drawn from the step's number, and each rank
-    takes the statistic of its own rows, here that of all.
+    Differs: S is the mean of the statistic of the anchors and the statistic of the positives, as the docstring of
+    that code says. The code itself takes the statistic of both as one sample (``pooled``). Two views of a text
+    are not independent, however, and twice as many rows have a larger statistic. Directions depend on ``seed``
+    and the ids of the texts, and are the same on every rank and in every pass of a step; in that code they depend
+    on the number of the step. The statistic here is over the rows of all ranks; there each rank takes its own
+    rows.
 
     Args:
         weight: Weight w.
-        directions: How many there are.
-        pooled: Whether both sides make one sample.
-        seed: Of the directions.
+        directions: Number of random directions.
+        pooled: Whether anchors and positives are one sample.
+        seed: Seed of the directions.
 
     Raises:
-        ValueError: A weight below 0, or no direction.
+        ValueError: The weight is below 0, or ``directions`` is below 1.
 
     Example:
         >>> x = torch.randn(256, 2, generator=torch.Generator().manual_seed(0))
@@ -384,31 +392,31 @@ class SIGReg(BatchLoss):
         self.seed = seed
 
     def value(self, anchor: Tensor, positive: Tensor, ids: Tensor) -> Tensor:
-        """Returns the distance within pairs and the weighted statistic, a scalar."""
-        along = self._draw(anchor, ids)
+        """Returns the mean distance within pairs plus the weighted Epps-Pulley statistic, a scalar."""
+        directions = self._draw_directions(anchor, ids)
         samples = [torch.cat([anchor, positive])] if self.pooled else [anchor, positive]
-        statistic = torch.stack([epps_pulley(rows, along).mean() for rows in samples]).mean()
-        # Two views lie half their difference from their mean.
+        statistic = torch.stack([epps_pulley(rows, directions).mean() for rows in samples]).mean()
+        # Each vector of a pair differs from the mean of the pair by half their difference.
         return (anchor - positive).square().mean() / 4 + self.weight * statistic
 
-    def _draw(self, like: Tensor, ids: Tensor) -> Tensor:
-        """Returns directions of length 1, (D, S)."""
-        # A sum has no order; ids are hashes of texts, so that other texts have another sum.
+    def _draw_directions(self, like: Tensor, ids: Tensor) -> Tensor:
+        """Returns random directions of length 1 for vectors of a width, device and dtype, (D, S)."""
+        # The sum of the ids doesn't depend on their order. Ids are hashes, so other texts have another sum.
         key = (int(ids.sum()) + self.seed) % 2**63
         noise = torch.Generator(like.device).manual_seed(key)
-        drawn = torch.randn(like.shape[1], self.directions, generator=noise, device=like.device)
-        return F.normalize(drawn.to(like.dtype), dim=0)
+        directions = torch.randn(like.shape[1], self.directions, generator=noise, device=like.device)
+        return F.normalize(directions.to(like.dtype), dim=0)
 
 
 def epps_pulley(rows: Tensor, directions: Tensor) -> Tensor:
-    """Returns how far the projections of rows along each direction are from a standard normal distribution.
+    """Returns the Epps-Pulley statistic of each direction: the distance of projections from normal ones.
 
-    The statistic of Epps and Pulley 1983, over [-3, 3] in 33 points. Many rows are projected on some directions
-    at a time, whose cosines and sines are computed anew in the backward pass.
+    The statistic of Epps and Pulley 1983 is integrated over [-3, 3] with 33 points. Many rows are projected on a
+    few directions at a time. The backward pass computes their cosines and sines again.
 
     Args:
-        rows: (N, D).
-        directions: (D, S).
+        rows: Vectors, (N, D).
+        directions: Directions of length 1, (D, S).
 
     Returns:
         (S,)
@@ -425,7 +433,7 @@ def _statistics(rows: Tensor, directions: Tensor) -> Tensor:
     points = torch.linspace(0.0, _FARTHEST, _POINTS, dtype=rows.dtype, device=rows.device)
     step = _FARTHEST / (_POINTS - 1)
     normal = torch.exp(-points.square() / 2)
-    widths = torch.full_like(points, 2 * step)  # a point other than 0 stands for two
+    widths = torch.full_like(points, 2 * step)  # a point t other than 0 also counts for -t
     widths[0] = widths[-1] = step
     angles = points.view(-1, 1, 1) * (rows @ directions)
     real = angles.cos().mean(dim=1) - normal.unsqueeze(1)

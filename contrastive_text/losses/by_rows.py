@@ -1,4 +1,4 @@
-"""Losses computed some rows at a time: the numbers of the whole matrix, in memory that grows with the rows."""
+"""Streamed losses: exact loss terms without the whole similarity matrix in memory."""
 
 from __future__ import annotations
 
@@ -14,22 +14,32 @@ from contrastive_text.core.similarity import Similarity, comparable, full_precis
 from contrastive_text.losses.comparison import Comparison
 
 STREAMED_ABOVE = 2**22
-"""Entries, rows x columns, above which a loss is streamed unless the option says otherwise. A matrix of 16 MiB in
-float32; below, the dense form is no slower."""
+"""Largest similarity matrix, in entries (rows x columns), that is computed whole if ``streamed`` is None.
+
+It takes 16 MiB in float32. Up to this size the whole matrix is at least as fast as the streamed loss."""
 
 _ENTRIES = 2**23
-"""Entries of a part, rows x columns: 32 MiB of float32 for each matrix that a formula makes of it. Blocks of that
-size glibc maps each by itself and gives back; smaller ones leave holes in its heap, part after part. Peak of
-``ListNet`` at 4,096, 8,192 and 16,384 rows on a CPU: 405, 471 and 422 MiB, with parts of a quarter 404, 907 and
-2,338 MiB. For ``DCL`` it takes a third more time, because pages are cleared again."""
+"""Number of entries (rows x columns) of a part of the similarity matrix: 32 MiB in float32.
+
+glibc maps allocations of this size one by one and returns them to the system. Smaller allocations fragment its
+heap. Peak memory of ``ListNet`` at 4,096, 8,192 and 16,384 rows on a CPU: 405, 471 and 422 MiB; with parts of a
+quarter of the size 404, 907 and 2,338 MiB. ``DCL`` takes a third more time, because the system clears the pages
+again."""
 
 
 Part = TypeVar("Part")
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
-def in_parts(compute: Callable[[Part], Found], parts: Sequence[Part]) -> list[Found]:
-    """Returns the result of each part. The backward pass computes each of several parts again.
+def in_parts(compute: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
+    """Returns the results of a function for each part of its input.
+
+    If there are several parts, the backward pass computes each part again, so that memory stays bounded by one
+    part.
+
+    Args:
+        compute: Function of one part.
+        parts: Parts of the input.
 
     Example:
         >>> in_parts(torch.sum, [torch.ones(2), torch.ones(3)])
@@ -41,23 +51,29 @@ def in_parts(compute: Callable[[Part], Found], parts: Sequence[Part]) -> list[Fo
 
 
 def is_streamed(streamed: bool | None, shape: tuple[int, int]) -> bool:
-    """Returns whether a matrix of a shape is streamed: the option, or if that is None, whether it is large."""
+    """Returns whether a loss is streamed.
+
+    Args:
+        streamed: The option of the loss. None: streamed if the matrix has over ``STREAMED_ABOVE`` entries.
+        shape: Rows and columns of the similarity matrix.
+    """
     return shape[0] * shape[1] > STREAMED_ABOVE if streamed is None else streamed
 
 
 def terms_by_rows(
     formula: Callable[[slice], Tensor], rows: int, columns: int, streamed: bool | None = None
 ) -> Tensor:
-    """Returns one term per row, computed for some rows at a time if they are streamed.
+    """Returns one loss term per row, computed for some rows at a time if the loss is streamed.
 
-    A part keeps nothing but its terms; the backward pass computes it again. The formula may be any whose term of
-    a row needs no other row. ``softmax_terms`` is the faster form of a softmax.
+    Only the terms of a part are stored; the backward pass computes the part again. For a softmax,
+    ``softmax_terms`` is faster.
 
     Args:
-        formula: Computes the terms of a range of rows against all columns.
+        formula: Computes the terms of a range of rows against all columns. The term of a row must not depend on
+            other rows.
         rows: Number of rows, R.
         columns: Number of columns, C.
-        streamed: Whether to take parts; None to do so above ``STREAMED_ABOVE`` entries.
+        streamed: Whether to compute some rows at a time. None: above ``STREAMED_ABOVE`` entries.
 
     Returns:
         (R,).
@@ -75,13 +91,14 @@ def terms_by_rows(
 def block_terms(
     formula: Callable[[Comparison], Tensor], block: Comparison, similarity: Similarity, streamed: bool | None
 ) -> Tensor:
-    """Returns the terms of a formula of a block, outside autocast and by rows if streamed, (R,).
+    """Applies a formula to a block, outside autocast, and returns the loss terms of its rows, (R,).
 
     Args:
-        formula: Gets vectors whose dot products are the similarities. Its term of a row needs no other row.
+        formula: Computes the terms of a block. The dot products of its vectors are the similarities. The term of
+            a row must not depend on other rows.
         block: Rows and columns.
         similarity: Similarity of a row and a column.
-        streamed: As for ``terms_by_rows``.
+        streamed: Whether to compute some rows at a time. None: above ``STREAMED_ABOVE`` entries.
     """
     with full_precision(block.rows.device):
         block = block.map(lambda vectors: comparable(vectors, similarity))
@@ -91,21 +108,22 @@ def block_terms(
 def softmax_terms(
     block: Comparison, temperature: Tensor | float, own_log_weight: float, similarity: Similarity
 ) -> tuple[Tensor, Tensor]:
-    """Returns ``info_nce_terms`` of a block with one positive a row, and the logits of the targets, by rows.
+    """Returns the streamed softmax cross-entropy of each row, and the logit of its target.
 
-    The logits of a part are computed forward and again backward, in one block of memory. If rows and columns are
-    one tensor, the logits are equal to their mirror image, and each is computed once: two thirds of the products.
-    The gradient can't be differentiated again.
+    The values equal ``info_nce_terms`` for rows with one positive. The logits of a part are computed in
+    the forward pass and again in the backward pass, in one block of memory. If rows and columns are one tensor,
+    the matrix is symmetric and about two thirds of the products are computed. Second derivatives are not
+    supported.
 
     Args:
-        block: Rows and columns; without ``positives`` and ``reverse``. A row without a target, -1, has a logit of
-            0, and its term is the logarithm of the sum.
+        block: Rows and columns, without ``positives`` and ``reverse``. A row without a target (-1) has a target
+            logit of 0; its term is the logarithm of the sum.
         temperature: Divisor of the similarity.
         own_log_weight: Added to the logits of a row's own hard negatives.
         similarity: Similarity of a row and a column.
 
     Returns:
-        (R,) and (R,).
+        Cross-entropies (R,) and logits (R,).
 
     Example:
         >>> eye = torch.eye(2)
@@ -114,7 +132,7 @@ def softmax_terms(
     """
     with full_precision(block.rows.device):
         block = block.map(lambda vectors: comparable(vectors, similarity))
-        # Both sides divided by the root, so that rows which are the columns stay that.
+        # Rows and columns are both divided by the root, so that one tensor remains one tensor.
         root = temperature**0.5
         block = block.map(lambda vectors: vectors / root)
         terms, logits = _SoftmaxTerms.apply(  # type: ignore[no-untyped-call]  # torch's
@@ -124,7 +142,7 @@ def softmax_terms(
 
 
 class _SoftmaxTerms(torch.autograd.Function):
-    """Cross-entropies of rows whose logits are their dot products with columns, and the targets' logits."""
+    """Autograd function of the streamed softmax cross-entropy of rows, and of the logits of their targets."""
 
     @staticmethod
     def forward(
@@ -135,38 +153,38 @@ class _SoftmaxTerms(torch.autograd.Function):
         own_log_weight: float,
     ) -> tuple[Tensor, Tensor]:
         ctx.is_mirrored = rows is columns and block.own is None
-        wanted, total = rows.new_zeros(len(rows)), rows.new_zeros(len(rows))
-        # At least a finite number: a row without visible columns then has a sum of 0.
+        target_logits, total = rows.new_zeros(len(rows)), rows.new_zeros(len(rows))
+        # A finite lowest value, so that a row without visible columns has a sum of 0.
         largest = torch.full_like(total, torch.finfo(rows.dtype).min)
         for views in _logits(rows, columns, block, own_log_weight, ctx.is_mirrored):
             for part, across, logits in views:
-                seen = block.part(part, across)
-                seen.mask(logits)
-                target = seen.target.unsqueeze(1)
-                found = logits.gather(1, target.clamp(min=0)).masked_fill_(target < 0, 0.0)
-                wanted[part] += found.squeeze(1)
-                before = largest[part].clone()
-                largest[part] = torch.maximum(before, logits.amax(dim=1))
-                total[part] *= (before - largest[part]).exp_()
+                sub_block = block.part(part, across)
+                sub_block.mask(logits)
+                target = sub_block.target.unsqueeze(1)
+                part_logits = logits.gather(1, target.clamp(min=0)).masked_fill_(target < 0, 0.0)
+                target_logits[part] += part_logits.squeeze(1)
+                previous = largest[part].clone()
+                largest[part] = torch.maximum(previous, logits.amax(dim=1))
+                total[part] *= (previous - largest[part]).exp_()
                 total[part] += logits.sub_(largest[part].unsqueeze(1)).exp_().sum(dim=1)
         total.log_()
         ctx.save_for_backward(rows, columns, total + largest)
         ctx.block, ctx.own_log_weight = block, own_log_weight
-        return total + (largest - wanted), wanted
+        return total + (largest - target_logits), target_logits
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, of_wanted: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+    def backward(ctx: Any, gradient: Tensor, target_gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         rows, columns, total = ctx.saved_tensors
         block: Comparison = ctx.block
         total = total.clamp(min=torch.finfo(total.dtype).min)
         with full_precision(rows.device):
-            pulled = (of_wanted - gradient).masked_fill(block.target < 0, 0.0).unsqueeze(1)
+            weight = (target_gradient - gradient).masked_fill(block.target < 0, 0.0).unsqueeze(1)
             target = block.target.clamp(min=0)
-            grad_rows, grad_columns = pulled * columns[target], None
+            grad_rows, grad_columns = weight * columns[target], None
             if ctx.needs_input_grad[1]:
                 grad_columns = grad_rows if ctx.is_mirrored else torch.zeros_like(columns)
-                grad_columns.index_add_(0, target, pulled * rows)
+                grad_columns.index_add_(0, target, weight * rows)
             for views in _logits(rows, columns, block, ctx.own_log_weight, ctx.is_mirrored):
                 for part, across, logits in views:
                     block.part(part, across).mask(logits)
@@ -183,10 +201,10 @@ class _SoftmaxTerms(torch.autograd.Function):
 def _logits(
     rows: Tensor, columns: Tensor, block: Comparison, own_log_weight: float, is_mirrored: bool
 ) -> Iterator[list[tuple[slice, slice, Tensor]]]:
-    """Yields the logits of parts, with the ranges of their rows and columns, in the same memory each time.
+    """Yields the ranges of rows and columns of each part, and its logits in reused memory.
 
-    If the logits are equal to their mirror image, a part has no columns before its first row. A second entry has
-    the transposed logits of these columns: the rows after the part with the columns of the part.
+    If the matrix is symmetric (``is_mirrored``), a part starts at its diagonal. A second entry then has the
+    transposed logits: the rows after the part with the columns of the part.
     """
     memory = rows.new_empty(max(min(_ENTRIES, len(rows) * len(columns)), len(columns)))
     for part in _parts(len(rows), len(columns), is_mirrored):
@@ -202,13 +220,22 @@ def _logits(
 
 
 def add_to_own(logits: Tensor, own: Tensor, log_weight: float) -> Tensor:
-    """Adds a weight to the logits, (R, C), of each row's own hard negatives, (R, K), in place."""
+    """Adds a weight in place to the logits of each row's own hard negatives, and returns the logits.
+
+    Args:
+        logits: (R, C).
+        own: Columns of each row's own hard negatives, (R, K); -1 for none.
+        log_weight: Number to add.
+    """
     weight = logits.new_full((), log_weight)
     return logits.scatter_add_(1, own.clamp(min=0), torch.where(own < 0, 0.0, weight))
 
 
 def _parts(rows: int, columns: int, is_mirrored: bool = False) -> Iterator[slice]:
-    """Yields ranges of rows, with ``_ENTRIES`` entries each; if mirrored, columns begin at the first row."""
+    """Yields ranges of rows that have about ``_ENTRIES`` entries each.
+
+    If the matrix is symmetric (``is_mirrored``), a part has no columns before its first row.
+    """
     start = 0
     while start < rows:
         size = max(_ENTRIES // max(columns - start * is_mirrored, 1), 1)

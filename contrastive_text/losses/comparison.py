@@ -1,6 +1,6 @@
-"""Rows, columns, and rules by integer ids: which columns are masked for a row, and which are positives.
+"""Records of the vectors that a loss compares, with rules that mask columns or mark positives by integer ids.
 
-Rules take O(rows + columns) memory. They become a mask where a loss looks at the columns.
+Rules take O(rows + columns) memory. A loss converts them to a boolean matrix for the columns that it reads.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ Joined = Literal["mean", "sum"]
 Effect = Literal["mask", "mean", "sum"]
 
 HIDDEN_ID = -2
-"""Id of a column that is masked for every row, such as a hard negative that a row lacks.
+"""Id of a column that is masked for every row, such as a missing hard negative.
 
-A hash of a text equals it, as it equals that of another text, once in 2**64 pairs."""
+The hash of a text equals this id by chance once in 2**64 texts."""
 
 NO_ID = -1
-"""Id of no text and of no class: no rule applies."""
+"""Id of a column without a text or class, to which no rule applies."""
 
 _ROUNDING = 16
-"""Units in the last place by which a cosine of unit vectors may be off."""
+"""Largest rounding error of a cosine of unit vectors, in units in the last place."""
 
 _FEW_ENTRIES = 2**16
-"""Entries of a matrix up to which a mask is as fast as a list of masked places."""
+"""Largest number of matrix entries for which a boolean mask is as fast as a list of masked entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class SameId:
     """Rule that selects a column for a row if the column's id is among the row's ids.
 
-    Texts may have ids of several kinds, such as an id of the text before a view and an id after it. Texts are
-    equal if one kind agrees.
+    Texts may have ids of several kinds, such as an id of the text before a view and an id of the text after it.
+    Two texts are duplicates if their ids of any kind are equal.
 
     Args:
         rows: M ids of each row, (R, M), or (R, M, kinds).
@@ -59,54 +59,54 @@ class SameId:
         return list(zip(self.rows.unbind(2), self.columns.unbind(1), strict=True))
 
     def mask(self) -> Tensor:
-        """Returns True where a column is selected for a row, (R, C)."""
-        found = torch.zeros((), dtype=torch.bool, device=self.columns.device)
+        """Returns a boolean matrix, True where the rule selects a column for a row, (R, C)."""
+        selected = torch.zeros((), dtype=torch.bool, device=self.columns.device)
         for rows, columns in self._kinds():
             for ids in rows.unbind(1):
-                found = found | (ids.unsqueeze(1) == columns)
-        return found
+                selected = selected | (ids.unsqueeze(1) == columns)
+        return selected
 
     def places(self, most: int) -> tuple[Tensor, Tensor] | None:
-        """Returns the rows and the columns of the selected places, in O((R + C) log C) time.
+        """Returns the row and column indices of the selected matrix entries, in O((R + C) log C) time.
 
         Args:
-            most: Largest number of places. If there are more, the result is None and no memory is taken.
+            most: Largest number of entries. If there are more, the result is None and no memory is allocated.
 
         Returns:
-            (P,) and (P,). A place may occur twice.
+            Row indices (P,) and column indices (P,). An entry may occur twice.
         """
-        listed = []
+        indices = []
         for rows, columns in self._kinds():
-            ordered, order = columns.sort()
-            first = torch.searchsorted(ordered, rows.contiguous())
-            counts = (torch.searchsorted(ordered, rows.contiguous(), right=True) - first).flatten()
-            found = int(counts.sum())
-            most -= found
+            sorted_ids, order = columns.sort()
+            first = torch.searchsorted(sorted_ids, rows.contiguous())
+            counts = (torch.searchsorted(sorted_ids, rows.contiguous(), right=True) - first).flatten()
+            count = int(counts.sum())
+            most -= count
             if most < 0:
                 return None
-            before = counts.cumsum(0) - counts
-            which = torch.repeat_interleave(counts, output_size=found)
-            places = torch.arange(found, device=which.device) + (first.flatten() - before)[which]
-            listed.append(torch.stack([which // rows.shape[1], order[places]]))
-        down, across = torch.cat(listed, dim=1)
-        return down, across
+            starts = counts.cumsum(0) - counts
+            pairs = torch.repeat_interleave(counts, output_size=count)
+            ranks = torch.arange(count, device=pairs.device) + (first.flatten() - starts)[pairs]
+            indices.append(torch.stack([pairs // rows.shape[1], order[ranks]]))
+        row_indices, column_indices = torch.cat(indices, dim=1)
+        return row_indices, column_indices
 
     def part(self, rows: slice, columns: slice = slice(None)) -> SameId:
-        """Returns the rule for some rows and some columns."""
+        """Returns the rule restricted to a range of rows and a range of columns."""
         return SameId(self.rows[rows], self.columns[columns])
 
 
 @dataclass(frozen=True, slots=True)
 class TooNear:
-    """Rule that selects a column if a guide's cosine with the row is above a bound (``FalseNegatives``).
+    """Rule that selects a column for a row if the guide's cosine of both is above a bound (``FalseNegatives``).
 
-    A cosine that equals the bound, or that only rounding puts above it, is not selected. The selection is
-    therefore the same for any part of the rows and on any number of ranks. The rule never masks a positive.
+    A column whose cosine exceeds the bound by no more than rounding is not selected. The selection is therefore
+    the same for any part of the rows and on any number of ranks. The rule never masks a positive.
 
     Args:
         rows: The guide's unit vectors of the rows, (R, Dg).
         columns: The guide's unit vectors of the columns, (C, Dg).
-        bound: Largest cosine of each row, (R,).
+        bound: Largest cosine of each row with a column that is not selected, (R,).
 
     Example:
         >>> TooNear(torch.eye(2), torch.tensor([[1.0, 0.0], [0.6, 0.8]]), bound=torch.tensor([0.7, 0.8])).mask()
@@ -119,13 +119,13 @@ class TooNear:
     bound: Tensor
 
     def mask(self) -> Tensor:
-        """Returns True where a column is selected for a row, (R, C)."""
+        """Returns a boolean matrix, True where the rule selects a column for a row, (R, C)."""
         with full_precision(self.rows.device):
             cosines = self.rows @ self.columns.T
         return cosines > (self.bound + _ROUNDING * torch.finfo(cosines.dtype).eps).unsqueeze(1)
 
     def part(self, rows: slice, columns: slice = slice(None)) -> TooNear:
-        """Returns the rule for some rows and some columns."""
+        """Returns the rule restricted to a range of rows and a range of columns."""
         return TooNear(self.rows[rows], self.columns[columns], self.bound[rows])
 
 
@@ -134,21 +134,22 @@ Rule = SameId | TooNear
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A block of rows and the columns that they are compared with: the record that every loss reads.
+    """Block of rows and the columns that they are compared with: the argument of ``Loss.terms``.
 
     Args:
-        rows: (R, D).
-        columns: (C, D).
+        rows: Vectors of the rows, (R, D).
+        columns: Vectors of the columns, (C, D).
         target: Column of each row's positive, (R,); -1 for none.
         masks: Rules of masked columns, by name. A target is never masked. ``texts`` masks the row's own text and
-            texts equal to it or to its target, ``siblings`` other positives of the same query, ``missing`` hard
-            negatives that rows lack, ``guide`` columns that a guide finds too near, ``batch`` positives of other
-            examples.
+            duplicates of the row or of its target. ``siblings`` masks other positives of the same query.
+            ``missing`` masks missing hard negatives. ``guide`` masks columns that a guide finds too similar.
+            ``batch`` masks positives of other examples.
         positives: Rule of further positives; None if the target is the only positive.
         joined: How the target and further positives are combined: the ``mean`` of their log-probabilities, or
             the logarithm of the ``sum`` of their probabilities.
         own: Columns of each row's own hard negatives, (R, K), -1 where a row has fewer; None without any.
-        reverse: The rows' partners and the columns that they add to the same softmax (``InfoNCE.directions``).
+        reverse: Block of the positives of the rows and the columns that they add to the same softmax
+            (``InfoNCE.directions``).
         weight: Factor of each row's similarity to its target (``DCLW``), (R,); None for 1.
 
     Example:
@@ -171,66 +172,74 @@ class Comparison:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of rows, and number of columns of each row, those of ``reverse`` included."""
+        """Number of rows, and number of columns of each row including the columns of ``reverse``."""
         return len(self.rows), len(self.columns) + (0 if self.reverse is None else len(self.reverse.columns))
 
     def masked(self) -> Tensor:
-        """Returns True where a column is masked, (R, C)."""
-        found = torch.zeros(len(self.rows), len(self.columns), dtype=torch.bool, device=self.columns.device)
+        """Returns a boolean matrix, True where a column is masked for a row, (R, C)."""
+        mask = torch.zeros(len(self.rows), len(self.columns), dtype=torch.bool, device=self.columns.device)
         for rule in self.masks.values():
             selected = rule.mask()
             if isinstance(rule, TooNear) and self.positives is not None:
                 selected = selected & ~self.positives.mask()
-            found |= selected
-        if not found.numel():
-            return found
-        places = self.target.clamp(min=0).unsqueeze(1)
-        return found.scatter_(1, places, found.gather(1, places) & (self.target < 0).unsqueeze(1))
+            mask |= selected
+        if not mask.numel():
+            return mask
+        targets = self.target.clamp(min=0).unsqueeze(1)
+        return mask.scatter_(1, targets, mask.gather(1, targets) & (self.target < 0).unsqueeze(1))
 
     def positive_columns(self) -> Tensor:
-        """Returns True where a column is a row's target or a further positive, masked or not, (R, C)."""
-        found = torch.zeros(len(self.rows), len(self.columns), dtype=torch.bool, device=self.columns.device)
+        """Returns a boolean matrix of the target and further positives of each row, masked or not, (R, C)."""
+        positives = torch.zeros(len(self.rows), len(self.columns), dtype=torch.bool, device=self.columns.device)
         if self.positives is not None:
-            found = self.positives.mask()
-        return found.scatter_(1, self.target.unsqueeze(1), True)
+            positives = self.positives.mask()
+        return positives.scatter_(1, self.target.unsqueeze(1), True)
 
     def places(self, most: int) -> tuple[Tensor, Tensor] | None:
-        """Returns the rows and the columns of masked places; None if there are more than ``most``, or may be."""
-        listed = []
+        """Returns the row and column indices of the masked matrix entries, (P,) and (P,).
+
+        The result is None if there are over ``most`` entries, or if a guide's rule makes a list too costly.
+        """
+        indices = []
         for rule in self.masks.values():
-            found = None if isinstance(rule, TooNear) else rule.places(most)  # of cosines all would be computed
-            if found is None:
+            # A list for a guide's rule would need all cosines.
+            entries = None if isinstance(rule, TooNear) else rule.places(most)
+            if entries is None:
                 return None
-            most -= len(found[0])
-            listed.append(torch.stack(found))
-        rows, columns = torch.cat(listed, dim=1)
-        kept = columns != self.target[rows]
-        return rows[kept], columns[kept]
+            most -= len(entries[0])
+            indices.append(torch.stack(entries))
+        rows, columns = torch.cat(indices, dim=1)
+        is_masked = columns != self.target[rows]
+        return rows[is_masked], columns[is_masked]
 
     def mask(self, logits: Tensor) -> Tensor:
-        """Returns the logits, (R, C), with -inf at masked columns, in place.
+        """Sets the logits of masked columns to -inf, in place, and returns the logits, (R, C).
 
-        Comparing the ids of 2,048 rows and columns takes 8 ms, finding their 2,048 places 0.4 ms (two cores). Of
-        256 both take 0.1 ms. On another device the host would wait for a list of places.
+        On a CPU a large matrix is masked by a list of entries: comparing the ids of 2,048 rows and columns takes
+        8 ms, listing their 2,048 masked entries 0.4 ms (two cores). With 256 rows both take 0.1 ms. On another
+        device a list would make the host wait.
         """
         if not self.masks:
             return logits
-        places = None
+        entries = None
         if logits.device.type == "cpu" and logits.numel() > _FEW_ENTRIES:
-            places = self.places(most=logits.numel() // 16)
-        if places is None:
+            entries = self.places(most=logits.numel() // 16)
+        if entries is None:
             return logits.masked_fill_(self.masked(), -torch.inf)
-        return logits.index_put_(places, logits.new_tensor(-torch.inf))
+        return logits.index_put_(entries, logits.new_tensor(-torch.inf))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Comparison:
-        """Returns the comparison with changed vectors."""
+        """Returns the comparison with a function applied to its vectors."""
         rows = change(self.rows)
         columns = rows if self.columns is self.rows else change(self.columns)
         reverse = None if self.reverse is None else self.reverse.map(change)
         return replace(self, rows=rows, columns=columns, reverse=reverse)
 
     def part(self, rows: slice, columns: slice = slice(None)) -> Comparison:
-        """Returns the comparison of some rows with all columns, or with some; ``own`` needs all."""
+        """Returns the comparison of a range of rows with a range of columns.
+
+        If ``own`` is set, the range must have all columns.
+        """
         start, stop, _ = columns.indices(len(self.columns))
         target = self.target[rows]
         return replace(
@@ -248,17 +257,18 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Vectors of texts and the facts that rules are built from.
+    """Vectors of M texts, with the ids and guide vectors from which rules are built.
 
     Args:
-        vectors: (M, D).
-        ids: Id of each text, (M,) or (M, kinds). Of rows the ids of their own and of their target's text, (M, 2)
-            or (M, 2, kinds).
-        groups: Name of a rule -> ids that it compares: of columns (M,), ``NO_ID`` for none, of rows (M, ids).
+        vectors: Vectors of the texts, (M, D).
+        ids: Id of each column, (M,) or (M, kinds). For rows: the id of the row's text and the id of its target's
+            text, (M, 2) or (M, 2, kinds).
+        groups: Name of a rule -> ids that the rule compares. For columns (M,), ``NO_ID`` for none; for rows
+            (M, ids).
         guide: A guide's unit vectors of the texts, (M, Dg); None without a guide.
-        bound: Largest cosine of a negative by the guide, of each row, (M,); None without a guide.
-        own: Which of the texts are each local example's own hard negatives, (n, K), -1 where it has fewer; None
-            if no text is.
+        bound: Largest cosine by the guide of each row with a negative, (M,); None without a guide.
+        own: Indices of the texts that are each local example's own hard negatives, (n, K), -1 where an example
+            has fewer; None if no text is a hard negative.
     """
 
     vectors: Tensor
@@ -270,49 +280,49 @@ class Texts:
 
     @property
     def first_ids(self) -> Tensor:
-        """Ids of the first kind, of texts before any view, (M,)."""
+        """Ids of the first kind, which are the ids of the texts before any view, (M,)."""
         return self.ids if self.ids.ndim == 1 else self.ids[:, 0]
 
     @classmethod
     def join(cls, parts: Sequence[Texts]) -> Texts:
-        """Returns the texts of all parts, one after another. A part without a group has ``NO_ID`` there."""
+        """Concatenates the texts of all parts. A part without a group gets ``NO_ID`` for it."""
         groups = {
             name: torch.cat([part.groups.get(name, torch.full_like(part.first_ids, NO_ID)) for part in parts])
             for name in dict.fromkeys(name for part in parts for name in part.groups)
         }
-        own, before = [], 0
+        negatives, offset = [], 0
         for part in parts:
             if part.own is not None:
-                own.append(torch.where(part.own < 0, part.own, before + part.own))
-            before += len(part.ids)
+                negatives.append(torch.where(part.own < 0, part.own, offset + part.own))
+            offset += len(part.ids)
         return cls(
             vectors=torch.cat([part.vectors for part in parts]),
             ids=torch.cat([part.ids for part in parts]),
             groups=groups,
             guide=_joined([part.guide for part in parts]),
             bound=_joined([part.bound for part in parts]),
-            own=torch.cat(own, dim=1) if own else None,
+            own=torch.cat(negatives, dim=1) if negatives else None,
         )
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Texts:
-        """Returns the texts with every tensor changed; ``own`` is dropped."""
+        """Returns the texts with a function applied to every tensor, and without ``own``."""
         groups = {name: change(ids) for name, ids in self.groups.items()}
-        guide, bound = (None if each is None else change(each) for each in (self.guide, self.bound))
+        guide, bound = (None if tensor is None else change(tensor) for tensor in (self.guide, self.bound))
         return Texts(change(self.vectors), change(self.ids), groups, guide, bound)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ids of N examples, by which a rule selects columns: a column whose id is among the ids of the row.
+    """Ids of N examples and their effect: a rule selects the columns whose id is among the ids of a row.
 
     Args:
-        rows: M ids of each anchor as a row, (N, M). A positive as a row has them in reverse order, so that the
-            first id is that of the row's own text.
+        rows: M ids of each anchor as a row, (N, M). If the positive is the row, their order is reversed, so that
+            the first id is the id of the row's own text.
         anchor: Id of each anchor as a column, (N,), ``NO_ID`` for none.
         positive: Id of each positive as a column, (N,).
         negative: Ids of hard negatives, (N, K); None for none.
-        effect: What the rule does with a column: ``mask``, or a positive whose log-probability enters a ``mean``,
-            or whose probability enters a ``sum``.
+        effect: Effect of the rule on a column. ``mask`` masks the column. ``mean`` and ``sum`` make the column a
+            positive, whose log-probability enters a mean or whose probability enters a sum.
         lasts: Whether columns keep their ids in later steps (``Queue``).
 
     Example:
@@ -330,11 +340,19 @@ class Group:
 
     @classmethod
     def of(cls, ids: Tensor, effect: Effect, lasts: bool = True) -> Self:
-        """Returns the group in which all texts of an example have its id, (N,), but for hard negatives."""
+        """Returns a group in which the anchor and the positive of an example have the same id.
+
+        Hard negatives have no id.
+
+        Args:
+            ids: Id of each example, (N,).
+            effect: Effect of the rule on a column.
+            lasts: Whether columns keep their ids in later steps.
+        """
         return cls(ids.unsqueeze(1), ids, ids, effect=effect, lasts=lasts)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Group:
-        """Returns the group with every tensor changed."""
+        """Returns the group with a function applied to every tensor."""
         negative = None if self.negative is None else change(self.negative)
         rows, anchor, positive = change(self.rows), change(self.anchor), change(self.positive)
         return replace(self, rows=rows, anchor=anchor, positive=positive, negative=negative)
@@ -342,21 +360,24 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Triples:
-    """Vectors of N examples with an id for every text, or an id of each kind. Equal ids mark equal texts.
+    """Vectors and text ids of N examples: anchors, positives and hard negatives. Duplicates have equal ids.
+
+    A text may have ids of several kinds; see ``SameId``.
 
     Args:
-        anchor: (N, D).
-        positive: (N, D).
-        negative: (N, K, D), or None.
-        anchor_ids: (N,), or (N, kinds).
-        positive_ids: (N,), or (N, kinds).
-        negative_ids: (N, K), or (N, K, kinds), or None; ``HIDDEN_ID`` where an example has fewer hard negatives.
+        anchor: Vectors of the anchors, (N, D).
+        positive: Vectors of the positives, (N, D).
+        negative: Vectors of the hard negatives, (N, K, D), or None.
+        anchor_ids: Ids of the anchors, (N,) or (N, kinds).
+        positive_ids: Ids of the positives, (N,) or (N, kinds).
+        negative_ids: Ids of the hard negatives, (N, K) or (N, K, kinds), or None. ``HIDDEN_ID`` where an example
+            has fewer hard negatives.
         target: Label or class of each example, (N,), or None.
         groups: Name of a rule -> its ids.
         guide: A guide's unit vectors of anchors, positives and hard negatives, (N, Dg), (N, Dg) and (N, K, Dg) or
             None; None without a guide.
-        bound: Largest cosine of a negative by the guide, for both rows of an example, (N,); None if no column is
-            masked by it.
+        bound: Largest cosine by the guide of a row with a negative, for both rows of an example, (N,). None if
+            the guide masks no column.
     """
 
     anchor: Tensor
@@ -372,15 +393,15 @@ class Triples:
 
     @classmethod
     def distinct(cls, anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Triples:
-        """Returns examples whose texts all have different ids, so that a row is masked from itself alone.
+        """Builds examples whose texts all have different ids, so that a row masks no column but its own text.
 
         Args:
-            anchor: (N, D).
-            positive: (N, D).
-            negative: (N, D), (N, K, D) or None.
+            anchor: Vectors of the anchors, (N, D).
+            positive: Vectors of the positives, (N, D).
+            negative: Vectors of the hard negatives, (N, D), (N, K, D) or None.
 
         Raises:
-            ValueError: Shapes that don't belong together.
+            ValueError: The shapes don't fit together.
         """
         if anchor.ndim != 2 or anchor.shape != positive.shape:
             raise InvalidValueError(
@@ -401,10 +422,10 @@ class Triples:
         return cls(anchor, positive, negative, ids[:n], ids[n:], negative_ids.reshape(n, -1))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Triples:
-        """Returns the triples with every tensor changed."""
+        """Returns the examples with a function applied to every tensor."""
 
-        def changed(each: Tensor | None) -> Tensor | None:
-            return None if each is None else change(each)
+        def changed(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else change(tensor)
 
         guide = self.guide and (change(self.guide[0]), change(self.guide[1]), changed(self.guide[2]))
         return Triples(
@@ -421,20 +442,20 @@ class Triples:
         )
 
     def sides(self) -> tuple[Texts, Texts]:
-        """Returns anchors and positives as columns."""
+        """Returns the anchors as columns and the positives as columns."""
         anchor, positive, _ = self.guide or (None, None, None)
-        of_anchors = {name: each.anchor for name, each in self.groups.items()}
-        of_positives = {name: each.positive for name, each in self.groups.items()}
+        anchor_groups = {name: group.anchor for name, group in self.groups.items()}
+        positive_groups = {name: group.positive for name, group in self.groups.items()}
         return (
-            Texts(self.anchor, self.anchor_ids, of_anchors, anchor),
-            Texts(self.positive, self.positive_ids, of_positives, positive),
+            Texts(self.anchor, self.anchor_ids, anchor_groups, anchor),
+            Texts(self.positive, self.positive_ids, positive_groups, positive),
         )
 
     def rows(self) -> tuple[Texts, Texts]:
-        """Returns anchors as rows whose targets are positives, and positives whose targets are anchors."""
+        """Returns the anchors as rows and the positives as rows. Each row's target is its partner in the pair."""
         ids = torch.stack([self.anchor_ids, self.positive_ids], dim=1)
-        groups = {name: each.rows for name, each in self.groups.items()}
-        flipped = {name: each.flip(1) for name, each in groups.items()}
+        groups = {name: group.rows for name, group in self.groups.items()}
+        flipped = {name: group_ids.flip(1) for name, group_ids in groups.items()}
         anchor, positive, _ = self.guide or (None, None, None)
         return (
             Texts(self.anchor, ids, groups, anchor, self.bound),
@@ -442,7 +463,7 @@ class Triples:
         )
 
     def compare(self, rows: Texts, columns: Texts, target: Tensor) -> Comparison:
-        """Returns rows and columns as a comparison, with the rules that their ids and the guide give.
+        """Builds the comparison of rows with columns, with rules from their ids and from the guide.
 
         Args:
             rows: R rows.
@@ -466,35 +487,35 @@ class Triples:
         )
 
     def columns(self, sides: Sequence[Texts], places: Tensor, further: Texts | None = None) -> Texts:
-        """Returns sides, then the hard negatives of all examples, then further columns.
+        """Concatenates columns: sides, hard negatives of all examples, and further columns.
 
         Args:
-            sides: Sides of all examples.
-            places: Places of the local examples, (n,).
+            sides: Anchors, positives or both, of all examples.
+            places: Indices of the local examples among all examples, (n,).
             further: Columns that belong to no example.
         """
         parts = [*sides, self.hard_negatives(places), further]
         return Texts.join([part for part in parts if part is not None])
 
     def hard_negatives(self, places: Tensor) -> Texts | None:
-        """Returns the hard negatives of all examples; None without any.
+        """Returns the hard negatives of all examples as columns; None if the examples have none.
 
         Args:
-            places: Places of the local examples, (n,).
+            places: Indices of the local examples among all examples, (n,).
         """
         if self.negative is None or self.negative_ids is None:
             return None
         k = self.negative.shape[1]
         _, _, guide = self.guide or (None, None, None)
         guide = None if guide is None else guide.flatten(0, 1)
-        own = places.unsqueeze(1) * k + torch.arange(k, device=places.device)
+        indices = places.unsqueeze(1) * k + torch.arange(k, device=places.device)
         groups = {
-            name: each.negative.flatten() for name, each in self.groups.items() if each.negative is not None
+            name: group.negative.flatten() for name, group in self.groups.items() if group.negative is not None
         }
-        return Texts(self.negative.flatten(0, 1), self.negative_ids.flatten(0, 1), groups, guide, own=own)
+        return Texts(self.negative.flatten(0, 1), self.negative_ids.flatten(0, 1), groups, guide, own=indices)
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
-    """Returns a fact of all parts, one after another; None unless all parts have it."""
+    """Concatenates a tensor of all parts; returns None if a part lacks the tensor."""
     present = [part for part in parts if part is not None]
     return torch.cat(present) if len(present) == len(parts) else None

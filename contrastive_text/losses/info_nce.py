@@ -1,4 +1,4 @@
-"""Softmax losses over the columns of a batch: InfoNCE, NT-Xent, SupCon, and their formula."""
+"""Softmax losses over the columns of a batch: InfoNCE, NT-Xent, SupCon, and their common cross-entropy."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Direction = Literal["query_to_doc", "query_to_query", "doc_to_query", "doc_to_do
 
 _OTHERS: dict[Direction, str] = {
     "query_to_query": "other anchors",
-    "doc_to_query": "other anchors beside its positive",
-    "doc_to_doc": "other positives beside its positive",
+    "doc_to_query": "other anchors (compared with its positive)",
+    "doc_to_doc": "other positives (compared with its positive)",
 }
-"""Columns that each further direction adds to a row."""
+"""Direction of ``InfoNCE`` -> name of the columns that it adds to a row."""
 
 
 def info_nce_terms(
@@ -34,12 +34,12 @@ def info_nce_terms(
     own_log_weight: float = 0.0,
     similarity: Similarity = "cosine",
 ) -> Tensor:
-    """Returns the cross-entropy of each row's positives among the columns that are not masked.
+    """Returns the softmax cross-entropy of each row's positives among the columns that are not masked.
 
     ``-log( exp(cos(r, c_t) / T) / sum_c exp(cos(r, c) / T + w * [c is r's own hard negative]) )``
 
-    With further positives p it is ``log sum_c exp(cos(r, c) / T) - mean_p cos(r, p) / T``, the target included;
-    if they are joined by the ``sum``, ``log sum_p exp(cos(r, p) / T)`` takes the place of the mean.
+    With further positives, p runs over these and the target: ``log sum_c exp(cos(r, c) / T) - mean_p cos(r, p) /
+    T``. If ``Comparison.joined`` is ``sum``, ``log sum_p exp(cos(r, p) / T)`` replaces the mean.
 
     Args:
         block: Rows and columns.
@@ -66,54 +66,57 @@ def info_nce_terms(
     if block.positives is None:
         return F.cross_entropy(block.mask(logits), block.target, reduction="none")
     masked = block.masked()
-    pulled = block.positive_columns() & ~masked
+    positives = block.positive_columns() & ~masked
     total = logits.masked_fill(masked, -torch.inf).logsumexp(dim=1)
     if block.joined == "sum":
-        return total - logits.masked_fill(~pulled, -torch.inf).logsumexp(dim=1)
-    return total - logits.masked_fill(~pulled, 0.0).sum(dim=1) / pulled.sum(dim=1)
+        return total - logits.masked_fill(~positives, -torch.inf).logsumexp(dim=1)
+    return total - logits.masked_fill(~positives, 0.0).sum(dim=1) / positives.sum(dim=1)
 
 
 class InfoNCE(SoftmaxLoss):
-    """One-directional in-batch softmax, the loss of SimCSE.
+    """InfoNCE, the loss of SimCSE: softmax cross-entropy of each anchor's positive among the batch's columns.
 
-    NTXent without same-side negatives: an anchor is compared with positives only, a positive with nothing.
+    An anchor is compared with positives and hard negatives, not with other anchors. Positives are no rows.
     Source: van den Oord et al. 2018 (https://arxiv.org/abs/1807.03748), eq. 4; with hard negatives Gao et
-    al. 2021, SimCSE (https://arxiv.org/abs/2104.08821), eq. 5, whose authors' code takes the logarithm of
-    the paper's weight alpha and adds it to a row's own hard negatives only.
+    al. 2021, SimCSE (https://arxiv.org/abs/2104.08821), eq. 5. The authors' code of SimCSE adds the logarithm of
+    the paper's weight alpha to the logits of a row's own hard negatives only.
 
-    With several ``directions`` a pair has one softmax over the candidates of all of them, and its one positive:
-    anchor against positives and hard negatives (``query_to_doc``), against the other anchors
-    (``query_to_query``), positive against anchors (``doc_to_query``) and against the other positives
-    (``doc_to_doc``). All four are the improved contrastive loss of Li et al. 2023, GTE
-    (https://arxiv.org/abs/2308.03281): the pair's own similarity stands in its denominator twice, once more
-    as ``doc_to_query``. All but that one are the candidates of GISTEmbed (Solatorio 2024,
-    https://arxiv.org/abs/2402.16829). Names and formula are those of sentence-transformers.
-    Differs: a text never meets itself or an equal one (``Duplicates``), and positives don't
-    look for hard negatives, as they do for those of other pairs there.
+    With several ``directions`` each pair has one softmax over the columns of all directions, with one positive.
+    ``query_to_doc`` compares the anchor with positives and hard negatives, ``query_to_query`` the anchor with
+    other anchors, ``doc_to_query`` the positive with anchors, and ``doc_to_doc`` the positive with other
+    positives. All four directions are the improved contrastive loss of Li et al. 2023, GTE
+    (https://arxiv.org/abs/2308.03281): the similarity of the pair is in its denominator twice, the second time
+    from ``doc_to_query``. The three others are the candidates of GISTEmbed (Solatorio 2024,
+    https://arxiv.org/abs/2402.16829). Names and formula are from sentence-transformers.
 
-    With a hardness, a negative's logit grows by ``alpha * sg(similarity)``, which no temperature divides and
-    which has no gradient: alpha is 9 for negatives of the batch in Lan et al. 2025, LLaVE
+    Differs: a text is never compared with itself or a duplicate (``Duplicates``). A positive is never compared
+    with hard negatives; in sentence-transformers it is compared with the hard negatives of other pairs.
+
+    With a hardness, the logit of a negative grows by ``alpha * sg(similarity)``, without a temperature and
+    without a gradient. Alpha is 9 for in-batch negatives in Lan et al. 2025, LLaVE
     (https://arxiv.org/abs/2503.04812), and 5 for own hard negatives in Schechter Vera et al. 2025, EmbeddingGemma
-    (https://arxiv.org/abs/2509.20354). Sentence-transformers calls alpha ``hardness_strength`` and chooses by
-    ``hardness_mode``. Differs: with several directions the negatives of all weigh more, there those of
-    ``query_to_doc``.
+    (https://arxiv.org/abs/2509.20354). Sentence-transformers calls alpha ``hardness_strength`` and selects the
+    negatives by ``hardness_mode``. Differs: with several directions the hardness applies to the negatives of all
+    directions, in sentence-transformers to those of ``query_to_doc``.
 
     Args:
         temperature: Divisor of the similarity; the inverse of sentence-transformers' ``scale``.
-        reduction: ``mean`` or ``sum`` over anchors; ``two_sided`` adds the mean of the other direction
-            (positives looking for anchors; hard negatives stay with the anchors' direction).
-        hard_negative_log_weight: Added to the logit of a row's own hard negatives; 0 weighs all alike.
-        learn_temperature: Whether the temperature is trained too, from this start (``LearnedTemperature``).
-        streamed: Whether terms are computed by rows, in memory that grows with the rows and not with their square
-            (``losses.by_rows``); None to do so if the matrix is large.
-        similarity: Similarity of a row and a column: of their directions (``cosine``), or ``dot``.
-        directions: What finds its partner among what, ``query_to_doc`` and others; they share one softmax.
-        in_batch_hardness: Alpha of the negatives that belong to other rows; 0 weighs all alike.
-        hard_negative_hardness: The same of a row's own hard negatives.
+        reduction: ``mean`` or ``sum`` over anchors. ``two_sided`` adds the mean over positives, each compared
+            with the anchors and not with hard negatives.
+        hard_negative_log_weight: Added to the logit of a row's own hard negatives; 0 weighs all negatives alike.
+        learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
+            (``LearnedTemperature``).
+        streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
+            (``losses.by_rows``). None: only if the matrix is large.
+        similarity: Similarity of a row and a column: ``cosine``, or ``dot`` for the dot product.
+        directions: Comparisons that share one softmax: ``query_to_doc`` and any of ``query_to_query``,
+            ``doc_to_query`` and ``doc_to_doc``.
+        in_batch_hardness: Alpha of the negatives that belong to other rows; 0 weighs all negatives alike.
+        hard_negative_hardness: Alpha of a row's own hard negatives; 0 weighs all negatives alike.
 
     Raises:
-        ValueError: A temperature of 0 or less, an unknown reduction or similarity; directions that are unknown,
-            without ``query_to_doc``, or several of them with ``two_sided``; a hardness below 0.
+        ValueError: A temperature is 0 or less, a reduction, similarity or direction is unknown, or a hardness is
+            below 0. ``directions`` lack ``query_to_doc``, or are several with ``two_sided``.
 
     Example:
         >>> anchor = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -155,38 +158,38 @@ class InfoNCE(SoftmaxLoss):
         return self.in_batch_hardness > 0 or self.hard_negative_hardness > 0
 
     def _check_directions(self) -> None:
-        known = get_args(Direction)
-        unknown = [each for each in self.directions if each not in known]
+        names = get_args(Direction)
+        unknown = [direction for direction in self.directions if direction not in names]
         if unknown or "query_to_doc" not in self.directions or len(set(self.directions)) < len(self.directions):
             raise InvalidValueError(
-                f"InfoNCE.directions: expected query_to_doc, which has the pair, and others of "
-                f"{', '.join(known[1:])}, each once, got {list(self.directions)}"
+                f"InfoNCE.directions: expected query_to_doc and any of {', '.join(names[1:])}, each once, got "
+                f"{list(self.directions)}"
             )
         if len(self.directions) > 1 and self.reduction == "two_sided":
             raise InvalidValueError(
-                "InfoNCE.directions: expected reduction: mean or sum for several in one softmax, got two_sided, "
-                "which adds a softmax of positives that look for anchors; leave one of the two out"
+                "InfoNCE.directions: expected reduction: mean or sum with several directions, got two_sided; set "
+                "reduction: mean, or directions: [query_to_doc]"
             )
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Columns of a row in addition to other positives."""
-        return tuple(_OTHERS[each] for each in self.directions if each != "query_to_doc")
+        """Names of the columns that an anchor is compared with besides other positives."""
+        return tuple(_OTHERS[direction] for direction in self.directions if direction != "query_to_doc")
 
     @property
     def anchors_are_columns(self) -> bool:
-        """Whether rows are compared with anchors too."""
+        """True if anchors are among the columns of the first block (``query_to_query``)."""
         return "query_to_query" in self.directions
 
     def sides(self, every: Triples) -> list[Texts]:
-        """Returns the sides of all examples that are columns of the first block."""
+        """Returns the positives of all examples, and with ``query_to_query`` their anchors, as columns."""
         anchors, positives = every.sides()
         return [positives, anchors] if self.anchors_are_columns else [positives]
 
     def comparisons(
         self, local: Triples, every: Triples, offset: int = 0, further: Texts | None = None
     ) -> list[Comparison]:
-        """Arranges texts as ``Loss.comparisons`` does; a row of several directions is a pair."""
+        """Arranges examples as ``Loss.comparisons`` does. With several directions, a row is a pair."""
         if len(self.directions) == 1:
             return super().comparisons(local, every, offset, further)
         places = offset + torch.arange(len(local.anchor), device=every.anchor.device)
@@ -194,7 +197,7 @@ class InfoNCE(SoftmaxLoss):
         anchors, positives = every.sides()
         block = local.compare(forward, every.columns(self.sides(every), places, further), places)
         reverse = [anchors] if "doc_to_query" in self.directions else []
-        # Positives that are not compared with anchors have no target.
+        # A positive that is not compared with anchors has no target.
         target = places if reverse else torch.full_like(places, -1)
         reverse += [positives] if "doc_to_doc" in self.directions else []
         if not reverse:
@@ -203,21 +206,21 @@ class InfoNCE(SoftmaxLoss):
         return [replace(block, reverse=local.compare(backward, columns, target))]
 
     def terms(self, block: Comparison) -> Tensor:
-        """Returns the terms of a block, of all directions together, (R,)."""
+        """Returns the cross-entropy of each pair over the columns of all directions, (R,)."""
         if self._is_hardened:
             return self.by_rows(self._joint, block)
         if block.reverse is None:
             return _softmax_terms(self, block, self.hard_negative_log_weight)
         if not is_streamed(self.streamed, block.shape):
             return self.by_rows(self._joint, block)
-        how = (self.temperature_now(), self.hard_negative_log_weight, self.similarity)
-        terms, wanted = softmax_terms(block, *how)
-        others, found = softmax_terms(block.reverse, *how)
-        # Both are sums less a logit of the pair, which the reverse may lack.
-        return torch.logaddexp(terms, others + (found - wanted))
+        options = (self.temperature_now(), self.hard_negative_log_weight, self.similarity)
+        terms, target_logits = softmax_terms(block, *options)
+        reverse_terms, reverse_logits = softmax_terms(block.reverse, *options)
+        # Each term is a log-sum-exp less a target logit, which is 0 if the reverse has no target.
+        return torch.logaddexp(terms, reverse_terms + (reverse_logits - target_logits))
 
     def _joint(self, block: Comparison, temperature: Tensor | float) -> Tensor:
-        """Returns the terms of one softmax over the columns of both texts of a pair, (R,)."""
+        """Returns the cross-entropy of each pair in one softmax over the columns of both texts, (R,)."""
         logits = self._logits(block, temperature)
         total = logits.logsumexp(dim=1)
         if block.reverse is not None:
@@ -226,40 +229,41 @@ class InfoNCE(SoftmaxLoss):
 
     def _logits(self, block: Comparison, temperature: Tensor | float) -> Tensor:
         """Returns the weighted and masked logits of rows and columns, (R, C)."""
-        found = similarity_matrix(block.rows, block.columns, 1.0, similarity="dot")
-        logits, fixed = found / temperature, found.detach()
+        similarities = similarity_matrix(block.rows, block.columns, 1.0, similarity="dot")
+        logits, constants = similarities / temperature, similarities.detach()
         if self._is_hardened:
-            logits = logits + self.in_batch_hardness * fixed
+            logits = logits + self.in_batch_hardness * constants
         target = block.target.unsqueeze(1)
-        further = self.hard_negative_hardness - self.in_batch_hardness
-        for negatives, weight, by in (
-            (block.own, self.hard_negative_log_weight, further),
+        difference = self.hard_negative_hardness - self.in_batch_hardness
+        for columns, weight, hardness in (
+            (block.own, self.hard_negative_log_weight, difference),
             (target, 0.0, -self.in_batch_hardness),
         ):
-            if negatives is not None and (weight or by):
-                places = negatives.clamp(min=0)
-                added = weight + by * fixed.gather(1, places)
-                logits = logits.scatter_add(1, places, added.masked_fill(negatives < 0, 0.0))
+            if columns is not None and (weight or hardness):
+                indices = columns.clamp(min=0)
+                increase = weight + hardness * constants.gather(1, indices)
+                logits = logits.scatter_add(1, indices, increase.masked_fill(columns < 0, 0.0))
         return block.mask(logits)
 
 
 class NTXent(SoftmaxLoss):
-    """Normalized temperature-scaled cross-entropy over 2N rows.
+    """NT-Xent: normalized temperature-scaled cross-entropy over 2N rows, the anchors and the positives.
 
-    InfoNCE in both directions with same-side negatives: 2N - 2 negatives for each of 2N rows. Source: Chen
-    et al. 2020, SimCLR (https://arxiv.org/abs/2002.05709), eq. 1; used by DeCLUTR, CLEAR and ConSERT.
+    Each row is compared with all anchors and positives but itself: one positive and 2N - 2 negatives. Source:
+    Chen et al. 2020, SimCLR (https://arxiv.org/abs/2002.05709), eq. 1; used by DeCLUTR, CLEAR and ConSERT.
 
     Args:
         temperature: Divisor of the similarity.
-        reduction: ``mean`` over 2N (DeCLUTR's code), ``sum`` (DeCLUTR's and CLEAR's papers), or
+        reduction: ``mean`` over 2N rows (DeCLUTR's code), ``sum`` (papers of DeCLUTR and CLEAR), or
             ``two_sided``, twice the mean (ConSERT's code).
-        learn_temperature: Whether the temperature is trained too, from this start (``LearnedTemperature``).
-        streamed: Whether terms are computed by rows, in memory that grows with the rows and not with their square
-            (``losses.by_rows``); None to do so if the matrix is large.
-        similarity: Similarity of a row and a column: of their directions (``cosine``), or ``dot``.
+        learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
+            (``LearnedTemperature``).
+        streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
+            (``losses.by_rows``). None: only if the matrix is large.
+        similarity: Similarity of a row and a column: ``cosine``, or ``dot`` for the dot product.
 
     Raises:
-        ValueError: A temperature of 0 or less, or an unknown reduction or similarity.
+        ValueError: The temperature is 0 or less, or the reduction or similarity is unknown.
 
     Example:
         >>> anchor = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -272,31 +276,31 @@ class NTXent(SoftmaxLoss):
     same_side = True
 
     def terms(self, block: Comparison) -> Tensor:
-        """Returns ``info_nce_terms`` of a block at this temperature, (R,)."""
+        """Returns the softmax cross-entropy of each row of a block, (R,)."""
         return _softmax_terms(self, block)
 
 
 class SupCon(SoftmaxLoss):
-    """Supervised contrastive loss over 2N rows: the mean over all other texts of the row's class.
+    """SupCon: supervised contrastive loss over 2N rows, whose positives are all other texts of the row's class.
 
-    NTXent with several targets per row: texts of the same class are pulled together instead of pushed
-    apart, the denominator is the same. Where every example is a class of its own, or without classes, it is
-    NTXent. Hard negatives are further columns of no class. Source: Khosla et al. 2020
-    (https://arxiv.org/abs/2004.11362), eq. 2 (the sum over positives outside the logarithm).
+    The loss is NTXent with several positives per row, whose log-probabilities are averaged. If every example has
+    a different class, or without classes, it equals NTXent. Hard negatives are columns without a class. Source:
+    Khosla et al. 2020 (https://arxiv.org/abs/2004.11362), eq. 2 (the sum over positives outside the logarithm).
 
-    Differs: a text that is the row's own or its partner's once more is neither in the mean nor in the
-    denominator (``Duplicates``); the sum over rows is divided by their number.
+    Differs: a duplicate of the row or of its partner is neither in the mean nor in the denominator
+    (``Duplicates``). The sum over rows is divided by their number.
 
     Args:
         temperature: Divisor of the similarity.
-        reduction: ``mean`` over 2N, ``sum`` (as the paper writes it), or ``two_sided``, twice the mean.
-        learn_temperature: Whether the temperature is trained too, from this start (``LearnedTemperature``).
-        streamed: Whether terms are computed by rows, in memory that grows with the rows and not with their square
-            (``losses.by_rows``); None to do so if the matrix is large.
-        similarity: Similarity of a row and a column: of their directions (``cosine``), or ``dot``.
+        reduction: ``mean`` over 2N rows, ``sum`` (as in the paper), or ``two_sided``, twice the mean.
+        learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
+            (``LearnedTemperature``).
+        streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
+            (``losses.by_rows``). None: only if the matrix is large.
+        similarity: Similarity of a row and a column: ``cosine``, or ``dot`` for the dot product.
 
     Raises:
-        ValueError: A temperature of 0 or less, or an unknown reduction or similarity.
+        ValueError: The temperature is 0 or less, or the reduction or similarity is unknown.
 
     Example:
         >>> anchor = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -311,7 +315,7 @@ class SupCon(SoftmaxLoss):
     reads_labels: ClassVar[bool] = True
 
     def terms(self, block: Comparison) -> Tensor:
-        """Returns ``info_nce_terms`` of a block at this temperature, (R,)."""
+        """Returns the softmax cross-entropy of each row of a block, (R,)."""
         return _softmax_terms(self, block)
 
     def forward(
@@ -324,13 +328,16 @@ class SupCon(SoftmaxLoss):
         """Returns the loss of N examples whose texts all differ.
 
         Args:
-            anchor: (N, D).
-            positive: (N, D).
-            negative: Hard negatives, (N, D) or (N, K, D).
-            classes: Class of each example, 0 or more, (N,); None for a class each.
+            anchor: Vectors of the anchors, (N, D).
+            positive: Vectors of their positives, (N, D).
+            negative: Vectors of their hard negatives, (N, D) or (N, K, D).
+            classes: Class of each example, 0 or more, (N,). None: all classes differ.
 
         Returns:
             A scalar, in at least float32.
+
+        Raises:
+            ValueError: The shapes don't fit together.
         """
         examples = Triples.distinct(anchor, positive, negative)
         groups = {} if classes is None else {"classes": Group.of(classes, effect="mean")}
@@ -338,7 +345,7 @@ class SupCon(SoftmaxLoss):
 
 
 def _softmax_terms(loss: SoftmaxLoss, block: Comparison, own_log_weight: float = 0.0) -> Tensor:
-    """Returns ``info_nce_terms`` of a block under the options of a loss, (R,)."""
+    """Returns the softmax cross-entropy of each row under the options of a loss, streamed or not, (R,)."""
     if block.positives is None and is_streamed(loss.streamed, block.shape):
         return softmax_terms(block, loss.temperature_now(), own_log_weight, loss.similarity)[0]
     return loss.by_rows(partial(info_nce_terms, own_log_weight=own_log_weight, similarity="dot"), block)

@@ -1,4 +1,4 @@
-"""Variants of NT-Xent and InfoNCE: decoupled (DCL), debiased, and with a sigmoid for each pair (SigLIP)."""
+"""Variants of NT-Xent and InfoNCE: decoupled (DCL and DCLW), debiased, and pairwise sigmoid (SigLIP)."""
 
 from __future__ import annotations
 
@@ -16,27 +16,30 @@ from contrastive_text.losses.comparison import Comparison, Texts, Triples
 
 
 class DCL(SoftmaxLoss):
-    """Decoupled contrastive loss: NT-Xent, or InfoNCE, without the target in the denominator.
+    """DCL: decoupled contrastive loss, which is NT-Xent or InfoNCE without the target in the denominator.
 
-    ``log sum_c exp(s(r, c) / T) - s(r, t) / T``, c over the columns seen but the target t. A positive that is
-    found already no longer makes the gradient of its negatives smaller, which helps small batches. Not bounded
-    below: values under 0 are right. Source: Yeh et al. 2021 (https://arxiv.org/abs/2110.06848); values equal
-    those of a re-implementation, raminnakhli/Decoupled-Contrastive-Learning, which lightly cites.
+    ``log sum_c exp(s(r, c) / T) - s(r, t) / T``, where c runs over the visible columns except the target t. A
+    positive with a high similarity then doesn't shrink the gradient of the negatives, which helps small batches.
+    The loss has no lower bound: values below 0 are correct. Source: Yeh et al. 2021
+    (https://arxiv.org/abs/2110.06848). Values equal the re-implementation
+    raminnakhli/Decoupled-Contrastive-Learning, which the library lightly cites.
 
-    Differs: the codes hide columns by -103 on their logits, here they are left out. A row that sees no negative
-    counts 0, without a gradient.
+    Differs: both codes add -103 to the logits of masked columns; here these columns are removed. The term of a
+    row without a visible negative is 0, without a gradient.
 
     Args:
         temperature: Divisor of the similarity; 0.1 in both codes.
-        reduction: How the terms are combined to one number; see ``reduce_terms``.
-        learn_temperature: Whether the temperature is trained too, from this start (``LearnedTemperature``).
-        streamed: Whether terms are computed by rows, in memory that grows with the rows and not with their square
-            (``losses.by_rows``); None to do so if the matrix is large.
-        similarity: Similarity of a row and a column: of their directions (``cosine``), or ``dot``.
-        same_side: Whether both sides look among both, as in NT-Xent, or anchors among positives.
+        reduction: How the terms are combined into one number; see ``reduce_terms``.
+        learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
+            (``LearnedTemperature``).
+        streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
+            (``losses.by_rows``). None: only if the matrix is large.
+        similarity: Similarity of a row and a column: ``cosine``, or ``dot`` for the dot product.
+        same_side: Whether anchors and positives are both rows and columns, as in NT-Xent. If false, anchors are
+            compared with positives only.
 
     Raises:
-        ValueError: A temperature of 0 or less, or an unknown reduction or similarity.
+        ValueError: The temperature is 0 or less, or the reduction or similarity is unknown.
 
     Example:
         >>> anchor = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -58,32 +61,34 @@ class DCL(SoftmaxLoss):
         self.same_side = same_side
 
     def terms(self, block: Comparison) -> Tensor:
-        """Returns the terms of a block, (R,)."""
+        """Returns the decoupled loss term of each row of a block, (R,)."""
         return self.by_rows(_decoupled, block)
 
 
 class DCLW(DCL):
-    """DCL whose pairs pull the more, the less alike they are.
+    """DCLW: DCL with a larger weight for positives that are less similar to their anchor.
 
-    The target's similarity counts ``2 - N softmax_i(s(a_i, p_i) / sigma)`` times, the softmax over the N pairs of
-    all ranks: once on average. The weights have a gradient. Source: Yeh et al. 2021
-    (https://arxiv.org/abs/2110.06848), and the same code. Where columns are keys (``Momentum``), the weights
-    are of those.
+    The similarity of the target is multiplied by ``2 - N softmax_i(s(a_i, p_i) / sigma)``. The softmax is over
+    the N pairs of all ranks, so that the mean weight is 1. The weights have a gradient. Source: Yeh et al. 2021
+    (https://arxiv.org/abs/2110.06848), and the code that ``DCL`` names. If columns are vectors of a momentum
+    encoder (``Momentum``), the weights are computed from these.
 
-    Differs: lightly computes the weights from detached vectors, so that they have no gradient there.
+    Differs: lightly computes the weights from detached vectors, without a gradient.
 
     Args:
         temperature: Divisor of the similarity; 0.1 in both codes.
-        reduction: How the terms are combined to one number; see ``reduce_terms``.
-        learn_temperature: Whether the temperature is trained too, from this start (``LearnedTemperature``).
-        streamed: Whether terms are computed by rows, in memory that grows with the rows and not with their square
-            (``losses.by_rows``); None to do so if the matrix is large.
-        similarity: Similarity of a row and a column: of their directions (``cosine``), or ``dot``.
-        same_side: Whether both sides look among both, as in NT-Xent, or anchors among positives.
+        reduction: How the terms are combined into one number; see ``reduce_terms``.
+        learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
+            (``LearnedTemperature``).
+        streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
+            (``losses.by_rows``). None: only if the matrix is large.
+        similarity: Similarity of a row and a column: ``cosine``, or ``dot`` for the dot product.
+        same_side: Whether anchors and positives are both rows and columns, as in NT-Xent. If false, anchors are
+            compared with positives only.
         sigma: Divisor of the similarity in the weights.
 
     Raises:
-        ValueError: A temperature or sigma of 0 or less, or an unknown reduction or similarity.
+        ValueError: The temperature or sigma is 0 or less, or the reduction or similarity is unknown.
 
     Example:
         >>> anchor = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -109,46 +114,48 @@ class DCLW(DCL):
     def comparisons(
         self, local: Triples, every: Triples, offset: int = 0, further: Texts | None = None
     ) -> list[Comparison]:
-        """Arranges texts as ``Loss.comparisons`` does, with the weights of their pairs."""
+        """Arranges examples as ``Loss.comparisons`` does, and adds the weights of their pairs."""
         n = len(local.anchor)
         weight = self.weights(every.anchor, every.positive)[offset : offset + n]
         blocks = super().comparisons(local, every, offset, further)
         return [replace(block, weight=weight.repeat(len(block.rows) // max(n, 1))) for block in blocks]
 
     def weights(self, anchor: Tensor, positive: Tensor) -> Tensor:
-        """Returns the weight of each of N pairs, (N,), for (N, D) each."""
+        """Returns the weight of each of N pairs, (N,), from their anchors (N, D) and positives (N, D)."""
         with full_precision(anchor.device):
-            found = (comparable(anchor, self.similarity) * comparable(positive, self.similarity)).sum(dim=1)
-            return 2 - len(found) * (found / self.sigma).softmax(dim=0)
+            product = comparable(anchor, self.similarity) * comparable(positive, self.similarity)
+            similarities = product.sum(dim=1)
+            return 2 - len(similarities) * (similarities / self.sigma).softmax(dim=0)
 
 
 def _decoupled(block: Comparison, temperature: Tensor | float) -> Tensor:
-    """Returns the log-sum-exp of the other columns less the logit of the target, (R,)."""
+    """Returns the log-sum-exp of each row's negatives minus the logit of its target, (R,)."""
     logits = block.mask(similarity_matrix(block.rows, block.columns, temperature, similarity="dot"))
     target = block.target.unsqueeze(1)
-    wanted = logits.gather(1, target).squeeze(1)
-    others = logits.scatter(1, target, -torch.inf).logsumexp(dim=1)
-    wanted = wanted if block.weight is None else wanted * block.weight
-    return torch.where(others.isneginf(), 0.0, others - wanted)
+    positive = logits.gather(1, target).squeeze(1)
+    negatives = logits.scatter(1, target, -torch.inf).logsumexp(dim=1)
+    positive = positive if block.weight is None else positive * block.weight
+    return torch.where(negatives.isneginf(), 0.0, negatives - positive)
 
 
 class DebiasedNTXent(SoftmaxLoss):
-    """NT-Xent less the share of negatives that are expected to be of the row's own class.
+    """Debiased NT-Xent: subtracts the expected share of false negatives from the sum over negatives.
 
     ``-log( e_t / (e_t + max((sum_c e_c - n tau_plus e_t) / (1 - tau_plus), n exp(-1 / T))) )``, e = exp(cos / T),
-    c over the n negatives that a row sees. Source: Chuang et al. 2020 (https://arxiv.org/abs/2007.00224), with
-    one positive, and their code, chingyaoc/DCL.
+    where c runs over the n visible negatives of a row. Source: Chuang et al. 2020
+    (https://arxiv.org/abs/2007.00224), with one positive, and the authors' code, chingyaoc/DCL.
 
     Args:
         temperature: Divisor of the cosine; 0.5 in that code.
-        reduction: How the terms are combined to one number; see ``reduce_terms``.
-        learn_temperature: Whether the temperature is trained too, from this start (``LearnedTemperature``).
-        streamed: Whether terms are computed by rows, in memory that grows with the rows and not with their square
-            (``losses.by_rows``); None to do so if the matrix is large.
-        tau_plus: Probability that a negative belongs to the row; 0 is ``NTXent``.
+        reduction: How the terms are combined into one number; see ``reduce_terms``.
+        learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
+            (``LearnedTemperature``).
+        streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
+            (``losses.by_rows``). None: only if the matrix is large.
+        tau_plus: Probability that a negative has the class of its row; 0 gives ``NTXent``.
 
     Raises:
-        ValueError: A temperature of 0 or less, an unknown reduction, or a tau_plus outside [0, 1).
+        ValueError: The temperature is 0 or less, the reduction is unknown, or tau_plus is outside [0, 1).
 
     Example:
         >>> anchor = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -173,42 +180,42 @@ class DebiasedNTXent(SoftmaxLoss):
         )
 
     def terms(self, block: Comparison) -> Tensor:
-        """Returns the terms of a block, (R,)."""
+        """Returns the debiased loss term of each row of a block, (R,)."""
         return self.by_rows(self._debiased, block)
 
     def _debiased(self, block: Comparison, temperature: Tensor | float) -> Tensor:
         logits = block.mask(similarity_matrix(block.rows, block.columns, temperature, similarity="dot"))
         target = block.target.unsqueeze(1)
         largest = logits.detach().amax(dim=1, keepdim=True)
-        seen = logits.scatter(1, target, -torch.inf)
-        count = seen.isfinite().sum(dim=1).to(logits)
-        wanted = (logits.gather(1, target) - largest).squeeze(1)
-        negatives = (seen - largest).exp().sum(dim=1) - count * self.tau_plus * wanted.exp()
-        least = count * (-1 / temperature - largest.squeeze(1)).exp()
-        total = torch.maximum(negatives / (1 - self.tau_plus), least)
-        return (wanted.exp() + total).log() - wanted
+        negative_logits = logits.scatter(1, target, -torch.inf)
+        count = negative_logits.isfinite().sum(dim=1).to(logits)
+        positive = (logits.gather(1, target) - largest).squeeze(1)
+        negatives = (negative_logits - largest).exp().sum(dim=1) - count * self.tau_plus * positive.exp()
+        minimum = count * (-1 / temperature - largest.squeeze(1)).exp()
+        total = torch.maximum(negatives / (1 - self.tau_plus), minimum)
+        return (positive.exp() + total).log() - positive
 
 
 class SigLIP(Loss):
-    """Pairwise sigmoid loss: whether an anchor and a text belong together, for all texts that it sees.
+    """SigLIP: pairwise sigmoid loss, which classifies each pair of anchor and column as positive or negative.
 
-    ``1/N sum_i sum_c log(1 + exp(-y_ic (cos(a_i, c) / T + b)))``, y 1 for the positive and -1 for all others:
-    other positives, hard negatives, past columns. Divided by the N anchors, not by the number of comparisons.
-    Both directions are one. T and b are trained, b without decay, as nothing of one dimension has any.
-    Source: Zhai et al. 2023 (https://arxiv.org/abs/2303.15343); values equal those of the formula of
-    google-research/big_vision.
+    ``1/N sum_i sum_c log(1 + exp(-y_ic (cos(a_i, c) / T + b)))``, where y is 1 for the positive and -1 for all
+    other columns: other positives, hard negatives and columns of a queue. The sum is divided by the N anchors,
+    not by the number of pairs. Comparing positives with anchors would give the same pairs. T and b are trained,
+    both without weight decay. Source: Zhai et al. 2023 (https://arxiv.org/abs/2303.15343); values equal the
+    formula of google-research/big_vision.
 
-    Differs: 1/T never goes above 100 (``LearnedTemperature``). Texts that a row must not see add nothing to it.
+    Differs: 1/T is at most 100 (``LearnedTemperature``). Masked columns add nothing to the loss.
 
     Args:
         temperature: Start of T; 0.1 is a scale of 10.
-        bias: Start of b: below 0, for most comparisons are a no. big_vision's shipped configuration of LiT starts
+        bias: Start of b. It is below 0 because most pairs are negative. big_vision's configuration of LiT starts
             from -2.71.
-        streamed: Whether terms are computed by rows, in memory that grows with the rows and not with their square
-            (``losses.by_rows``); None to do so if the matrix is large.
+        streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
+            (``losses.by_rows``). None: only if the matrix is large.
 
     Raises:
-        ValueError: A temperature of 0 or less.
+        ValueError: The temperature is 0 or less.
 
     Example:
         >>> anchor = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -225,24 +232,24 @@ class SigLIP(Loss):
         self.bias = bias
         self.streamed = streamed
         self.learned = LearnedTemperature(temperature)
-        # One dimension, as LearnedTemperature's.
+        # One dimension for the same reasons as LearnedTemperature.
         self.learned_bias = nn.Parameter(torch.tensor([float(bias)]))
 
     @property
     def figures(self) -> dict[str, Tensor]:
-        """The temperature and the bias."""
+        """Values that the loss logs, by name: the temperature and the bias."""
         return super().figures | {"bias": self.learned_bias.detach().squeeze()}
 
     def terms(self, block: Comparison) -> Tensor:
-        """Returns the terms of a block, (R,)."""
+        """Returns the sigmoid loss term of each row of a block, (R,)."""
         assert self.learned is not None
         temperature = self.learned()
         return block_terms(lambda part: self._sigmoids(part, temperature), block, "cosine", self.streamed)
 
     def _sigmoids(self, block: Comparison, temperature: Tensor) -> Tensor:
-        """Returns the sum of each row's cross-entropies, (R,)."""
+        """Returns the sum of the binary cross-entropies of each row's columns, (R,)."""
         cosines = similarity_matrix(block.rows, block.columns, temperature, similarity="dot")
         logits = block.mask(cosines + self.learned_bias)
         target = block.target.unsqueeze(1)
-        noes = -F.logsigmoid(-logits.scatter(1, target, -torch.inf))
-        return noes.sum(dim=1) - F.logsigmoid(logits.gather(1, target)).squeeze(1)
+        negatives = -F.logsigmoid(-logits.scatter(1, target, -torch.inf))
+        return negatives.sum(dim=1) - F.logsigmoid(logits.gather(1, target)).squeeze(1)

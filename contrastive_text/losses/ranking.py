@@ -1,4 +1,4 @@
-"""Losses of rankings: a student's cosines of each row's candidates against a guide's."""
+"""Losses of rankings: compare a student's cosines of each row's candidates with a guide's cosines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from contrastive_text.losses.base import check_temperature
 
 
 class RankLoss(nn.Module, ABC):
-    """Base class of losses that hold a student's cosines of each row's candidates against a guide's.
+    """Base class of losses that compare a student's cosines of each row's candidates with a guide's cosines.
+
+    A subclass implements ``terms``. The objective ``RankDistillation`` supplies the cosines.
 
     Example:
         >>> class SameScores(RankLoss):
@@ -27,30 +29,30 @@ class RankLoss(nn.Module, ABC):
 
     @abstractmethod
     def terms(self, student: Tensor, guide: Tensor, target: Tensor, hidden: Tensor) -> Tensor:
-        """Returns one term per row; 0 where a row has no candidates.
+        """Returns one loss term per row, which is 0 if the row has no candidates.
 
         Args:
-            student: Cosines of R rows with their C candidates, (R, C), in at least float32.
-            guide: The guide's of the same texts, (R, C), without a gradient.
-            target: Which candidate is the row's positive, (R,).
-            hidden: True where a column is no candidate of a row, (R, C).
+            student: The student's cosines of R rows with their C candidates, (R, C), in at least float32.
+            guide: The guide's cosines of the same texts, (R, C), without a gradient.
+            target: Index of the candidate that is the row's positive, (R,).
+            hidden: True where a column is not a candidate of a row, (R, C).
 
         Returns:
             (R,).
         """
 
     def forward(self, student: Tensor, guide: Tensor) -> Tensor:
-        """Returns the loss of R rows and all their candidates, of which the first is the positive.
+        """Returns the loss of R rows with C candidates each. The first candidate is the positive.
 
         Args:
-            student: (R, C).
-            guide: (R, C).
+            student: The student's cosines, (R, C).
+            guide: The guide's cosines, (R, C).
 
         Returns:
             A scalar, in at least float32.
 
         Raises:
-            ValueError: Shapes other than (R, C) for both.
+            ValueError: The shapes are not (R, C) for both.
         """
         if student.ndim != 2 or student.shape != guide.shape:
             raise InvalidValueError(
@@ -63,21 +65,21 @@ class RankLoss(nn.Module, ABC):
 
 
 class ListNet(RankLoss):
-    """Cross entropy of the student's softmax over the candidates against the guide's.
+    """ListNet: cross-entropy between the guide's and the student's softmax over the candidates of a row.
 
     ``- sum_j softmax(guide / T_guide)_j log softmax(student / T)_j``
 
-    Source: Cao et al. 2007, ListNet (top one); Liu et al. 2023, RankCSE (https://arxiv.org/abs/2305.16726), whose
-    README has T_guide = T / 2.
+    Source: Cao et al. 2007, ListNet (top one); Liu et al. 2023, RankCSE (https://arxiv.org/abs/2305.16726). The
+    README of RankCSE sets T_guide = T / 2.
 
     Differs: in the community code of RankCSE (perceptiveshawty/RankCSE) both temperatures are T.
 
     Args:
         temperature: Divisor of the student's cosines.
-        guide_temperature: Divisor of the guide's.
+        guide_temperature: Divisor of the guide's cosines.
 
     Raises:
-        ValueError: A temperature of 0 or less.
+        ValueError: A temperature is 0 or less.
 
     Example:
         >>> student, guide = torch.tensor([[0.9, 0.1]]), torch.tensor([[1.0, 0.0]])
@@ -93,28 +95,28 @@ class ListNet(RankLoss):
         self.guide_temperature = guide_temperature
 
     def terms(self, student: Tensor, guide: Tensor, target: Tensor, hidden: Tensor) -> Tensor:  # noqa: ARG002  # part of the contract
-        """Returns the cross entropy of each row, (R,)."""
-        wanted, _ = _softmax(guide / self.guide_temperature, hidden)
-        _, found = _softmax(student / self.temperature, hidden)
-        return -(wanted * found).sum(dim=1)
+        """Returns the cross-entropy of each row, (R,)."""
+        guide_probabilities, _ = _softmax(guide / self.guide_temperature, hidden)
+        _, student_logs = _softmax(student / self.temperature, hidden)
+        return -(guide_probabilities * student_logs).sum(dim=1)
 
 
 class KLDivergence(ListNet):
     """Kullback-Leibler divergence of the student's softmax over the candidates from the guide's, times T squared.
 
-    ``T^2 sum_j p_j (log p_j - log softmax(student / T)_j)`` with ``p = softmax(guide / T_guide)``. But for the
-    factor, the gradient is that of ``ListNet``; the value is 0 where both agree.
+    ``T^2 sum_j p_j (log p_j - log softmax(student / T)_j)`` with ``p = softmax(guide / T_guide)``. The gradient
+    is the gradient of ``ListNet`` times T squared. The value is 0 if both distributions are equal.
 
     Source: Hinton et al. 2015 (https://arxiv.org/abs/1503.02531), section 2: the factor keeps the size of the
-    gradient as the temperature grows. At 0.05 it is 1/400: beside a contrastive loss give the objective a weight,
-    or take ``ListNet``.
+    gradient as the temperature grows. At T = 0.05 the factor is 1/400. Next to a contrastive loss, give the
+    objective a weight, or use ``ListNet``.
 
     Args:
         temperature: Divisor of the student's cosines.
-        guide_temperature: Divisor of the guide's.
+        guide_temperature: Divisor of the guide's cosines.
 
     Raises:
-        ValueError: A temperature of 0 or less.
+        ValueError: A temperature is 0 or less.
 
     Example:
         >>> KLDivergence(1.0, 1.0)(torch.tensor([[0.9, 0.1]]), torch.tensor([[0.9, 0.1]]))
@@ -126,29 +128,29 @@ class KLDivergence(ListNet):
 
     def terms(self, student: Tensor, guide: Tensor, target: Tensor, hidden: Tensor) -> Tensor:  # noqa: ARG002  # part of the contract
         """Returns the divergence of each row, (R,)."""
-        wanted, wanted_log = _softmax(guide / self.guide_temperature, hidden)
-        _, found = _softmax(student / self.temperature, hidden)
-        return self.temperature**2 * (wanted * (wanted_log - found)).sum(dim=1)
+        guide_probabilities, guide_logs = _softmax(guide / self.guide_temperature, hidden)
+        _, student_logs = _softmax(student / self.temperature, hidden)
+        return self.temperature**2 * (guide_probabilities * (guide_logs - student_logs)).sum(dim=1)
 
 
 class ListMLE(RankLoss):
-    """How improbable the guide's order of the candidates is, if the student's softmax draws them one by one.
+    """ListMLE: negative log-likelihood of the guide's order of the candidates under the student's scores.
 
-    ``- log prod_k exp(s_k / T) / sum_{m >= k} exp(s_m / T)``, k along the guide's order, the highest first; of
-    candidates that the guide scores alike, the first comes first. The logarithm is that of the whole product:
-    with C candidates of equal cosines log C!, some 490 for 127. Source: Xia et al. 2008, ListMLE; Liu et al.
-    2023, RankCSE (https://arxiv.org/abs/2305.16726).
+    ``- log prod_k exp(s_k / T) / sum_{m >= k} exp(s_m / T)``, where k runs over the candidates from the guide's
+    highest score to its lowest. Candidates with equal scores keep their order. The loss is the logarithm of the
+    whole product: log C! for C candidates with equal cosines, about 490 for 127. Source: Xia et al. 2008,
+    ListMLE; Liu et al. 2023, RankCSE (https://arxiv.org/abs/2305.16726).
 
-    Differs: the community code of RankCSE (perceptiveshawty/RankCSE) adds 1e-7 inside the logarithm after the
-    largest logit was taken out, which floors the tail of the product at such temperatures (8.3750 in place of
-    7.9426 on four texts), keeps the row's own text among the candidates, and takes the mean over the places of
-    the list where this is their sum.
+    Differs: the community code of RankCSE (perceptiveshawty/RankCSE) subtracts the largest logit and then adds
+    1e-7 inside the logarithm. At such temperatures this limits the last factors of the product (8.3750 instead of
+    7.9426 on four texts). That code also keeps the row's own text among the candidates, and takes the mean over
+    the candidates instead of the sum.
 
     Args:
         temperature: Divisor of the student's cosines.
 
     Raises:
-        ValueError: A temperature of 0 or less.
+        ValueError: The temperature is 0 or less.
 
     Example:
         >>> guide = torch.tensor([[0.9, 0.5, 0.1]])
@@ -163,7 +165,7 @@ class ListMLE(RankLoss):
 
     def terms(self, student: Tensor, guide: Tensor, target: Tensor, hidden: Tensor) -> Tensor:  # noqa: ARG002  # part of the contract
         """Returns the negative logarithm of each row's product, (R,)."""
-        # What is hidden comes first: no sum from the right has it.
+        # Hidden candidates come first, so that no cumulative sum from the right includes them.
         order = guide.masked_fill(hidden, torch.inf).argsort(dim=1, descending=True, stable=True)
         logits = (student / self.temperature).gather(1, order)
         rest = logits.flip(1).logcumsumexp(dim=1).flip(1)
@@ -171,10 +173,10 @@ class ListMLE(RankLoss):
 
 
 class MarginMSE(RankLoss):
-    """Squared error of how much better the positive is than each other candidate, by student and by guide.
+    """MarginMSE: mean squared error between the student's and the guide's margins of positive over negatives.
 
-    ``mean over j of ((s_positive - s_j) - (t_positive - t_j))^2``, s and t the cosines of student and guide.
-    Source: Hofstätter et al. 2020 (https://arxiv.org/abs/2010.02666), whose scores are no cosines.
+    ``mean over j of ((s_positive - s_j) - (t_positive - t_j))^2``, where s and t are the cosines of student and
+    guide. Source: Hofstätter et al. 2020 (https://arxiv.org/abs/2010.02666), whose scores are not cosines.
 
     Example:
         >>> MarginMSE()(torch.tensor([[0.9, 0.1]]), torch.tensor([[0.8, 0.5]]))
@@ -183,20 +185,20 @@ class MarginMSE(RankLoss):
 
     def terms(self, student: Tensor, guide: Tensor, target: Tensor, hidden: Tensor) -> Tensor:
         """Returns the mean squared error of each row's margins, (R,)."""
-        difference, own = student - guide, target.unsqueeze(1)
-        left_out = hidden.scatter(1, own, True)
-        errors = (difference.gather(1, own) - difference).masked_fill(left_out, 0.0).square()
-        return errors.sum(dim=1) / (~left_out).sum(dim=1).clamp(min=1)
+        difference, index = student - guide, target.unsqueeze(1)
+        mask = hidden.scatter(1, index, True)
+        errors = (difference.gather(1, index) - difference).masked_fill(mask, 0.0).square()
+        return errors.sum(dim=1) / (~mask).sum(dim=1).clamp(min=1)
 
 
 def jensen_shannon_terms(first: Tensor, second: Tensor) -> Tensor:
-    """Returns the Jensen-Shannon divergence of each row's two softmaxes, between 0 and log 2.
+    """Returns the Jensen-Shannon divergence between the two softmaxes of each row, from 0 to log 2.
 
     ``KL(p || m) / 2 + KL(q || m) / 2`` with ``m = (p + q) / 2``.
 
     Args:
-        first: Logits, (R, C).
-        second: Logits of the same columns, (R, C).
+        first: Logits of the first softmax p, (R, C).
+        second: Logits of the second softmax q over the same columns, (R, C).
 
     Returns:
         (R,).
@@ -207,12 +209,12 @@ def jensen_shannon_terms(first: Tensor, second: Tensor) -> Tensor:
     """
     logs = [first.log_softmax(dim=1), second.log_softmax(dim=1)]
     middle = torch.logaddexp(*logs) - math.log(2)
-    one, other = ((each.exp() * (each - middle)).sum(dim=1) for each in logs)
-    return (one + other) / 2
+    divergences = [(log.exp() * (log - middle)).sum(dim=1) for log in logs]
+    return (divergences[0] + divergences[1]) / 2
 
 
 def _softmax(logits: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the probabilities of what isn't hidden and their logarithms, both 0 elsewhere, (R, C) each."""
-    lowest = torch.finfo(logits.dtype).min  # finite: a row of which all is hidden has a gradient of 0
+    """Returns the softmax over the candidates and its logarithm, both 0 for hidden columns, (R, C) each."""
+    lowest = torch.finfo(logits.dtype).min  # finite, so that a row without candidates has a gradient of 0
     logs = logits.masked_fill(hidden, lowest).log_softmax(dim=1).masked_fill(hidden, 0.0)
     return logs.exp().masked_fill(hidden, 0.0), logs

@@ -1,4 +1,4 @@
-"""Losses of scored pairs: what the cosine of two texts should be, or how pairs should be ordered."""
+"""Losses of scored pairs: fit the cosine of two texts to a gold score, or order pairs by their scores."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from contrastive_text.losses.base import check_temperature
 
 
 class ScoreLoss(nn.Module, ABC):
-    """Base class of losses that hold the cosines of pairs, or their vectors, against their scores.
+    """Base class of losses that compare the cosines of pairs, or their vectors, with gold scores.
+
+    A subclass implements ``terms``.
 
     Attributes:
-        whole_batch: Whether pairs are held against each other, so that the pairs of all ranks are needed;
-            False where every pair has a term of its own.
-        reads_vectors: Whether it reads the two vectors of each pair in place of their cosine.
+        whole_batch: Whether the loss compares pairs with each other and needs the pairs of all ranks. If false,
+            each pair has its own term.
+        reads_vectors: Whether the loss reads the two vectors of each pair instead of their cosine.
 
     Example:
         >>> class AbsoluteError(ScoreLoss):
@@ -35,45 +37,45 @@ class ScoreLoss(nn.Module, ABC):
 
     @abstractmethod
     def terms(self, pairs: Tensor, scores: Tensor) -> Tensor:
-        """Returns the terms whose mean is the loss.
+        """Returns the loss terms of N pairs. Their mean is the loss.
 
         Args:
             pairs: Cosine of the two texts of each pair, (N,), or with ``reads_vectors`` their vectors, (N, 2, D),
                 in at least float32.
-            scores: From 0 (nothing in common) to 1 (the same meaning), (N,).
+            scores: Gold score of each pair, from 0 (nothing in common) to 1 (the same meaning), (N,).
 
         Returns:
-            One term per pair, (N,); with ``whole_batch`` the one of all pairs, (1,).
+            One term per pair, (N,); with ``whole_batch`` one term of all pairs, (1,).
         """
 
     def forward(self, pairs: Tensor, scores: Tensor) -> Tensor:
         """Returns the loss of N pairs.
 
         Args:
-            pairs: As ``terms`` has them, (N,) or (N, 2, D).
-            scores: (N,).
+            pairs: Cosines (N,), or with ``reads_vectors`` vectors (N, 2, D).
+            scores: Gold scores, (N,).
 
         Returns:
             A scalar, in at least float32.
 
         Raises:
-            ValueError: Other shapes.
+            ValueError: The shapes of pairs and scores don't fit together.
         """
-        shape = f"({len(scores)}, 2, D)" if self.reads_vectors else f"({len(scores)},)"
-        wanted = (len(scores), 2, pairs.shape[-1]) if self.reads_vectors else (len(scores),)
-        if tuple(pairs.shape) != wanted or scores.ndim != 1:
+        text = f"({len(scores)}, 2, D)" if self.reads_vectors else f"({len(scores)},)"
+        shape = (len(scores), 2, pairs.shape[-1]) if self.reads_vectors else (len(scores),)
+        if tuple(pairs.shape) != shape or scores.ndim != 1:
             raise InvalidValueError(
-                f"{type(self).__name__}: expected {'vectors' if self.reads_vectors else 'cosines'} {shape} for "
+                f"{type(self).__name__}: expected {'vectors' if self.reads_vectors else 'cosines'} {text} for "
                 f"scores (N,), got {tuple(pairs.shape)} and {tuple(scores.shape)}"
             )
         return self.terms(at_least_float32(pairs), scores).mean()
 
 
 class CosineMSE(ScoreLoss):
-    """Mean squared error of the cosine against the score.
+    """Mean squared error between the cosine of each pair and its gold score.
 
     Source: Reimers & Gurevych 2019, Sentence-BERT (https://arxiv.org/abs/1908.10084), section 3, "regression
-    objective". The CS224N report names no loss for STS; this one, against gold / 5, stands for it.
+    objective". The CS224N report names no loss for STS; its recipes use this loss with gold scores divided by 5.
 
     Example:
         >>> CosineMSE()(torch.tensor([0.5, 1.0]), torch.tensor([1.0, 1.0]))
@@ -86,30 +88,29 @@ class CosineMSE(ScoreLoss):
 
 
 def cosent_loss(cosines: Tensor, scores: Tensor, temperature: float) -> Tensor:
-    """Returns the logarithm of how far pairs are out of the order of their scores.
-
-    By their cosine, or any other similarity.
+    """Returns the CoSENT loss: a penalty for pairs whose cosines are not in the order of their gold scores.
 
     ``log( 1 + sum over i, j with score_i > score_j of exp((cos_j - cos_i) / T) )``
 
-    In O(N log N) time and O(N) memory: pairs sorted by score, running sums over those of a lower one.
+    It takes O(N log N) time and O(N) memory: pairs are sorted by score, and cumulative sums cover the pairs of
+    lower scores.
 
     Args:
-        cosines: (N,).
-        scores: (N,).
+        cosines: Cosines, or any other similarities, of N pairs, (N,).
+        scores: Gold scores of the pairs, (N,).
         temperature: Divisor of the cosine.
 
     Returns:
-        A scalar; 0 where all scores are equal.
+        A scalar; 0 if all scores are equal.
 
     Example:
         >>> cosent_loss(torch.tensor([0.2, 0.7]), torch.tensor([1.0, 0.0]), temperature=0.5)
         tensor(1.3133)
     """
     scores, order = scores.sort()
-    # The sums of N terms one after another keep float32's digits in float64, which not every device has.
-    exact = cosines.dtype if cosines.device.type == "mps" else torch.float64
-    logits = cosines[order].to(exact) / temperature
+    # Cumulative sums of N terms are exact to float32 only in float64, which MPS lacks.
+    precise = cosines.dtype if cosines.device.type == "mps" else torch.float64
+    logits = cosines[order].to(precise) / temperature
     lower = torch.searchsorted(scores, scores)  # how many pairs have a lower score
     below = torch.logcumsumexp(logits, dim=0)[(lower - 1).clamp(min=0)]
     excess = torch.where(lower > 0, below - logits, -torch.inf)
@@ -117,17 +118,17 @@ def cosent_loss(cosines: Tensor, scores: Tensor, temperature: float) -> Tensor:
 
 
 class CoSENT(ScoreLoss):
-    """Orders pairs: one of a higher score should have the higher cosine.
+    """CoSENT: trains pairs with higher gold scores to have higher cosines.
 
-    CosineMSE without a scale: only the order of the scores counts, as for Spearman's correlation, and pairs of
-    equal scores are not compared. Source: Su 2022 (https://kexue.fm/archives/8847), whose lambda of 20, and
-    sentence-transformers' ``scale``, are the inverse of the temperature. The pairs of all ranks are compared.
+    Only the order of the scores counts, as in Spearman's correlation. Pairs with equal scores are not compared.
+    The pairs of all ranks are compared. Source: Su 2022 (https://kexue.fm/archives/8847). Its lambda of 20, and
+    sentence-transformers' ``scale``, are the inverse of the temperature.
 
     Args:
         temperature: Divisor of the cosine.
 
     Raises:
-        ValueError: A temperature of 0 or less.
+        ValueError: The temperature is 0 or less.
 
     Example:
         >>> CoSENT(temperature=0.5)(torch.tensor([0.2, 0.7]), torch.tensor([1.0, 0.0]))
@@ -142,23 +143,24 @@ class CoSENT(ScoreLoss):
         self.temperature = temperature
 
     def terms(self, pairs: Tensor, scores: Tensor) -> Tensor:
-        """Returns ``cosent_loss`` of the cosines at this temperature, (1,)."""
+        """Returns the CoSENT loss of all pairs, (1,)."""
         return cosent_loss(pairs, scores, temperature=self.temperature).unsqueeze(0)
 
 
 def angle_similarity(x: Tensor, y: Tensor) -> Tensor:
-    """Returns AnglE's similarity: of the complex quotient of two vectors, real and imaginary parts summed up.
+    """Returns the AnglE similarity of vector pairs: the absolute sum of the parts of their complex quotient.
 
-    A vector's first half holds real parts, its second imaginary ones: ``x = a + i b``, ``y = c + i d``. Of their
-    quotient, over the quotient of their lengths, it is ``| sum_k (re_k + im_k) |``, which comes to
-    ``| a c + b d + b c - a d | / (|x| |y|)``. Scaling a vector changes nothing; exchanging the two does.
+    The first half of a vector are real parts, the second half imaginary parts: ``x = a + i b``, ``y = c + i d``.
+    The similarity is ``| sum_k (re_k + im_k) |`` of the quotient x / y, divided by the quotient of their lengths:
+    ``| a c + b d + b c - a d | / (|x| |y|)``. It doesn't change with the length of a vector, but is not
+    symmetric.
 
     Args:
-        x: (N, D); an odd width is padded with one 0.
-        y: (N, D).
+        x: First vectors, (N, D); an odd width is padded with one 0.
+        y: Second vectors, (N, D).
 
     Returns:
-        (N,), in at least float32; 0 where one of the two is zero.
+        (N,), in at least float32; 0 if a vector of the pair is zero.
 
     Example:
         >>> angle_similarity(torch.tensor([[2.0, 0.0]]), torch.tensor([[3.0, 3.0]]))  # |1 - 1| / sqrt(2)
@@ -166,7 +168,7 @@ def angle_similarity(x: Tensor, y: Tensor) -> Tensor:
         >>> angle_similarity(torch.tensor([[3.0, 3.0]]), torch.tensor([[2.0, 0.0]]))
         tensor([1.4142])
     """
-    (a, b), (c, d) = (_halves(unit_vectors(each)) for each in (x, y))
+    (a, b), (c, d) = (_halves(unit_vectors(vectors)) for vectors in (x, y))
     return (a * c + b * d + b * c - a * d).sum(dim=1).abs()
 
 
@@ -176,19 +178,19 @@ def _halves(vectors: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class AnglE(ScoreLoss):
-    """Orders pairs by AnglE's similarity: CoSENT's formula of the angle in complex space in place of the cosine.
+    """AnglE: the CoSENT loss with the angle of vectors in complex space instead of their cosine.
 
-    A higher score should have a higher ``angle_similarity``, which unlike the cosine isn't flat where vectors are
-    alike. Source: Li and Li 2023, AnglE (https://arxiv.org/abs/2309.12871); SeanLee97/AnglE, angle_emb/loss.py,
-    whose ``angle_tau`` of 20, and sentence-transformers' ``scale``, are the inverse of the temperature. That code
-    adds CoSENT (``cosine_w``) and NT-Xent of the positive pairs (``ibn_w``): objectives beside this one, as in
-    recipe ``angle_nli``. The pairs of all ranks are compared.
+    Pairs with higher gold scores are trained to have a higher ``angle_similarity``. Unlike the cosine, it has a
+    gradient for vectors that are nearly equal. The pairs of all ranks are compared. Source: Li and Li 2023, AnglE
+    (https://arxiv.org/abs/2309.12871); SeanLee97/AnglE, angle_emb/loss.py. Its ``angle_tau`` of 20, and
+    sentence-transformers' ``scale``, are the inverse of the temperature. That code adds CoSENT (``cosine_w``) and
+    NT-Xent of the positive pairs (``ibn_w``). Here these are further objectives, as in recipe ``angle_nli``.
 
     Args:
         temperature: Divisor of the similarity.
 
     Raises:
-        ValueError: A temperature of 0 or less.
+        ValueError: The temperature is 0 or less.
 
     Example:
         >>> x, y = torch.tensor([[2.0, 0.0], [3.0, 3.0]]), torch.tensor([[3.0, 3.0], [2.0, 0.0]])
@@ -205,6 +207,6 @@ class AnglE(ScoreLoss):
         self.temperature = temperature
 
     def terms(self, pairs: Tensor, scores: Tensor) -> Tensor:
-        """Returns ``cosent_loss`` of the angles' similarity at this temperature, (1,)."""
+        """Returns the CoSENT loss of the angle similarities of all pairs, (1,)."""
         similarities = angle_similarity(*pairs.unbind(1))
         return cosent_loss(similarities, scores, temperature=self.temperature).unsqueeze(0)

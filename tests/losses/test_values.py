@@ -215,7 +215,7 @@ class Along(losses.SIGReg):
 
     along: Tensor
 
-    def _draw(self, like: Tensor, ids: Tensor) -> Tensor:  # noqa: ARG002  # the base's signature
+    def _draw_directions(self, like: Tensor, ids: Tensor) -> Tensor:  # noqa: ARG002  # the base's signature
         return self.along
 
 

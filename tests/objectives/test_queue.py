@@ -241,10 +241,10 @@ FULL = "per anchor once the queue is full: "
     [
         (InfoNCE(T), 0, 0, "3 per anchor: 3 other positives;"),
         (InfoNCE(T), 1, 0, "7 per anchor: 3 other positives, 4 hard negatives;"),
-        (NTXent(T), 0, 0, "6 per anchor: 3 other positives, 3 texts of its own side;"),
+        (NTXent(T), 0, 0, "6 per anchor: 3 other positives, 3 other anchors;"),
         (InfoNCE(T), 0, 8, f"11 {FULL}3 other positives, 8 past columns (of 2 batches);"),
         (InfoNCE(T), 1, 8, f"15 {FULL}3 other positives, 4 hard negatives, 8 past"),
-        (NTXent(T), 0, 8, f"14 {FULL}3 other positives, 3 texts of its own side, 8"),
+        (NTXent(T), 0, 8, f"14 {FULL}3 other positives, 3 other anchors, 8"),
         (InfoNCE(T, directions=["query_to_doc", "query_to_query"]), 0, 8,
          f"14 {FULL}3 other positives, 3 other anchors, 8 past columns (of 1 b"),
     ],

@@ -225,7 +225,7 @@ def test_the_summary_tells_all_that_changes_the_result(
         "positive: DeleteTokens(rate=0.15, mark=None, exact=True, unit='token') -> FeatureCutoff(rate=0.3)"
     )
     assert facts["dropout"] == "hidden_dropout_prob 0.2, attention_probs_dropout_prob 0.2"
-    assert facts["negatives"].startswith("pull: 14 per anchor: 7 other positives, 7 texts of its own side")
+    assert facts["negatives"].startswith("pull: 14 per anchor: 7 other positives, 7 other anchors")
     assert facts["pooler"] == "CLSPooler() in training, CLSPooler() in use"
     assert facts["duplicates"] == "1 of 41 rows repeat the text of another"
     assert facts["objectives"].startswith("pull: 0.5 x Contrastive(loss=NTXent(temperature=0.07")
