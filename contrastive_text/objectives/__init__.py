@@ -1,4 +1,4 @@
-"""Compare: what is minimised, read from the roles of an encoded batch."""
+"""Training objectives: each selects texts of an encoded batch, passes them to a loss, and is minimized."""
 
 from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.between import Between, BetweenTexts, BetweenViews

@@ -1,4 +1,4 @@
-"""Base class of objectives."""
+"""Base class of training objectives."""
 
 from __future__ import annotations
 
@@ -20,25 +20,29 @@ if TYPE_CHECKING:
 
 
 class Objective(nn.Module, ABC):
-    """Base class of objectives: what is minimised, read from the roles of an encoded batch.
+    """Base class of training objectives, which compute a value to minimize from an encoded batch.
+
+    A subclass implements ``forward``.
 
     Args:
-        task: The data set that it reads, where there are several; None for the only one.
+        task: Name of the data set that the objective reads if there are several; None for the only one.
 
     Attributes:
-        reads: The roles that every example must have.
-        takes: The roles that it reads if examples have them. Roles that no objective of a step reads or takes are
-            not encoded.
-        reads_tokens: The roles whose token ids it reads (``Encoded.tokens``) where there are any, encoded or not.
-        view: Which of several views of each text it reads, from 1; None for all of them.
-        needs_token_logits: Whether it predicts tokens, with the head of the encoder's architecture.
-        predicts: Whether ``predict`` gives predictions that are compared with the target.
-        head_of: The objective whose head it reads vectors through too (``take_head``); None for none.
-        guides: Names of the module's guides whose vectors it reads, ``Encoded.guides``.
-        has_negatives: Whether it pushes texts apart that don't belong together, if it compares texts at all.
-        remedies: Advice if its vectors collapse, in addition to a lower learning rate or a larger batch.
-        keys: Momentum encoder of its own, whose vectors it reads as ``Encoded.keys[keys]``; None for none.
-        keyed: Roles of which it reads momentum vectors alone in training. The network need not encode them.
+        reads: Roles that every example must have.
+        takes: Roles that the objective reads if examples have them. Roles that no objective of a step reads or
+            takes are not encoded.
+        reads_tokens: Roles whose token ids the objective reads (``Encoded.tokens``) if examples have them,
+            encoded or not.
+        view: Number of the view of each text that the objective reads, from 1; None for all views.
+        needs_token_logits: Whether the objective predicts tokens, with the head of the encoder's architecture.
+        predicts: Whether ``predict`` returns predictions that are compared with the target.
+        head_of: Name of the objective whose head is also applied to the vectors (``take_head``); None for none.
+        guides: Names of the guides whose vectors the objective reads (``Encoded.guides``).
+        has_negatives: Whether the objective pushes texts of different examples apart, if it compares texts.
+        remedies: Advice for collapsed vectors, in addition to a lower learning rate or a larger batch.
+        keys: Settings of a momentum encoder whose vectors the objective reads as ``Encoded.keys[keys]``; None for
+            none.
+        keyed: Roles that only the momentum encoder encodes in training.
 
     Example:
         >>> import torch
@@ -72,71 +76,95 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, encoded: Encoded) -> Terms:
-        """Returns the objective's terms on this rank's rows; never divides by a count of its own."""
+        """Returns the sum and the number of the loss terms of this rank's rows, not divided."""
 
     def build(self, features: int) -> None:  # most objectives have nothing to build
-        """Makes what depends on the width D of the embeddings; the module calls it once."""
+        """Builds layers that depend on the width of the embeddings. Called once, before training.
 
-    def build_networks(self, embedder: Embedder) -> None:  # most objectives have no network of their own
-        """Makes the networks of its own that begin as the encoder does; called after ``build``.
+        Args:
+            features: Width D of the embeddings.
+        """
 
-        They are trained, and are in checkpoints but not in the saved model. A run that starts from the weights of
-        another calls it once more, when the encoder has them.
+    def build_networks(self, embedder: Embedder) -> None:  # most objectives have no further network
+        """Builds the objective's further networks, which start as copies of the encoder. Called after ``build``.
+
+        The networks are trained. Checkpoints have them; the saved model does not. A run that starts from the
+        weights of another run calls this method again after it loads them.
         """
 
     def describe_networks(self) -> str | None:
-        """Returns its own networks as text, for the run's summary; None if there are none."""
+        """Returns a description of the objective's further networks for the run's summary; None without any."""
         return None
 
     def take_head(self, head: Head) -> None:
-        """Takes the head of the objective ``head_of``, before ``build_networks``."""
+        """Receives the head of the objective that ``head_of`` names. Called before ``build_networks``."""
 
     def check(self) -> None:  # most objectives read no files
-        """Checks, before the first step of a run, the files that it reads by itself."""
+        """Checks the files that the objective itself reads. Called before the first step of a run."""
 
     def check_examples(self, examples: int, negatives: int) -> None:  # most objectives need one example
-        """Checks that the examples of a training step give it something to compare, before the first step.
+        """Checks that a training step has enough examples to compare. Called before the first step.
 
         Args:
-            examples: Examples of a step, over all ranks together.
-            negatives: Hard negatives of each example.
+            examples: Number of examples of a step, over all ranks.
+            negatives: Number of hard negatives of each example.
 
         Raises:
-            ValueError: Its loss would be constant.
+            ValueError: The loss would be constant.
         """
 
     def check_guide_widths(self, features: Mapping[str, int]) -> None:  # most compare a guide's with each other
-        """Checks the width Dg of each guide that it reads, by name, before the first step (ValueError)."""
+        """Checks the width of the vectors of each guide. Called before the first step.
 
-    def finish_step(self) -> None:  # most objectives carry nothing from step to step
-        """Takes over what the last ``forward`` of a training step leaves for later steps.
+        Args:
+            features: Name of a guide -> width Dg of its vectors.
 
-        The module calls it once per batch, on every rank, for the objectives whose losses the step has, as soon
-        as all are known. ``forward`` alone must not touch later steps: with gradient views it runs twice.
+        Raises:
+            ValueError: The objective can't use vectors of this width.
+        """
+
+    def finish_step(self) -> None:  # most objectives keep no state between steps
+        """Updates state that later steps read, from the last ``forward`` of a training step.
+
+        The module calls it once per batch, on every rank, when all losses of the step are computed, for the
+        objectives that the step trains. ``forward`` must not update this state: with gradient views it runs
+        twice.
         """
 
     @property
     def target(self) -> Target | None:
-        """Kind of target that the objective reads; None if it reads none."""
+        """Kind of target (classes or scores) that the objective reads; None if it reads no target."""
         return None
 
     @property
     def two_texts(self) -> str | None:
-        """Name of an option that makes no sense if anchor and positive are the same text; None for none."""
-        is_of_pairs = self.predicts and "positive" in self.reads
-        return "an objective that predicts their label or score" if is_of_pairs else None
+        """Description of an option that needs anchor and positive to be different texts; None without any."""
+        predicts_pairs = self.predicts and "positive" in self.reads
+        return "an objective that predicts their label or score" if predicts_pairs else None
 
     def predict(self, encoded: Encoded) -> Tensor:
         """Returns the predictions of a supervised objective: scores of classes (N, classes), or 0 .. 1 (N,).
 
         ``target.metric()`` compares them with the target. Called only if ``predicts`` is true.
+
+        Raises:
+            NotImplementedError: The objective makes no predictions.
         """
-        raise NotImplementedError(f"{type(self).__name__} predicts nothing")
+        raise NotImplementedError(f"{type(self).__name__} makes no predictions: it has no predict method")
 
     def predictors(self) -> dict[str, Callable[[Encoded], Tensor]]:
-        """Returns the functions that predict, by the suffix of the score's name; ``predict`` has none."""
+        """Returns the prediction functions by the suffix of the score's name; ``predict`` has an empty suffix."""
         return {"": self.predict}
 
     def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str | None:  # noqa: ARG002  # the base's signature
-        """Returns the number of negatives of an anchor as text, for the run's summary; None without negatives."""
+        """Returns a description of the number of negatives of an anchor, for the run's summary.
+
+        Args:
+            batch_size: Number of examples of a step, over all ranks.
+            positives: Number of positives of an example.
+            negatives: Number of hard negatives of an example.
+
+        Returns:
+            The description; None if the objective has no negatives.
+        """
         return None

@@ -1,4 +1,4 @@
-"""Comparisons of a contrastive objective: texts of an example with each other, or views of each of its texts."""
+"""Comparisons of a contrastive objective: between the texts of an example, or between views of the same text."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from contrastive_text.losses.comparison import Triples
 
 
 class Between(ABC):
-    """Base class of comparisons: arranges the roles of a batch as anchors and positives.
+    """Base class of comparisons, which arrange the roles of a batch as anchors, positives and hard negatives.
+
+    A subclass implements ``triples``.
 
     Attributes:
-        reads: The roles that every example must have.
-        takes: The roles that it reads if examples have them.
+        reads: Roles that every example must have.
+        takes: Roles that are read if examples have them.
         compared: Names of the comparisons. Each has its own queue.
-        others: Name of the other columns, for the run's summary.
-        is_pairs: Whether anchor and positive are two texts. A label may say that they don't belong together.
+        others: Name of the columns of other examples, for the run's summary.
+        is_pairs: Whether anchor and positive are two texts, so that a label can mark the pair as negative.
     """
 
     reads: ClassVar[tuple[Role, ...]]
@@ -36,14 +38,14 @@ class Between(ABC):
 
     @abstractmethod
     def triples(self, encoded: Encoded, vectors: Mapping[Role, Tensor]) -> dict[str, Triples]:
-        """Returns the vectors to compare, by names out of ``compared``.
+        """Returns the vectors to compare, by the name of the comparison (a name from ``compared``).
 
         Args:
             encoded: The local batch.
             vectors: Vectors of each role that the loss reads and examples have, (N, slots, D).
 
         Raises:
-            ValueError: A role has other slots than it needs.
+            ValueError: A role has the wrong number of slots.
         """
 
 
@@ -66,7 +68,7 @@ class BetweenTexts(Between):
     is_pairs = True
 
     def triples(self, encoded: Encoded, vectors: Mapping[Role, Tensor]) -> dict[str, Triples]:
-        """Returns anchors, positives and hard negatives as ``texts``."""
+        """Returns anchors, averaged positives and hard negatives under the name ``texts``."""
         texts = Triples(
             anchor=vectors["anchor"][:, 0],
             positive=vectors["positive"].mean(dim=1),
@@ -79,10 +81,10 @@ class BetweenTexts(Between):
 
 
 class BetweenViews(Between):
-    """Compares the two views of each anchor among all anchors, and those of each positive among all positives.
+    """Compares the two views of each text with the views of all other texts of its role.
 
-    ConSERT's joint training (Yan et al. 2021, https://arxiv.org/abs/2105.11741, section 3.3). Hard negatives take
-    no part.
+    Anchors are compared with anchors, and positives with positives. Hard negatives are not read. Source:
+    ConSERT's joint training (Yan et al. 2021, https://arxiv.org/abs/2105.11741, section 3.3).
 
     Example:
         >>> from contrastive_text.core.types import Slot
@@ -100,40 +102,40 @@ class BetweenViews(Between):
     is_pairs = False
 
     def triples(self, encoded: Encoded, vectors: Mapping[Role, Tensor]) -> dict[str, Triples]:
-        """Returns the two views of each role that the batch has."""
-        return {role: _two_views(role, each, encoded.role_ids(role)) for role, each in vectors.items()}
+        """Returns the two views of the texts of each role, under the name of the role."""
+        return {role: _two_views(role, views, encoded.role_ids(role)) for role, views in vectors.items()}
 
 
 def read_vectors(encoded: Encoded, roles: Sequence[Role], head: Head | None) -> dict[Role, Tensor]:
-    """Returns the vectors of each of some roles that the batch has, after the head, (N, slots, D).
+    """Returns the vectors of roles after a head, by role, (N, slots, D) in at least float32.
 
-    They are in at least float32.
+    Roles that the batch lacks are skipped.
 
     Args:
         encoded: The local batch.
-        roles: In the order in which a head gets them.
+        roles: Roles to read, in the order in which the head receives them.
         head: Train-only head between embeddings and loss; None for none.
     """
-    found = {role: encoded.role(role) for role in roles if encoded.role_ids(role).shape[1]}
+    embeddings = {role: encoded.role(role) for role in roles if encoded.role_ids(role).shape[1]}
 
     def project(vectors: Tensor) -> Tensor:
         return at_least_float32(vectors if head is None else head(vectors))
 
-    return dict(zip(found, project_parts(head, list(found.values()), project), strict=True))
+    return dict(zip(embeddings, project_parts(head, list(embeddings.values()), project), strict=True))
 
 
 _NAMED = {"texts": BetweenTexts, "views": BetweenViews}
 
 
 def named_between(between: Between | str, where: str) -> Between:
-    """Returns the comparison of a name.
+    """Returns the comparison that an option names, or the comparison itself.
 
     Args:
         between: A comparison, or the name ``texts`` or ``views``.
         where: Name of the objective, for the error.
 
     Raises:
-        ValueError: Another name.
+        ValueError: The name is not ``texts`` or ``views``.
     """
     if isinstance(between, Between):
         return between
@@ -155,5 +157,8 @@ def _two_views(role: Role, vectors: Tensor, ids: Tensor) -> Triples:
 
 
 def _set_ids(ids: Tensor) -> Tensor:
-    """Returns one id for each row's texts in any order, (N, P) -> (N,): that of the text if there is but one."""
+    """Returns one id for the set of texts of each row, (N, P) -> (N,).
+
+    If all texts of a row are equal, the result is their id. The order of the texts doesn't matter.
+    """
     return torch.where((ids == ids[:, :1]).all(dim=1), ids[:, 0], ids.sum(dim=1))

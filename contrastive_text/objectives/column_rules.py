@@ -1,4 +1,4 @@
-"""Column parts that mask columns or make them positives, by equal texts, siblings, classes and guides."""
+"""Column parts that mask columns or make them positives, by duplicates, siblings, classes and guides."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from contrastive_text.objectives.columns import ColumnPart, Negatives, Pairs, Se
 
 
 class Duplicates(ColumnPart):
-    """Masks columns whose text is equal to the row's own text or to its positive.
+    """Masks columns that are duplicates of the row or of its positive.
 
-    A text that occurs twice in a batch is a false negative. The same holds for texts that views of text or tokens
-    have made equal. The figure ``edited_alike`` counts texts that views made equal to another one.
+    A text that occurs twice in a batch is a false negative. So is a text that a text or token view makes equal to
+    another text. The logged value ``edited_alike`` counts the latter.
 
-    Differs: the authors' codes keep such columns, and dropout tells them apart. ``columns: []`` keeps them too.
+    Differs: the authors' codes keep such columns, whose vectors differ by dropout only. ``columns: []`` keeps
+        them.
 
     Example:
         >>> from contrastive_text.objectives import Contrastive
@@ -32,29 +33,29 @@ class Duplicates(ColumnPart):
     stage: ClassVar[Stage] = "ids"
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the pairs with equal ids for equal texts."""
+        """Returns the pairs with equal ids for duplicates."""
         return replace(pairs, every=pairs.texts)
 
     def describe(self, negatives: Negatives) -> Negatives:
-        """Returns the negatives unchanged: which columns it masks depends on the texts of a step."""
+        """Returns the number of negatives unchanged, because it depends on the texts of a step."""
         return negatives
 
 
 class Siblings(ColumnPart):
-    """Masks siblings, or makes them positives. Siblings are other positives of the same query.
+    """Masks siblings of a row, which are other positives of the same query, or makes them positives.
 
-    A column is a sibling of a row if its partner's text is the row's own text or its partner's. Past columns and
-    hard negatives are siblings too if their text is a positive of the query.
+    A column is a sibling of a row if the column's partner has the text of the row or of the row's partner.
+    Columns of a queue and hard negatives are siblings too if their text is a positive of the query.
 
     Args:
         effect: ``mask``, or ``positive``.
-        joined: How several positives are combined: ``mean``, of their log-probabilities (Khosla et al. 2020,
-            https://arxiv.org/abs/2004.11362, eq. 2), or ``sum``, the logarithm of the sum of their probabilities
-            (Miech et al. 2020, MIL-NCE, https://arxiv.org/abs/1912.06430, eq. 1; eq. 3 of Khosla et al. up to a
-            constant).
+        joined: How several positives are combined. ``mean`` averages their log-probabilities (Khosla et al. 2020,
+            https://arxiv.org/abs/2004.11362, eq. 2). ``sum`` takes the logarithm of the sum of their
+            probabilities (Miech et al. 2020, MIL-NCE, https://arxiv.org/abs/1912.06430, eq. 1; eq. 3 of Khosla et
+            al. up to a constant).
 
     Raises:
-        ValueError: An unknown word, or ``joined: sum`` with ``effect: mask``.
+        ValueError: ``effect`` or ``joined`` is unknown, or ``joined: sum`` is set with ``effect: mask``.
 
     Example:
         >>> Siblings(effect="positive", joined="sum").group_effect
@@ -66,13 +67,13 @@ class Siblings(ColumnPart):
         self.joined: Joined = one_of("Siblings.joined", joined, Joined)
         if effect == "mask" and joined != "mean":
             raise InvalidValueError(
-                f"Siblings.joined: expected effect: positive for {joined}, got effect: mask; set effect, or "
-                "leave joined out"
+                f"Siblings.joined: expected effect: positive for joined: {joined}, got effect: mask; set effect: "
+                "positive, or remove joined"
             )
 
     @property
     def group_effect(self) -> Effect:
-        """Effect of the rule."""
+        """Effect of the rule on siblings: ``mask``, ``mean`` or ``sum``."""
         return "mask" if self.effect == "mask" else self.joined
 
     def __call__(self, pairs: Pairs) -> Pairs:
@@ -80,63 +81,63 @@ class Siblings(ColumnPart):
         pairs = pairs.add_rule("siblings", sibling_group(pairs.every, self.group_effect, pairs.paired))
         if pairs.further is None:
             return pairs
-        # A further column whose text is the positive of an example is a sibling of that example's query.
+        # A further column whose text is the positive of an example is a sibling of the example's query.
         further, group = pairs.further, pairs.every.groups["siblings"]
         ids = partners_among(further.first_ids, pairs.every.sides()[1].first_ids, group.positive)
-        if (known := further.groups.get("siblings")) is not None:
-            ids = torch.where(known == NO_ID, ids, known)
+        if (column_ids := further.groups.get("siblings")) is not None:
+            ids = torch.where(column_ids == NO_ID, ids, column_ids)
         return replace(pairs, further=replace(further, groups={**further.groups, "siblings": ids}))
 
     def describe(self, negatives: Negatives) -> Negatives:
-        """Returns the negatives unchanged: which columns it masks depends on the texts of a step."""
+        """Returns the number of negatives unchanged, because it depends on the texts of a step."""
         return negatives
 
     def check(self, setup: Setup) -> None:
-        """Checks that siblings exist and that a row may have several positives."""
+        """Checks that rows can have siblings, and several positives with ``effect: positive`` (ValueError)."""
         where = "Siblings" if self.effect == "mask" else "Siblings.effect: positive"
         loss = type(setup.loss).__name__
         if setup.loss.reads_labels:
-            got = f"{loss}, which takes positives from classes; leave Siblings out"
+            got = f"{loss}, which takes positives from classes; remove Siblings"
         elif not setup.between.is_pairs:
-            got = f"{type(setup.between).__name__}, under which a text has no sibling; leave Siblings out"
+            got = f"{type(setup.between).__name__}, with which a text has no siblings; remove Siblings"
         elif not setup.has(Duplicates):
-            got = "columns without Duplicates, under which rows don't know equal texts; add Duplicates"
+            got = "columns without Duplicates, which gives duplicates equal ids; add Duplicates"
         elif self.effect == "positive" and not setup.loss.several_targets:
-            got = f"{loss}, which has one positive per row; take NTXent, or InfoNCE with its defaults"
+            got = f"{loss}, which has one positive per row; use NTXent, or InfoNCE with its defaults"
         elif self.effect == "positive" and (part := setup.rows_without_positive):
-            got = f"{part}, under which negative pairs are rows; take NegativesAsHard"
+            got = f"{part}, which makes negative pairs rows; use NegativesAsHard"
         else:
             return
         raise InvalidValueError(f"Contrastive.columns: {where} expects rows with siblings, got {got}")
 
 
 def sibling_group(every: Triples, effect: Effect, paired: Tensor | None = None) -> Group:
-    """Returns the ids by which siblings are found: a column has the id of its partner's text.
+    """Returns the group that selects siblings: a column has the id of its partner's text.
 
     Args:
         every: N examples.
         effect: Effect of the rule.
-        paired: True for examples whose texts belong together, (N,); None for all.
+        paired: True for positive pairs, (N,); None if all pairs are positive.
     """
     anchors, positives = (side.first_ids for side in every.sides())
-    of_anchors, of_positives = positives, anchors
+    anchor_partners, positive_partners = positives, anchors
     if paired is not None:
-        of_anchors, of_positives = (torch.where(paired, each, NO_ID) for each in (positives, anchors))
+        anchor_partners, positive_partners = (torch.where(paired, ids, NO_ID) for ids in (positives, anchors))
     negative = None
     if every.negative_ids is not None:
         ids = every.negative_ids if every.negative_ids.ndim == 2 else every.negative_ids[..., 0]
-        negative = partners_among(ids.flatten(), positives, of_positives).reshape(ids.shape)
-    return Group(torch.stack([anchors, positives], dim=1), of_anchors, of_positives, negative, effect)
+        negative = partners_among(ids.flatten(), positives, positive_partners).reshape(ids.shape)
+    return Group(torch.stack([anchors, positives], dim=1), anchor_partners, positive_partners, negative, effect)
 
 
 class SameClass(ColumnPart):
-    """Makes columns of a row's class positives of the row, for a loss that compares by classes (``SupCon``).
+    """Makes columns of a row's class positives of the row, for a loss that reads classes (``SupCon``).
 
     Args:
         classes: Number or names of the classes of the target.
 
     Raises:
-        ValueError: Fewer than two classes.
+        ValueError: There are fewer than two classes.
 
     Example:
         >>> SameClass(["negative", "positive"]).target.names
@@ -149,50 +150,52 @@ class SameClass(ColumnPart):
 
     @property
     def target(self) -> Target:
-        """The class of an example."""
+        """Kind of target that the part reads: the class of an example."""
         return self._target
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the pairs with a rule for columns of a row's class."""
+        """Returns the pairs with a rule that makes columns of a row's class positives."""
         assert pairs.every.target is not None
         return pairs.add_rule("classes", Group.of(pairs.every.target, effect="mean"))
 
     def check(self, setup: Setup) -> None:
-        """Checks that the loss compares by classes."""
+        """Checks that the loss reads classes (ValueError)."""
         if not setup.loss.reads_labels:
             raise InvalidValueError(
-                f"Contrastive.columns: SameClass expects a loss that compares by classes, got "
-                f"{type(setup.loss).__name__}; take SupCon, or leave SameClass out"
+                f"Contrastive.columns: SameClass expects a loss that reads classes, got "
+                f"{type(setup.loss).__name__}; use SupCon, or remove SameClass"
             )
 
     def describe(self, negatives: Negatives) -> Negatives:
-        """Returns the negatives with a remark."""
-        return replace(negatives, notes=(*negatives.notes, "texts of its class are none"))
+        """Returns the number of negatives with a note that texts of the anchor's class are no negatives."""
+        return replace(negatives, notes=(*negatives.notes, "texts of its class are no negatives"))
 
 
 class FalseNegatives(ColumnPart):
-    """Masks columns whose cosine with the row is too high, by a guide: another model (GISTEmbed).
+    """Masks columns that a guide (another model) finds too similar to the row, as GISTEmbed does.
 
-    Solatorio 2024 (https://arxiv.org/abs/2402.16829), section 3.2; the margins are those of
-    sentence-transformers' ``GISTEmbedLoss``. If g is the guide's cosine of a pair, columns above ``g -
-    absolute_margin - relative_margin * |g|`` are masked for the pair: for its anchor and, if it is a row too, for
-    its positive. This includes hard negatives and past columns. A row's positives are never masked.
+    If g is the guide's cosine of a pair, columns with a cosine above ``g - absolute_margin - relative_margin *
+    |g|`` are masked for the anchor of the pair. If the positive is a row too, they are masked for the positive.
+    Hard negatives and columns of a queue can be masked. The positives of a row are never masked. Source:
+    Solatorio 2024 (https://arxiv.org/abs/2402.16829), section 3.2; margins as in sentence-transformers'
+    ``GISTEmbedLoss``.
 
-    Figures are ``removed``, the mean number of other positives that the guide masks for a row, and
-    ``guide_agreement`` (``metrics.guide_agreement``), the share of rows whose nearest other positive is the
-    guide's nearest too.
+    Logged values are ``removed`` and ``guide_agreement``. ``removed`` is the mean number of other positives that
+    the guide masks for a row. ``guide_agreement`` (``metrics.guide_agreement``) is the share of rows whose
+    nearest other positive is the same for the model and the guide.
 
-    Differs: a text is never its own negative here, nor is an equal text, because rows know them by id. The
-    authors' function keeps a text among its own columns if the guide finds anchor and positive equal, as in
-    SimCSE's pairs: its cosine is not above g = 1.
+    Differs: a text and its duplicates are never negatives of the text, because they have equal ids. The authors'
+    function keeps a text among its own columns if the guide's cosine of anchor and positive is 1, as with
+    SimCSE's
+    pairs: the text's cosine with itself is not above g = 1.
 
     Args:
         guide: Name of the guide in ``model.guides``.
-        absolute_margin: Distance below the pair's cosine at which masking begins.
-        relative_margin: The same as a share of that cosine.
+        absolute_margin: Columns are masked if their cosine is above the pair's cosine minus this margin.
+        relative_margin: The same margin as a share of the pair's cosine.
 
     Raises:
-        ValueError: A margin below 0.
+        ValueError: A margin is below 0.
 
     Example:
         >>> FalseNegatives("teacher", relative_margin=0.05).has_margin
@@ -206,49 +209,57 @@ class FalseNegatives(ColumnPart):
 
     @property
     def has_margin(self) -> bool:
-        """Whether columns less similar than the pair itself are masked too."""
+        """True if columns that are less similar than the pair itself may be masked."""
         return self.absolute_margin > 0 or self.relative_margin > 0
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the pairs with a bound on the guide's cosine for each example."""
+        """Returns the pairs with the largest cosine by the guide of a negative of each example."""
         assert pairs.every.guide is not None
         anchor, positive, _ = pairs.every.guide
         return replace(pairs, every=replace(pairs.every, bound=self.bound(anchor, positive)))
 
     def bound(self, anchor: Tensor, positive: Tensor) -> Tensor:
-        """Returns the cosine above which a column is masked, (N,), from a guide's unit vectors, (N, Dg)."""
+        """Returns the cosine above which columns of each example are masked, (N,).
+
+        Args:
+            anchor: The guide's unit vectors of the anchors, (N, Dg).
+            positive: The guide's unit vectors of the positives, (N, Dg).
+        """
         cosine = (anchor * positive).sum(dim=1)
         return cosine - self.absolute_margin - self.relative_margin * cosine.abs()
 
     @property
     def two_texts(self) -> str | None:
-        """Without a margin nothing is above the cosine of a text with itself, which is 1."""
+        """Description of an option that needs anchor and positive to be different texts; None with a margin.
+
+        Without a margin no cosine is above the cosine of a text with itself, which is 1.
+        """
         return None if self.has_margin else "FalseNegatives without absolute_margin or relative_margin"
 
     def check(self, setup: Setup) -> None:
-        """Checks that the guide's cosine of a pair is a bound for other columns."""
+        """Checks that the guide's cosine of a pair can bound the cosines of other columns (ValueError)."""
         if part := setup.rows_without_positive:
             raise InvalidValueError(
-                f"Contrastive.columns: FalseNegatives expects rows that belong to positive pairs, got {part}, "
-                "under which negative pairs are rows: a guide's cosine of a negative pair is no bound; take "
-                "NegativesAsHard or PositivesOnly"
+                f"Contrastive.columns: FalseNegatives expects positive pairs as rows, got {part}, which makes "
+                "negative pairs rows. A guide's cosine of a negative pair is no bound; use NegativesAsHard or "
+                "PositivesOnly"
             )
         if not setup.between.is_pairs and not self.has_margin:
             raise InvalidValueError(
-                f"FalseNegatives.absolute_margin: expected a margin for {type(setup.between).__name__}, got 0: a "
-                "guide's cosine of two views of a text is 1, and nothing is above it; set absolute_margin or "
-                "relative_margin"
+                f"FalseNegatives.absolute_margin: expected a margin above 0 with {type(setup.between).__name__}, "
+                "got 0. A guide's cosine of two views of a text is 1, and no cosine is above 1; set "
+                "absolute_margin or relative_margin"
             )
 
     def describe(self, negatives: Negatives) -> Negatives:
-        """Returns the negatives with a remark."""
-        return replace(negatives, notes=(*negatives.notes, f"those too near by {self.guide} are none"))
+        """Returns the number of negatives with a note that the guide masks some of them."""
+        return replace(negatives, notes=(*negatives.notes, f"{self.guide} masks columns that are too similar"))
 
 
 class MaskBatch(ColumnPart):
-    """Masks the positives of other examples of the batch: hard negatives and further columns remain (MoCo).
+    """Masks the positives of other examples of the batch, so that only hard negatives and a queue remain (MoCo).
 
-    In evaluation, where no queue is read, other examples are compared.
+    In evaluation no queue is read, and the positives of other examples are not masked.
 
     Example:
         >>> MaskBatch().trains_only
@@ -259,36 +270,38 @@ class MaskBatch(ColumnPart):
     masks_batch: ClassVar[bool] = True
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the pairs with a rule for all examples."""
+        """Returns the pairs with a rule that masks the columns of all other examples."""
         ids = torch.zeros(len(pairs.every.anchor), dtype=torch.long, device=pairs.every.anchor.device)
         return pairs.add_rule("batch", Group.of(ids, effect="mask", lasts=False))
 
     def describe(self, negatives: Negatives) -> Negatives:
-        """Returns the negatives unchanged: ``Contrastive`` counts no examples of the batch (``masks_batch``)."""
+        """Returns the number of negatives unchanged: ``Contrastive`` reads ``masks_batch`` itself."""
         return negatives
 
     def check(self, setup: Setup) -> None:
-        """Checks that anchors are the only rows and that no pair is negative."""
-        labeled = [part for part in setup.parts if part.stage == "examples" and part.target is not None]
+        """Checks that anchors are the only rows and that no part reads pair labels (ValueError)."""
+        label_parts = [part for part in setup.parts if part.stage == "examples" and part.target is not None]
         if not setup.is_one_way:
-            got = f"{type(setup.loss).__name__} of both sides; take InfoNCE of one direction"
-        elif labeled:
-            got = f"{type(labeled[0]).__name__}; leave it out"
+            got = f"{type(setup.loss).__name__}, which has other rows or columns; use InfoNCE with its defaults"
+        elif label_parts:
+            got = f"{type(label_parts[0]).__name__}; remove it"
         else:
             return
         raise InvalidValueError(
-            "Contrastive.columns: MaskBatch expects a loss whose rows are the anchors alone, and no pair labels, "
-            f"got {got}, or leave MaskBatch out"
+            "Contrastive.columns: MaskBatch expects a loss whose only rows are the anchors, and no pair labels, "
+            f"got {got}, or remove MaskBatch"
         )
 
 
 def partners_among(ids: Tensor, texts: Tensor, partners: Tensor) -> Tensor:
-    """Returns the partner of each id that is among some texts, of the first such text; ``NO_ID`` elsewhere.
+    """Looks up the partner of each text by its id, (H,); ``NO_ID`` for a text that is not in the list.
+
+    If a text occurs several times, the partner of its first occurrence is returned.
 
     Args:
-        ids: (H,).
-        texts: (N,).
-        partners: (N,).
+        ids: Ids to look up, (H,).
+        texts: Ids of the texts in the list, (N,).
+        partners: Ids of their partners, (N,).
 
     Example:
         >>> partners_among(torch.tensor([5, 8]), texts=torch.tensor([8, 9]), partners=torch.tensor([1, 2]))
@@ -296,6 +309,6 @@ def partners_among(ids: Tensor, texts: Tensor, partners: Tensor) -> Tensor:
     """
     if not len(texts):
         return torch.full_like(ids, NO_ID)
-    ordered, order = texts.sort(stable=True)
-    places = torch.searchsorted(ordered, ids.contiguous()).clamp(max=len(texts) - 1)
-    return torch.where(ordered[places] == ids, partners[order[places]], NO_ID)
+    sorted_texts, order = texts.sort(stable=True)
+    indices = torch.searchsorted(sorted_texts, ids.contiguous()).clamp(max=len(texts) - 1)
+    return torch.where(sorted_texts[indices] == ids, partners[order[indices]], NO_ID)

@@ -1,4 +1,4 @@
-"""Consistency: two views of a batch should see the same neighbourhoods."""
+"""Consistency objective, which compares two softmaxes of a pair: over positives and over anchors."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from contrastive_text.objectives.terms import Terms, check_compared
 
 
 class Consistency(Objective):
-    """Jensen-Shannon divergence of how an anchor sees all positives and its positive all anchors.
+    """Jensen-Shannon divergence between an anchor's softmax over positives and its positive's over anchors.
 
     ``mean_i JS( softmax_j(cos(a_i, p_j) / T) || softmax_j(cos(p_i, a_j) / T) )``, over the columns of all ranks
-    with an exact gradient. Anchors and positives are the two views of ``SameText``, or pairs. Vectors that are
-    all equal have the value 0, so it stands beside ``Contrastive``. Above 2^22 rows times columns only the
-    matrices of some rows are held at a time.
+    with an exact gradient. Anchors and positives are the two views of ``SameText``, or pairs. The value is 0 if
+    all vectors are equal, so use this objective together with ``Contrastive``. Above 2^22 matrix entries the loss
+    is streamed.
 
-    Source: Liu et al. 2023, RankCSE (https://arxiv.org/abs/2305.16726), its ranking consistency.
+    Source: Liu et al. 2023, RankCSE (https://arxiv.org/abs/2305.16726), ranking consistency.
 
-    Differs: in the community code of RankCSE (perceptiveshawty/RankCSE) the logarithm of the mean distribution
-    has the lower bound 1e-7, which no logarithm of a probability reaches: what remains is minus the mean entropy
-    of the two softmaxes (-0.2600 on vectors whose divergence is 0.4167). It flattens both and holds nothing
-    consistent. Results of that code belong to the other loss.
+    Differs: the community code of RankCSE (perceptiveshawty/RankCSE) bounds the logarithm of the mean
+        distribution
+    below by 1e-7, which is above every logarithm of a probability. The remaining value is minus the mean entropy
+    of the two softmaxes (-0.2600 on vectors whose divergence is 0.4167). It flattens both distributions and
+    compares nothing. Results of that code are results of that other loss.
 
     Args:
         temperature: Divisor of the cosines.
-        head: A train-only head before the cosines; None for none.
-        task: The data set that it reads, where there are several; None for the only one.
+        head: Train-only head before the cosines; None for none.
+        task: Name of the data set that the objective reads if there are several; None for the only one.
 
     Raises:
-        ValueError: A temperature of 0 or less, or a head that isn't train-only.
+        ValueError: The temperature is 0 or less, or the head isn't train-only.
 
     Example:
         >>> from contrastive_text.core.types import Slot
@@ -45,14 +46,14 @@ class Consistency(Objective):
         >>> slots = (Slot("anchor", 0), Slot("positive", 0))
         >>> same = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
         >>> other = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6], [1.0, 0.0]])
-        >>> [Consistency()(Encoded(each, slots, torch.arange(4))).total for each in (same, other)]
+        >>> [Consistency()(Encoded(vectors, slots, torch.arange(4))).total for vectors in (same, other)]
         [tensor(0.), tensor(0.6031)]
     """
 
     reads = ("anchor", "positive")
     takes = ()
     has_negatives = False
-    remedies = ("a Contrastive objective beside Consistency",)
+    remedies = ("a Contrastive objective in addition to Consistency",)
 
     def __init__(self, temperature: float = 0.05, head: Head | None = None, task: str | None = None) -> None:
         super().__init__(task)
@@ -62,26 +63,27 @@ class Consistency(Objective):
         self.head = head
 
     def build(self, features: int) -> None:
-        """Makes the head's layers."""
+        """Builds the layers of the head."""
         build_head(self.head, features)
 
     def check_examples(self, examples: int, negatives: int) -> None:  # noqa: ARG002  # the base's signature
-        """Checks that a step has two examples or more: one alone has a divergence of 0."""
+        """Checks that a step has two or more examples (ValueError). One example has a divergence of 0."""
         check_compared("Consistency", examples)
 
     def forward(self, encoded: Encoded) -> Terms:
-        """Returns the divergences of the local rows; see ``Objective.forward``."""
+        """Returns the sum of the divergences of the local rows and their number; see ``Objective.forward``."""
         local = BetweenTexts().triples(encoded, read_vectors(encoded, self.reads, self.head))["texts"]
-        (every,), _ = gather_triples([local], self.training, encoded.shares)
+        (gathered,), _ = gather_triples([local], self.training, encoded.shares)
         anchor, positive, anchors, positives = (
-            unit_vectors(each) for each in (local.anchor, local.positive, every.anchor, every.positive)
+            unit_vectors(vectors)
+            for vectors in (local.anchor, local.positive, gathered.anchor, gathered.positive)
         )
 
-        def terms(down: slice) -> Tensor:
+        def divergences(rows: slice) -> Tensor:
             with full_precision(anchor.device):
-                forwards = anchor[down] @ positives.T / self.temperature
-                backwards = positive[down] @ anchors.T / self.temperature
+                forwards = anchor[rows] @ positives.T / self.temperature
+                backwards = positive[rows] @ anchors.T / self.temperature
                 return jensen_shannon_terms(forwards, backwards)
 
-        found = terms_by_rows(terms, len(anchor), len(anchors))
-        return Terms(total=found.sum(), count=len(found))
+        terms = terms_by_rows(divergences, len(anchor), len(anchors))
+        return Terms(total=terms.sum(), count=len(terms))

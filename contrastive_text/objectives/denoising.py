@@ -1,4 +1,4 @@
-"""Objective that predicts a whole text from the vector of its remaining words, and the decoder for it."""
+"""Denoising objective (TSDAE): a decoder reconstructs a text from the vector of a shortened copy."""
 
 from __future__ import annotations
 
@@ -23,30 +23,31 @@ from contrastive_text.objectives.terms import Terms
 
 
 class DenoisingDecoder(Objective):
-    """Cross entropy of a text's tokens, each predicted from those before it and from the vector of the anchor.
+    """TSDAE: cross-entropy of a text's tokens, each predicted from earlier tokens and the anchor's vector.
 
-    TSDAE (Wang et al. 2021, https://arxiv.org/abs/2104.06979; the code is Sentence-Transformers'
-    ``DenoisingAutoEncoderLoss``): views on ``anchor`` delete words, and a decoder writes the text in ``original``
-    with nothing but the anchor's one vector to look at. The decoder is a causal language model of the encoder's
-    architecture with cross-attention; its weights are the encoder's, but for cross-attention and the head. It is
-    trained and thrown away. The mean runs over the tokens of all ranks, from each row's second one on. Of what
-    stands around a text, a prompt or a template, the decoder reads all and predicts only the token that ends the
-    text, as it does [SEP]: the rest is the same for every text, and no vector has to say it.
+    Views on ``anchor`` delete words. A decoder predicts the text in ``original``; its only other input is the
+    anchor's vector. Source: Wang et al. 2021, TSDAE (https://arxiv.org/abs/2104.06979), and
+    Sentence-Transformers' ``DenoisingAutoEncoderLoss``. The decoder is a causal language model of the encoder's
+    architecture with cross-attention. Its weights are the encoder's, except for cross-attention and the head. It
+    is trained, and is not part of the saved model. The mean is over the tokens of all ranks, from the second
+    token of each row on. The decoder also reads a prompt or template, but predicts only the token that ends the
+    text, such as [SEP]. The other tokens of a prompt or template are the same for every text.
 
-    Cost: encoder and decoder, each with a backward pass, and logits of every token of the texts, which are made a
-    block at a time and once more in the backward pass.
+    Cost: encoder and decoder, each with a backward pass, and logits of every token of the texts. Logits are
+    computed block by block, and again in the backward pass.
 
     Differs: three example scripts of Sentence-Transformers, and the docstring of its loss, keep the words that
-    they mean to delete: with 0.6 they keep 60 %. Its data set and its page delete 60 %, as the recipe here does.
+    they should delete: with 0.6 they keep 60 %. Its data set and its documentation delete 60 %, as the recipe
+    here.
 
     Args:
-        tied: Whether the decoder has the encoder's weights, and not copies that go their own way.
-        block: Tokens whose logits exist at a time.
-        task: The data set that it reads, where there are several.
+        tied: Whether the decoder shares the encoder's weights. If false, it starts with copies of them.
+        block: Largest number of tokens whose logits are in memory at a time.
+        task: Name of the data set that the objective reads if there are several; None for the only one.
 
     Raises:
-        ValueError: A block below 1; when it is built, an architecture that can't be a decoder with
-            cross-attention, or vectors of another width than the encoder's.
+        ValueError: ``block`` is below 1. Raised by ``build_networks``: the architecture can't be a decoder with
+            cross-attention, or the vectors have another width than the encoder's tokens.
     """
 
     reads: tuple[Role, ...] = ("anchor",)
@@ -61,74 +62,79 @@ class DenoisingDecoder(Objective):
         self._width = 0
 
     def build(self, features: int) -> None:
-        """Notes the width of the vectors that the decoder will read."""
+        """Stores the width of the vectors that the decoder will read."""
         self._width = features
 
     def build_networks(self, embedder: Embedder) -> None:
-        """Makes the decoder."""
+        """Builds the decoder.
+
+        Raises:
+            ValueError: The vectors have another width than the encoder's tokens.
+        """
         if self._width != embedder.encoder.features:
             tokens = embedder.encoder.features
             raise InvalidValueError(
-                f"DenoisingDecoder: expected vectors as wide as the encoder's tokens ({tokens}), which its"
-                f" decoder looks at, got {self._width}; leave --model.head out"
+                f"DenoisingDecoder: expected vectors as wide as the encoder's tokens ({tokens}), got "
+                f"{self._width}; remove --model.head"
             )
         self.decoder = TextDecoder(embedder.encoder, self.tied)
 
     def describe_networks(self) -> str:
-        """Returns where the decoder's weights come from."""
+        """Returns a description of the decoder and the origin of its weights, for the run's summary."""
         assert self.decoder is not None
-        whose = "the encoder's weights" if self.tied else "copies of the encoder's weights"
-        head = "the checkpoint's" if self.decoder.token_head.pretrained else "which starts at random"
-        return f"a decoder with {whose}, cross-attention that starts at random and a token head, {head}"
+        weights = "the encoder's weights" if self.tied else "copies of the encoder's weights"
+        start = "pretrained" if self.decoder.token_head.pretrained else "randomly initialized"
+        return f"a decoder with {weights}, randomly initialized cross-attention and a {start} token head"
 
     def forward(self, encoded: Encoded) -> Terms:
-        """Returns the summed cross entropy of the local texts' tokens, of a text for each of its anchors."""
+        """Returns the summed cross-entropy of the tokens of the local texts, once for each anchor of a text."""
         decoder = self.decoder
         if decoder is None or encoded.by_groups is None:
             raise RuntimeError("DenoisingDecoder: expected build_networks(embedder) before the first call")
         anchors = encoded.role("anchor").transpose(0, 1)
         examples = torch.arange(anchors.shape[1])
-        texts = encoded.tokens("original").split(examples.repeat(len(anchors)))  # copies are alike
+        texts = encoded.tokens("original").split(examples.repeat(len(anchors)))  # the same text for all anchors
         vectors = anchors.flatten(0, 1)
 
-        def decode(rows: Batch, places: Tensor) -> Tensor:
-            states: Tensor = decoder(rows, vectors[places])
+        def decode(rows: Batch, indices: Tensor) -> Tensor:
+            states: Tensor = decoder(rows, vectors[indices])
             return states
 
         hidden, labels = [], []
         for rows, _, states in encoded.by_groups(texts, decode):
-            predicted = _predicted(rows)
-            hidden.append(states[sent(predicted - 1, states.device)])
-            labels.append(rows.ids[sent(predicted, states.device)])
+            positions = _predicted_positions(rows)
+            hidden.append(states[sent(positions - 1, states.device)])
+            labels.append(rows.ids[sent(positions, states.device)])
         total, hits, count = token_entropy(torch.cat(hidden), torch.cat(labels), decoder.token_logits, self.block)
         return Terms(total, count, logs={"accuracy": hits / max(count, 1)})
 
 
-def _predicted(rows: Batch) -> Tensor:
-    """Returns the places of what is predicted: a text's tokens and the one after it, but no row's first, (P,)."""
+def _predicted_positions(rows: Batch) -> Tensor:
+    """Returns the positions of the tokens to predict: a text and the next token, but no row's first, (P,)."""
     starts, ends = rows.lengths.cumsum(0) - rows.lengths, rows.lengths.cumsum(0)
     first, end = starts + 1, ends
     if rows.around is not None:
         before, after = rows.around.unbind(1)
         first, end = starts + before.clamp(min=1), ends - (after - 1).clamp(min=0)
-    places = torch.arange(len(rows.ids))
-    first, end = (each.repeat_interleave(rows.lengths) for each in (first, end))
-    return ((first <= places) & (places < end)).nonzero().flatten()
+    positions = torch.arange(len(rows.ids))
+    first, end = (bound.repeat_interleave(rows.lengths) for bound in (first, end))
+    return ((first <= positions) & (positions < end)).nonzero().flatten()
 
 
 class TextDecoder(nn.Module):
-    """The encoder's architecture as a causal language model with cross-attention to one vector of each text.
+    """Causal language model of the encoder's architecture with cross-attention to the vector of each text.
 
-    Cross-attention starts at random. The head that predicts tokens is the architecture's own, with the
-    checkpoint's weights if it has them, over the token table of the decoder.
+    Cross-attention is randomly initialized. The head that predicts tokens is from the architecture, with the
+    checkpoint's weights if it has them, and is tied to the decoder's token embeddings.
 
     Args:
-        encoder: Encoder whose architecture, weights and layout of rows the decoder has.
-        tied: Whether all weights except cross-attention and head are the encoder's own, and not copies.
+        encoder: Encoder whose architecture, weights and layout of rows the decoder uses.
+        tied: Whether the decoder shares the encoder's weights, except for cross-attention and head. If false, it
+            starts with copies.
 
     Raises:
-        ValueError: Another encoder than a ``TransformerEncoder``, an architecture without cross-attention or
-            without a head that predicts tokens, or an encoder with adapters.
+        ValueError: The encoder is not a ``TransformerEncoder`` or has adapters, or its architecture has no
+            cross-attention or no head that predicts tokens.
     """
 
     def __init__(self, encoder: Encoder, tied: bool) -> None:
@@ -136,18 +142,19 @@ class TextDecoder(nn.Module):
         if not isinstance(encoder, TransformerEncoder):
             raise InvalidValueError(
                 "DenoisingDecoder: expected an architecture that can be a decoder with cross-attention (BERT, "
-                f"RoBERTa, ... in a TransformerEncoder), got {type(encoder).__name__}; leave the objective out"
+                f"RoBERTa, ... in a TransformerEncoder), got {type(encoder).__name__}; use such an encoder, or "
+                "remove the objective"
             )
         if encoder.adapters is not None:
             raise InvalidValueError(
-                "encoder.adapters: expected null for a decoder that is made of the encoder's weights, got "
-                f"{type(encoder.adapters).__name__}; train all weights, or leave the objective out"
+                "encoder.adapters: expected null with DenoisingDecoder, whose decoder uses the encoder's "
+                f"weights, got {type(encoder.adapters).__name__}; train all weights, or remove the objective"
             )
-        model = _decoder_of(encoder.model)
+        model = _build_decoder(encoder.model)
         if tied:
             for name, weight in encoder.model.named_parameters():
-                place, _, own = name.rpartition(".")
-                setattr(model.get_submodule(place), own, weight)
+                module, _, attribute = name.rpartition(".")
+                setattr(model.get_submodule(module), attribute, weight)
         else:
             model.load_state_dict(encoder.model.state_dict(), strict=False)
         self.tied = tied
@@ -155,15 +162,15 @@ class TextDecoder(nn.Module):
         self.token_head = encoder.token_head_of(model)
 
     def forward(self, batch: Batch, vectors: Tensor) -> Tensor:
-        """Returns states that have seen their row's vector and the tokens up to their own, (T, D).
+        """Returns the hidden state of each token, from the tokens up to it and its row's vector, (T, D).
 
         Args:
-            batch: Ragged rows.
-            vectors: One for each row, (S, D).
+            batch: Ragged rows of tokens.
+            vectors: Vector of each row, (S, D).
         """
 
         def with_vectors(model: nn.Module, args: Any, inputs: Any) -> Any:  # noqa: ARG001  # torch's signature; Any: the model's
-            # (1, S, D) for packed rows, which are one row; (S, 1, D) for others.
+            # (1, S, D) for packed rows, which are one row of the network; (S, 1, D) for padded rows.
             rows = len(inputs["input_ids"])
             states = vectors.to(self.network.model.dtype).reshape(rows, -1, vectors.shape[1])
             return args, {**inputs, "encoder_hidden_states": states}
@@ -175,13 +182,13 @@ class TextDecoder(nn.Module):
             handle.remove()
 
     def token_logits(self, hidden: Tensor) -> Tensor:
-        """Returns a score for every entry of the vocabulary, (M, D) -> (M, V)."""
+        """Returns the logits of all tokens of the vocabulary, (M, D) -> (M, V)."""
         scores: Tensor = self.token_head(hidden)
         return scores
 
 
-def _decoder_of(model: PreTrainedModel) -> PreTrainedModel:
-    """Returns a decoder with cross-attention of a network's architecture and sizes, with random weights."""
+def _build_decoder(model: PreTrainedModel) -> PreTrainedModel:
+    """Builds a decoder with cross-attention and random weights, of a network's architecture and sizes."""
     architecture = deepcopy(model.config)
     for name, value in (("is_decoder", True), ("add_cross_attention", True), ("use_cache", False)):
         setattr(architecture, name, value)
@@ -190,8 +197,8 @@ def _decoder_of(model: PreTrainedModel) -> PreTrainedModel:
     if decoder is None or len(decoder.state_dict()) == len(model.state_dict()) or not is_causal(decoder):
         raise InvalidValueError(
             "DenoisingDecoder: expected an architecture that can be a decoder with cross-attention "
-            f"(BERT, RoBERTa, ELECTRA, ...), got {architecture.model_type}; take such an encoder, or leave the "
-            "objective out"
+            f"(BERT, RoBERTa, ELECTRA, ...), got {architecture.model_type}; use such an encoder, or remove the "
+            "objective"
         )
     decoder.train()
     replace_dropouts(decoder)

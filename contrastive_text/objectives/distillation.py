@@ -1,4 +1,4 @@
-"""Distillation: rankings and vectors that are those of a model trained before."""
+"""Distillation objectives: train a student to have the rankings or the vectors of a trained model (guide)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ VectorDistance = Literal["cosine", "squared"]
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Rows and their candidates: the columns of all rows, or each row's own columns.
+    """Rows and their candidates, which are common columns of all rows or separate columns of each row.
 
     Args:
-        rows: Unit vectors, (R, D).
-        columns: Unit vectors, (C, D), or each row's own (R, C, D).
+        rows: Unit vectors of the rows, (R, D).
+        columns: Unit vectors of the candidates: common (C, D), or separate (R, C, D).
         row_ids: Id of each row's text, (R,), or of two kinds (R, 2).
-        column_ids: Of each column's, (C,), or each row's own (R, C); of two kinds with a last dimension of 2.
-        target: Which column is the row's positive, (R,).
+        column_ids: Id of each column's text: common (C,), or separate (R, C); of two kinds with a last dimension
+            of 2.
+        target: Column of each row's positive, (R,).
     """
 
     rows: Tensor
@@ -50,15 +51,15 @@ class Candidates:
 
     @classmethod
     def of_batch(cls, of_models: Sequence[tuple[Encoded, Mapping[Role, Tensor]]], over_ranks: bool) -> list[Self]:
-        """Returns local anchors against the positives and hard negatives of all rows, as each model has them.
+        """Returns local anchors with the positives and hard negatives of the whole batch, for each model.
 
         Args:
-            of_models: The local batch, and the vectors of each role, (N, slots, D), by model.
-            over_ranks: Whether they are those of all ranks too.
+            of_models: The local batch and the vectors of each role, (N, slots, D), for each model.
+            over_ranks: Whether candidates are gathered from all ranks.
         """
-        own = [BetweenTexts().triples(*of_model)["texts"] for of_model in of_models]
-        gathered, offset = gather_triples(own, over_ranks, of_models[0][0].shares)
-        return [cls._of_all(local, every, offset) for local, every in zip(own, gathered, strict=True)]
+        local = [BetweenTexts().triples(*model)["texts"] for model in of_models]
+        gathered, offset = gather_triples(local, over_ranks, of_models[0][0].shares)
+        return [cls._of_all(*pair, offset) for pair in zip(local, gathered, strict=True)]
 
     @classmethod
     def _of_all(cls, local: Triples, every: Triples, offset: int) -> Self:
@@ -72,7 +73,12 @@ class Candidates:
 
     @classmethod
     def of_own(cls, encoded: Encoded, vectors: Mapping[Role, Tensor]) -> Self:
-        """Returns local anchors against their own positives and hard negatives."""
+        """Returns local anchors with their own positives and hard negatives.
+
+        Args:
+            encoded: The local batch.
+            vectors: Vectors of each role, (N, slots, D).
+        """
         columns = torch.cat([vectors["positive"], vectors["negative"]], dim=1)
         ids = torch.cat([encoded.role_ids("positive"), encoded.role_ids("negative")], dim=1)
         rows = unit_vectors(vectors["anchor"][:, 0])
@@ -81,60 +87,64 @@ class Candidates:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """R and C."""
+        """Number of rows R, and number of candidates C of each row."""
         return len(self.rows), self.columns.shape[-2]
 
     def cosines(self, down: slice) -> Tensor:
-        """Returns the cosines of some rows with their columns, (rows, C)."""
+        """Returns the cosines of a range of rows with their candidates, (rows, C)."""
         with full_precision(self.rows.device):
             if self.columns.ndim == 2:
                 return self.rows[down] @ self.columns.T
             return (self.rows[down].unsqueeze(1) * self.columns[down]).sum(dim=2)
 
     def hidden(self, down: slice) -> Tensor:
-        """Returns True where a column is the row's own text, or a hard negative that is missing, (rows, C)."""
+        """Returns a mask of columns that are no candidates for a range of rows, (rows, C).
+
+        It is True for duplicates of the row and for missing hard negatives.
+        """
         if self.columns.ndim == 2:
             missing = (self.column_ids if self.column_ids.ndim == 1 else self.column_ids[:, 0]) == HIDDEN_ID
             return SameId(self.row_ids[down].unsqueeze(1), self.column_ids).mask() | missing
-        same = (self.row_ids[down].unsqueeze(1) == self.column_ids[down]) | (self.column_ids[down] == HIDDEN_ID)
-        return same if same.ndim == 2 else same.any(dim=2)
+        mask = (self.row_ids[down].unsqueeze(1) == self.column_ids[down]) | (self.column_ids[down] == HIDDEN_ID)
+        return mask if mask.ndim == 2 else mask.any(dim=2)
 
     @property
     def firsts(self) -> Tensor | None:
-        """The first of the columns with the same text, for each, (C,); None for columns of a row's own."""
+        """Index of the first column with the same text as each column, (C,); None for separate columns."""
         if self.columns.ndim == 3:
             return None
         ids = (self.column_ids if self.column_ids.ndim == 1 else self.column_ids[:, 0]).contiguous()
-        ordered, order = ids.sort(stable=True)
-        return order[torch.searchsorted(ordered, ids)]
+        sorted_ids, order = ids.sort(stable=True)
+        return order[torch.searchsorted(sorted_ids, ids)]
 
 
 class RankDistillation(Objective):
-    """Holds the cosines of each anchor with its candidates against those of guides, models trained before.
+    """Trains each anchor's cosines with its candidates towards the cosines of guides (trained models).
 
     Candidates are the positives and hard negatives of the ``batch``, of all ranks and with an exact gradient, or
-    those of a row's ``own``. None is the row's very text, by its id, so that with ``SameText`` the other view of
-    a text is no candidate of it. The vectors of a guide may have any width: they are compared with each other.
-    Cosines of several guides are averaged. Above 2^22 rows times columns only the matrices of some rows are held
-    at a time.
+    the row's ``own`` positives and hard negatives. A duplicate of the row is no candidate. With ``SameText`` the
+    other view of a text is therefore no candidate. The vectors of a guide may have any width, because they are
+    compared with each other only. Cosines of several guides are averaged. Above 2^22 matrix entries the loss is
+    streamed.
 
-    ``guide_agreement`` is logged (``metrics.guide_agreement``): the share of rows whose nearest candidate is the
-    guides' nearest too. Of the ``batch`` a row's positive is no candidate there, for any model finds it.
+    The logged value ``guide_agreement`` (``metrics.guide_agreement``) is the share of rows whose nearest
+    candidate is the same for student and guides. With candidates of the ``batch`` it excludes the row's positive,
+    which any model finds.
 
-    Source: Liu et al. 2023, RankCSE (https://arxiv.org/abs/2305.16726), which adds it to ``Contrastive`` and
-    ``Consistency``; the losses have their own.
+    Source: Liu et al. 2023, RankCSE (https://arxiv.org/abs/2305.16726), which adds this objective to
+    ``Contrastive`` and ``Consistency``. The losses name their own sources.
 
     Args:
-        loss: The formula: ``ListNet``, ``ListMLE``, ``KLDivergence`` or ``MarginMSE``.
-        guides: Names of guides, of ``model.guides``.
-        weights: Weight of each guide's cosines in their mean; None for equal ones.
-        among: Which candidates a row has: those of the ``batch`` or its ``own``.
-        head: A train-only head before the student's cosines; None for none.
-        task: The data set that it reads, where there are several; None for the only one.
+        loss: Loss that compares the cosines: ``ListNet``, ``ListMLE``, ``KLDivergence`` or ``MarginMSE``.
+        guides: Names of guides in ``model.guides``.
+        weights: Weight of each guide's cosines in their mean; None for equal weights.
+        among: Candidates of a row: all texts of the ``batch``, or the row's ``own`` texts.
+        head: Train-only head before the student's cosines; None for none.
+        task: Name of the data set that the objective reads if there are several; None for the only one.
 
     Raises:
-        ValueError: No guides, a guide named twice, weights that don't fit them, unknown candidates, or a head
-            that isn't train-only.
+        ValueError: There are no guides, a guide is repeated, ``weights`` have another length or are not above 0,
+            ``among`` is unknown, or the head isn't train-only.
 
     Example:
         >>> from contrastive_text.core.types import Slot
@@ -168,83 +178,84 @@ class RankDistillation(Objective):
         self.takes = ("negative",) if among == "batch" else ()
 
     def build(self, features: int) -> None:
-        """Makes the head's layers."""
+        """Builds the layers of the head."""
         build_head(self.head, features)
 
     def check_examples(self, examples: int, negatives: int) -> None:
-        """Checks that a row has two candidates or more: the order of one alone is constant."""
+        """Checks that a row has two or more candidates (ValueError). The order of one candidate is constant."""
         if self.among == "batch" and not negatives:
             check_compared("RankDistillation among the batch", examples)
 
     def forward(self, encoded: Encoded) -> Terms:
-        """Returns the terms of the local rows; see ``Objective.forward``."""
+        """Returns the sum and the number of the loss terms of the local rows; see ``Objective.forward``."""
         roles: tuple[Role, ...] = (*self.reads, *self.takes)
-        own = read_vectors(encoded, roles, self.head)
-        known = [replace(encoded, embeddings=encoded.guides[name].to(own["anchor"])) for name in self.guides]
-        of_models = [(encoded, own), *((each, read_vectors(each, roles, head=None)) for each in known)]
+        vectors = read_vectors(encoded, roles, self.head)
+        guided = [replace(encoded, embeddings=encoded.guides[name].to(vectors["anchor"])) for name in self.guides]
+        models = [(encoded, vectors), *((batch, read_vectors(batch, roles, head=None)) for batch in guided)]
         if self.among == "own":
-            student, *guides = (Candidates.of_own(*of_model) for of_model in of_models)
+            student, *guides = (Candidates.of_own(*model) for model in models)
         else:
-            student, *guides = Candidates.of_batch(of_models, over_ranks=self.training)
+            student, *guides = Candidates.of_batch(models, over_ranks=self.training)
         weights = self.weights or [1.0] * len(guides)
         firsts = student.firsts
 
-        def wanted(down: slice) -> Tensor:
+        def guide_cosines(down: slice) -> Tensor:
             scores = [weight * guide.cosines(down) for weight, guide in zip(weights, guides, strict=True)]
             mean = torch.stack(scores).sum(dim=0) / sum(weights)
-            # Equal texts are scored alike to the last bit, so that their order is always the same.
+            # Duplicates get equal scores to the last bit, so that their order is always the same.
             return mean if firsts is None else mean[:, firsts]
 
-        def terms(down: slice) -> Tensor:
+        def loss_terms(down: slice) -> Tensor:
             scores = student.cosines(down)
-            return self.loss.terms(scores, wanted(down), student.target[down], student.hidden(down))
+            return self.loss.terms(scores, guide_cosines(down), student.target[down], student.hidden(down))
 
         rows, columns = student.shape
-        found = terms_by_rows(terms, rows, columns)
+        terms = terms_by_rows(loss_terms, rows, columns)
         if not encoded.logged:
-            return Terms(total=found.sum(), count=rows)
-        most = max(LOGGED_ROWS - sum((encoded.shares or ())[: rank()]), 0)  # of all ranks the first rows
+            return Terms(total=terms.sum(), count=rows)
+        most = max(LOGGED_ROWS - sum((encoded.shares or ())[: rank()]), 0)  # this rank's part of the logged rows
         first = slice(0, min(rows, max(most, 1)))
         hidden = student.hidden(first)
         if self.among == "batch":
             hidden = hidden.scatter(1, student.target[first].unsqueeze(1), True)
-        agreement = guide_agreement(student.cosines(first).detach(), wanted(first), hidden)
+        agreement = guide_agreement(student.cosines(first).detach(), guide_cosines(first), hidden)
         logs, weight = {"guide_agreement": agreement}, (~hidden.all(dim=1)).sum() * (most > 0)
-        return Terms(total=found.sum(), count=rows, logs=logs, log_weights={"guide_agreement": weight})
+        return Terms(total=terms.sum(), count=rows, logs=logs, log_weights={"guide_agreement": weight})
 
 
 def _check_guides(guides: Sequence[str], weights: Sequence[float] | None) -> None:
     if isinstance(guides, str) or not guides or len(set(guides)) < len(guides):
         raise InvalidValueError(
-            f"RankDistillation.guides: expected different names of model.guides, got {guides!r}; such as "
-            "[teacher]"
+            f"RankDistillation.guides: expected a list of different names of model.guides, got {guides!r}; give "
+            "names such as [teacher]"
         )
-    if weights is not None and (len(weights) != len(guides) or not all(each > 0 for each in weights)):
+    if weights is not None and (len(weights) != len(guides) or not all(weight > 0 for weight in weights)):
         raise InvalidValueError(
             f"RankDistillation.weights: expected a number above 0 for each of the {len(guides)} guides, got "
-            f"{list(weights)}; leave them out for equal ones"
+            f"{list(weights)}; remove weights for equal weights"
         )
 
 
 class VectorDistillation(Objective):
-    """Holds each text's vector against that of a guide, a model trained before.
+    """Trains the vector of each text towards the vector of a guide (a trained model).
 
-    ``1 - cos(W u, t)``, or the mean over features of ``(W u - t)^2``, u the vector of the student and t that of
-    the guide; the mean over anchors, positives and hard negatives. Where the guide's vectors have another width,
-    W is a linear map that is trained with the student and left out of the saved model; else there is none.
-    Source: Reimers & Gurevych 2020 (https://arxiv.org/abs/2004.09813), section 3, for the squared error without a
-    map.
+    ``1 - cos(W u, t)``, or the mean over features of ``(W u - t)^2``, where u is the vector of the student and t
+    the vector of the guide. The loss is the mean over anchors, positives and hard negatives. If the guide's
+    vectors have another width, W is a linear map that is trained with the student and not part of the saved
+    model. Otherwise there is no map. Source: Reimers & Gurevych 2020 (https://arxiv.org/abs/2004.09813), section
+    3, for the squared error without a map.
 
-    ``guide_cosine`` is logged, the mean cosine of ``W u`` and t.
+    The logged value ``guide_cosine`` is the mean cosine of ``W u`` and t.
 
     Args:
-        guide: Name of a guide, of ``model.guides``.
-        distance: ``cosine``, or ``squared`` for vectors that should have the guide's length too.
-        guide_features: Width of the guide's vectors; None for that of the student's.
-        task: The data set that it reads, where there are several; None for the only one.
+        guide: Name of a guide in ``model.guides``.
+        distance: ``cosine``, or ``squared`` to train the length of the vectors too.
+        guide_features: Width of the guide's vectors; None for the width of the student's vectors.
+        task: Name of the data set that the objective reads if there are several; None for the only one.
 
     Raises:
-        ValueError: An unknown distance or a width below 1; before the first step vectors of another width.
+        ValueError: ``distance`` is unknown or ``guide_features`` is below 1. Raised by ``check_guide_widths``:
+            the guide's vectors have another width.
 
     Example:
         >>> from contrastive_text.core.types import Slot
@@ -268,42 +279,42 @@ class VectorDistillation(Objective):
         self.guide = guide
         self.guides = (guide,)
         self.distance: VectorDistance = one_of("VectorDistillation.distance", distance, VectorDistance)
-        advice = "leave it out if the guide's vectors are as wide as the student's"
+        advice = "remove it if the guide's vectors are as wide as the student's"
         self.guide_features = at_least("VectorDistillation.guide_features", guide_features, 1, advice)
         self.map: nn.Linear | None = None
         self._features = guide_features
 
     def build(self, features: int) -> None:
-        """Makes the map, where widths differ."""
+        """Builds the linear map if the guide's vectors have another width."""
         self._features = self.guide_features or features
         if self._features != features:
             self.map = nn.Linear(features, self._features)
 
     def check_guide_widths(self, features: Mapping[str, int]) -> None:
-        """Checks that the guide's vectors are as wide as the student's, or as the map makes them (ValueError)."""
+        """Checks the width of the guide's vectors against the map's output or the student (ValueError)."""
         self._check_width(features[self.guide])
 
-    def _check_width(self, wanted: int) -> None:
-        if self._features not in (None, wanted):
+    def _check_width(self, width: int) -> None:
+        if self._features not in (None, width):
             raise InvalidValueError(
-                "VectorDistillation.guide_features: expected the width of the vectors of "
-                f"{self.guide}, {wanted}, got {self._features}; set guide_features: {wanted}"
+                f"VectorDistillation.guide_features: expected {width}, the width of the vectors of {self.guide}, "
+                f"got {self._features}; set guide_features: {width}"
             )
 
     def forward(self, encoded: Encoded) -> Terms:
-        """Returns the distances of the local texts.
+        """Returns the sum of the distances of the local texts and the number of texts.
 
         Raises:
-            ValueError: The guide's vectors are not as wide as the student's are, or as the map makes them.
+            ValueError: The guide's vectors have another width than the output of the map, or of the student.
         """
         roles: tuple[Role, ...] = ("anchor", "positive", "negative")
-        found = torch.cat([encoded.role(role).flatten(0, 1) for role in roles])
-        wanted = torch.cat([encoded.role_guide(self.guide, role).flatten(0, 1) for role in roles])
-        found = at_least_float32(found) if self.map is None else linear_exactly(self.map, found)
-        self._check_width(wanted.shape[1])
-        wanted = wanted.to(found)
-        cosines = (unit_vectors(found) * unit_vectors(wanted)).sum(dim=1)
-        terms = 1 - cosines if self.distance == "cosine" else (found - wanted).square().mean(dim=1)
+        students = torch.cat([encoded.role(role).flatten(0, 1) for role in roles])
+        guides = torch.cat([encoded.role_guide(self.guide, role).flatten(0, 1) for role in roles])
+        students = at_least_float32(students) if self.map is None else linear_exactly(self.map, students)
+        self._check_width(guides.shape[1])
+        guides = guides.to(students)
+        cosines = (unit_vectors(students) * unit_vectors(guides)).sum(dim=1)
+        terms = 1 - cosines if self.distance == "cosine" else (students - guides).square().mean(dim=1)
         weights = torch.ones_like(cosines.detach())
         if (negatives := encoded.role_ids("negative")).numel():
             ids = (negatives if negatives.ndim == 2 else negatives[..., 0]).flatten()

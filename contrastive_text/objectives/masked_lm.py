@@ -1,4 +1,4 @@
-"""Masked language modelling: predicts the tokens that a ``MaskTokens`` view has hidden."""
+"""Masked language modeling objective: predicts the tokens that a ``MaskTokens`` view has masked."""
 
 from __future__ import annotations
 
@@ -20,27 +20,26 @@ from contrastive_text.objectives.terms import Terms
 
 
 class MaskedLM(Objective):
-    """Cross entropy of the hidden tokens, with the architecture's own head on hidden places only.
+    """Masked language modeling: cross-entropy of the masked tokens, with the head of the encoder's architecture.
 
-    The mean runs over the hidden tokens of all ranks (Devlin et al. 2019, BERT,
-    https://arxiv.org/abs/1810.04805, section 3.1). Which texts are masked is the business of the views: on
-    ``anchor`` the forward pass of the masked text gives the contrastive embedding too (DeCLUTR, Giorgi et al.
-    2021, section 3.2); on ``original`` an unaltered copy is masked (CLEAR, Wu et al. 2020, section 3.2;
-    SimCSE's MLM option). Logits are made anew in the backward pass, a block at a time, so that memory stays
-    flat: ``block`` rows of the vocabulary's width.
+    The mean is over the masked tokens of all ranks (Devlin et al. 2019, BERT, https://arxiv.org/abs/1810.04805,
+    section 3.1). A ``MaskTokens`` view selects the texts. On ``anchor`` one forward pass of the masked text also
+    gives the contrastive embedding (DeCLUTR, Giorgi et al. 2021, section 3.2). On ``original`` an unaltered copy
+    of the text is masked (CLEAR, Wu et al. 2020, section 3.2; SimCSE's MLM option). Logits are computed block by
+    block, and again in the backward pass, so that memory is bounded by ``block`` rows of the vocabulary's width.
 
-    The mean runs over all masked copies of a text together: where a paper adds up a loss for each of two
-    (``data.task.originals: 2``; CLEAR's double MLM), ``model.weights`` gives it weight 2.
+    The mean is over all masked copies of a text. If a paper adds the losses of two copies (``data.task.originals:
+    2``; CLEAR's double MLM), set a weight of 2 in ``model.weights``.
 
-    Differs: SimCSE's code masks every view of a text in a second pass; here ``data.task.originals: 2`` does that
-    for its two views. Its head copies BERT's weights and leaves them untied; here the decoder stays tied.
+    Differs: SimCSE's code masks every view of a text in a second pass; here ``data.task.originals: 2`` gives two
+    masked copies. SimCSE's head copies BERT's weights without tying them; here the head is tied to the encoder.
 
     Args:
-        block: Hidden places whose logits exist at a time.
-        task: The data set that it reads, where there are several; None for the only one.
+        block: Largest number of masked tokens whose logits are in memory at a time.
+        task: Name of the data set that the objective reads if there are several; None for the only one.
 
     Raises:
-        ValueError: A block below 1.
+        ValueError: ``block`` is below 1.
     """
 
     takes: tuple[Role, ...] = ()
@@ -51,13 +50,17 @@ class MaskedLM(Objective):
         self.block = at_least("MaskedLM.block", block, 1, "1024 is usual")
 
     def forward(self, encoded: Encoded) -> Terms:
-        """Returns the summed cross entropy of the local hidden tokens."""
+        """Returns the summed cross-entropy of the local masked tokens and their number.
+
+        Raises:
+            ValueError: The batch has no masked tokens.
+        """
         hidden, labels, logits = encoded.masked_hidden, encoded.masked_labels, encoded.token_logits
         if hidden is None or labels is None or logits is None:
             raise InvalidValueError(
-                "MaskedLM: expected a batch with masked tokens, got none; put MaskTokens on anchor or original"
+                "MaskedLM: expected a batch with masked tokens, got no masked tokens; add a MaskTokens view to "
+                "anchor or original"
             )
-
         total, hits, count = token_entropy(hidden, labels, logits, self.block)
         return Terms(total=total, count=count, logs={"accuracy": hits / max(count, 1)})
 
@@ -65,21 +68,22 @@ class MaskedLM(Objective):
 def token_entropy(
     hidden: Tensor, labels: Tensor, logits: Callable[[Tensor], Tensor], block: int
 ) -> tuple[Tensor, Tensor, int]:
-    """Returns the summed cross entropy of tokens, how many have the largest score, and their number.
+    """Returns the summed cross-entropy of tokens, the number of correct predictions, and the number of tokens.
 
     Args:
-        hidden: What they are predicted from, (M, D).
-        labels: Their ids, (M,).
-        logits: From such vectors to a score for every entry of the vocabulary, (M, D) -> (M, V).
-        block: Tokens whose scores exist at a time; they are made once more in the backward pass.
+        hidden: Hidden states from which the tokens are predicted, (M, D).
+        labels: Ids of the tokens, (M,).
+        logits: Maps hidden states to logits of the vocabulary, (M, D) -> (M, V).
+        block: Largest number of tokens whose logits are in memory at a time. The backward pass computes the
+            logits again.
     """
 
-    def entropy(part: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    def entropy(part: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         scores = at_least_float32(logits(part))
-        hits = (scores.detach().argmax(dim=1) == wanted).sum()
-        return cross_entropy(scores, wanted, reduction="sum"), hits
+        hits = (scores.detach().argmax(dim=1) == labels).sum()
+        return cross_entropy(scores, labels, reduction="sum"), hits
 
-    # Without a token there is one empty block: the head takes part in every backward pass.
+    # Without tokens there is one empty block, so that the head is part of every backward pass.
     pairs = zip(torch.split(hidden, block), torch.split(labels, block), strict=True)
     parts = [checkpoint(entropy, *pair, use_reentrant=False) for pair in pairs]
     total = torch.stack([loss for loss, _ in parts]).sum()

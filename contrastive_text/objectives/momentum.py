@@ -1,4 +1,4 @@
-"""Momentum columns: vectors of a momentum encoder in place of columns of the trained network."""
+"""Momentum column part (MoCo): replaces columns of the trained network by vectors of a momentum encoder."""
 
 from __future__ import annotations
 
@@ -21,36 +21,37 @@ KeyHead = Literal["copied", "trained"]
 
 
 class Momentum(ColumnPart):
-    """Takes columns of its roles from a momentum encoder: an average of the trained network, without a gradient.
+    """Takes columns from a momentum encoder: a moving average of the trained network, without a gradient.
 
-    ``copy <- decay * copy + (1 - decay) * trained`` after each step of the optimiser
+    ``copy <- decay * copy + (1 - decay) * trained`` after each optimizer step
 
-    The copy begins as the network itself when a run begins, however its weights came. It is part of checkpoints
-    and of no saved model, and costs the memory of the weights once more. Objectives with settings of their own
-    have a copy each. Sources: He et al. 2020, MoCo (https://arxiv.org/abs/1911.05722), section 3.2 (0.999, keys
-    of positives, with dropout and views, head and all); Wu et al. 2022, ESimCSE
-    (https://arxiv.org/abs/2109.04380), section 3.2 (0.995, keys of unaltered anchors without dropout, through the
-    trained head).
+    The momentum encoder starts as a copy of the trained network at the start of a run, with its initial weights.
+    Checkpoints have it; the saved model does not. It takes the memory of the weights once more. Each set of
+    ``Momentum`` options has its own momentum encoder. Its vectors are called keys. Sources: He et al. 2020, MoCo
+    (https://arxiv.org/abs/1911.05722), section 3.2: decay 0.999, keys of positives, with dropout, views and a
+    copy of the head. Wu et al. 2022, ESimCSE (https://arxiv.org/abs/2109.04380), section 3.2: decay 0.995, keys
+    of unaltered anchors without dropout, through the trained head.
 
-    When in a step the copy follows makes no option: MoCo's code does so at the start of a step, ESimCSE's between
-    the forward pass and the keys. Either way the keys of a step are of a copy that has taken in the very weights
-    of that step, as they are when it follows right after the optimiser.
+    MoCo's code updates the copy at the start of a step, ESimCSE's code between the forward pass and the keys. In
+    both codes, as here, the keys of a step are from a copy that includes the current weights.
 
-    Differs: under accumulation the authors' codes follow with every batch, here a step of the optimiser counts
-    once; one that mixed precision skips doesn't count. ESimCSE's code takes its copy before it loads the
-    pretrained weights, so that theirs begins at random ones.
+    Differs: under gradient accumulation the authors' codes update the copy with every batch. Here it is updated
+        once
+    per optimizer step, and not if mixed precision skips the step. ESimCSE's code makes the copy before it loads
+    the pretrained weights, so that its copy starts with random weights.
 
     Args:
-        decay: Share of itself that the copy keeps in a step, from 0 (the network itself) to below 1.
-        of: The role whose texts it encodes, or several.
-        views: Whether it sees embedding views, with the same draws. Text and token views are in the rows already:
-            without views their role must have none. Gradient views and ``FixedDropout`` act on the trained
-            network alone.
-        dropout: Whether it has dropout.
-        head: Whether keys go through a copy of the objective's train-only head, or through the ``trained`` one.
+        decay: Weight of the copy in its update, from 0 (the trained network itself) to below 1.
+        of: Role, or list of roles, whose texts the momentum encoder encodes.
+        views: Whether embedding views are applied, with the same random draws. Text and token views already
+            changed the rows: without views the roles must have none. Gradient views and ``FixedDropout`` apply to
+            the trained network only.
+        dropout: Whether the momentum encoder uses dropout.
+        head: ``copied`` to apply a momentum copy of the objective's train-only head to the keys, ``trained`` to
+            apply the trained head.
 
     Raises:
-        ValueError: A decay out of its range, an unknown role or head.
+        ValueError: ``decay`` is out of its range, or a role or ``head`` is unknown.
 
     Example:
         >>> Momentum(0.995, of="anchor", views=False, dropout=False, head="trained").roles
@@ -81,51 +82,51 @@ class Momentum(ColumnPart):
         self.head = head
 
     def __deepcopy__(self, memo: object) -> Momentum:
-        """Returns itself: copies of an objective, as ``Matryoshka`` makes them, read the same keys."""
+        """Returns the same object, so that copies of an objective, as in ``Matryoshka``, read the same keys."""
         return self
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the pairs, whose vectors of its roles are momentum vectors already."""
+        """Returns the rows and columns, with the roles whose vectors are replaced by momentum vectors."""
         return replace(pairs, momentum=self.roles)
 
     def describe(self, negatives: Negatives) -> Negatives:
-        """Returns the negatives with the roles whose vectors enter a queue; their number is unchanged."""
+        """Returns the number of negatives, unchanged, with the roles whose momentum vectors enter a queue."""
         return replace(negatives, roles=self.roles, momentum=True)
 
     def read_keys(self, encoded: Encoded) -> Encoded:
-        """Returns the momentum vectors of a batch.
+        """Returns the vectors that the momentum encoder has computed for a batch.
 
         Raises:
-            ValueError: The batch has none.
+            ValueError: The batch has no momentum vectors.
         """
         if self not in encoded.keys:
             raise InvalidValueError(
-                "Momentum: expected a batch with momentum vectors, got one without; in training "
-                "ContrastiveModule.encode makes them"
+                "Momentum: expected a batch with momentum vectors, got a batch without them; encode it with "
+                "ContrastiveModule.encode, which computes them in training"
             )
         return encoded.keys[self]
 
     def check(self, setup: Setup) -> None:
-        """Checks that its roles are compared, and that rows are compared with its vectors."""
-        known: Sequence[Role] = (*setup.between.reads, *setup.between.takes)
+        """Checks that the roles are compared, and that rows are compared with momentum vectors (ValueError)."""
+        roles: Sequence[Role] = (*setup.between.reads, *setup.between.takes)
         if not setup.between.is_pairs:
             raise InvalidValueError(
-                "Contrastive.between: expected texts for Momentum, got "
-                f"{type(setup.between).__name__}; leave one of the two out"
+                "Contrastive.between: expected texts with Momentum, got "
+                f"{type(setup.between).__name__}; set between: texts, or remove Momentum"
             )
-        if others := [role for role in self.roles if role not in known]:
+        if unknown := [role for role in self.roles if role not in roles]:
             raise InvalidValueError(
-                f"Momentum.of: expected roles that are compared ({', '.join(known)}), got {', '.join(others)}"
+                f"Momentum.of: expected roles that are compared ({', '.join(roles)}), got {', '.join(unknown)}"
             )
-        added = any(part.adds_columns for part in setup.parts)
-        if self.roles == ("anchor",) and setup.is_one_way and not added:
+        has_added_columns = any(part.adds_columns for part in setup.parts)
+        if self.roles == ("anchor",) and setup.is_one_way and not has_added_columns:
             raise InvalidValueError(
-                "Momentum.of: expected positive, or a Queue that momentum vectors of anchors enter, for "
-                f"{type(setup.loss).__name__} compares no row with anchors, got anchor without Queue; add Queue"
+                "Momentum.of: expected positive, or anchor with a Queue, got anchor without Queue. "
+                f"{type(setup.loss).__name__} compares no row with anchors of the batch; add Queue"
             )
 
     def roles_alone(self, setup: Setup) -> tuple[Role, ...]:
-        """Returns the roles that are columns and no rows: in training only this encoder encodes them."""
+        """Returns the roles that only the momentum encoder encodes in training: columns that are no rows."""
         columns = ("positive", "negative") if setup.is_one_way else ("negative",)
         return tuple(role for role in self.roles if role in columns)
 
@@ -133,24 +134,28 @@ class Momentum(ColumnPart):
 def rows_and_columns(
     between: Between, encoded: Encoded, vectors: Mapping[Role, Tensor], keys: Encoded | None
 ) -> tuple[dict[str, Triples], dict[str, Triples]]:
-    """Returns the vectors of rows and those of columns: the same, or momentum vectors for columns.
+    """Returns the row vectors and the column vectors of each comparison, by name.
+
+    Both are the same without momentum vectors. With them, columns are momentum vectors.
 
     Args:
-        between: What is compared.
+        between: Comparison that arranges the vectors.
         encoded: The local batch.
-        vectors: Vectors of each role that the trained network has encoded, (N, slots, D).
+        vectors: Vectors of each role from the trained network, (N, slots, D).
         keys: Momentum vectors of some roles; None for none.
     """
     if keys is None:
-        both = between.triples(encoded, vectors)
-        return both, both
+        triples = between.triples(encoded, vectors)
+        return triples, triples
     roles = dict.fromkeys(slot.role for slot in keys.slots)
-    keyed, own = {role: keys.role(role) for role in roles}, dict(vectors)
-    texts = _with_ids_of(encoded, keys)
-    return between.triples(texts, keyed | own), between.triples(texts, own | keyed)
+    key_vectors, trained_vectors = {role: keys.role(role) for role in roles}, dict(vectors)
+    texts = _add_key_ids(encoded, keys)
+    return between.triples(texts, key_vectors | trained_vectors), between.triples(
+        texts, trained_vectors | key_vectors
+    )
 
 
-def _with_ids_of(encoded: Encoded, keys: Encoded) -> Encoded:
+def _add_key_ids(encoded: Encoded, keys: Encoded) -> Encoded:
     """Returns a batch with the ids of texts that only the momentum encoder encodes, without their vectors."""
     further = [i for i, slot in enumerate(keys.slots) if slot not in encoded.slots]
     ids = of_slots(keys.text_ids.reshape(len(keys.slots), -1, *keys.text_ids.shape[1:]), further).flatten(0, 1)

@@ -1,4 +1,4 @@
-"""Column parts for labeled pairs: how pairs that do not belong together are used."""
+"""Column parts for labeled pairs, which remove negative pairs or use them as hard negatives or signed terms."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from contrastive_text.objectives.terms import Terms
 
 
 class PairLabels(ColumnPart):
-    """Base class of column parts that use pairs of which some do not belong together (label 0).
+    """Base class of column parts that read pair labels: 1 for positive pairs, 0 for negative pairs.
 
     Attributes:
-        note: How these pairs are used, for the summary of a run.
+        note: Description of the use of negative pairs, for the run's summary.
     """
 
     stage: ClassVar[Stage] = "examples"
@@ -31,40 +31,40 @@ class PairLabels(ColumnPart):
 
     @property
     def target(self) -> Target:
-        """The label of a pair, 0 or 1."""
+        """Kind of target that the part reads: the label of a pair, 0 or 1."""
         return Classes.of(2, type(self).__name__)
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the pairs, which know what belongs together."""
+        """Marks the positive pairs in ``pairs.paired``."""
         assert pairs.every.target is not None
         return replace(pairs, paired=pairs.every.target == 1)
 
     def check(self, setup: Setup) -> None:
-        """Checks that two texts are compared, and that the loss leaves their label to this part."""
+        """Checks that two texts are compared, and that the loss doesn't read classes (ValueError)."""
         name, loss = type(self).__name__, type(setup.loss).__name__
         if not setup.between.is_pairs:
             raise InvalidValueError(
-                f"Contrastive.columns: {name} expects between: texts, got {type(setup.between).__name__}; two "
-                "views of a text always belong together, so leave one of the two out"
+                f"Contrastive.columns: {name} expects between: texts, got {type(setup.between).__name__}. Two "
+                f"views of a text are always a positive pair; set between: texts, or remove {name}"
             )
         if setup.loss.reads_labels:
             raise InvalidValueError(
-                f"Contrastive.columns: {name} expects a loss that doesn't compare by classes, got {loss}; use "
-                f"NTXent with {name}, or leave it out"
+                f"Contrastive.columns: {name} expects a loss that doesn't read classes, got {loss}; use NTXent "
+                f"with {name}, or remove {name}"
             )
         if not self.rows_have_positives and not setup.loss.signed:
             raise InvalidValueError(
-                f"Contrastive.columns: {name} expects a loss whose terms can be maximized, got {loss}; take "
+                f"Contrastive.columns: {name} expects a loss whose terms can be maximized, got {loss}; use "
                 "NegativesAsHard, or NTXent"
             )
 
     def describe(self, negatives: Negatives) -> Negatives:
-        """Returns the negatives with a remark."""
+        """Returns the number of negatives with a note on the use of negative pairs."""
         return replace(negatives, notes=(*negatives.notes, self.note))
 
 
 class PositivesOnly(PairLabels):
-    """Leaves negative pairs out, of rows and of columns.
+    """Removes negative pairs (label 0) from rows and columns.
 
     Example:
         >>> from contrastive_text.objectives import Contrastive
@@ -77,19 +77,20 @@ class PositivesOnly(PairLabels):
         tensor(0.)
     """
 
-    note: ClassVar[str] = "negative pairs left out"
+    note: ClassVar[str] = "negative pairs are removed"
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the positive pairs alone."""
+        """Returns the rows and columns of positive pairs."""
         return super().__call__(pairs).only_paired()
 
 
 class NegativesAsHard(PairLabels):
-    """Takes the second text of a negative pair as a hard negative of every positive pair.
+    """Uses the second text of each negative pair (label 0) as a hard negative of all positive pairs.
 
-    It is the own one (``InfoNCE.hard_negative_log_weight``) of a row whose anchor is the text that it was
-    paired with. Anchors of negative pairs are no rows and no columns. Like SimCSE's supervised training
-    (Gao et al. 2021, https://arxiv.org/abs/2104.08821, section 4), where every anchor has one.
+    The text is an own hard negative (``InfoNCE.hard_negative_log_weight``) of rows whose anchor is the first text
+    of the negative pair. First texts of negative pairs are neither rows nor columns. This is like SimCSE's
+    supervised training (Gao et al. 2021, https://arxiv.org/abs/2104.08821, section 4), where every anchor has a
+    hard negative.
 
     Example:
         >>> from contrastive_text.objectives import Contrastive
@@ -110,33 +111,36 @@ class NegativesAsHard(PairLabels):
         assert pairs.paired is not None
         negative = ~pairs.paired
         _, positives = pairs.every.sides()
-        chosen = pairs.only_paired()
+        positive_pairs = pairs.only_paired()
         anchors, offset = pairs.texts.sides()[0].first_ids, pairs.offset
-        mine = anchors[offset : offset + len(pairs.rows.anchor)][pairs.local_paired]
-        columns = positives.map(lambda each: each[negative])
-        return chosen.add_columns(replace(columns, own=_places(mine, among=anchors[negative])))
+        local_anchors = anchors[offset : offset + len(pairs.rows.anchor)][pairs.local_paired]
+        columns = positives.map(lambda tensor: tensor[negative])
+        return positive_pairs.add_columns(
+            replace(columns, own=_indices_of(local_anchors, among=anchors[negative]))
+        )
 
 
 class SignedPairs(PairLabels):
-    """Minimises the loss of positive pairs and maximises that of negative ones, up to a bound.
+    """Minimizes the loss of positive pairs and maximizes the loss of negative pairs (label 0) up to a bound.
 
     ``mean over positive pairs of l_i - weight * mean over negative pairs of min(l_i, bound)``
 
-    Every pair is a row, and its second text a column for all rows. Copies of a negative pair's second text
-    stay among its columns: nothing says that they belong together. Source: Chen, "Contrastive Learning for
-    Generalizable Sentence Embeddings" (Stanford CS224N report), where the loss of Quora's negative pairs is
-    maximised; the report leaves the denominator open.
+    Every pair is a row, and its second text is a column for all rows. Duplicates of a negative pair's second text
+    remain among its columns, because they need not be positives. Source: Chen, "Contrastive Learning for
+    Generalizable Sentence Embeddings" (Stanford CS224N report), which maximizes the loss of Quora's negative
+    pairs and does not define the denominator.
 
-    Differs: without a bound the loss has no minimum; ``bound: .inf`` is the report's.
+    Differs: the loss of a negative pair is bounded, because without a bound the loss has no minimum. ``bound:
+    .inf`` gives the loss of the report.
 
     Args:
-        weight: Factor of the negative pairs' mean.
-        bound: Above this the loss of a negative pair is flat; None for that of a guess among the texts that a row
-            is compared with: log N of the N pairs of all ranks, for NTXent log(2N - 1), and of the columns that a
-            queue holds.
+        weight: Factor of the mean over negative pairs.
+        bound: Loss above which a negative pair has no gradient. None: the loss of a uniform guess among the
+            columns of a row, which is log N for N pairs of all ranks, or log(2N - 1) with NTXent. Columns of a
+            queue are counted too.
 
     Raises:
-        ValueError: A weight below 0, or a bound of 0 or less.
+        ValueError: ``weight`` is below 0, or ``bound`` is 0 or less.
 
     Example:
         >>> from contrastive_text.objectives import Contrastive
@@ -149,71 +153,83 @@ class SignedPairs(PairLabels):
         tensor(3.3250)
     """
 
-    note: ClassVar[str] = "the loss of negative pairs is maximised"
+    note: ClassVar[str] = "the loss of negative pairs is maximized"
     rows_have_positives: ClassVar[bool] = False
 
     def __init__(self, weight: float = 1.0, bound: float | None = None) -> None:
         at_least("SignedPairs.weight", weight, 0, "1 weighs positive and negative pairs alike")
         if bound is not None and not bound > 0:
             raise InvalidValueError(
-                f"SignedPairs.bound: expected a number above 0, got {bound}; leave it out for a guess, or give "
-                ".inf for none"
+                f"SignedPairs.bound: expected a number above 0, got {bound}; remove it for the loss of a uniform "
+                "guess, or set .inf for no bound"
             )
         self.weight = weight
         self.bound = bound
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the pairs, whose terms are combined by ``reduce``."""
+        """Returns the rows and columns with ``reduce``, which combines the loss terms."""
         return replace(super().__call__(pairs), reduce=self.reduce)
 
     def reduce(self, pairs: Pairs, blocks: Sequence[Comparison]) -> Terms:
-        """Returns the difference of the two means (of sums, under ``sum``), divided by counts already."""
+        """Returns the mean loss of positive pairs minus the weighted mean loss of negative pairs.
+
+        With ``reduction: sum`` it is the difference of sums. The result is already divided by the counts.
+
+        Args:
+            pairs: Rows and columns.
+            blocks: Blocks that the loss compares.
+        """
         loss, n, count = pairs.loss, len(pairs.rows.anchor), len(pairs.every.anchor)
         compared = count + (count - 1) * len(loss.others)
         further = 0 if pairs.further is None else len(pairs.further.ids)
-        signed, guesses, sides = [], [], 0
+        signed_blocks, guesses, sides = [], [], 0
         for block in blocks:
             guesses.append(block.rows.new_full((len(block.rows),), math.log(compared + further)))
             further = 0  # further columns are in the first block
             block_sides = len(block.rows) // max(n, 1)
             masks = {
-                name: _own_texts(rule, unless=pairs.local_paired.repeat(block_sides))
+                name: _limit_to_own_text(rule, is_positive=pairs.local_paired.repeat(block_sides))
                 for name, rule in block.masks.items()
             }
-            signed.append(replace(block, masks=masks))
+            signed_blocks.append(replace(block, masks=masks))
             sides += block_sides
-        terms, positive = loss.compare(signed), pairs.local_paired.repeat(sides)
+        terms, positive = loss.compare(signed_blocks), pairs.local_paired.repeat(sides)
         bounded = terms.clamp(max=torch.cat(guesses)) if self.bound is None else terms.clamp(max=self.bound)
-        pulled = terms.masked_fill(~positive, 0.0).sum()
-        pushed = bounded.masked_fill(positive, 0.0).sum()
+        positive_sum = terms.masked_fill(~positive, 0.0).sum()
+        negative_sum = bounded.masked_fill(positive, 0.0).sum()
         assert pairs.paired is not None
-        rows = [(sides * each.sum()).clamp(min=1) for each in (pairs.paired, ~pairs.paired)]
-        total = reduce_terms(pulled, rows[0], loss.reduction)
-        total = total - self.weight * reduce_terms(pushed, rows[1], loss.reduction)
+        rows = [(sides * mask.sum()).clamp(min=1) for mask in (pairs.paired, ~pairs.paired)]
+        total = reduce_terms(positive_sum, rows[0], loss.reduction)
+        total = total - self.weight * reduce_terms(negative_sum, rows[1], loss.reduction)
         return Terms(total=total, count=len(terms), reduction="sum")
 
 
-def _own_texts(rule: Rule, unless: Tensor) -> Rule:
-    """Returns a rule that selects by the id of a row's own text alone, unless the row is marked, (R,)."""
+def _limit_to_own_text(rule: Rule, is_positive: Tensor) -> Rule:
+    """Returns a rule that, for rows of negative pairs, selects only columns with the id of the row's own text.
+
+    Args:
+        rule: Rule of masked columns.
+        is_positive: True for rows of positive pairs, (R,).
+    """
     if not isinstance(rule, SameId):
         return rule
-    marked = unless.reshape(-1, *[1] * (rule.rows.ndim - 1))
-    return SameId(torch.where(marked, rule.rows, rule.rows[:, :1]), rule.columns)
+    keeps_ids = is_positive.reshape(-1, *[1] * (rule.rows.ndim - 1))
+    return SameId(torch.where(keeps_ids, rule.rows, rule.rows[:, :1]), rule.columns)
 
 
-def _places(ids: Tensor, among: Tensor) -> Tensor:
-    """Returns for each id its places in a list, (R, most of them), -1 where it has fewer.
+def _indices_of(ids: Tensor, among: Tensor) -> Tensor:
+    """Returns the indices of each id in a list, (R, K) for at most K indices, -1 where an id has fewer.
 
     Example:
-        >>> _places(torch.tensor([7, 8, 9]), among=torch.tensor([9, 7, 9]))
+        >>> _indices_of(torch.tensor([7, 8, 9]), among=torch.tensor([9, 7, 9]))
         tensor([[ 1, -1],
                 [-1, -1],
                 [ 0,  2]])
     """
-    ordered, order = among.sort(stable=True)
-    first = torch.searchsorted(ordered, ids)
-    counts = torch.searchsorted(ordered, ids, right=True) - first
+    sorted_ids, order = among.sort(stable=True)
+    first = torch.searchsorted(sorted_ids, ids)
+    counts = torch.searchsorted(sorted_ids, ids, right=True) - first
     most = int(counts.max()) if len(ids) else 0
     nth = torch.arange(most, device=ids.device)
-    places = (first.unsqueeze(1) + nth).clamp(max=max(len(order) - 1, 0))
-    return torch.where(nth < counts.unsqueeze(1), order[places], -1)
+    indices = (first.unsqueeze(1) + nth).clamp(max=max(len(order) - 1, 0))
+    return torch.where(nth < counts.unsqueeze(1), order[indices], -1)

@@ -1,4 +1,4 @@
-"""Supervised pairs: the class of two texts by a scorer, or how much they have in common."""
+"""Supervised objectives for text pairs: classification with a scorer, and regression of a similarity score."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from contrastive_text.objectives.terms import Terms
 
 
 class Scorer(nn.Module, ABC):
-    """Base class of scorers: a small network whose widths are known when encoder and classes are.
+    """Base class of scorers: small networks that classify a pair of texts from their two vectors.
+
+    A subclass implements ``forward``, and ``build`` if it has layers.
 
     Example:
         >>> class Difference(Scorer):
@@ -37,28 +39,28 @@ class Scorer(nn.Module, ABC):
     """
 
     def build(self, features: int, classes: int) -> None:  # a scorer may have nothing to build
-        """Makes what depends on the width D of the vectors and on the number of classes."""
+        """Builds layers that depend on the width D of the vectors and the number of classes."""
 
     @abstractmethod
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        """Returns the classes' scores of pairs before the softmax; called outside autocast.
+        """Returns the logits of the classes for each pair. Called outside autocast.
 
         Args:
             u: Vectors of the first texts, (N, D), in at least float32.
             v: Vectors of the second texts, (N, D).
 
         Returns:
-            (N, classes); or (N, 1) for two classes: the log-odds of the second one.
+            (N, classes); or for two classes the log-odds of the second class, (N, 1).
         """
 
 
 def pair_features(u: Tensor, v: Tensor, max_squared: bool = False) -> Tensor:
-    """Returns the features of a classifier of pairs: u, v and |u - v|, and on request max(u, v) squared.
+    """Concatenates the features of a pair classifier: u, v and |u - v|, optionally also max(u, v) squared.
 
     Args:
-        u: (N, D).
-        v: (N, D).
-        max_squared: Whether the square of the larger value of each feature comes last.
+        u: Vectors of the first texts, (N, D).
+        v: Vectors of the second texts, (N, D).
+        max_squared: Whether to append max(u, v) squared.
 
     Returns:
         (N, 3D), or (N, 4D).
@@ -72,15 +74,15 @@ def pair_features(u: Tensor, v: Tensor, max_squared: bool = False) -> Tensor:
 
 
 class ConcatenationScorer(Scorer):
-    """A linear layer over u, v and |u - v|: the classifier of SBERT and of ConSERT.
+    """Linear layer over u, v and |u - v|: the pair classifier of Sentence-BERT and ConSERT.
 
     Source: Reimers & Gurevych 2019, Sentence-BERT (https://arxiv.org/abs/1908.10084), section 3; Yan et al.
-    2021, ConSERT (https://arxiv.org/abs/2105.11741), whose scripts add the square of max(u, v).
+    2021, ConSERT (https://arxiv.org/abs/2105.11741). ConSERT's scripts add the square of max(u, v).
 
-    Differs: SBERT's formula has no bias; its code has one, as here.
+    Differs: SBERT's formula has no bias; SBERT's code has a bias, as here.
 
     Args:
-        max_squared: Whether it reads max(u, v) squared too.
+        max_squared: Whether the layer also reads max(u, v) squared.
 
     Example:
         >>> scorer = ConcatenationScorer()
@@ -95,11 +97,11 @@ class ConcatenationScorer(Scorer):
         self.linear: nn.Linear | None = None
 
     def build(self, features: int, classes: int) -> None:
-        """Makes the layer of 3D or 4D inputs."""
+        """Builds the linear layer with 3D or 4D inputs."""
         self.linear = nn.Linear((4 if self.max_squared else 3) * features, classes)
 
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        """Returns the layer's output on ``pair_features``, (N, classes)."""
+        """Returns the logits of the classes for each pair, (N, classes)."""
         if self.linear is None:
             raise RuntimeError("ConcatenationScorer: expected build(features, classes) before the first call")
         features = pair_features(at_least_float32(u), at_least_float32(v), max_squared=self.max_squared)
@@ -107,10 +109,10 @@ class ConcatenationScorer(Scorer):
 
 
 class BilinearScorer(Scorer):
-    """The form u^T W v + b: one for two classes, else one for each.
+    """Bilinear form u^T W v + b of two vectors: one form for two classes, else one form for each class.
 
-    With two classes the form is the log-odds of the second one, and cross entropy is the binary one. Source:
-    the CS224N report (Chen, "Contrastive Learning for Generalizable Sentence Embeddings"), head of paraphrase.
+    With two classes the form is the log-odds of the second class, and the loss is binary cross-entropy. Source:
+    the CS224N report (Chen, "Contrastive Learning for Generalizable Sentence Embeddings"), paraphrase head.
 
     Example:
         >>> scorer = BilinearScorer()
@@ -124,11 +126,11 @@ class BilinearScorer(Scorer):
         self.bilinear: nn.Bilinear | None = None
 
     def build(self, features: int, classes: int) -> None:
-        """Makes one matrix for two classes, else one for each, with torch's initial values."""
+        """Builds one matrix for two classes, else one matrix for each class, with torch's initialization."""
         self.bilinear = nn.Bilinear(features, features, 1 if classes == 2 else classes)
 
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        """Returns the forms' values, (N, 1) or (N, classes)."""
+        """Returns the values of the bilinear forms for each pair, (N, 1) or (N, classes)."""
         if self.bilinear is None:
             raise RuntimeError("BilinearScorer: expected build(features, classes) before the first call")
         u, v = at_least_float32(u), at_least_float32(v)
@@ -137,18 +139,18 @@ class BilinearScorer(Scorer):
 
 
 class CosineScorer(Scorer):
-    """The cosine of two texts less a threshold, as the log-odds of the second of two classes; nothing is learned.
+    """Untrained scorer: the cosine of two texts minus a threshold is the log-odds of the second of two classes.
 
-    It scores pairs by the vectors as they are: of an encoder that was trained contrastively, say. Source: the
-    CS224N report (Chen, "Contrastive Learning for Generalizable Sentence Embeddings"), unsupervised study, which
-    doesn't say where its threshold lies. The evaluation code that the course hands out rounds the logistic
-    function of what is predicted, which for a cosine is a threshold of 0.
+    Use it to classify pairs with the vectors of an encoder that was trained contrastively. Source: the CS224N
+    report (Chen, "Contrastive Learning for Generalizable Sentence Embeddings"), unsupervised study. The report
+    does not name its threshold. The course's evaluation code rounds the logistic function of a prediction, so
+    that a cosine has a threshold of 0.
 
     Args:
-        threshold: The cosine above which a pair is of the second class.
+        threshold: Cosine above which a pair has the second class.
 
     Raises:
-        ValueError: A threshold below -1 or of 1 or more.
+        ValueError: The threshold is below -1, or 1 or more.
 
     Example:
         >>> scorer = CosineScorer(threshold=0.5)
@@ -161,46 +163,46 @@ class CosineScorer(Scorer):
         super().__init__()
         if not -1 <= threshold < 1:
             raise InvalidValueError(
-                f"CosineScorer.threshold: expected a cosine from -1 to below 1, got {threshold}; 0 is that of "
-                "the CS224N course's evaluation"
+                f"CosineScorer.threshold: expected a cosine from -1 to below 1, got {threshold}; the CS224N "
+                "course's evaluation has 0"
             )
         self.threshold = threshold
 
     def build(self, features: int, classes: int) -> None:  # noqa: ARG002  # the base's signature
-        """Checks the number of classes.
+        """Checks that there are two classes.
 
         Raises:
-            ValueError: Other than two.
+            ValueError: The number of classes is not two.
         """
         if classes != 2:
             raise InvalidValueError(
-                f"CosineScorer: expected two classes, such as 0 and 1, got {classes}; take ConcatenationScorer"
+                f"CosineScorer: expected two classes, such as 0 and 1, got {classes}; use ConcatenationScorer"
             )
 
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
-        """Returns cosines less the threshold, (N, 1)."""
-        u, v = (F.normalize(at_least_float32(each), dim=1, eps=EPSILON) for each in (u, v))
+        """Returns the cosine of each pair minus the threshold, (N, 1)."""
+        u, v = (F.normalize(at_least_float32(vectors), dim=1, eps=EPSILON) for vectors in (u, v))
         return (u * v).sum(dim=1, keepdim=True) - self.threshold
 
 
 class PairClassification(Supervised[Classes]):
-    """Cross entropy of the classes of pairs: SBERT's on inference data, ConSERT's joint training.
+    """Classification of text pairs: cross-entropy of the classes that a scorer predicts from two vectors.
 
-    Source: Reimers & Gurevych 2019, Sentence-BERT (https://arxiv.org/abs/1908.10084), section 3,
-    "classification objective"; Yan et al. 2021, ConSERT (https://arxiv.org/abs/2105.11741), section 3.3,
-    which adds 0.15 times the contrastive loss of each side. With two classes ``BilinearScorer`` makes it
-    the binary cross entropy of the CS224N report.
+    Source: Reimers & Gurevych 2019, Sentence-BERT (https://arxiv.org/abs/1908.10084), section 3, "classification
+    objective", on natural language inference. Yan et al. 2021, ConSERT (https://arxiv.org/abs/2105.11741),
+    section 3.3, adds 0.15 times the contrastive loss of each role (joint training). With two classes and
+    ``BilinearScorer`` the loss is the binary cross-entropy of the CS224N report.
 
     Args:
         classes: Number of classes, or their names in the order of the outputs (ConSERT's code: contradiction,
             entailment, neutral).
-        scorer: From two vectors to the classes' scores; None for ``ConcatenationScorer``.
-        head: A train-only head on both vectors, before the scorer; None for none.
-        view: Which of several views of each text it reads, from 1.
-        task: The data set that it reads, where there are several; None for the only one.
+        scorer: Network from two vectors to logits of the classes; None for ``ConcatenationScorer``.
+        head: Train-only head on both vectors, before the scorer; None for none.
+        view: Number of the view of each text that the objective reads, from 1.
+        task: Name of the data set that the objective reads if there are several; None for the only one.
 
     Raises:
-        ValueError: Fewer than two classes, a head that isn't train-only, or a view below 1.
+        ValueError: There are fewer than two classes, the head isn't train-only, or ``view`` is below 1.
 
     Example:
         >>> from contrastive_text.core.types import Slot
@@ -228,53 +230,53 @@ class PairClassification(Supervised[Classes]):
         self.head = head
 
     def build(self, features: int) -> None:
-        """Makes the layers of head and scorer."""
+        """Builds the layers of the head and the scorer."""
         self.scorer.build(build_head(self.head, features), len(self._target.names))
 
     def forward(self, encoded: Encoded) -> Terms:
-        """Returns the summed cross entropy of the local pairs."""
+        """Returns the summed cross-entropy of the local pairs and their number."""
         return self.class_terms(encoded)
 
     def predict(self, encoded: Encoded) -> Tensor:
-        """Returns the classes' scores before the softmax, (N, classes).
+        """Returns the logits of the classes for each pair, (N, classes).
 
         Raises:
-            ValueError: A scorer with another number of outputs.
+            ValueError: The number of the scorer's outputs differs from the number of classes.
         """
         u, v = self.projected(encoded, self.head)
         with full_precision(u.device):
             scores = at_least_float32(self.scorer(u, v))
         classes = len(self._target.names)
         if scores.shape[1] == 1 and classes == 2:
-            # log-odds z of the second class as scores (0, z): their cross entropy is the binary one of z
+            # Softmax cross-entropy of the logits (0, z) is binary cross-entropy of the log-odds z.
             return F.pad(scores, (1, 0))
         if scores.shape[1] != classes:
             raise InvalidValueError(
                 f"PairClassification.scorer: expected {classes} outputs, one for each class, got "
-                f"{scores.shape[1]} of {type(self.scorer).__name__}; make as many as its build is told"
+                f"{scores.shape[1]} from {type(self.scorer).__name__}; build the scorer with as many outputs as "
+                "classes"
             )
         return scores
 
 
 class PairRegression(Supervised[Scores]):
-    """The cosine of two texts, or what a loss makes of their vectors, against their score.
+    """Regression of text pairs: compares the cosine of two texts, or their vectors, with a gold score.
 
     Source: Reimers & Gurevych 2019, Sentence-BERT (https://arxiv.org/abs/1908.10084), section 3, "regression
-    objective"; the CS224N report (Chen, "Contrastive Learning for Generalizable Sentence Embeddings"), whose
-    head stands before the cosine. A loss that orders pairs (``CoSENT``, ``AnglE``) compares those of all
-    ranks, with an exact gradient. In evaluation mode no rank talks to another. What is predicted is the cosine,
-    whatever the loss reads.
+    objective". The CS224N report (Chen, "Contrastive Learning for Generalizable Sentence Embeddings") applies a
+    head before the cosine. A loss that orders pairs (``CoSENT``, ``AnglE``) compares the pairs of all ranks, with
+    an exact gradient. In evaluation mode ranks do not communicate. The prediction is always the cosine.
 
     Args:
-        loss: The formula; None for ``CosineMSE``.
-        low: The score of texts that have nothing in common; it becomes 0.
-        high: The score of texts that mean the same; it becomes 1.
-        head: A train-only head on both vectors, before the cosine; None for none.
-        view: Which of several views of each text it reads, from 1.
-        task: The data set that it reads, where there are several; None for the only one.
+        loss: Loss that compares pairs with scores; None for ``CosineMSE``.
+        low: Gold score of texts that have nothing in common; it is scaled to 0.
+        high: Gold score of texts that mean the same; it is scaled to 1.
+        head: Train-only head on both vectors, before the cosine; None for none.
+        view: Number of the view of each text that the objective reads, from 1.
+        task: Name of the data set that the objective reads if there are several; None for the only one.
 
     Raises:
-        ValueError: Bounds out of order, a head that isn't train-only, or a view below 1.
+        ValueError: ``low`` is not below ``high``, the head isn't train-only, or ``view`` is below 1.
 
     Example:
         >>> from contrastive_text.core.types import Slot
@@ -303,11 +305,15 @@ class PairRegression(Supervised[Scores]):
         self.head = head
 
     def build(self, features: int) -> None:
-        """Makes the head's layers."""
+        """Builds the layers of the head."""
         build_head(self.head, features)
 
     def forward(self, encoded: Encoded) -> Terms:
-        """Returns the terms of the local pairs, or the one of all ranks' pairs, the same on every rank."""
+        """Returns the sum and the number of the loss terms of the local pairs.
+
+        If the loss compares pairs with each other, there is one term of the pairs of all ranks, equal on every
+        rank.
+        """
         u, v = self.projected(encoded, self.head)
         pairs, scores = _cosines(u, v), self.known_target(encoded)
         if self.loss.reads_vectors:

@@ -1,4 +1,4 @@
-"""A queue of past columns: negatives of later rows, at the cost of a product and no encoding."""
+"""Queue column part: columns of earlier steps serve as further negatives without being encoded again."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from contrastive_text.objectives.columns import HARD, ColumnPart, Negatives, Pai
 
 
 class Queue(ColumnPart, nn.Module):
-    """Adds the columns of the last steps, of all ranks, as negatives without a gradient; oldest first.
+    """Adds the columns of earlier steps, of all ranks, as negatives without a gradient (cross-batch memory).
 
-    Cross-batch memory: Wang et al. 2020 (https://arxiv.org/abs/1912.06798), algorithm 1. The columns of a step
-    enter in the order of the loss: positives, then hard negatives. Anchors enter before positives if both are
-    rows and columns (NTXent, SupCon), and after them under the direction ``query_to_query`` of InfoNCE. Under
-    gradient accumulation the columns of every micro-batch enter.
+    Source: Wang et al. 2020 (https://arxiv.org/abs/1912.06798), algorithm 1. The columns of a step enter the
+        queue
+    in the order of the loss: positives, then hard negatives. Anchors enter before positives if both are rows and
+    columns (NTXent, SupCon), and after positives with the direction ``query_to_query`` of InfoNCE. With gradient
+    accumulation the columns of every micro-batch enter. The oldest columns are dropped first.
 
-    With ``Duplicates`` rows ignore past columns whose text is equal to their own. If views are compared, each
-    role has a queue. Evaluation neither reads nor fills the queue. Checkpoints store it as extra state, saved
-    models do not. All ranks hold the same columns. They are no buffers, because DDP would broadcast buffers in
-    every step, and a half-precision run would round them.
+    With ``Duplicates``, rows ignore columns of the queue that are duplicates. If views are compared, each role
+    has a queue. Evaluation neither reads nor fills the queue. Checkpoints store the queue as extra state; saved
+    models do not. All ranks have the same columns. The columns are no buffers of the module, because DDP would
+    broadcast buffers in every step, and a half-precision run would round them.
 
-    With ``Momentum`` the momentum vectors of its roles enter in place of the columns: positives that rows were
-    compared with (MoCo, He et al. 2020, https://arxiv.org/abs/1911.05722), or anchors that were no columns at all
+    With ``Momentum`` the momentum vectors of its roles enter instead of the columns. They are positives that are
+    columns (MoCo, He et al. 2020, https://arxiv.org/abs/1911.05722), or anchors that are no columns of the step
     (ESimCSE, Wu et al. 2022, https://arxiv.org/abs/2109.04380).
 
-    Differs: in Wang et al. a batch enters before its loss is computed, so that a row meets its own positive a
-    second time; here it enters afterwards. MoCo's queue begins with random vectors; here it begins empty, and the
-    first step without other negatives has no loss. ESimCSE's queue is each rank's own; here all ranks hold the
-    same columns.
+    Differs: in Wang et al. a batch enters before its loss is computed, so that a row is compared with its
+        positive
+    twice; here the batch enters afterwards. MoCo's queue starts with random vectors. Here it starts empty, and
+    the loss of a first step without other negatives is constant. In ESimCSE each rank has a separate queue.
 
     Args:
         size: Largest number of columns.
 
     Raises:
-        ValueError: A size below 1.
+        ValueError: The size is below 1.
 
     Example:
         >>> from contrastive_text.core.types import Slot
@@ -63,76 +64,76 @@ class Queue(ColumnPart, nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.size = at_least("Queue.size", size, 1, "leave Queue out to keep no past columns")
+        self.size = at_least("Queue.size", size, 1, "remove Queue to keep no past columns")
         self._past: dict[str, Texts] = {}
         self._entering: dict[str, Texts] = {}
         self._start = 0
 
     def filled(self, name: str) -> int:
-        """Returns the number of past columns of a comparison, such as ``texts``."""
+        """Returns the number of columns in the queue of a comparison, such as ``texts``."""
         return len(self._past[name].ids) if name in self._past else 0
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the pairs with the past columns after all others."""
+        """Returns the rows and columns with the columns of the queue appended."""
         self._start = 0 if pairs.further is None else len(pairs.further.ids)
         if pairs.name not in self._past:
             return pairs
         device = pairs.every.anchor.device
-        self._past[pairs.name] = self._past[pairs.name].map(lambda each: each.to(device))
+        self._past[pairs.name] = self._past[pairs.name].map(lambda tensor: tensor.to(device))
         return pairs.add_columns(self._past[pairs.name])
 
     def finish(self, pairs: Pairs) -> None:
-        """Keeps the columns of the step aside, until ``finish_step``: a loss may be computed twice in a step."""
-        entering = self._columns(pairs)
-        lasting = {name: ids for name, ids in entering.groups.items() if pairs.every.groups[name].lasts}
-        entering = replace(entering, vectors=entering.vectors.detach(), groups=lasting, own=None)
+        """Stores the columns of the step until ``finish_step``, because a step may compute a loss twice."""
+        columns = self._step_columns(pairs)
+        groups = {name: ids for name, ids in columns.groups.items() if pairs.every.groups[name].lasts}
+        columns = replace(columns, vectors=columns.vectors.detach(), groups=groups, own=None)
         if not pairs.is_by_text:
-            entering = replace(entering, ids=torch.where(entering.ids == HIDDEN_ID, HIDDEN_ID, NO_ID))
-        self._entering[pairs.name] = entering
+            columns = replace(columns, ids=torch.where(columns.ids == HIDDEN_ID, HIDDEN_ID, NO_ID))
+        self._entering[pairs.name] = columns
 
-    def _columns(self, pairs: Pairs) -> Texts:
-        """Returns the columns of the step without past ones, or the momentum vectors."""
-        every, none = pairs.every, pairs.every.anchor_ids[:0]
+    def _step_columns(self, pairs: Pairs) -> Texts:
+        """Returns the columns of the step without the columns of the queue, or the momentum vectors."""
+        examples, no_places = pairs.every, pairs.every.anchor_ids[:0]
         if pairs.momentum:
-            anchors, positives = every.sides()
+            anchors, positives = examples.sides()
             sides = {"anchor": anchors, "positive": positives}
-            if (hard := every.hard_negatives(none)) is not None:
+            if (hard := examples.hard_negatives(no_places)) is not None:
                 sides["negative"] = hard
             return Texts.join([sides[role] for role in pairs.momentum if role in sides])
         further = pairs.further
         if further is not None:
             stop = self._start + self.filled(pairs.name)
-            kept = [further.map(lambda each: each[: self._start]), further.map(lambda each: each[stop:])]
-            kept = [each for each in kept if len(each.ids)]
-            further = Texts.join(kept) if kept else None
-        return every.columns(pairs.loss.sides(every), none, further)
+            parts = [further.map(lambda tensor: tensor[: self._start]), further.map(lambda tensor: tensor[stop:])]
+            parts = [part for part in parts if len(part.ids)]
+            further = Texts.join(parts) if parts else None
+        return examples.columns(pairs.loss.sides(examples), no_places, further)
 
     def finish_step(self) -> None:
-        """Adds the columns of the step, and drops the oldest."""
-        for name, entering in self._entering.items():
-            self._past[name] = self._latest(self._past.get(name), entering)
+        """Appends the columns of the step to the queue, and drops the oldest columns."""
+        for name, columns in self._entering.items():
+            self._past[name] = self._latest(self._past.get(name), columns)
         self._entering = {}
 
-    def _latest(self, past: Texts | None, entering: Texts) -> Texts:
-        """Returns the latest columns in memory of their own, at most ``size``."""
-        newest = entering.map(lambda each: each[-self.size :])
-        kept = self.size - len(newest.ids)
-        older = [] if past is None or not kept else [past.map(lambda each: each[-kept:])]
+    def _latest(self, past: Texts | None, columns: Texts) -> Texts:
+        """Returns a copy of the latest columns, at most ``size``."""
+        newest = columns.map(lambda tensor: tensor[-self.size :])
+        count = self.size - len(newest.ids)
+        older = [] if past is None or not count else [past.map(lambda tensor: tensor[-count:])]
         return Texts.join([*older, newest])
 
     def describe(self, negatives: Negatives) -> Negatives:
-        """Returns the negatives with the past columns, and the number of batches that they are of."""
+        """Returns the number of negatives with the columns of a full queue, and the number of their batches."""
         roles = negatives.roles
         kind = f"past keys of {' and '.join(roles)}" if negatives.momentum else "past columns"
         hard = negatives.counts.get(HARD, 0)
-        entering = sum(hard if role == "negative" else negatives.batch_size for role in roles)
-        batches = self.size / max(entering, 1)
-        shown = f"{batches:.3g}" if batches < 100 else f"{batches:,.0f}"
-        counts = {**negatives.counts, f"{kind} (of {shown} batches)": self.size}
+        per_batch = sum(hard if role == "negative" else negatives.batch_size for role in roles)
+        batches = self.size / max(per_batch, 1)
+        text = f"{batches:.3g}" if batches < 100 else f"{batches:,.0f}"
+        counts = {**negatives.counts, f"{kind} (of {text} batches)": self.size}
         return replace(negatives, counts=counts, filling=True)
 
     def get_extra_state(self) -> dict[str, dict[str, Tensor]]:
-        """Returns the past columns of each comparison for a state dict."""
+        """Returns the columns in the queue of each comparison, for a state dict."""
         return {
             name: {
                 "vectors": past.vectors,
@@ -144,9 +145,11 @@ class Queue(ColumnPart, nn.Module):
         }
 
     def set_extra_state(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Restores past columns: the latest, if there are more than its size."""
+        """Restores the columns in the queues, or the latest columns if there are more than ``size``."""
         self._past, self._entering = {}, {}
-        for name, kept in state.items():
-            groups = {key.removeprefix("groups."): ids for key, ids in kept.items() if key.startswith("groups.")}
-            self._entering[name] = Texts(kept["vectors"], kept["ids"], groups, kept.get("guide"))
+        for name, columns in state.items():
+            groups = {
+                key.removeprefix("groups."): ids for key, ids in columns.items() if key.startswith("groups.")
+            }
+            self._entering[name] = Texts(columns["vectors"], columns["ids"], groups, columns.get("guide"))
         self.finish_step()

@@ -1,4 +1,4 @@
-"""Supervised objectives: their base class, and the class or the score of a text."""
+"""Base class of supervised objectives, and classification and regression of single texts."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _T = TypeVar("_T", bound=Target)
 
 
 class Supervised(Objective, Generic[_T]):
-    """Base class of objectives that hold what they predict of one view of each text against a target.
+    """Base class of objectives that compare predictions from one view of each text with a target.
 
     Args:
-        target: What it reads of an example's target.
-        head: A train-only head; None for none. It is checked here, and kept by the objective itself: the order of
-            its parts is that of their weights in checkpoints.
-        view: Which of several views of each text it reads, from 1.
-        task: The data set that it reads, where there are several; None for the only one.
+        target: Kind of target that the objective reads: classes or scores.
+        head: Train-only head; None for none. This class only checks it. The subclass stores it, so that the order
+            of its submodules determines the order of weights in checkpoints.
+        view: Number of the view of each text that the objective reads, from 1.
+        task: Name of the data set that the objective reads if there are several; None for the only one.
 
     Raises:
-        ValueError: A head that isn't train-only, or a view below 1.
+        ValueError: The head isn't train-only, or ``view`` is below 1.
     """
 
     takes: tuple[Role, ...] = ()
@@ -52,25 +52,25 @@ class Supervised(Objective, Generic[_T]):
 
     @property
     def target(self) -> _T:
-        """The classes, or the scores and their bounds."""
+        """Kind of target that the objective reads: classes, or scores with their bounds."""
         return self._target
 
     def texts(self, encoded: Encoded, role: Role) -> Tensor:
-        """Returns the vectors of its view of a role's first text, (N, D).
+        """Returns the vectors of one view of the first text of a role, (N, D).
 
         Raises:
-            ValueError: The role has no such slot.
+            ValueError: The role has no slot for this view.
         """
         vectors = encoded.role(role)
         if self.view > (slots := vectors.shape[1]):
             raise InvalidValueError(
-                f"{type(self).__name__}.view: expected one of the {slots} slots of {role}, got {self.view}; set "
-                "view, or the pairing's views_per_text"
+                f"{type(self).__name__}.view: expected 1 to {slots}, the number of slots of {role}, got "
+                f"{self.view}; set view, or the pairing's views_per_text"
             )
         return vectors[:, self.view - 1]
 
     def projected(self, encoded: Encoded, head: Head | None) -> list[Tensor]:
-        """Returns the view of each role's first text after a head, (N, D'), computed outside autocast."""
+        """Returns the vectors of each role's first text after a head, (N, D') each, computed outside autocast."""
         texts = [self.texts(encoded, role) for role in self.reads]
         return project_parts(head, texts, lambda vectors: apply_exactly(head, vectors))
 
@@ -78,17 +78,17 @@ class Supervised(Objective, Generic[_T]):
         """Returns the target of every example, (N,).
 
         Raises:
-            ValueError: The batch has none.
+            ValueError: The batch has no target.
         """
         if encoded.target is None:
             raise InvalidValueError(
-                f"{type(self).__name__}: expected a label or a score for every example, got a batch without; "
-                "give a file with such a column, and a pairing that reads it"
+                f"{type(self).__name__}: expected a label or a score for every example, got a batch without a "
+                "target; give a file with a label or score column, and a pairing that reads it"
             )
         return encoded.target
 
     def class_terms(self, encoded: Encoded) -> Terms:
-        """Returns the summed cross entropy of the predicted scores (N, classes), and the hits."""
+        """Returns the summed cross-entropy of the predicted logits, their number, and the accuracy."""
         scores, number = self.predict(encoded), self.known_target(encoded).long()
         hits = (scores.detach().argmax(dim=1) == number).sum()
         return Terms(
@@ -99,12 +99,12 @@ class Supervised(Objective, Generic[_T]):
 
 
 def read_classes(classes: int | list[str] | list[int], where: str) -> Classes:
-    """Returns the classes of an argument that may name them by numbers, as YAML reads them."""
+    """Builds the classes from an option: their number, or names, which YAML may read as numbers."""
     return Classes.of(classes if isinstance(classes, int) else [str(name) for name in classes], where)
 
 
 class _OfTexts(Supervised[_T]):
-    """Base class of objectives that predict from one text, by a head or one linear layer."""
+    """Base class of objectives that predict from one text with a head, or with one linear layer."""
 
     reads: tuple[Role, ...] = ("anchor",)
 
@@ -115,10 +115,10 @@ class _OfTexts(Supervised[_T]):
         self._outputs = outputs
 
     def build(self, features: int) -> None:
-        """Makes the head's layers, or the linear one.
+        """Builds the layers of the head, or the linear layer.
 
         Raises:
-            ValueError: A head with more or fewer outputs.
+            ValueError: The head has the wrong number of outputs.
         """
         if self.head is None:
             self.linear = nn.Linear(features, self._outputs)
@@ -126,7 +126,7 @@ class _OfTexts(Supervised[_T]):
             raise InvalidValueError(
                 f"{type(self).__name__}.head: expected out_features: {self._outputs}, one for each "
                 f"{'score' if self._outputs == 1 else 'class'}, got {width}; set out_features of "
-                f"{type(self.head).__name__}, or leave the head out for one linear layer"
+                f"{type(self.head).__name__}, or remove the head for one linear layer"
             )
 
     def outputs(self, encoded: Encoded) -> Tensor:
@@ -140,20 +140,21 @@ class _OfTexts(Supervised[_T]):
 
 
 class TextClassification(_OfTexts[Classes]):
-    """Cross entropy of the classes of single texts, or of two in one sequence.
+    """Classification of texts: cross-entropy of the class of a text, or of two texts joined in one sequence.
 
     Source: the CS224N report (Chen, "Contrastive Learning for Generalizable Sentence Embeddings"), whose
-    sentiment head is ``MLPHead(hidden_features=768, out_features=5, dropout=0.3)``. Over ``OneSequence``, with
-    ``FineTuningHead``, it is BERT's fine-tuning on pairs (Devlin et al. 2019, https://arxiv.org/abs/1810.04805).
+    sentiment head is ``MLPHead(hidden_features=768, out_features=5, dropout=0.3)``. With the pairing
+    ``OneSequence`` and ``FineTuningHead`` it is BERT's fine-tuning on pairs (Devlin et al. 2019,
+    https://arxiv.org/abs/1810.04805).
 
     Args:
         classes: Number of classes, or their names in the order of the outputs.
-        head: A train-only head whose outputs are the classes' scores; None for one linear layer.
-        view: Which of several views of a text it reads, from 1.
-        task: The data set that it reads, where there are several; None for the only one.
+        head: Train-only head whose outputs are the logits of the classes; None for one linear layer.
+        view: Number of the view of each text that the objective reads, from 1.
+        task: Name of the data set that the objective reads if there are several; None for the only one.
 
     Raises:
-        ValueError: Fewer than two classes, a head that isn't train-only, or a view below 1.
+        ValueError: There are fewer than two classes, the head isn't train-only, or ``view`` is below 1.
 
     Example:
         >>> import torch
@@ -177,29 +178,30 @@ class TextClassification(_OfTexts[Classes]):
         self.classes = classes
 
     def forward(self, encoded: Encoded) -> Terms:
-        """Returns the summed cross entropy of the local texts."""
+        """Returns the summed cross-entropy of the local texts and their number."""
         return self.class_terms(encoded)
 
     def predict(self, encoded: Encoded) -> Tensor:
-        """Returns the classes' scores before the softmax, (N, classes)."""
+        """Returns the logits of the classes for each text, (N, classes)."""
         return self.outputs(encoded)
 
 
 class TextRegression(_OfTexts[Scores]):
-    """Squared error of a score that is predicted of a text, or of two in one sequence.
+    """Regression of texts: squared error of a predicted score of a text, or of two texts joined in one sequence.
 
-    Source: BERT's fine-tuning on STS-B (Devlin et al. 2019, https://arxiv.org/abs/1810.04805); RoBERTa's, whose
-    code divides the scores by 5 (fairseq, ``examples/roberta/preprocess_GLUE_tasks.sh``), as here.
+    Source: BERT's fine-tuning on STS-B (Devlin et al. 2019, https://arxiv.org/abs/1810.04805). Scores are divided
+        by
+    5 as in RoBERTa's code (fairseq, ``examples/roberta/preprocess_GLUE_tasks.sh``).
 
     Args:
-        low: The score of texts that have nothing in common; it becomes 0.
-        high: The score of texts that mean the same; it becomes 1.
-        head: A train-only head with one output; None for one linear layer.
-        view: Which of several views of a text it reads, from 1.
-        task: The data set that it reads, where there are several; None for the only one.
+        low: Gold score of texts that have nothing in common; it is scaled to 0.
+        high: Gold score of texts that mean the same; it is scaled to 1.
+        head: Train-only head with one output; None for one linear layer.
+        view: Number of the view of each text that the objective reads, from 1.
+        task: Name of the data set that the objective reads if there are several; None for the only one.
 
     Raises:
-        ValueError: Bounds out of order, a head that isn't train-only, or a view below 1.
+        ValueError: ``low`` is not below ``high``, the head isn't train-only, or ``view`` is below 1.
 
     Example:
         >>> import torch
@@ -224,10 +226,10 @@ class TextRegression(_OfTexts[Scores]):
         self.high = high
 
     def forward(self, encoded: Encoded) -> Terms:
-        """Returns the summed squared errors of the local texts."""
+        """Returns the summed squared errors of the local texts and their number."""
         errors = (self.predict(encoded) - self.known_target(encoded)).square()
         return Terms(total=errors.sum(), count=len(errors))
 
     def predict(self, encoded: Encoded) -> Tensor:
-        """Returns a score for each text, 0 for ``low`` and 1 for ``high``, (N,)."""
+        """Returns the predicted score of each text, 0 for ``low`` and 1 for ``high``, (N,)."""
         return self.outputs(encoded).squeeze(1)

@@ -1,4 +1,4 @@
-"""Value of an objective on one rank: a sum and a count, so that one place divides, over all ranks."""
+"""Value of an objective on one rank, as a sum and a count that are divided over all ranks in one place."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from contrastive_text.losses import Reduction, reduce_terms
 
 
 def check_compared(objective: str, examples: int) -> None:
-    """Checks that a step has a second example, with which an objective compares the first.
+    """Checks that a step has two or more examples, for an objective that compares examples with each other.
 
     Args:
-        objective: Its class.
-        examples: Examples of a step, over all ranks together.
+        objective: Name of the objective, for the error.
+        examples: Number of examples of a step, over all ranks.
 
     Raises:
-        ValueError: There is one example.
+        ValueError: There is only one example.
     """
     if examples < 2:
         raise InvalidValueError(
-            f"data.batch_size: expected 2 or more examples in a step for {objective}, which compares them with "
-            f"each other, got {examples}; raise data.batch_size"
+            f"data.batch_size: expected 2 or more examples in a step for {objective}, which compares examples "
+            f"with each other, got {examples}; raise data.batch_size"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """An objective's value on one rank, before the division.
+    """Value of an objective on one rank: the sum and the number of its loss terms.
 
     Args:
-        total: Sum of the local rows' terms, a scalar with a gradient.
-        count: Number of local rows: a number, or a scalar on the device where only the device knows it.
-        reduction: How total and count over all ranks make the loss; see ``losses.reduce_terms``.
-        logs: Figures to log beside the loss, scalars without a gradient.
-        log_weights: Name of a figure -> its weight in the mean over ranks; ``count`` where none is given.
+        total: Sum of the loss terms of the local rows, a scalar with a gradient.
+        count: Number of local rows: a number, or a scalar tensor if it is computed on the device.
+        reduction: How the totals and counts of all ranks are combined into the loss; see ``losses.reduce_terms``.
+        logs: Name -> value to log next to the loss, a scalar without a gradient.
+        log_weights: Name of a logged value -> its weight in the mean over ranks. Default: ``count``.
     """
 
     total: Tensor
@@ -50,21 +50,25 @@ class Terms:
 
     @classmethod
     def added(cls, parts: Sequence[Terms]) -> Terms:
-        """Returns the sum of several values of as many rows, with the weighted mean of each figure to log."""
+        """Adds the totals of several values that have the same count, and averages their logged values.
+
+        Args:
+            parts: Values with equal counts.
+        """
         if len(parts) == 1:
             return parts[0]
         total = torch.stack([part.total for part in parts]).sum()
         logs, log_weights = {}, {}
         for name in parts[0].logs:
-            each = torch.stack([part.logs[name] for part in parts])
-            weights = torch.stack([part.weight(name).to(each) for part in parts])
+            values = torch.stack([part.logs[name] for part in parts])
+            weights = torch.stack([part.weight(name).to(values) for part in parts])
             log_weights[name] = weights.sum()
-            share = weights / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
-            logs[name] = torch.where(weights.sum() > 0, (each * share).sum(), each.mean())
+            shares = weights / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
+            logs[name] = torch.where(weights.sum() > 0, (values * shares).sum(), values.mean())
         return replace(parts[0], total=total, logs=logs, log_weights=log_weights)
 
     def weight(self, name: str) -> Tensor:
-        """Returns the weight of a logged figure in its mean over ranks."""
+        """Returns the weight of a logged value in the mean over ranks."""
         return self.log_weights[name] if name in self.log_weights else self._count()
 
     def _count(self) -> Tensor:
@@ -74,7 +78,7 @@ class Terms:
         return torch.full((), float(self.count), device=self.total.device)
 
     def loss(self) -> Tensor:
-        """Returns this rank's part of the loss; the mean over ranks is the loss of the whole batch.
+        """Returns this rank's part of the loss. The mean over ranks is the loss of the whole batch.
 
         Example:
             >>> Terms(total=torch.tensor(6.0), count=4).loss()
@@ -85,10 +89,9 @@ class Terms:
 
     @staticmethod
     def losses(of_objectives: Sequence[Terms]) -> list[Tensor]:
-        """Returns ``loss`` of several objectives; ranks add all of their counts up in one."""
-        own = torch.stack([each._count() for each in of_objectives])
-        counts = sum_over_ranks(own).clamp(min=1)
+        """Returns this rank's part of the loss of several objectives, with one collective operation."""
+        counts = sum_over_ranks(torch.stack([terms._count() for terms in of_objectives])).clamp(min=1)
         return [
-            reduce_terms(each.total * world_size(), count, each.reduction)
-            for each, count in zip(of_objectives, counts.unbind(), strict=True)
+            reduce_terms(terms.total * world_size(), count, terms.reduction)
+            for terms, count in zip(of_objectives, counts.unbind(), strict=True)
         ]

@@ -1,4 +1,4 @@
-"""The objective of losses over the whole batch: which texts belong together, of all ranks, and no negatives."""
+"""Objective for losses of a whole batch, such as VICReg, which need the pairs of all ranks and no negatives."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ from contrastive_text.objectives.terms import Terms, check_compared
 
 
 class WholeBatch(Objective):
-    """One value of all pairs of a step: alignment and uniformity, Barlow Twins, VICReg, SIGReg.
+    """Applies a loss of the whole batch to all pairs: alignment and uniformity, Barlow Twins, VICReg or SIGReg.
 
     Anchors and positives of all ranks are gathered with an exact gradient, and each rank computes the same value.
-    In evaluation mode no rank talks to another. Nothing is a negative: hard negatives take no part. What belongs
-    together is as in ``Contrastive``, the mean over several positives too; where that is several things, as the
-    two roles between ``views``, their values are added.
+    In evaluation mode ranks do not communicate. There are no negatives, and hard negatives are not read. Pairs
+    are formed as in ``Contrastive``: several positives are averaged. If there are several comparisons, such as
+    one for each role between ``views``, their values are added.
 
-    Logged beside the loss are the figures of ``Contrastive``, where ``negative_similarity`` is that of texts that
-    don't belong together; of a loss that asks features to differ, also ``off_diagonal``, their correlation
-    (``metrics.off_diagonal``).
+    It logs the same values as ``Contrastive``; ``negative_similarity`` is the mean cosine of texts of
+    different examples. If the loss decorrelates features, ``off_diagonal`` (``metrics.off_diagonal``) is their
+    correlation.
 
     Args:
-        loss: The formula.
-        head: A train-only head between embeddings and loss, such as ``ProjectorHead``; None for none.
-        between: What belongs together: ``texts`` of an example, ``views`` of each of its texts, or a ``Between``.
-        task: The data set that it reads, where there are several; None for the only one.
+        loss: Loss of the whole batch.
+        head: Train-only head between embeddings and loss, such as ``ProjectorHead``; None for none.
+        between: ``texts`` to pair the texts of an example, ``views`` to pair views of the same text, or a
+            ``Between``.
+        task: Name of the data set that the objective reads if there are several; None for the only one.
 
     Raises:
-        ValueError: A head that isn't train-only, or an unknown ``between``.
+        ValueError: The head isn't train-only, or ``between`` is unknown.
 
     Example:
         >>> from contrastive_text.core.types import Slot
@@ -72,44 +73,44 @@ class WholeBatch(Objective):
         self._features = 0
 
     def build(self, features: int) -> None:
-        """Makes the head's layers."""
+        """Builds the layers of the head."""
         self._features = build_head(self.head, features)
 
     def forward(self, encoded: Encoded) -> Terms:
-        """Returns the value of all ranks' pairs, the same on every rank.
+        """Returns the loss of the pairs of all ranks, the same on every rank.
 
         Raises:
-            ValueError: A role without its two views.
+            ValueError: A role lacks its two views.
         """
         vectors = read_vectors(encoded, (*self.reads, *self.takes), self.head)
         local = list(self._between.triples(encoded, vectors).values())
-        every, offset = gather_triples(local, self.training, encoded.shares)
-        own = slice(offset, offset + len(local[0].anchor))
-        return Terms.added([self._terms(each, own, encoded.logged) for each in every])
+        gathered, offset = gather_triples(local, self.training, encoded.shares)
+        local_rows = slice(offset, offset + len(local[0].anchor))
+        return Terms.added([self._terms(triples, local_rows, encoded.logged) for triples in gathered])
 
-    def _terms(self, every: Triples, own: slice, logged: bool) -> Terms:
-        ids = torch.stack([every.anchor_ids, every.positive_ids], dim=1)
-        value = self.loss(every.anchor, every.positive, ids)
+    def _terms(self, examples: Triples, local_rows: slice, logged: bool) -> Terms:
+        ids = torch.stack([examples.anchor_ids, examples.positive_ids], dim=1)
+        value = self.loss(examples.anchor, examples.positive, ids)
         if not logged:
             return Terms(total=value, count=1)
-        # Other positives of a row's query don't count as texts that it should be unlike.
-        every = replace(every, groups={"siblings": sibling_group(every, effect="mask")})
-        logs, weights = health(every.map(lambda rows: rows[own]), every, own.start)
+        # Siblings of a row are excluded from its negative similarity.
+        examples = replace(examples, groups={"siblings": sibling_group(examples, effect="mask")})
+        logs, weights = health(examples.map(lambda rows: rows[local_rows]), examples, local_rows.start)
         if self.loss.decorrelates:
-            logs["off_diagonal"] = features_alike(every)
+            logs["off_diagonal"] = features_alike(examples)
         return Terms(total=value, count=1, logs=logs, log_weights=weights)
 
     def check_examples(self, examples: int, negatives: int) -> None:  # noqa: ARG002  # the base's signature
-        """Checks that a step has two examples or more: one alone has no statistics."""
+        """Checks that a step has two or more examples (ValueError). One example has no statistics."""
         check_compared(f"WholeBatch with {type(self.loss).__name__}", examples)
 
     def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str:  # noqa: ARG002  # the base's signature
-        """Returns that there are none, and whether there are fewer pairs than features that should differ."""
-        said = f"none: {type(self.loss).__name__} is one value of the {batch_size} pairs of a step"
-        said += "; hard negatives take no part" if negatives else ""
+        """Returns a note that there are no negatives, with a warning if there are fewer pairs than features."""
+        text = f"none: {type(self.loss).__name__} is one value of the {batch_size} pairs of a step"
+        text += "; hard negatives are not read" if negatives else ""
         if self.loss.decorrelates and batch_size <= self._features:
-            said += (
-                f"; the correlation of {self._features} features has a rank of {batch_size - 1} at most, and "
-                "can't become that of independent ones"
+            text += (
+                f"; the correlation matrix of {self._features} features has a rank of at most {batch_size - 1}, "
+                "so that the features can't all be uncorrelated"
             )
-        return f"{said}; accumulate_grad_batches makes it no larger"
+        return f"{text}; accumulate_grad_batches doesn't add pairs"

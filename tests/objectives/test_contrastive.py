@@ -283,7 +283,7 @@ def test_a_step_of_one_example_is_refused_unless_negatives_come_from_elsewhere(
     if enough:
         objective.check_examples(1, negatives)
     else:
-        with pytest.raises(ValueError, match=r"got 1; raise data\.batch_size|got rows without a negative"):
+        with pytest.raises(ValueError, match=r"got 1; raise data\.batch_size|got neither"):
             objective.check_examples(1, negatives)
 
 
@@ -323,7 +323,7 @@ def test_a_part_of_a_users_own_adds_columns_and_is_named_in_the_summary() -> Non
     expected = float(torch.nn.functional.cross_entropy(logits, torch.arange(3)))
     objective = Contrastive(InfoNCE(0.2), columns=[Duplicates(), Bank(bank)])
     assert value(objective(rows)) == pytest.approx(expected, abs=1e-12)
-    assert "Bank changes them" in objective.describe_negatives(batch_size=3, positives=1, negatives=0)
+    assert "Bank changes their number" in objective.describe_negatives(batch_size=3, positives=1, negatives=0)
 
 
 def test_a_part_of_a_users_own_makes_columns_positives() -> None:

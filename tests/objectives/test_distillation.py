@@ -241,7 +241,7 @@ def test_roles_that_a_batch_lacks_are_left_out() -> None:
 def test_another_width_than_the_guides_is_refused_with_what_to_set() -> None:
     objective = VectorDistillation("teacher")
     objective.build(3)
-    said = r"guide_features: expected the width of the vectors of teacher, 5, got 3; set guide_features: 5"
+    said = r"guide_features: expected 5, the width of the vectors of teacher, got 3; set guide_features: 5"
     with pytest.raises(ValueError, match=said):
         objective(guided(3))
     with pytest.raises(ValueError, match=said):

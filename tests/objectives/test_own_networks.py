@@ -175,8 +175,8 @@ def test_a_run_trains_each_weight_once_resumes_exactly_and_keeps_no_decoder(bert
     assert decoder.network.model.embeddings.word_embeddings.weight is (
         again.encoder.model.embeddings.word_embeddings.weight
     )
-    said = "tsdae: a decoder with the encoder's weights, cross-attention that starts at random and a token head, "
-    assert model_facts(module)["networks of objectives"] == f"{said}which starts at random"
+    said = "tsdae: a decoder with the encoder's weights, randomly initialized cross-attention and a "
+    assert model_facts(module)["networks of objectives"] == f"{said}randomly initialized token head"
     assert not [name for name, _ in module.sentence_encoder().named_parameters() if "cross" in name]
     # A second stage begins with the trained encoder, which its decoder shares or copies.
     for tied in (True, False):
@@ -355,7 +355,7 @@ def test_a_run_resumes_exactly_with_the_same_generator_and_keeps_none_of_its_net
     assert {*map(id, trained)} == {*map(id, module.parameters())}
     # Another generator is refused, and none is needed where nothing is trained.
     other = tiny.save_masked_lm(tmp_path / "other", num_hidden_layers=2)
-    with pytest.raises(ValueError, match="expected the weights with which the run began"):
+    with pytest.raises(ValueError, match="expected the weights with which the run started"):
         fit_diffcse(tmp_path / "changed", bert, other, resume=str(path))
     assert ContrastiveModule.load_from_checkpoint(path).objectives["replaced"].filling is None
     # A second stage's discriminator begins as its encoder does.
@@ -371,7 +371,7 @@ def test_a_generator_that_cant_be_one_is_refused_before_the_first_step(bert: str
     data = tiny.data(tiny.write_texts(tmp_path / "texts.txt"))
     for name, said in (
         (bert, ["expected a masked language model with its head"]),
-        (words, ["expected the tokens of the encoder, each with its number"]),
+        (words, ["expected the encoder.s vocabulary with the same token ids"]),
         (short, ["expected a model that takes the encoder's rows, of up to 32 tokens", "which takes 16"]),
         (str(tmp_path / "nothing"), ["expected a local model folder or a name"]),
     ):

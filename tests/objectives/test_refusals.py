@@ -84,10 +84,10 @@ OPTIONS: list[tuple[Callable[..., object], dict[str, Any], list[str]]] = [
     (Contrastive, {"between": OTHER}, ["Contrastive.between", "texts or views", "'other'"]),
     (Contrastive, {"columns": [Duplicates(), Duplicates()]}, ["each part once", "Duplicates twice"]),
     (Contrastive, {"columns": [PositivesOnly()], "between": "views"}, ["PositivesOnly", "texts", "BetweenViews"]),
-    (Contrastive, {"columns": [PositivesOnly()], "loss": SupCon()}, ["PositivesOnly", "by classes", "SupCon"]),
+    (Contrastive, {"columns": [PositivesOnly()], "loss": SupCon()}, ["PositivesOnly", "classes", "SupCon"]),
     (Contrastive, {"columns": [PositivesOnly(), SameClass(2)]}, ["reads labels", "PositivesOnly and SameClass"]),
     (Contrastive, {"loss": SupCon()}, ["expected SameClass", "SupCon", "Duplicates"]),
-    (Contrastive, {"columns": [SameClass(3)]}, ["SameClass", "by classes", "InfoNCE"]),
+    (Contrastive, {"columns": [SameClass(3)]}, ["SameClass", "classes", "InfoNCE"]),
     *((Contrastive, {"columns": [SignedPairs()], "loss": loss}, ["SignedPairs", "maximized", type(loss).__name__])
       for loss in (TWO, DCLW(), SigLIP())),
     (Contrastive, {"loss": SupCon(), "columns": [SameClass(2), Duplicates(), Siblings()]},
@@ -129,7 +129,7 @@ OPTIONS: list[tuple[Callable[..., object], dict[str, Any], list[str]]] = [
         ({"dims": [4, 2], "per_step": 3}, ["per_step", "1 to 2 of the dims", "got 3"]))),
     *((Matryoshka, {"dims": [4], "objective": objective}, words) for objective, words in (
         (Contrastive(head=TanhHead()), ["head: expected none, got TanhHead"]),
-        (PairRegression(head=MLPHead()), ["head: expected none, got MLPHead"]),
+        (PairRegression(head=MLPHead()), ["head: expected null, got MLPHead"]),
         *((each, ["reads sentence vectors", f"got {type(each).__name__}"]) for each in (
             MaskedLM(), DenoisingDecoder(), ReplacedTokens("generator"), Matryoshka(Contrastive(), [2]),
             WithNetwork())))),
@@ -179,7 +179,7 @@ def built(objective: Any, features: int = 4) -> Any:
 CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "no target": (
         lambda: Contrastive(SupCon(), columns=[SameClass(2)])(batch(3, 0).encoded),
-        ["expected a batch with a target", "got one without"],
+        ["expected a batch with a target", "got a batch without a target"],
     ),
     **{
         f"{n} slots of positives": (
@@ -241,7 +241,7 @@ MODULES: dict[str, tuple[Callable[[str], object], list[str]]] = {
     ),
     "widths above that of the vectors": (
         module_of(head=MLPHead(9, 9, train_only=False), objectives={"c": Matryoshka(Contrastive(), [12, 4])}),
-        ["widths of at most 9, the features of a vector here, got 12"],
+        ["widths of at most 9, the width of the vectors, got 12"],
     ),
     "decoder of another width": (
         module_of(head=MLPHead(8, 8, train_only=False), objectives={"d": DenoisingDecoder()}),

@@ -212,7 +212,7 @@ def test_a_view_is_read_and_others_are_not(name: str) -> None:
     both = pairs(four, TARGET[:3], slots=TWO_VIEWS)
     assert torch.equal(first(both).total, first(pairs(torch.cat([a0, p0]), TARGET[:3])).total)
     assert torch.equal(second(both).total, first(pairs(torch.cat([a1, p1]), TARGET[:3])).total)
-    with pytest.raises(ValueError, match=r"\.view: expected one of the 1 slots of anchor, got 2"):
+    with pytest.raises(ValueError, match=r"\.view: expected 1 to 1, the number of slots of anchor, got 2"):
         second(pairs(some(3), TARGET[:3]))
 
 

@@ -90,11 +90,11 @@ def test_it_says_that_there_are_no_negatives_and_what_a_small_batch_leaves_short
     for each in (plain, narrow):
         each.build(4)
     assert plain.describe_negatives(64, 1, 0) == (
-        "none: AlignmentUniformity is one value of the 64 pairs of a step; accumulate_grad_batches makes it no "
-        "larger"
+        "none: AlignmentUniformity is one value of the 64 pairs of a step; accumulate_grad_batches doesn't add "
+        "pairs"
     )
-    assert "; hard negatives take no part;" in plain.describe_negatives(64, 1, 2)
-    assert "the correlation of 64 features has a rank of 63 at most" in narrow.describe_negatives(64, 1, 0)
+    assert "; hard negatives are not read;" in plain.describe_negatives(64, 1, 2)
+    assert "the correlation matrix of 64 features has a rank of at most 63" in narrow.describe_negatives(64, 1, 0)
     assert "rank" not in narrow.describe_negatives(65, 1, 0)
     assert not plain.has_negatives
     wide = Matryoshka(plain, dims=[4, 2])
