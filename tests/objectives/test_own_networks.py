@@ -371,8 +371,8 @@ def test_a_generator_that_cant_be_one_is_refused_before_the_first_step(bert: str
     data = tiny.data(tiny.write_texts(tmp_path / "texts.txt"))
     for name, said in (
         (bert, ["expected a masked language model with its head"]),
-        (words, ["expected the encoder.s vocabulary with the same token ids"]),
-        (short, ["expected a model that takes the encoder's rows, of up to 32 tokens", "which takes 16"]),
+        (words, ["expected the encoder's vocabulary with the same token ids"]),
+        (short, ["expected a model that reads rows of up to 32 tokens, as the encoder", "which reads 16"]),
         (str(tmp_path / "nothing"), ["expected a local model folder or a name"]),
     ):
         module = diffcse(bert, name)

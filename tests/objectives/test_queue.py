@@ -265,7 +265,7 @@ def test_the_summary_counts_the_columns_of_the_loss(loss: Loss, hard: int, queue
 def test_the_summary_counts_keys_and_the_texts_of_one_role() -> None:
     columns = [Duplicates(), Siblings(), Queue(160)]
     for objective, said in (
-        (Contrastive(NTXent(T), between="views"), "126 per anchor: 63 other texts of its role, 63 texts of its"),
+        (Contrastive(NTXent(T), between="views"), "126 per anchor: 63 other texts of its role, 63 other anchors"),
         (Contrastive(columns=[*columns, Momentum(of="anchor")]),
          f"223 {FULL}63 other positives, 160 past keys of anchor (of 2.5 batches);"),
         (Contrastive(columns=[*columns, Momentum(), MaskBatch()]),

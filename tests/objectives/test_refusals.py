@@ -126,9 +126,9 @@ OPTIONS: list[tuple[Callable[..., object], dict[str, Any], list[str]]] = [
         ({"dims": [4, 4]}, ["dims", "different widths", "got [4, 4]"]),
         ({"dims": [4, 2], "weights": [1.0]}, ["weights", "for each of the 2 dims"]),
         ({"dims": [4], "weights": [0.0]}, ["weights", "a number above 0"]),
-        ({"dims": [4, 2], "per_step": 3}, ["per_step", "1 to 2 of the dims", "got 3"]))),
+        ({"dims": [4, 2], "per_step": 3}, ["per_step", "1 to 2, the number of dims", "got 3"]))),
     *((Matryoshka, {"dims": [4], "objective": objective}, words) for objective, words in (
-        (Contrastive(head=TanhHead()), ["head: expected none, got TanhHead"]),
+        (Contrastive(head=TanhHead()), ["head: expected null, got TanhHead"]),
         (PairRegression(head=MLPHead()), ["head: expected null, got MLPHead"]),
         *((each, ["reads sentence vectors", f"got {type(each).__name__}"]) for each in (
             MaskedLM(), DenoisingDecoder(), ReplacedTokens("generator"), Matryoshka(Contrastive(), [2]),
@@ -191,7 +191,7 @@ CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "one slot of anchors": (lambda: Contrastive(between="views")(PAIRS), ["views of one text as anchor, got 1"]),
     "no masked tokens": (
         lambda: MaskedLM()(Encoded(torch.ones(6, 4), PAIRS.slots, torch.arange(6))),
-        ["MaskedLM: expected a batch with masked tokens, got none", "MaskTokens"],
+        ["MaskedLM: expected a batch with masked tokens, got no masked tokens", "MaskTokens"],
     ),
     "other outputs than classes": (
         lambda: TextClassification(5, head=MLPHead(hidden_features=4)).build(768),
@@ -200,7 +200,7 @@ CALLS: dict[str, tuple[Callable[[], object], list[str]]] = {
     **{
         f"{n} outputs": (
             lambda n=n: built(PairClassification(3, scorer=Other(n))).predict(PAIRS),
-            ["PairClassification.scorer: expected 3 outputs, one for each class", f"got {n} of Other"],
+            ["PairClassification.scorer: expected 3 outputs, one for each class", f"got {n} from Other"],
         )
         for n in (1, 2)
     },
