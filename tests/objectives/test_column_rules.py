@@ -347,6 +347,8 @@ def test_equal_cosines_are_not_above_whatever_the_part() -> None:
         for at in range(0, 64, 5):
             span = slice(at, at + 5)
             assert not near.part(span, span).mask().diagonal().any()
+    several = TooNear(known, known, torch.linspace(-0.1, 0.1, 64))
+    assert torch.equal(several.part(slice(5, 20), slice(30, 50)).mask(), several.mask()[5:20, 30:50])
 
 
 def test_what_is_removed_and_how_far_both_agree_is_logged() -> None:

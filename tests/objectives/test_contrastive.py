@@ -50,6 +50,7 @@ from contrastive_text.objectives import (
     RankDistillation,
     SameClass,
     Siblings,
+    Terms,
     WholeBatch,
 )
 
@@ -132,7 +133,8 @@ def test_logged_figures_are_those_of_the_vectors() -> None:
     assert logs["uniformity"] < 0
 
 
-def test_a_batch_of_one_example_has_no_loss_and_finite_figures() -> None:
+def test_a_batch_of_one_example_or_of_none_has_no_loss_and_finite_figures() -> None:
+    assert float(Terms(torch.tensor(0.0), 0).loss()) == 0.0
     terms = Contrastive()(encoded(1))
     assert float(terms.total) == 0.0
     assert all(torch.isfinite(figure) for figure in terms.logs.values())

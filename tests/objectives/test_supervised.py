@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import parts
@@ -101,39 +102,40 @@ def test_m6_cross_entropy_of_one_logit_is_torchs_binary_one_however_large_it_is(
     assert float(terms.logs["accuracy"]) == pytest.approx(float(hits), abs=1e-6)  # logged in float32
 
 
-@given(n=st.integers(1, 4), classes=st.integers(3, 4), seed=st.integers(0, 2**31))
-def test_more_classes_have_a_form_each_and_equal_the_loop(n: int, classes: int, seed: int) -> None:
-    objective = built(PairClassification(classes, scorer=BilinearScorer()), features=3)
-    vectors = some(n, width=3, seed=seed)
-    weight, bias = objective.scorer.bilinear.weight.tolist(), objective.scorer.bilinear.bias.tolist()
-    assert len(weight) == classes
-    target = [float((seed + i) % classes) for i in range(n)]
-    total = 0.0
-    for u, v, number in zip(vectors[:n].tolist(), vectors[n:].tolist(), target, strict=True):
-        logits = []
-        for matrix, constant in zip(weight, bias, strict=True):
-            logits.append(constant + sum(u[i] * matrix[i][j] * v[j] for i in range(3) for j in range(3)))
-        total += reference.cross_entropy(logits[int(number)], logits)
-    terms = objective(pairs(vectors, target))
-    assert (terms.total.item(), terms.count) == (pytest.approx(total, abs=ROUNDING), n)
+def logits_of(objective: Any, u: Tensor, v: Tensor) -> Tensor:  # Any: with one of three kinds of layers
+    """The scores of the classes, spelt from the weights."""
+    if isinstance(objective, TextClassification):
+        assert objective.linear is not None
+        return u @ objective.linear.weight.T + objective.linear.bias
+    scorer = objective.scorer
+    if isinstance(scorer, BilinearScorer):
+        return torch.einsum("ni,kij,nj->nk", u, scorer.bilinear.weight, v) + scorer.bilinear.bias
+    features = [u, v, (u - v).abs(), *([torch.maximum(u, v) ** 2] if scorer.max_squared else [])]
+    return torch.cat(features, dim=1) @ scorer.linear.weight.T + scorer.linear.bias
 
 
-@given(n=st.integers(1, 5), max_squared=st.booleans(), seed=st.integers(0, 2**31))
-def test_the_concatenation_equals_the_loop(n: int, max_squared: bool, seed: int) -> None:
-    objective = built(PairClassification(3, scorer=ConcatenationScorer(max_squared)), features=3)
-    vectors = some(n, width=3, seed=seed)
-    rows, bias = objective.scorer.linear.weight.tolist(), objective.scorer.linear.bias.tolist()
-    target = [float((seed + i) % 3) for i in range(n)]
-    total = 0.0
-    for u, v, number in zip(vectors[:n].tolist(), vectors[n:].tolist(), target, strict=True):
-        features = [*u, *v, *(abs(a - b) for a, b in zip(u, v, strict=True))]
-        if max_squared:
-            features += [max(a, b) ** 2 for a, b in zip(u, v, strict=True)]
-        logits = [
-            b + sum(w * x for w, x in zip(row, features, strict=True)) for row, b in zip(rows, bias, strict=True)
-        ]
-        total += reference.cross_entropy(logits[int(number)], logits)
-    assert objective(pairs(vectors, target)).total.item() == pytest.approx(total, abs=ROUNDING)
+@pytest.mark.parametrize(
+    "make",
+    [
+        TextClassification,
+        lambda classes: PairClassification(classes, scorer=BilinearScorer()),
+        lambda classes: PairClassification(classes, scorer=ConcatenationScorer()),
+        lambda classes: PairClassification(classes, scorer=ConcatenationScorer(max_squared=True)),
+    ],
+)
+@given(n=st.integers(1, 6), classes=st.integers(3, 5), seed=st.integers(0, 2**31))
+def test_the_terms_are_cross_entropies_of_the_scores(
+    make: Callable[[int], Objective], n: int, classes: int, seed: int
+) -> None:
+    objective, vectors = built(make(classes), features=3), some(n, width=3, seed=seed)
+    logits = logits_of(objective, *vectors.split(n)).tolist()
+    target = [(seed + i) % classes for i in range(n)]
+    total = sum(reference.cross_entropy(row[number], row) for row, number in zip(logits, target, strict=True))
+    hits = sum(row.index(max(row)) == number for row, number in zip(logits, target, strict=True))
+    terms = objective(pairs(vectors, [float(number) for number in target]))
+    assert terms.total.item() == pytest.approx(total, abs=ROUNDING)
+    assert (terms.count, terms.reduction) == (n, "mean")
+    assert float(terms.logs["accuracy"]) == pytest.approx(hits / n, abs=1e-6)  # logged in float32
 
 
 @pytest.mark.parametrize("part", [ConcatenationScorer(), BilinearScorer(), TextClassification(2)])
@@ -235,27 +237,6 @@ def test_a_rank_without_examples_keeps_its_place_in_the_backward_pass(name: str)
     terms.total.backward()
     assert terms.total.item() == 0.0
     assert all(weight.grad is not None and not weight.grad.any() for weight in objective.parameters())
-
-
-@given(n=st.integers(1, 6), classes=st.integers(2, 5), seed=st.integers(0, 2**31))
-def test_the_terms_equal_the_loop_over_texts(n: int, classes: int, seed: int) -> None:
-    noise = torch.Generator().manual_seed(seed)
-    vectors = torch.randn(n, 4, generator=noise, dtype=torch.float64)
-    target = torch.randint(0, classes, (n,), generator=noise).tolist()
-    objective = built(TextClassification(classes))
-    assert objective.linear is not None
-    total, hits = 0.0, 0
-    for vector, number in zip(vectors.tolist(), target, strict=True):
-        rows, bias = objective.linear.weight.tolist(), objective.linear.bias.tolist()
-        logits = [
-            sum(w * x for w, x in zip(row, vector, strict=True)) + b for row, b in zip(rows, bias, strict=True)
-        ]
-        total += reference.cross_entropy(logits[number], logits)
-        hits += logits.index(max(logits)) == number
-    terms = objective(pairs(vectors, [float(number) for number in target], slots=PAIR[:1]))
-    assert terms.total.item() == pytest.approx(total, abs=ROUNDING)
-    assert (terms.count, terms.reduction) == (n, "mean")
-    assert float(terms.logs["accuracy"]) == pytest.approx(hits / n, abs=1e-6)  # logged in float32
 
 
 def test_its_target_is_its_classes_and_predictions_become_their_names() -> None:
