@@ -122,6 +122,11 @@ def chain(
     return [*([Duplicates()] if masked else []), *ways[siblings], *([SameClass(2)] if classes else [])]
 
 
+def contrast(loss: Loss, *columns: ColumnPart) -> Contrastive:
+    """An objective of the default columns and further ones."""
+    return Contrastive(loss, columns=[Duplicates(), Siblings(), *columns])
+
+
 def _slow_term(
     row: Text,
     target: Text,

@@ -217,10 +217,7 @@ SLOW: dict[str, Callable[[Triples], list[float]]] = {
     "DCL": lambda e: reference.decoupled(reference.both_sides(e)),
     "DCL, dot products": lambda e: reference.decoupled(reference.both_sides(e), t=0.8),
     "DCLW": lambda e: reference.decoupled(reference.both_sides(e), weights=reference.pair_weights(e)),
-    "DCLW, one side": lambda e: reference.decoupled(
-        reference.both_ways(e),
-        weights=reference.pair_weights(e),
-    ),
+    "DCLW, one side": lambda e: reference.decoupled(reference.both_ways(e), weights=reference.pair_weights(e)),
     "DebiasedNTXent": lambda e: reference.debiased(reference.both_sides(e)),
     "SigLIP": lambda e: reference.sigmoids(reference.one_way(e)),
 }

@@ -30,12 +30,7 @@ from contrastive_text.losses import (
 )
 from contrastive_text.losses.comparison import Triples
 from contrastive_text.losses.info_nce import Direction
-from contrastive_text.objectives import (
-    Contrastive,
-    Duplicates,
-    Queue,
-    Siblings,
-)
+from contrastive_text.objectives import Contrastive, Duplicates, Queue, Siblings
 
 FOUR: tuple[Direction, ...] = get_args(Direction)
 # Logits of at most 50 in float64, sums of some thirty terms.

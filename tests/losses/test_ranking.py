@@ -11,14 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from contrastive_text.losses import (
-    KLDivergence,
-    ListMLE,
-    ListNet,
-    MarginMSE,
-    RankLoss,
-    jensen_shannon_terms,
-)
+from contrastive_text.losses import KLDivergence, ListMLE, ListNet, MarginMSE, RankLoss, jensen_shannon_terms
 
 # Logits of at most 20 in float64, sums of some ten terms.
 ROUNDING = 1e-11

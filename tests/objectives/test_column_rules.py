@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 import reference
 import torch
-from chains import ROUNDING, WAYS, T, Text, chain, slow_terms
+from chains import ROUNDING, WAYS, T, Text, chain, contrast, slow_terms
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -97,7 +97,7 @@ def test_p11_values_of_the_sheet(how: dict[str, Any], expected: float, streamed:
 
 
 def test_siblings_are_hidden_by_default() -> None:
-    rows, hidden = encoded([[0, 0, 2], [10, 11, 12]]), Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings()])
+    rows, hidden = encoded([[0, 0, 2], [10, 11, 12]]), contrast(InfoNCE(T))
     assert value(Contrastive(InfoNCE(T)), rows) == value(hidden, rows)
 
 
@@ -160,11 +160,9 @@ def test_negative_pairs_make_no_siblings() -> None:
     seen = {0: [0, 1, 3], 1: [1, 3], 2: [1, 2, 3], 3: [0, 1, 2, 3]}
     cosines = torch.cosine_similarity(rows.embeddings[:4, None], rows.embeddings[None, 4:], dim=2) / T
     terms = [float(cosines[i, columns].logsumexp(0) - cosines[i, i]) for i, columns in seen.items()]
-    reached = value(
-        Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), SignedPairs(bound=math.inf)]), rows
-    )
+    reached = value(contrast(InfoNCE(T), SignedPairs(bound=math.inf)), rows)
     assert reached == pytest.approx((terms[0] + terms[2] + terms[3]) / 3 - terms[1], abs=ROUNDING)
-    hard = value(Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), NegativesAsHard()]), rows)
+    hard = value(contrast(InfoNCE(T), NegativesAsHard()), rows)
     assert hard == pytest.approx((terms[0] + terms[2] + terms[3]) / 3, abs=ROUNDING)
 
 
@@ -213,10 +211,7 @@ def batch(texts: Tensor, known: Tensor, roles: int, ids: Tensor | None = None, *
 
 
 def gist(directions: tuple[Direction, ...] = GIST, **margins: float) -> Contrastive:
-    return Contrastive(
-        InfoNCE(T_GIST, directions=directions),
-        columns=[Duplicates(), Siblings(), FalseNegatives("teacher", **margins)],
-    )
+    return contrast(InfoNCE(T_GIST, directions=directions), FalseNegatives("teacher", **margins))
 
 
 def of_sheet(methods: dict[str, Any], triples: bool) -> Encoded:
@@ -354,7 +349,7 @@ def test_equal_cosines_are_not_above_whatever_the_part() -> None:
 def test_what_is_removed_and_how_far_both_agree_is_logged() -> None:
     rows = guided(9, roles=2, kinds=10**9, seed=6)
     same = replace(rows, guides={"teacher": rows.embeddings})
-    kept = Contrastive(InfoNCE(T_GIST), columns=[Duplicates(), Siblings(), FalseNegatives("teacher")])
+    kept = contrast(InfoNCE(T_GIST), FalseNegatives("teacher"))
     logs = kept(same).logs
     assert float(logs["guide_agreement"]) == pytest.approx(1)
     assert 0 < float(logs["removed"]) < 8
@@ -377,13 +372,13 @@ OBJECTIVES: dict[str, Callable[[], Objective]] = {
     "DCLW": lambda: Contrastive(DCLW(0.2)),
     "debiased": lambda: Contrastive(DebiasedNTXent(0.2)),
     "SigLIP": lambda: Contrastive(SigLIP(0.2, bias=-3.0)),
-    "queue": lambda: Contrastive(InfoNCE(0.2), columns=[Duplicates(), Siblings(), Queue(30)]),
+    "queue": lambda: contrast(InfoNCE(0.2), Queue(30)),
     "queue, duplicates": lambda: Contrastive(InfoNCE(0.2), columns=[Queue(30)]),
-    "queue alone": lambda: Contrastive(InfoNCE(0.2), columns=[Duplicates(), Siblings(), Queue(30), MaskBatch()]),
-    "a guide": lambda: Contrastive(InfoNCE(0.2), columns=[Duplicates(), Siblings(), FalseNegatives("g")]),
-    "positives only": lambda: Contrastive(InfoNCE(0.2), columns=[Duplicates(), Siblings(), PositivesOnly()]),
-    "negatives as hard": lambda: Contrastive(InfoNCE(0.2), columns=[Duplicates(), Siblings(), NegativesAsHard()]),
-    "signed pairs": lambda: Contrastive(NTXent(0.2), columns=[Duplicates(), Siblings(), SignedPairs()]),
+    "queue alone": lambda: contrast(InfoNCE(0.2), Queue(30), MaskBatch()),
+    "a guide": lambda: contrast(InfoNCE(0.2), FalseNegatives("g")),
+    "positives only": lambda: contrast(InfoNCE(0.2), PositivesOnly()),
+    "negatives as hard": lambda: contrast(InfoNCE(0.2), NegativesAsHard()),
+    "signed pairs": lambda: contrast(NTXent(0.2), SignedPairs()),
     "ranks of the batch": lambda: RankDistillation(KLDivergence(0.5), ["g"]),
     "ranks of the row": lambda: RankDistillation(KLDivergence(0.5), ["g"], among="own"),
     "vectors": lambda: VectorDistillation("g"),

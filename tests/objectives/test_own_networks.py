@@ -107,9 +107,7 @@ def test_several_anchors_of_a_text_each_write_it() -> None:
     module = tsdae()
     encoded = module.encode(texts_of())
     twice = replace(
-        encoded,
-        embeddings=encoded.embeddings.repeat(2, 1),
-        slots=(Slot("anchor", 0), Slot("anchor", 1)),
+        encoded, embeddings=encoded.embeddings.repeat(2, 1), slots=(Slot("anchor", 0), Slot("anchor", 1))
     )
     once, both = (module.objective_parts()["tsdae"](each) for each in (encoded, twice))
     torch.testing.assert_close(both.total, 2 * once.total)
@@ -245,10 +243,7 @@ def authors_loss(module: ContrastiveModule, generator: str, batch: Batch) -> tup
     return torch.cat(terms).mean(), float(torch.cat(changed).double().mean())
 
 
-@pytest.mark.parametrize(
-    ("layout", "shared", "chunk_tokens"),
-    [("packed", False, 30), ("bucketed", True, None)],
-)
+@pytest.mark.parametrize(("layout", "shared", "chunk_tokens"), [("packed", False, 30), ("bucketed", True, None)])
 def test_loss_and_gradient_are_those_of_the_authors_steps_text_by_text(
     layout: Layout, shared: bool, chunk_tokens: int | None, bert: str, generator: str
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 import reference
 import torch
+from chains import contrast
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import of_two_ranks
@@ -26,7 +27,6 @@ from contrastive_text.objectives import (
     NegativesAsHard,
     PairLabels,
     PositivesOnly,
-    Siblings,
     SignedPairs,
     Terms,
 )
@@ -75,17 +75,15 @@ def test_m9_terms_of_the_three_pairs_and_their_two_means(vectors: dict[str, Any]
     for kept, term in enumerate(terms[:2]):
         # One pair alone is positive, and negative pairs weigh nothing: what is left is its term.
         alone = torch.tensor([float(i == kept) for i in range(3)])
-        objective = Contrastive(InfoNCE(case["tau"]), columns=[Duplicates(), Siblings(), SignedPairs(weight=0.0)])
+        objective = contrast(InfoNCE(case["tau"]), SignedPairs(weight=0.0))
         total = objective(replace(rows, target=alone)).total
         assert float(total) == pytest.approx(term, abs=1e-6)
     loss = InfoNCE(case["tau"], reduction="sum")
-    signed = value(Contrastive(loss, columns=[Duplicates(), Siblings(), SignedPairs(bound=math.inf)])(rows))
+    signed = value(contrast(loss, SignedPairs(bound=math.inf))(rows))
     assert signed / 3 == pytest.approx(case["variant_a_full_batch_denominator_mean_sign_times_term"], abs=1e-6)
-    means = value(
-        Contrastive(InfoNCE(case["tau"]), columns=[Duplicates(), Siblings(), SignedPairs(bound=math.inf)])(rows)
-    )
+    means = value(contrast(InfoNCE(case["tau"]), SignedPairs(bound=math.inf))(rows))
     assert means == pytest.approx((terms[0] + terms[1]) / 2 - terms[2], abs=1e-6)
-    positive = value(Contrastive(InfoNCE(case["tau"]), columns=[Duplicates(), Siblings(), PositivesOnly()])(rows))
+    positive = value(contrast(InfoNCE(case["tau"]), PositivesOnly())(rows))
     assert positive == pytest.approx(case["variant_b_positives_only"], abs=1e-6)
 
 
@@ -95,8 +93,7 @@ def test_m9_the_bound_is_that_of_a_guess_and_hard_negatives_leave_positive_pairs
     case, rows = sheet(vectors)
     terms = case["all_rows_terms_with_full_batch_denominator"]
     signed, hard = (
-        Contrastive(InfoNCE(case["tau"]), columns=[Duplicates(), Siblings(), labels])(rows)
-        for labels in (SignedPairs(weight=0.7), NegativesAsHard())
+        contrast(InfoNCE(case["tau"]), labels)(rows) for labels in (SignedPairs(weight=0.7), NegativesAsHard())
     )
     mean = (terms[0] + terms[1]) / 2
     assert value(signed) == pytest.approx(mean - 0.7 * math.log(3), abs=1e-6)
@@ -145,13 +142,11 @@ def test_reductions_of_signed_pairs_are_those_of_each_mean(case: tuple[list[int]
     rows = encoded(labels, ids=ids, seed=seed)
 
     def reached(loss: Loss) -> float:
-        return value(Contrastive(loss, columns=[Duplicates(), Siblings(), SignedPairs(bound=2.0)])(rows))
+        return value(contrast(loss, SignedPairs(bound=2.0))(rows))
 
     assert reached(NTXent(0.2, "two_sided")) == pytest.approx(2 * reached(NTXent(0.2)), abs=ROUNDING)
     backward = replace(rows, slots=PAIR[::-1])
-    both = reached(InfoNCE(0.2)) + value(
-        Contrastive(InfoNCE(0.2), columns=[Duplicates(), Siblings(), SignedPairs(bound=2.0)])(backward)
-    )
+    both = reached(InfoNCE(0.2)) + value(contrast(InfoNCE(0.2), SignedPairs(bound=2.0))(backward))
     assert reached(InfoNCE(0.2, "two_sided")) == pytest.approx(both, abs=ROUNDING)
 
 
@@ -207,10 +202,7 @@ def test_positives_only_is_the_loss_of_a_batch_without_the_negative_pairs(loss: 
     rows = encoded(labels, negatives=negatives)
     pairs = torch.tensor(labels).bool().repeat(2 + negatives)
     kept = replace(rows, embeddings=rows.embeddings[pairs], text_ids=rows.text_ids[pairs], target=None)
-    reached, expected = (
-        Contrastive(loss, columns=[Duplicates(), Siblings(), PositivesOnly()])(rows),
-        Contrastive(loss)(kept),
-    )
+    reached, expected = (contrast(loss, PositivesOnly())(rows), Contrastive(loss)(kept))
     assert torch.equal(reached.total, expected.total)
     assert (reached.count, reached.reduction) == (expected.count, expected.reduction)
     assert reached.logs == expected.logs
@@ -220,7 +212,7 @@ def test_positives_only_is_the_loss_of_a_batch_without_the_negative_pairs(loss: 
 @pytest.mark.parametrize("labels", [SignedPairs(), NegativesAsHard(), PositivesOnly()])
 def test_a_batch_of_positive_pairs_needs_no_labels(loss: Loss, labels: PairLabels) -> None:
     rows = encoded([1, 1, 1, 1], negatives=1)
-    reached, plain = Contrastive(loss, columns=[Duplicates(), Siblings(), labels])(rows), Contrastive(loss)(rows)
+    reached, plain = contrast(loss, labels)(rows), Contrastive(loss)(rows)
     assert value(reached) == pytest.approx(value(plain), abs=ROUNDING)
     assert reached.logs == plain.logs
 
@@ -235,7 +227,7 @@ def test_hard_negatives_of_the_data_stand_beside_those_of_the_labels() -> None:
         logits[2 + i] += 0.5
         terms.append(logits.logsumexp(dim=0) - logits[i])
     loss = InfoNCE(0.2, hard_negative_log_weight=0.5)
-    reached = value(Contrastive(loss, columns=[Duplicates(), Siblings(), NegativesAsHard()])(rows))
+    reached = value(contrast(loss, NegativesAsHard())(rows))
     assert reached == pytest.approx(float(sum(terms)) / 2, abs=ROUNDING)
 
 
@@ -251,7 +243,7 @@ def test_a_batch_of_one_label_is_finite_and_has_a_graph(
 ) -> None:
     rows = encoded([only] * n)
     rows.embeddings.requires_grad_()
-    terms = Contrastive(loss, columns=[Duplicates(), Siblings(), labels])(rows)
+    terms = contrast(loss, labels)(rows)
     terms.total.backward()
     assert rows.embeddings.grad is not None
     assert torch.isfinite(terms.total)
@@ -263,7 +255,7 @@ def test_a_batch_of_one_label_is_finite_and_has_a_graph(
 def test_a_negative_pair_above_the_bound_has_no_gradient() -> None:
     rows = encoded([0, 0, 0])
     rows.embeddings.requires_grad_()
-    Contrastive(InfoNCE(0.2), columns=[Duplicates(), Siblings(), SignedPairs(bound=1e-9)])(rows).total.backward()
+    contrast(InfoNCE(0.2), SignedPairs(bound=1e-9))(rows).total.backward()
     assert rows.embeddings.grad is not None
     assert not rows.embeddings.grad.any()
 
@@ -273,7 +265,7 @@ def test_gradients_agree_with_finite_differences(labels: PairLabels) -> None:
     loss = InfoNCE(0.3, hard_negative_log_weight=0.5)
     ids = [0, 1, 0, 3, 5, 6, 7, 6]
     rows = encoded([1, 0, 0, 1], ids=ids, seed=3)
-    objective = Contrastive(loss, columns=[Duplicates(), Siblings(), labels])
+    objective = contrast(loss, labels)
     vectors = rows.embeddings.clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda v: objective(replace(rows, embeddings=v)).total, [vectors])
 
@@ -285,9 +277,9 @@ PROMISE = 1e-10
 TARGET = (1, 1, 0, 1, 1, 0, 0)
 """Of five and two pairs the second rank has no positive one."""
 CASES = {
-    "signed sum": Contrastive(NTXent(0.2, "sum"), columns=[Duplicates(), Siblings(), SignedPairs()]),
+    "signed sum": contrast(NTXent(0.2, "sum"), SignedPairs()),
     "hard, duplicates kept": Contrastive(InfoNCE(0.2, "mean", 0.7), columns=[NegativesAsHard()]),
-    "positives": Contrastive(NTXent(0.2), columns=[Duplicates(), Siblings(), PositivesOnly()]),
+    "positives": contrast(NTXent(0.2), PositivesOnly()),
 }
 SPLIT = (5, 2)
 

@@ -19,6 +19,7 @@ from chains import (
     Text,
     batch,
     chain,
+    contrast,
     fill,
     held,
     pushed,
@@ -85,7 +86,7 @@ def test_past_columns_are_columns_of_later_steps_as_in_the_double_loop(
 
 def test_past_columns_are_no_rows_own_hard_negatives() -> None:
     steps = [batch(3, seed, hard=True) for seed in range(3)]
-    weighed = Contrastive(InfoNCE(T, hard_negative_log_weight=0.7), columns=[Duplicates(), Siblings(), Queue(9)])
+    weighed = contrast(InfoNCE(T, hard_negative_log_weight=0.7), Queue(9))
     train(weighed, steps[:2])
     step = steps[2]
     terms = []
@@ -100,7 +101,7 @@ def test_past_columns_are_no_rows_own_hard_negatives() -> None:
 
 @pytest.mark.parametrize("loss", [InfoNCE(T), InfoNCE(T, "two_sided"), NTXent(T)])
 def test_the_gradient_reaches_the_step_alone(loss: Loss) -> None:
-    objective = Contrastive(loss, columns=[Duplicates(), Siblings(), Queue(7)])
+    objective = contrast(loss, Queue(7))
     first = batch(4, 0).encoded
     first.embeddings.requires_grad_()
     objective(first).total.backward()
@@ -122,12 +123,12 @@ def test_a_past_text_that_views_made_equal_is_left_out() -> None:
     same = [replace(first, text_ids=torch.tensor([1, 2, 8, 4])), second]
     totals = []
     for run in (edited, same, [first, second]):
-        objective = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(8)])
+        objective = contrast(InfoNCE(T), Queue(8))
         objective(run[0])
         objective.finish_step()
         totals.append(float(objective(run[1]).total))
         objective.finish_step()
-        restored = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(8)])
+        restored = contrast(InfoNCE(T), Queue(8))
         restored.load_state_dict(objective.state_dict())
         assert torch.equal(restored(run[1]).total, objective(run[1]).total)
     assert totals[0] == totals[1] != totals[2]
@@ -146,16 +147,13 @@ def test_negative_pairs_left_out_do_not_enter(loss: Loss) -> None:
         kept.append(
             Batch(anchors, positives, [], ([step.ids[0][i] for i in pairs], [step.ids[1][i] for i in pairs], []))
         )
-    labelled, plain = (
-        Contrastive(loss, columns=[Duplicates(), Siblings(), PositivesOnly(), Queue(5)]),
-        Contrastive(loss, columns=[Duplicates(), Siblings(), Queue(5)]),
-    )
+    labelled, plain = (contrast(loss, PositivesOnly(), Queue(5)), contrast(loss, Queue(5)))
     assert train(labelled, steps) == train(plain, kept)
     assert torch.equal(held(labelled)["ids"], held(plain)["ids"])
 
 
 def test_second_texts_of_negative_pairs_enter_where_they_are_hard_negatives() -> None:
-    objective = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), NegativesAsHard(), Queue(8)])
+    objective = contrast(InfoNCE(T), NegativesAsHard(), Queue(8))
     train(objective, [replace(batch(3, 0, ids=[0, 1, 2, 3, 4, 5]), classes=[1, 0, 1])])
     assert held(objective)["ids"].tolist() == [3, 5, 4]  # positives, then further negatives
     step = replace(batch(3, 1, ids=[6, 6, 7, 8, 9, 4]), classes=[1, 0, 1])
@@ -171,7 +169,7 @@ def test_second_texts_of_negative_pairs_enter_where_they_are_hard_negatives() ->
 @pytest.mark.parametrize("loss", [InfoNCE(T), InfoNCE(T, "two_sided"), NTXent(T)])
 def test_the_bound_of_negative_pairs_is_that_of_a_guess_among_past_columns_too(loss: Loss) -> None:
     # Collapsed vectors: the loss of every row is that of a guess, and so the bound of every negative one.
-    objective = Contrastive(loss, columns=[Duplicates(), Siblings(), SignedPairs(weight=0.5), Queue(6)])
+    objective = contrast(loss, SignedPairs(weight=0.5), Queue(6))
     steps = []
     for seed in range(3):
         step = batch(4, seed)
@@ -185,7 +183,7 @@ def test_the_bound_of_negative_pairs_is_that_of_a_guess_among_past_columns_too(l
 
 
 def test_the_bound_of_positives_that_look_for_anchors_counts_no_past_columns() -> None:
-    objective = Contrastive(InfoNCE(T, "two_sided"), columns=[Duplicates(), Siblings(), SignedPairs(), Queue(30)])
+    objective = contrast(InfoNCE(T, "two_sided"), SignedPairs(), Queue(30))
     steps = [replace(batch(4, seed), classes=[1, 0, 1, 0]) for seed in range(3)]
     train(objective, steps[:2])
     past = list[Text]()
@@ -202,10 +200,7 @@ def test_the_bound_of_positives_that_look_for_anchors_counts_no_past_columns() -
 def test_between_views_each_role_has_its_queue() -> None:
     slots = (Slot("anchor", 0), Slot("anchor", 1), Slot("positive", 0), Slot("positive", 1))
     roles = Contrastive(NTXent(T), between="views", columns=[Duplicates(), Queue(5)])
-    anchors, positives = (
-        Contrastive(NTXent(T), columns=[Duplicates(), Siblings(), Queue(5)]),
-        Contrastive(NTXent(T), columns=[Duplicates(), Siblings(), Queue(5)]),
-    )
+    anchors, positives = (contrast(NTXent(T), Queue(5)), contrast(NTXent(T), Queue(5)))
     for seed in range(3):
         one, two = batch(2, seed), batch(2, seed + 10)
         both = Encoded(
@@ -278,10 +273,7 @@ def test_the_summary_counts_keys_and_the_texts_of_one_role() -> None:
 
 
 def test_only_a_finished_step_enters_and_only_once() -> None:
-    objective, twice = (
-        Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(9)]),
-        Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(9)]),
-    )
+    objective, twice = (contrast(InfoNCE(T), Queue(9)), contrast(InfoNCE(T), Queue(9)))
     steps = [batch(3, seed) for seed in range(3)]
     train(objective, steps[:2])
     twice(steps[2].encoded)  # as the pass that looks for a gradient does
@@ -290,13 +282,13 @@ def test_only_a_finished_step_enters_and_only_once() -> None:
     twice.finish_step()
     twice(steps[2].encoded)
     [reached] = train(twice, [steps[1]])
-    assert reached == train(Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(9)]), steps[:2])[1]
+    assert reached == train(contrast(InfoNCE(T), Queue(9)), steps[:2])[1]
     for name, part in held(objective).items():
         assert torch.equal(part, held(twice)[name])
 
 
 def test_in_evaluation_the_queue_is_neither_read_nor_filled() -> None:
-    objective = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(9)])
+    objective = contrast(InfoNCE(T), Queue(9))
     steps = [batch(3, seed) for seed in range(2)]
     train(objective, steps[:1])
     before = held(objective)
@@ -309,7 +301,7 @@ def test_in_evaluation_the_queue_is_neither_read_nor_filled() -> None:
     ("size", "expected"), [(2, [1004, 1005]), (4, [4, 1003, 1004, 1005]), (99, [3, 4, 1003, 1004, 1005])]
 )
 def test_the_oldest_columns_leave_first(size: int, expected: list[int]) -> None:
-    objective = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(size)])
+    objective = contrast(InfoNCE(T), Queue(size))
     steps = [batch(2, 0, ids=[0, 1, 3, 4]), batch(3, 1)]
     train(objective, steps)
     state = held(objective)
@@ -329,7 +321,7 @@ def test_columns_are_kept_behind_the_head_and_in_float32() -> None:
     objective.finish_step()
     # The objective projects anchors and positives apart, whose products a processor may round otherwise.
     torch.testing.assert_close(held(objective)["vectors"], objective.head(rows.embeddings)[2:].detach())
-    plain = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(4)])
+    plain = contrast(InfoNCE(T), Queue(4))
     half = replace(rows, embeddings=rows.embeddings.bfloat16())
     plain(half)
     plain.finish_step()
@@ -342,23 +334,18 @@ def test_columns_are_kept_behind_the_head_and_in_float32() -> None:
 
 
 def test_a_shorter_queue_takes_the_latest_columns_over() -> None:
-    long, short = (
-        Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(9)]),
-        Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(4)]),
-    )
+    long, short = (contrast(InfoNCE(T), Queue(9)), contrast(InfoNCE(T), Queue(4)))
     steps = [batch(3, seed) for seed in range(4)]
     train(long, steps[:3])
     short.load_state_dict(long.state_dict())
-    fresh = Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings(), Queue(4)])
+    fresh = contrast(InfoNCE(T), Queue(4))
     assert train(short, steps[3:]) == train(fresh, steps)[3:]
 
 
 def test_without_a_queue_there_is_no_state() -> None:
     assert not Contrastive().state_dict()
-    assert not list(Contrastive(columns=[Duplicates(), Siblings(), Queue(4)]).parameters())
-    assert not list(
-        Contrastive(columns=[Duplicates(), Siblings(), Queue(4)]).buffers()
-    )  # DDP would send them round
+    assert not list(contrast(InfoNCE(), Queue(4)).parameters())
+    assert not list(contrast(InfoNCE(), Queue(4)).buffers())  # DDP would send them round
 
 
 def test_another_device_takes_the_past_columns_along() -> None:
@@ -395,10 +382,7 @@ def test_the_pass_that_finds_a_gradient_view_does_not_enter(bert: str, texts: st
 def test_every_micro_batch_enters_under_any_combination_of_gradients(
     bert: str, texts: str, tmp_path: Path
 ) -> None:
-    objectives = {
-        "one": Watched(99),
-        "other": Contrastive(NTXent(), columns=[Duplicates(), Siblings(), Queue(99)]),
-    }
+    objectives = {"one": Watched(99), "other": contrast(NTXent(), Queue(99))}
     built = tiny.module(bert, combine=PCGrad(), objectives=objectives)
     trainer = tiny.trainer(tmp_path, max_steps=2, accumulate_grad_batches=2, callbacks=[LogGradients(every=1)])
     trainer.fit(built, tiny.data(texts))

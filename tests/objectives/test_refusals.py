@@ -17,17 +17,7 @@ from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
-from contrastive_text.losses import (
-    DCL,
-    DCLW,
-    DebiasedNTXent,
-    InfoNCE,
-    ListNet,
-    NTXent,
-    SigLIP,
-    SupCon,
-    VICReg,
-)
+from contrastive_text.losses import DCL, DCLW, DebiasedNTXent, InfoNCE, ListNet, NTXent, SigLIP, SupCon, VICReg
 from contrastive_text.objectives import (
     Contrastive,
     CosineScorer,

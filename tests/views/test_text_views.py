@@ -266,9 +266,7 @@ def test_a_byte_level_vocabulary_gives_whole_words_too(tmp_path: Path, corpus: t
     specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
     learned.train_from_iterator([*corpus] * 3, vocab_size=600, min_frequency=2, special_tokens=specials)
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # theirs
-        tokenizer_object=learned._tokenizer,
-        pad_token="<pad>",
-        mask_token=AddedToken("<mask>", lstrip=True),
+        tokenizer_object=learned._tokenizer, pad_token="<pad>", mask_token=AddedToken("<mask>", lstrip=True)
     )
     tokenizer.save_pretrained(tmp_path)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}

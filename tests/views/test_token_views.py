@@ -203,10 +203,7 @@ def repeated_token(rng: np.random.Generator) -> int:
 
 # Draws -> their results, each as often as it is likely.
 LIKELY: dict[str, tuple[Callable[[np.random.Generator], Any], Sequence[Any]]] = {
-    "spans without overlap": (
-        lambda rng: tuple(draw_spans(5, 2, length=2, rng=rng)),
-        [(0, 2), (0, 3), (1, 3)],
-    ),
+    "spans without overlap": (lambda rng: tuple(draw_spans(5, 2, length=2, rng=rng)), [(0, 2), (0, 3), (1, 3)]),
     "which span is the shorter one": (
         lambda rng: tuple(map(len, some_spans(9, covered=5, most=3, rng=rng))),
         [(1, 2, 2), (2, 1, 2), (2, 2, 1)],
@@ -430,10 +427,7 @@ def test_s12_the_shares_of_bert_of_ten_thousand_tokens(vectors: dict[str, Any]) 
     expected = case["expected_per_10000_eligible"]
     # The vector gives two standard deviations; four are allowed.
     assert abs(len(chosen) - expected["selected"]) < 2 * case["two_sigma_selected"]
-    counts = {
-        "mask": sum(now == MASK for now, _ in chosen),
-        "keep": sum(now == label for now, label in chosen),
-    }
+    counts = {"mask": sum(now == MASK for now, _ in chosen), "keep": sum(now == label for now, label in chosen)}
     counts["random"] = len(chosen) - sum(counts.values())
     for name, share in case["shares"].items():
         # Of the chosen ones, so binomial given their number. One random token in 995 is the old one: 0.15.
