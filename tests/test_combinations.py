@@ -182,7 +182,7 @@ def senseless(combination: Combination) -> str | None:
     if combination.pairing == "same" and "of pairs" in combination.objectives:
         return "expected two texts for an objective that predicts their label or score"
     if "replaced" in combination.objectives and "[DEL]" in str(VIEWS[combination.views]):
-        return "generator: expected the tokens of the encoder"  # which has one more
+        return "generator: expected the encoder's vocabulary"  # which has one more
     return None
 
 

@@ -113,7 +113,7 @@ def test_the_blocks_linear_layers_are_adapted_by_name_and_drop_by_keys(masked: s
 def test_what_does_not_go_with_adapters_is_refused_in_words(masked: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"adapters: expected views without tokens of their own.*\[DEL\]"):
         tiny_module(masked, views={"anchor": [DeleteTokens(mark="[DEL]")]})
-    with pytest.raises(ValueError, match="adapters: expected null for a decoder"):
+    with pytest.raises(ValueError, match="adapters: expected null with DenoisingDecoder"):
         tiny_module(masked, objectives={"d": DenoisingDecoder()})
 
     monkeypatch.setitem(sys.modules, "peft", None)
