@@ -1,4 +1,4 @@
-"""Choose: which texts belong together."""
+"""Pairings, which turn rows of a data file into training examples."""
 
 from contrastive_text.pairings.base import Given, Neighbours, OneSequence, Pairing, SameText
 from contrastive_text.pairings.nli import NLITriples

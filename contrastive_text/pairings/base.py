@@ -1,4 +1,4 @@
-"""Pairings: which texts of a row belong together."""
+"""Base class of pairings, and pairings for single texts, pairs of texts and neighboring texts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from contrastive_text.core.types import Example, Row, TextPair
 
 
 class Documents(Sequence[Sequence[Row]]):
-    """The rows of each document, in its order, as ``Pairing.arrange`` takes them.
+    """Sequence of documents, each a sequence of rows in the order of the document, for ``Pairing.arrange``.
 
     Args:
-        rows: Those of all documents, one after another; they may be mapped and need not be in memory.
-        sizes: Rows of each.
+        rows: Rows of all documents, concatenated. They may be read from a memory-mapped file.
+        sizes: Number of rows of each document.
 
     Attributes:
-        ends: Where each document ends, (N,), int64.
+        ends: Index after the last row of each document, (N,), int64.
 
     Example:
         >>> documents = Documents([{"text": "a"}, {"text": "b"}, {"text": "c"}], sizes=[2, 1])
@@ -37,7 +37,7 @@ class Documents(Sequence[Sequence[Row]]):
 
     @classmethod
     def of(cls, documents: Sequence[Sequence[Row]]) -> Self:
-        """Takes documents of another form."""
+        """Converts documents of another sequence type; ``Documents`` are returned unchanged."""
         if isinstance(documents, cls):
             return documents
         return cls(list(chain.from_iterable(documents)), map(len, documents))
@@ -53,22 +53,24 @@ class Documents(Sequence[Sequence[Row]]):
 
     def __getitem__(self, index: int | slice) -> Sequence[Row] | list[Sequence[Row]]:
         if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        place = range(len(self))[index]
-        return self.rows[int(self.ends[place - 1]) if place else 0 : int(self.ends[place])]
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        return self.rows[int(self.ends[number - 1]) if number else 0 : int(self.ends[number])]
 
 
 class Pairing(ABC):
-    """Base class of pairings.
+    """Base class of pairings, which turn each row of a data file into training examples.
 
-    Every row must give the same number of examples with the same number of positives and negatives. They have the
-    row's label or score as their target, unless the pairing gives them another.
+    A subclass implements ``__call__``. All rows must give the same number of examples, with the same number of
+    positives and hard negatives. An example has the row's label or score as its target, unless the pairing sets
+    another.
 
     Attributes:
-        reads: The columns that a file must have.
-        target: How the pairing itself understands the labels of a file; None where it reads none.
-        reads_tokens: Whether the texts come tokenised, as ``Tokens`` without special tokens and uncut.
-        joins: Whether it puts texts into one sequence, which is then done with held-out rows too.
+        reads: Columns that a file must have.
+        target: Kind of label that the pairing itself reads from a file; None if it reads no labels.
+        reads_tokens: Whether texts are tokenized before, to ``Tokens`` without special tokens and without
+            truncation.
+        joins: Whether the pairing joins texts into one sequence. Validation and test rows are then joined too.
 
     Example:
         >>> class Halves(Pairing):
@@ -86,51 +88,56 @@ class Pairing(ABC):
     joins: ClassVar[bool] = False
 
     def arrange(self, documents: Sequence[Sequence[Row]]) -> tuple[Sequence[Row], str]:
-        """Returns the rows to draw batches from, and what there is to say of them; asked once, before sampling.
+        """Arranges the rows of all documents into rows for ``__call__``. Called once, before batches are drawn.
 
         Args:
-            documents: The rows of each document, in its order: of a file, or what a blank line of it ends. They
-                may be mapped, and a list of all of them more than the memory.
+            documents: Rows of each document, in order. A document is a file, or a part of a file that ends at a
+                blank line. The rows may be memory-mapped; a list of all rows may exceed the memory.
 
         Returns:
-            The rows for ``__call__``, here all of them; and a line that says how they were made, what was left
-            out and why, empty where nothing was done.
+            The rows for ``__call__`` (here all rows), and a line for the run's summary about new and skipped
+            rows, which may be empty.
 
         Raises:
-            ValueError: No row is left.
+            ValueError: No rows remain.
         """
         return Documents.of(documents).rows, ""
 
-    def serves(self, tokens: int) -> bool:  # noqa: ARG002  # the contract
-        """Whether a text of so many tokens can be paired; those that can't are left out and counted.
+    def serves(self, tokens: int) -> bool:  # noqa: ARG002  # the base's signature
+        """Returns True if a text with a number of tokens can be paired. Other texts are skipped and counted.
 
-        Asked only with ``reads_tokens``.
+        Called only if ``reads_tokens`` is true.
         """
         return True
 
-    def shrinks(self, tokens: int) -> bool:  # noqa: ARG002  # the contract
-        """Whether a text of so many tokens is served with less than was asked for; these are counted."""
+    def shrinks(self, tokens: int) -> bool:  # noqa: ARG002  # the base's signature
+        """Returns True if a text with a number of tokens gets shorter spans than requested. They are counted."""
         return False
 
-    def check_room(self, room: int) -> None:  # noqa: B027  # the contract: what is longer is cut
-        """Checks that a row of the encoder has room for the texts of the pairing.
+    def check_room(self, room: int) -> None:  # noqa: B027  # longer texts are truncated
+        """Checks that the texts of the pairing fit into a row of the encoder.
 
-        Asked only with ``reads_tokens``.
+        Called only if ``reads_tokens`` is true.
 
         Args:
-            room: Tokens of a row beside the special ones, at most.
+            room: Largest number of tokens of a row without its special tokens.
 
         Raises:
-            ValueError: They may be longer, and the pairing was not told to have them cut.
+            ValueError: Texts may be longer, and the pairing has no option to truncate them.
         """
 
     @abstractmethod
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
-        """Returns the examples of a row; all randomness comes from ``rng``."""
+        """Returns the examples of a row.
+
+        Args:
+            row: Column -> value.
+            rng: Generator of all random draws.
+        """
 
 
 class SameText(Pairing):
-    """The text is its own positive: what differs is dropout, or the views (SimCSE, ConSERT, CLEAR).
+    """Pairs each text with itself; only dropout or views make the two vectors differ (SimCSE, ConSERT, CLEAR).
 
     Example:
         >>> example, = SameText()({"text": "hello"}, np.random.default_rng(0))
@@ -139,24 +146,25 @@ class SameText(Pairing):
     """
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
-        """Returns one example, the text twice."""
+        """Returns one example, whose anchor and positive are the text of the row."""
         text = str(row["text"])
         return [Example(anchor=text, positives=(text,))]
 
 
 class Given(Pairing):
-    """The data file names the texts: columns ``anchor`` and ``positive``, hard negatives if there are any.
+    """Reads pairs and hard negatives from the columns ``anchor``, ``positive``, ``negative``, ``negative_2``, ...
 
-    Rows may have different numbers of hard negatives. A row with fewer has empty texts in their place, which are
-    masked for every row of a step.
+    Rows may have different numbers of hard negatives. Missing hard negatives are empty texts, which are masked
+    for all rows of a step.
 
     Args:
-        views_per_text: How often each text stands in the batch, each time altered anew: 2 for the joint training
-            of ConSERT (Yan et al. 2021), which has two views of the premise and two of the hypothesis.
-        negatives: Hard negatives of a row that an epoch takes, drawn again each time; None for all.
+        views_per_text: Number of copies of each text in a batch, each altered by the views separately. It is 2
+            for the joint training of ConSERT (Yan et al. 2021), with two views of the premise and of the
+            hypothesis.
+        negatives: Number of hard negatives that are drawn for a row in each epoch; None for all.
 
     Raises:
-        ValueError: No view of a text, or a negative number of hard negatives.
+        ValueError: ``views_per_text`` is below 1, or ``negatives`` is below 0.
 
     Example:
         >>> example, = Given()({"anchor": "a", "positive": "b", "negative": "c"}, np.random.default_rng(0))
@@ -168,15 +176,15 @@ class Given(Pairing):
 
     def __init__(self, views_per_text: int = 1, negatives: int | None = None) -> None:
         self.views_per_text = at_least("Given.views_per_text", views_per_text, 1, "2 in ConSERT")
-        self.negatives = at_least("Given.negatives", negatives, 0, "leave it out for all")
+        self.negatives = at_least("Given.negatives", negatives, 0, "remove it for all hard negatives")
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
-        """Returns one example: the row's texts in their columns' roles."""
+        """Returns one example with the texts of the row's columns."""
         negatives = [str(text) for name, text in row.items() if name.startswith("negative")]
         if self.negatives is not None and self.negatives < len(negatives):
-            there = [text for text in negatives if text]
-            drawn = sorted(rng.permutation(len(there))[: self.negatives])
-            negatives = [*(there[place] for place in drawn), *[""] * self.negatives][: self.negatives]
+            texts = [text for text in negatives if text]
+            indices = sorted(rng.permutation(len(texts))[: self.negatives])
+            negatives = [*(texts[index] for index in indices), *[""] * self.negatives][: self.negatives]
         return [
             Example(
                 anchor=str(row["anchor"]),
@@ -188,12 +196,12 @@ class Given(Pairing):
 
 
 class OneSequence(Pairing):
-    """Two texts of a row in one sequence, as BERT is fine-tuned on pairs: attention sees both.
+    """Joins the two texts of a row into one sequence, as in BERT's fine-tuning on pairs (cross-encoder input).
 
-    Special tokens and token types are those of the tokenizer for pairs: ``[CLS] first [SEP] second [SEP]`` for
-    BERT (Devlin et al. 2019, https://arxiv.org/abs/1810.04805, section 3.2), ``<s> first </s></s> second </s>``
-    for RoBERTa. What is too long is cut from the longer text. It gives anchors alone, for ``TextClassification``
-    and ``TextRegression``.
+    The tokenizer adds its special tokens and token types for pairs: ``[CLS] first [SEP] second [SEP]`` for BERT
+    (Devlin et al. 2019, https://arxiv.org/abs/1810.04805, section 3.2), ``<s> first </s></s> second </s>`` for
+    RoBERTa. A sequence that is too long is truncated at the longer text. Examples have only an anchor, for
+    ``TextClassification`` and ``TextRegression``.
 
     Example:
         >>> example, = OneSequence()({"anchor": "It rains.", "positive": "Is it wet?"}, np.random.default_rng(0))
@@ -205,25 +213,26 @@ class OneSequence(Pairing):
     joins = True
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
-        """Returns one example, a pair of texts as its anchor."""
+        """Returns one example, whose anchor is the pair of texts."""
         return [Example(anchor=TextPair(str(row["anchor"]), str(row["positive"])))]
 
 
 class Neighbours(Pairing):
-    """A text and one that follows it in its document: the next-sentence positives of SimCSE's ablation.
+    """Pairs a text with one of the texts that follow it in its document ("next sentence" in SimCSE's ablation).
 
-    Gao et al. 2021, SimCSE, section 3, table 2 ("next sentence"; with ``reach: 3`` "next 3 sentences"). The file
-    holds one text a line, in the order of a running document, which a blank line ends; its last line has no
-    successor and is no anchor.
+    Source: Gao et al. 2021, SimCSE, section 3, table 2 ("next sentence"; with ``reach: 3`` "next 3 sentences").
+        The
+    file has one text a line, in the order of a document. A blank line ends a document. The last text of a
+    document has no successor and is not an anchor.
 
-    Differs: the authors' code for these rows is not published. Of the next three one is drawn, anew each epoch;
-    the last texts of a document draw among those that are left.
+    Differs: the authors' code for these rows is not published. Here one of the next three texts is drawn in each
+    epoch. Near the end of a document fewer texts follow, and one of these is drawn.
 
     Args:
-        reach: How many texts further on the positive may stand, all equally likely.
+        reach: Largest distance of the positive from the anchor, in texts. All distances are equally likely.
 
     Raises:
-        ValueError: Less than one.
+        ValueError: ``reach`` is below 1.
 
     Example:
         >>> lines = [{"text": "It rains."}, {"text": "We stay."}, {"text": "We read."}]
@@ -235,22 +244,26 @@ class Neighbours(Pairing):
         self.reach = at_least("Neighbours.reach", reach, 1, "3 in SimCSE's other row")
 
     def arrange(self, documents: Sequence[Sequence[Row]]) -> tuple[Sequence[Row], str]:
-        """Returns every row with its successors in the document: ``next``, ``next_2``, ...; the last has none."""
-        rows = _Followed(Documents.of(documents), self.reach)
+        """Adds successors of each row as columns ``next``, ``next_2``, ..., and skips the last row of a document.
+
+        Raises:
+            ValueError: No document has two texts.
+        """
+        rows = _RowsWithSuccessors(Documents.of(documents), self.reach)
         if not rows:
             raise InvalidValueError(
-                "data.train: expected two texts or more, one after the other, got one; give more text"
+                "data.train: expected a document of two or more texts, got documents of one text; give more text"
             )
         return rows, f"{len(rows):,} texts with their successor{'s' if self.reach > 1 else ''}"
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
-        """Returns one example: the text and one of its successors."""
-        following = [str(text) for name, text in row.items() if name.startswith("next")]
-        return [Example(anchor=str(row["text"]), positives=(following[int(rng.integers(len(following)))],))]
+        """Returns one example: the text of the row and one of its successors."""
+        successors = [str(text) for name, text in row.items() if name.startswith("next")]
+        return [Example(anchor=str(row["text"]), positives=(successors[int(rng.integers(len(successors)))],))]
 
 
-class _Followed(Sequence[Row]):
-    """Every row but the last of each document, with its successors, made when it is asked for."""
+class _RowsWithSuccessors(Sequence[Row]):
+    """Sequence of all rows except the last of each document, with their successors, built on access."""
 
     def __init__(self, documents: Documents, reach: int) -> None:
         self._documents = documents
@@ -269,12 +282,12 @@ class _Followed(Sequence[Row]):
 
     def __getitem__(self, index: int | slice) -> Row | list[Row]:
         if isinstance(index, slice):
-            return [self[place] for place in range(*index.indices(len(self)))]
-        place = range(len(self))[index]
-        document = int(np.searchsorted(self._ends, place, side="right"))
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        document = int(np.searchsorted(self._ends, number, side="right"))
         rows, ends = self._documents.rows, self._documents.ends
-        # Of the documents before, each with a row has one more there than here.
+        # The document has one row more in ``rows`` than in this sequence.
         end = int(ends[document])
-        at = end - 1 - (int(self._ends[document]) - place)
-        after = [rows[number]["text"] for number in range(at + 1, min(at + 1 + len(self._names), end))]
-        return {**rows[at], **dict(zip(self._names, after, strict=False))}
+        row = end - 1 - (int(self._ends[document]) - number)
+        successors = [rows[i]["text"] for i in range(row + 1, min(row + 1 + len(self._names), end))]
+        return {**rows[row], **dict(zip(self._names, successors, strict=False))}

@@ -1,4 +1,4 @@
-"""Pairs and triples from natural language inference, as supervised SimCSE trains on them."""
+"""Pairing for natural language inference: pairs and triples of premises and hypotheses (supervised SimCSE)."""
 
 from __future__ import annotations
 
@@ -19,40 +19,42 @@ from contrastive_text.pairings.base import Given, Pairing
 Label = Literal["entailment", "neutral", "contradiction"]
 
 Negative = Literal["entailment", "neutral", "contradiction", "random"]
-"""Source of a hard negative: hypotheses of one label of the same premise, or hypotheses of other premises."""
+"""Names of the sources of a hard negative: a label of the same premise, or ``random`` for other premises."""
 
 _KINDS = {"entailment": "an entailed", "neutral": "a neutral", "contradiction": "a contradicting"}
 
 Hypotheses = dict[str, Counter[str]]
-"""Hypothesis -> its rows of each label."""
+"""Hypothesis -> number of its rows of each label."""
 
 
 class NLITriples(Pairing):
-    """A premise, a hypothesis that it entails, and as hard negative one that contradicts it.
+    """Forms triples of a premise, an entailed hypothesis and a contradicting hypothesis as hard negative.
 
-    Gao, Yao and Chen 2021, SimCSE, section 4. A premise is one text over all files. Its first entailed
-    hypothesis goes with its first contradicting one, the second with the second, and so on; what is left over on
-    one side is left out, so that no hypothesis is repeated. Left out are also repeated hypotheses, those equal to
-    their premise, and those that are both entailed and contradicting.
+    Source: Gao, Yao and Chen 2021, SimCSE, section 4. Rows with equal premises, in all files, are one premise.
+        The
+    first entailed hypothesis of a premise is combined with its first contradicting hypothesis, the second with
+    the second, and so on. Hypotheses without a partner are skipped, so that no hypothesis is repeated. Repeated
+    hypotheses, hypotheses equal to their premise, and hypotheses with both labels are skipped too.
 
-    The paper's other sets are those of another ``positive`` and other ``negatives``: ``[]`` for entailed pairs
-    alone, ``[neutral]``, ``[contradiction, neutral]`` for two hard negatives, and ``[random]`` for a hypothesis
-    of another premise, which is the same in every epoch and for every seed.
+    Other ``negatives`` give the other data sets of the paper: ``[]`` entailed pairs only, ``[neutral]`` neutral
+    hard negatives, ``[contradiction, neutral]`` two hard negatives, and ``[random]`` a hypothesis of another
+    premise, which is the same in every epoch and for every seed. ``positive`` sets the label of positives.
 
-    Differs: the authors' file of SNLI and MultiNLI has 275,601 triples and takes one hard negative of several;
-    how it was chosen is not published. ``per_premise: 1`` comes nearest to it.
+    Differs: the authors' file of SNLI and MultiNLI has 275,601 triples, with one hard negative of several. How it
+        was
+    selected is not published. ``per_premise: 1`` gives the most similar data.
 
     Args:
-        per_premise: The most triples that a premise gives; None for as many as it has.
-        positive: Label of the hypotheses that belong to their premise.
-        negatives: Where each hard negative comes from; one for every word.
+        per_premise: Largest number of triples of a premise; None for no limit.
+        positive: Label of the hypotheses that are positives.
+        negatives: Source of each hard negative: a label, or ``random``. Each source gives one hard negative.
 
     Raises:
-        ValueError: Less than one triple, an unknown word, or one label twice.
+        ValueError: ``per_premise`` is below 1, or a label is unknown or repeated.
 
     Example:
         >>> row = {"anchor": "A man plays.", "positive": "A man is asleep.", "target": 2.0}
-        >>> rows, said = NLITriples().arrange([[{**row, "positive": "It is a man.", "target": 0.0}, row]])
+        >>> rows, summary = NLITriples().arrange([[{**row, "positive": "It is a man.", "target": 0.0}, row]])
         >>> rows
         [{'anchor': 'A man plays.', 'positive': 'It is a man.', 'negative': 'A man is asleep.'}]
     """
@@ -66,104 +68,115 @@ class NLITriples(Pairing):
         positive: Label = "entailment",
         negatives: tuple[Negative, ...] = ("contradiction",),
     ) -> None:
-        self.per_premise = at_least("NLITriples.per_premise", per_premise, 1, "leave it out for all")
+        self.per_premise = at_least("NLITriples.per_premise", per_premise, 1, "remove it for no limit")
         self.positive: Label = one_of("NLITriples.positive", positive, Label)
         self.negatives = negatives
         for number, negative in enumerate(negatives):
             one_of(f"NLITriples.negatives[{number}]", negative, Negative)
         if len({positive, *negatives}) <= len(negatives):
             raise InvalidValueError(
-                f"NLITriples.negatives: expected each label once, and not the positive's, got {list(negatives)} "
-                f"beside {positive}; leave one out"
+                f"NLITriples.negatives: expected different labels, and not the label of positive, got "
+                f"{list(negatives)} with positive: {positive}; remove one"
             )
 
     @property
     def _labels(self) -> list[str]:
-        """The labels whose hypotheses are taken, the positive's first."""
+        """Labels of the hypotheses in a triple, the label of the positive first."""
         return [self.positive, *(label for label in self.negatives if label != "random")]
 
     def arrange(self, documents: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
-        """Returns the triples in the order in which their premises first stand in the files."""
+        """Builds the triples, in the order of the first occurrence of their premises.
+
+        Raises:
+            ValueError: No premise has hypotheses of all labels.
+        """
         premises: dict[str, Hypotheses] = {}
         for row in itertools.chain.from_iterable(documents):
             hypotheses = premises.setdefault(str(row["anchor"]), {})
             label = NLI[int(cast("float", row["target"]))]
             hypotheses.setdefault(str(row["positive"]), Counter())[label] += 1
-        every = list(dict.fromkeys(itertools.chain.from_iterable(premises.values())))
-        left_out = self._reasons()
+        all_hypotheses = list(dict.fromkeys(itertools.chain.from_iterable(premises.values())))
+        skips = self._skip_reasons()
         triples: list[Row] = []
-        served = 0
+        premise_count = 0
         for premise, hypotheses in premises.items():
-            sides = self._sides(premise, hypotheses, left_out)
-            if lacking := [label for label, side in sides.items() if not side]:
-                left_out[_lacking(lacking)] += 1
+            sides = self._hypotheses_by_label(premise, hypotheses, skips)
+            if missing := [label for label, side in sides.items() if not side]:
+                skips[_missing_reason(missing)] += 1
                 continue
-            found = list(zip(*sides.values(), strict=False))[: self.per_premise]
-            served += 1
-            left_out["hypotheses without a partner"] += sum(map(len, sides.values())) - len(sides) * len(found)
+            groups = list(zip(*sides.values(), strict=False))[: self.per_premise]
+            premise_count += 1
+            skips["hypotheses without a partner"] += sum(map(len, sides.values())) - len(sides) * len(groups)
             triples += [
-                self._row(premise, dict(zip(sides, one, strict=True)), every, hypotheses) for one in found
+                self._row(premise, dict(zip(sides, group, strict=True)), all_hypotheses, hypotheses)
+                for group in groups
             ]
-        reasons = ", ".join(f"{reason} {number:,}" for reason, number in left_out.items() if number)
-        needed = " and ".join(_KINDS[label] for label in self._labels)
+        reasons = ", ".join(f"{reason} {number:,}" for reason, number in skips.items() if number)
+        kinds = " and ".join(_KINDS[label] for label in self._labels)
         if not triples:
             raise InvalidValueError(
-                f"data.train: expected a premise with {needed} hypothesis, got none ({reasons}); NLITriples "
-                "needs them among the rows of one premise"
+                f"data.train: expected a premise with {kinds} hypothesis, got no such premise ({reasons}); give "
+                "rows with the same premise for each label"
             )
-        said = f"{len(triples):,} {'triples' if self.negatives else 'pairs'} of {served:,} premises"
-        return triples, f"{said}; left out: {reasons}" if reasons else said
+        summary = f"{len(triples):,} {'triples' if self.negatives else 'pairs'} of {premise_count:,} premises"
+        return triples, f"{summary}; left out: {reasons}" if reasons else summary
 
-    def _reasons(self) -> Counter[str]:
-        """Returns why something may be in no triple, in the order of the summary, each no times yet."""
-        some = range(1, len(self._labels) + 1)
-        lacks = [_lacking(few) for count in some for few in itertools.combinations(self._labels, count)]
+    def _skip_reasons(self) -> Counter[str]:
+        """Returns the reasons to skip rows in the order of the summary, each with a count of 0."""
+        counts = range(1, len(self._labels) + 1)
+        missing = [_missing_reason(labels) for n in counts for labels in itertools.combinations(self._labels, n)]
         unused = [f"{label} rows" for label in NLI if label not in self._labels]
         rest = ["repeated rows", "rows whose hypothesis is the premise", "rows of a hypothesis with two labels"]
-        return Counter(dict.fromkeys([*lacks, "hypotheses without a partner", *unused, *rest], 0))
+        return Counter(dict.fromkeys([*missing, "hypotheses without a partner", *unused, *rest], 0))
 
-    def _sides(self, premise: str, hypotheses: Hypotheses, left_out: Counter[str]) -> dict[str, list[str]]:
-        """Returns a premise's hypotheses of each label taken, each once, and counts what is left out."""
+    def _hypotheses_by_label(
+        self, premise: str, hypotheses: Hypotheses, skips: Counter[str]
+    ) -> dict[str, list[str]]:
+        """Returns the distinct hypotheses of a premise for each label in use, and counts skipped rows."""
         sides: dict[str, list[str]] = {label: [] for label in self._labels}
         for hypothesis, rows in hypotheses.items():
-            taken = {label: rows[label] for label in sides if rows[label]}
+            counts = {label: rows[label] for label in sides if rows[label]}
             for label in NLI:
                 if label not in sides:
-                    left_out[f"{label} rows"] += rows[label]
-            if len(taken) > 1:
-                left_out["rows of a hypothesis with two labels"] += sum(taken.values())
+                    skips[f"{label} rows"] += rows[label]
+            if len(counts) > 1:
+                skips["rows of a hypothesis with two labels"] += sum(counts.values())
             elif hypothesis == premise:
-                left_out["rows whose hypothesis is the premise"] += sum(taken.values())
+                skips["rows whose hypothesis is the premise"] += sum(counts.values())
             else:
-                for label, number in taken.items():
-                    left_out["repeated rows"] += number - 1
+                for label, number in counts.items():
+                    skips["repeated rows"] += number - 1
                     sides[label].append(hypothesis)
         return sides
 
-    def _row(self, premise: str, one: Mapping[str, str], every: Sequence[str], own: Hypotheses) -> Row:
-        positive = one[self.positive]
+    def _row(
+        self, premise: str, group: Mapping[str, str], all_hypotheses: Sequence[str], excluded: Hypotheses
+    ) -> Row:
+        positive = group[self.positive]
         row = {"anchor": premise, "positive": positive}
         for number, label in enumerate(self.negatives, start=1):
             name = "negative" if number == 1 else f"negative_{number}"
-            row[name] = one[label] if label in one else _of_another(premise, positive, every, own)
+            row[name] = (
+                group[label] if label in group else _draw_random(premise, positive, all_hypotheses, excluded)
+            )
         return {**row}
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
-        """Returns one example: a triple that ``arrange`` made."""
+        """Returns one example: the triple of a row that ``arrange`` has built."""
         return Given()(row, rng)
 
 
-def _lacking(labels: Sequence[str]) -> str:
+def _missing_reason(labels: Sequence[str]) -> str:
     return f"premises without {' and '.join(_KINDS[label] for label in labels)} hypothesis"
 
 
-def _of_another(premise: str, positive: str, every: Sequence[str], own: Hypotheses) -> str:
-    """Draws a hypothesis that is none of a premise's own, by the texts themselves."""
-    if len(every) <= len(own) + 1:
+def _draw_random(premise: str, positive: str, all_hypotheses: Sequence[str], excluded: Hypotheses) -> str:
+    """Draws a hypothesis of another premise; the draw depends only on the premise and the positive."""
+    if len(all_hypotheses) <= len(excluded) + 1:
         raise InvalidValueError(
-            "data.train: expected hypotheses of several premises for a random negative, got those of one; give "
-            "more rows, or leave random out"
+            "data.train: expected hypotheses of several premises for a random negative, got hypotheses of one "
+            "premise; give more rows, or remove random from negatives"
         )
     rng = generator(fold(text_id(premise), text_id(positive)))
-    draws = (every[int(rng.integers(len(every)))] for _ in itertools.count())
-    return next(text for text in draws if text not in own and text != premise)
+    draws = (all_hypotheses[int(rng.integers(len(all_hypotheses)))] for _ in itertools.count())
+    return next(text for text in draws if text not in excluded and text != premise)

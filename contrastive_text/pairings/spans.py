@@ -1,4 +1,4 @@
-"""Spans of a document: anchors, and positives that lie around or inside them."""
+"""Pairing of spans of a document (DeCLUTR): anchor spans with overlapping, contained or adjacent positives."""
 
 from __future__ import annotations
 
@@ -15,65 +15,94 @@ from contrastive_text.core.types import Example, Row, Tokens
 from contrastive_text.pairings.base import Pairing
 
 Strategy = Literal["any", "subsuming", "adjacent"]
-"""Place of a positive: overlapping or touching its anchor, inside it, or next to it."""
+"""Names of the positions of a positive span: overlapping or touching its anchor, inside it, or next to it."""
 
 Start = Literal["grid", "uniform"]
-"""Start of anchors: inside blocks of a grid, or anywhere."""
+"""Names of the ways to draw the start of an anchor span: inside a block of a grid, or anywhere."""
 
 TooShort = Literal["error", "skip", "shrink"]
-"""Treatment of a document without room for its anchors."""
+"""Names of the treatments of a document that is too short for its anchors."""
 
 TooLong = Literal["error", "cut"]
-"""Treatment of a span that is longer than a row of the encoder."""
+"""Names of the treatments of a span that is longer than a row of the encoder."""
 
 
 def span_length(beta: Sequence[float], shortest: int, longest: int, rng: np.random.Generator) -> int:
-    """Draws the length of a span, ``floor(Beta(a, b) * (longest - shortest) + shortest)``."""
+    """Draws the length of a span in tokens, ``floor(Beta(a, b) * (longest - shortest) + shortest)``.
+
+    Args:
+        beta: Parameters a and b of the Beta distribution.
+        shortest: Lower bound of the length.
+        longest: Upper bound of the length.
+        rng: Generator of the draw.
+    """
     a, b = beta
     return int(rng.beta(a, b) * (longest - shortest) + shortest)
 
 
 def anchor_blocks(tokens: int, anchors: int, length: int, rng: np.random.Generator) -> list[int]:
-    """Draws a block for each anchor and gives their starts; no two blocks touch.
+    """Draws a block of a grid for each anchor, without adjacent blocks, and returns the starts of the blocks.
 
     Args:
-        tokens: Length of the document, at least ``2 * anchors * length``.
+        tokens: Length of the document in tokens, at least ``2 * anchors * length``.
         anchors: Number of anchors.
-        length: Length of a block; tokens after the last whole block are in none.
-        rng: Source of the draws.
+        length: Length of a block in tokens. Tokens after the last whole block belong to no block.
+        rng: Generator of the draws.
     """
-    left = list(range(0, tokens - length + 1, length))
-    chosen = []
-    for missing in range(anchors, 0, -1):
-        # An edge block takes one neighbour with it, not two: so 2 * anchors - 1 blocks are always enough.
-        few = len(left) // missing < missing
-        i = _choose((0, len(left) - 1) if few else range(len(left)), rng)
-        chosen.append(left[i])
-        left = left[: max(i - 1, 0)] + left[i + 2 :]
-    return chosen
+    free = list(range(0, tokens - length + 1, length))
+    starts = []
+    for count in range(anchors, 0, -1):
+        # A block at an edge excludes one neighbor, not two, so that 2 * anchors - 1 blocks are always enough.
+        is_scarce = len(free) // count < count
+        i = _choose((0, len(free) - 1) if is_scarce else range(len(free)), rng)
+        starts.append(free[i])
+        free = free[: max(i - 1, 0)] + free[i + 2 :]
+    return starts
 
 
 def grid_starts(tokens: int, lengths: Sequence[int], longest: int, rng: np.random.Generator) -> list[int]:
-    """Draws the starts of anchors, each inside a block of the longest span's length."""
+    """Draws the starts of anchor spans, each span inside a block of the longest span's length.
+
+    Args:
+        tokens: Length of the document in tokens.
+        lengths: Length of each anchor.
+        longest: Length of a block.
+        rng: Generator of the draws.
+    """
     blocks = anchor_blocks(tokens, len(lengths), length=longest, rng=rng)
     offsets = [int(rng.integers(longest - length + 1)) for length in lengths]
     return [block + offset for block, offset in zip(blocks, offsets, strict=True)]
 
 
 def uniform_starts(tokens: int, lengths: Sequence[int], longest: int, rng: np.random.Generator) -> list[int]:
-    """Draws the starts of anchors, ``2 * longest`` apart or more, in the order of the text.
+    """Draws the starts of anchor spans, at least ``2 * longest`` apart, in the order of the text.
 
     All starts that fit the lengths are equally likely.
+
+    Args:
+        tokens: Length of the document in tokens.
+        lengths: Length of each anchor.
+        longest: Half of the smallest distance between starts.
+        rng: Generator of the draws.
     """
-    # Only the last anchor can pass the end. So the starts that fit are those of stretches of 2 * longest
-    # tokens without overlap, if the text is continued by what the last stretch has beyond its anchor.
+    # Only the last anchor can pass the end of the document. The valid starts are therefore the starts of spans of
+    # 2 * longest tokens without overlap, in a document that is extended by the rest of the last span.
     distance = 2 * longest
-    continued = tokens - lengths[-1] + distance
-    return draw_spans(continued, len(lengths), length=distance, rng=rng)
+    extended = tokens - lengths[-1] + distance
+    return draw_spans(extended, len(lengths), length=distance, rng=rng)
 
 
 def longest_positive(strategy: Strategy, anchor: range, longest: int, tokens: int) -> int:
-    """Returns the greatest length of a positive: of any span, of its anchor, or of the wider side of that."""
+    """Returns the largest length of a positive span in tokens.
+
+    With ``subsuming`` it is the length of the anchor, with ``adjacent`` at most the longer side of the anchor.
+
+    Args:
+        strategy: Position of the positive relative to the anchor.
+        anchor: Tokens of the anchor.
+        longest: Largest length of any span.
+        tokens: Length of the document.
+    """
     if strategy == "subsuming":
         return len(anchor)
     return min(longest, max(anchor.start, tokens - anchor.stop)) if strategy == "adjacent" else longest
@@ -82,14 +111,14 @@ def longest_positive(strategy: Strategy, anchor: range, longest: int, tokens: in
 def positive_starts(
     strategy: Strategy, anchor: range, length: int, tokens: int, at_start: bool = True
 ) -> Sequence[int]:
-    """Returns the starts that a positive may have, all equally likely.
+    """Returns the possible starts of a positive span, which are equally likely.
 
     Args:
-        strategy: Where the positive lies.
-        anchor: Place of its anchor.
-        length: Its length, at most ``longest_positive``.
+        strategy: Position of the positive relative to the anchor.
+        anchor: Tokens of the anchor.
+        length: Length of the positive, at most ``longest_positive``.
         tokens: Length of the document.
-        at_start: Whether a left neighbour may start at token 0 although there is a right one.
+        at_start: Whether a left neighbor may start at token 0 if there is a right neighbor.
 
     Example:
         >>> positive_starts("any", range(700, 1052), length=192, tokens=2048)
@@ -99,54 +128,54 @@ def positive_starts(
         return range(max(0, anchor.start - length), min(anchor.stop, tokens - length) + 1)
     if strategy == "subsuming":
         return range(anchor.start, anchor.stop - length + 1)
-    left, right = anchor.start - length, [anchor.stop] if anchor.stop + length <= tokens else []
-    return [left, *right] if left > 0 or (left == 0 and (at_start or not right)) else right
+    before, after = anchor.start - length, [anchor.stop] if anchor.stop + length <= tokens else []
+    return [before, *after] if before > 0 or (before == 0 and (at_start or not after)) else after
 
 
 class Spans(Pairing):
-    """Spans of one document belong together: anchors, each with positives that lie around or inside it.
+    """Pairs spans of the same document: anchor spans, each with positives that overlap, lie inside or adjoin it.
 
-    An anchor has ``floor(Beta(4, 2) * (max_length - min_length) + min_length)`` tokens, a positive the same
-    with Beta(2, 4). Source: Giorgi, Nitski, Wang, Bader 2021, DeCLUTR (https://arxiv.org/abs/2006.03659),
-    section 3.1, and the authors' code (github.com/JohnGiorgi/DeCLUTR, declutr/common/contrastive_utils.py).
+    An anchor has ``floor(Beta(4, 2) * (max_length - min_length) + min_length)`` tokens. A positive has the same
+    with Beta(2, 4). Source: Giorgi, Nitski, Wang, Bader 2021, DeCLUTR (https://arxiv.org/abs/2006.03659), section
+    3.1, and the authors' code (github.com/JohnGiorgi/DeCLUTR, declutr/common/contrastive_utils.py).
 
-    Two anchors of a document have ``max_length`` tokens or more between them. On the ``grid`` of the authors'
-    code each lies inside a block of ``max_length`` tokens, no two blocks touch, and what follows the last whole
-    block is in no anchor; with three anchors or more the first is always at an edge of a document of the least
-    length. With ``uniform``, as in the paper, anchors start anywhere, ``2 * max_length`` apart or more: given
-    their lengths, all such starts are equally likely.
+    At least ``max_length`` tokens separate two anchors of a document. With ``grid``, as in the authors' code,
+    each anchor is inside a block of ``max_length`` tokens, and blocks are not adjacent. Tokens after the last
+    whole block are in no anchor. With three or more anchors, the first is at an edge of a document of the
+    smallest length. With ``uniform``, as in the paper, starts are at least ``2 * max_length`` apart, and all such
+    starts are equally likely.
 
-    A positive's start is uniform over those that fit: with ``any`` over all that overlap the anchor or touch
-    it; with ``subsuming`` over those inside the anchor, whose length takes the place of ``max_length``; with
-    ``adjacent`` over its left and its right neighbour, which are no longer than the wider side.
+    The start of a positive is uniform over the possible starts. With ``any`` the positive overlaps or touches the
+    anchor. With ``subsuming`` it is inside the anchor, whose length replaces ``max_length``. With ``adjacent`` it
+    is the left or right neighbor of the anchor, and no longer than the longer side.
 
-    Differs: spans are slices of token ids; the authors' go back to text and are tokenised again. Theirs end
-    the run at a short document, and cut spans to the encoder's limit without a word. Theirs refuse a left
-    neighbour at token 0, and fail where no right one fits either; that is taken here even with
-    ``adjacent_at_start`` off. Where neither side has room for ``min_length``, which a single anchor may meet,
-    the neighbour fills the wider one.
+    Differs: spans are slices of token ids; the authors' code converts spans to text and tokenizes them again. It
+    stops at a short document, and truncates spans at the encoder's limit without a message. It excludes a left
+    neighbor at token 0, and fails if no right neighbor fits either; here the left neighbor is then used, even
+    with ``adjacent_at_start`` off. If neither side has ``min_length`` tokens, which can happen with one anchor,
+    the neighbor fills the longer side.
 
     Args:
-        anchors: Anchors of a document, A.
-        positives: Positives of an anchor, P; 0 gives anchors alone, for masked language modelling.
-        min_length: Tokens of a span, at least.
-        max_length: Tokens of a span, at most.
-        anchor_beta: Both parameters of the Beta distribution of the anchors' lengths.
-        positive_beta: The same for positives.
-        strategy: Where positives lie: ``any``, ``subsuming`` or ``adjacent``.
-        start: Where anchors start: ``grid`` or ``uniform``.
-        too_short: What becomes of a document of fewer than ``2 * anchors * max_length`` tokens: ``error``
-            ends the run, ``skip`` leaves it out, ``shrink`` lowers ``max_length`` for it alone to what it has
-            room for, and leaves it out if that isn't above ``min_length``.
-        too_long: What becomes of spans above the encoder's own ``max_length`` less its special tokens: ``error``
-            refuses such a ``max_length`` here before the first step, ``cut`` has them cut at their end. The
-            run's summary says how many.
-        min_document_tokens: Tokens that a document must have even where the spans need fewer: with 2,048, one
-            anchor sees the same documents as two. None for what they need.
-        adjacent_at_start: Whether a left neighbour may start at token 0; off as in the authors' code.
+        anchors: Number of anchors of a document, A.
+        positives: Number of positives of an anchor, P; 0 gives anchors only, for masked language modeling.
+        min_length: Smallest number of tokens of a span.
+        max_length: Largest number of tokens of a span.
+        anchor_beta: Parameters a and b of the Beta distribution of the anchors' lengths.
+        positive_beta: Parameters a and b of the Beta distribution of the positives' lengths.
+        strategy: Position of positives relative to the anchor: ``any``, ``subsuming`` or ``adjacent``.
+        start: Starts of anchors: ``grid`` or ``uniform``.
+        too_short: Treatment of a document of fewer than ``2 * anchors * max_length`` tokens. ``error`` stops the
+            run. ``skip`` skips the document. ``shrink`` lowers ``max_length`` for the document until its spans
+            fit, and skips the document if that is not above ``min_length``.
+        too_long: Treatment of spans that are longer than the encoder's ``max_length`` without special tokens.
+            ``error`` raises an error before the first step. ``cut`` truncates spans at their end; the run's
+            summary has their number.
+        min_document_tokens: Smallest number of tokens of a document, even if its spans need fewer. With 2,048,
+            one anchor and two anchors read the same documents. None: the number that the spans need.
+        adjacent_at_start: Whether a left neighbor may start at token 0. The authors' code has false.
 
     Raises:
-        ValueError: A number out of range, lengths in the wrong order or an unknown word.
+        ValueError: A number is out of range, ``min_length`` is above ``max_length``, or a name is unknown.
 
     Example:
         >>> document = Tokens(ids=tuple(range(16)), words=tuple(range(16)))
@@ -175,7 +204,8 @@ class Spans(Pairing):
         for name, beta in (("anchor_beta", anchor_beta), ("positive_beta", positive_beta)):
             if len(beta) != 2 or not all(0 < parameter < math.inf for parameter in beta):
                 raise InvalidValueError(
-                    f"Spans.{name}: expected two positive numbers, got {beta}; see numpy's beta"
+                    f"Spans.{name}: expected two positive numbers, got {beta}; give a and b of a Beta "
+                    "distribution"
                 )
         self.anchors = at_least("Spans.anchors", anchors, 1)
         self.positives = at_least("Spans.positives", positives, 0)
@@ -191,62 +221,69 @@ class Spans(Pairing):
             "Spans.min_document_tokens",
             min_document_tokens,
             self._room_for_anchors,
-            "leave it out for what the anchors need, or lower anchors or max_length",
+            "remove it for the number that the anchors need, or lower anchors or max_length",
         )
         self.adjacent_at_start = adjacent_at_start
 
     @property
     def _room_for_anchors(self) -> int:
-        least = min(self.max_length, self.min_length + 1) if self.too_short == "shrink" else self.max_length
-        return 2 * self.anchors * least
+        longest = min(self.max_length, self.min_length + 1) if self.too_short == "shrink" else self.max_length
+        return 2 * self.anchors * longest
 
     @property
     def min_tokens(self) -> int:
-        """Tokens that a document must have."""
+        """Smallest number of tokens of a document that is not skipped."""
         return self.min_document_tokens or self._room_for_anchors
 
     def serves(self, tokens: int) -> bool:
-        """Whether a document of so many tokens has room for the anchors, and ``min_document_tokens``.
+        """Returns True if a document with a number of tokens is long enough for its anchors.
 
         Raises:
-            ValueError: It hasn't, and ``too_short`` is ``error``.
+            ValueError: The document is too short, and ``too_short`` is ``error``.
         """
         if tokens < self.min_tokens and self.too_short == "error":
-            why = "2 x anchors x max_length" if self.min_document_tokens is None else "min_document_tokens"
+            source = "2 x anchors x max_length" if self.min_document_tokens is None else "min_document_tokens"
             raise InvalidValueError(
-                f"Spans.too_short: expected documents of {self.min_tokens:,} tokens or more ({why}), got one of "
-                f"{tokens:,}; set skip to leave it out or shrink to take shorter spans of it, or lower "
+                f"Spans.too_short: expected documents of {self.min_tokens:,} tokens or more ({source}), got a "
+                f"document of {tokens:,}; set skip to skip it or shrink for shorter spans, or lower "
                 "min_document_tokens, anchors or max_length"
             )
         return tokens >= self.min_tokens
 
     def check_room(self, room: int) -> None:
-        """Checks that a row of the encoder holds the longest span.
+        """Checks that the longest span fits into a row of the encoder.
+
+        Args:
+            room: Largest number of tokens of a row without its special tokens.
 
         Raises:
-            ValueError: It doesn't, and ``too_long`` is ``error``.
+            ValueError: The span doesn't fit, and ``too_long`` is ``error``.
         """
         if self.max_length > room and self.too_long == "error":
             raise InvalidValueError(
-                f"Spans.max_length: expected spans that the encoder's max_length holds, {room:,} tokens beside "
-                f"the special ones, got up to {self.max_length:,}; raise model.encoder.max_length by "
+                f"Spans.max_length: expected at most {room:,}, the tokens of the encoder's rows without special "
+                f"tokens, got {self.max_length:,}; raise model.encoder.max_length by "
                 f"{self.max_length - room:,}, lower data.task.pairing.max_length, or set "
                 "data.task.pairing.too_long: cut"
             )
 
     def shrinks(self, tokens: int) -> bool:
-        """Whether a document of so many tokens gets spans below ``max_length``."""
+        """Returns True if a document with a number of tokens gets spans shorter than ``max_length``."""
         return self.serves(tokens) and tokens < 2 * self.anchors * self.max_length
 
     def place(self, tokens: int, rng: np.random.Generator) -> list[tuple[range, list[range]]]:
-        """Draws where the anchors of a document of so many tokens lie, each with its positives.
+        """Draws the anchor spans of a document, and the positive spans of each anchor, as ranges of tokens.
+
+        Args:
+            tokens: Length of the document in tokens.
+            rng: Generator of the draws.
 
         Raises:
-            ValueError: A document that is too short.
+            ValueError: The document is too short.
         """
         if not self.serves(tokens):
             raise InvalidValueError(
-                f"Spans: expected {self.min_tokens:,} tokens or more, got {tokens:,}; leave shorter documents out"
+                f"Spans: expected {self.min_tokens:,} tokens or more, got {tokens:,}; skip shorter documents"
             )
         longest = min(self.max_length, tokens // (2 * self.anchors))
         lengths = [span_length(self.anchor_beta, self.min_length, longest, rng) for _ in range(self.anchors)]
@@ -265,16 +302,16 @@ class Spans(Pairing):
         return range(start, start + length)
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
-        """Returns an example for each anchor of the document, with its positives.
+        """Returns an example for each anchor span of the document, with its positive spans.
 
         Raises:
-            TypeError: A text that isn't tokenised.
-            ValueError: A document that is too short.
+            TypeError: The text isn't tokenized.
+            ValueError: The document is too short.
         """
         document = row["text"]
         if not isinstance(document, Tokens):
             raise InvalidTypeError(
-                f"Spans: expected Tokens, got {type(document).__name__}; tokenise the document first"
+                f"Spans: expected Tokens, got {type(document).__name__}; tokenize the document first"
             )
         return [
             Example(anchor=document.take(anchor), positives=tuple(document.take(span) for span in positives))

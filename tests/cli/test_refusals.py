@@ -112,7 +112,10 @@ VALUES = [
     ("FIT TINY --data.batch_size 41", "expected at most the number of rows, 40, got 41"),
     ("FIT TINY --data.batch_size 0", "data.batch_size: expected 1 or more, got 0"),
     ("FIT TINY --data.batch_size 1", "data.batch_size: expected 2 or more examples in a step for Contrastive"),
-    ("FIT TINY --model.objectives.contrastive.columns [MaskBatch]", "expects examples with hard negatives, or a Queue"),
+    (
+        "FIT TINY --model.objectives.contrastive.columns [MaskBatch]",
+        "expects examples with hard negatives, or a Queue",
+    ),
     ("FIT TINY --data.batch_size many", "many"),
     ("FIT TINY --ckpt_path nothing.ckpt", "expected a file, found none at nothing.ckpt; check --ckpt_path"),
     ("FIT TINY --config nothing.yaml", "nothing.yaml"),

@@ -68,9 +68,9 @@ ON_SETUP = [
     Refusal({"pairing": Halves(), "batch_size": 11}, ["at most the number of rows, 10, got 11"], "documents"),
     Refusal({"pairing": Halves(least=99)}, ["data.train: expected a document long", "got 16 of"], "documents"),
     Refusal({"pairing": Alone()}, ["objectives: expected a pairing that gives positive, got Alone"], "documents"),
-    Refusal({"pairing": Neighbours()}, ["data.train: expected two texts or more", "got one"], "line"),
+    Refusal({"pairing": Neighbours()}, ["expected a document of two or more texts", "got documents"], "line"),
     Refusal({"pairing": Spans(anchors=1, min_length=4, max_length=80)}, [
-            "Spans.max_length: expected spans that the encoder's max_length holds, 62 tokens", "got up to 80",
+            "Spans.max_length: expected at most 62, the tokens of the encoder's rows", "got 80",
             "raise model.encoder.max_length by 18", "too_long: cut"], "documents"),
     *(Refusal({"pairing": OneSequence()}, ["views.anchor: expected no views of words or tokens on two"], "pairs",
               {"views": {"anchor": [view]}}) for view in (MaskTokens(), SwapWords())),
