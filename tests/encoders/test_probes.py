@@ -96,6 +96,10 @@ def test_vectors_and_gradients_are_those_of_plain_transformers_row_by_row(
         torch.testing.assert_close(found, wanted, rtol=0, atol=gradients_within * scale)
 
 
+def test_a_causal_model_that_is_asked_to_be_causal_keeps_its_configuration() -> None:
+    assert "is_causal" not in vars(encoder_of(CAUSAL["llama"], attention="causal").model.config)
+
+
 # Computed, not believed
 
 
