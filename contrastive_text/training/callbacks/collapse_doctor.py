@@ -302,7 +302,7 @@ class StopWhenSpread(Callback):
     github.com/yym6472/ConSERT), whose paper stops by labelled pairs. Here ``train/NAME/uniformity``, of the
     batches' own vectors, is averaged over windows of steps; the run ends after the first window that wins less
     than ``least`` over the one before. The weights are those of that moment, unless a validation chooses others.
-    ``docs/diagnose.md`` says how well that agrees with labels.
+    ``docs/collapse.md`` says how well that agrees with labels.
 
     Args:
         every: Steps of a window.
