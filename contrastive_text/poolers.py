@@ -1,4 +1,4 @@
-"""Poolers: from token vectors to one vector per text. Special tokens count as tokens, as in the papers' code."""
+"""Poolers, which compute one vector per text from its token vectors, special tokens included."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from contrastive_text.core.errors import InvalidTextError, InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
 
 FirstLayer = Literal["embeddings", "block_1"]
+"""Names of the layers that ``FirstLastPooler`` may use as first layer."""
 
 
 def masked_mean(tokens: Tensor, mask: Tensor) -> Tensor:
-    """Returns the mean of the token vectors, padding left out, in at least float32.
+    """Returns the mean of each row's token vectors without padding, in at least float32.
 
     Args:
-        tokens: (n, L, D).
-        mask: True on tokens, (n, L).
+        tokens: Token vectors, (n, L, D).
+        mask: True for tokens, False for padding, (n, L).
 
     Returns:
         (n, D); zeros for a row without tokens.
@@ -31,30 +32,32 @@ def masked_mean(tokens: Tensor, mask: Tensor) -> Tensor:
         >>> masked_mean(torch.tensor([[[1.0], [3.0], [99.0]]]), torch.tensor([[True, True, False]]))
         tensor([[2.]])
     """
-    kept = at_least_float32(tokens).masked_fill(~mask.unsqueeze(-1), 0.0)
-    return kept.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+    vectors = at_least_float32(tokens).masked_fill(~mask.unsqueeze(-1), 0.0)
+    return vectors.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def _mean_of_layers(hidden: Hidden, layers: tuple[int, ...]) -> Tensor:
-    """Returns the masked mean of the average of some layers, (n, D)."""
+    """Averages several layers and returns the mean over tokens, (n, D)."""
     average = torch.stack([at_least_float32(hidden.layers[layer]) for layer in layers]).mean(dim=0)
     return masked_mean(average, hidden.mask)
 
 
-def _token_at(hidden: Hidden, places: Tensor) -> Tensor:
-    """Returns the last layer's vector of one token of each text, (n, D), in at least float32."""
+def _token_at(hidden: Hidden, positions: Tensor) -> Tensor:
+    """Returns the last layer's vector of the token at a position of each text, (n, D), in at least float32."""
     tokens = at_least_float32(hidden.layers[-1])
-    return tokens[torch.arange(len(tokens), device=tokens.device), places]
+    return tokens[torch.arange(len(tokens), device=tokens.device), positions]
 
 
 class Pooler(nn.Module, ABC):
-    """Base class of poolers.
+    """Base class of poolers, which compute one vector per text from its token vectors.
+
+    A subclass implements ``forward``.
 
     Attributes:
-        layers: The layers that ``forward`` reads, numbered as in ``Hidden``.
-        template_bias: Whether the vector of each text's template alone, with the same places left free, is taken
-            off the text's (see ``encoders.templates``).
-        reads_end: Whether all that it reads is the last token: training sees to it that this is the same one in
+        layers: Layers that ``forward`` reads, numbered as in ``Hidden``.
+        template_bias: Whether the vector of each text's template, without the text and with the same positions,
+            is subtracted from the vector of the text (see ``encoders.templates``).
+        reads_end: Whether the pooler reads only the last token. Training then appends the same last token to
             every row (``append_eos`` of ``TransformerEncoder``).
 
     Example:
@@ -75,15 +78,15 @@ class Pooler(nn.Module, ABC):
         """Returns one vector per text, (n, D), from layers (n, L, D) and the mask (n, L)."""
 
     def width(self, features: int) -> int:
-        """Returns the number of features of a vector, of the network's number of features.
+        """Returns the width of the pooled vectors for a network of width ``features``.
 
-        Most poolers return as many as the network; a pooler that doesn't overrides this.
+        The default is the width of the network. A pooler with another width overrides this method.
         """
         return features
 
 
 class MeanPooler(Pooler):
-    """Mean of the last layer's tokens (SBERT, DeCLUTR, ConSERT in training; ``avg`` in SimCSE's code).
+    """Mean of the last layer's token vectors (SBERT, DeCLUTR, ConSERT in training; ``avg`` in SimCSE's code).
 
     Example:
         >>> hidden = Hidden({-1: torch.tensor([[[1.0], [3.0], [9.0]]])}, mask=torch.tensor([[True, True, False]]))
@@ -92,12 +95,14 @@ class MeanPooler(Pooler):
     """
 
     def forward(self, hidden: Hidden) -> Tensor:
-        """Returns the masked mean, (n, D)."""
+        """Returns the mean of each text's token vectors, (n, D)."""
         return masked_mean(hidden.layers[-1], hidden.mask)
 
 
 class CLSPooler(Pooler):
-    """First token of the last layer (``cls_before_pooler`` in SimCSE's code; add a head for its ``cls``).
+    """Vector of the first token in the last layer (``cls_before_pooler`` in SimCSE's code).
+
+    SimCSE's ``cls`` is this pooler with ``TanhHead``.
 
     Example:
         >>> hidden = Hidden({-1: torch.tensor([[[1.0], [3.0], [9.0]]])}, mask=torch.tensor([[True, True, False]]))
@@ -111,7 +116,7 @@ class CLSPooler(Pooler):
 
 
 class LastTwoPooler(Pooler):
-    """Mean over tokens of the average of the last two layers (``avg_top2``; ConSERT's evaluation).
+    """Mean over tokens of the average of the last two layers (``avg_top2`` of SimCSE; ConSERT's evaluation).
 
     Example:
         >>> layers = {-1: torch.tensor([[[1.0], [3.0]]]), -2: torch.tensor([[[3.0], [5.0]]])}
@@ -129,15 +134,15 @@ class LastTwoPooler(Pooler):
 class FirstLastPooler(Pooler):
     """Mean over tokens of the average of the first and the last layer.
 
-    "First" means two things in the literature, and untrained BERT-base scores 56.70 with one and 60.73
-    with the other (SimCSE issue 285), so there is no default.
+    The literature uses "first layer" for two layers. Untrained BERT-base scores 56.70 with the one and 60.73 with
+    the other (SimCSE issue 285), so there is no default.
 
     Args:
-        first: ``embeddings`` is the embedding output (ConSERT; SimCSE's published baseline), ``block_1``
-            the first transformer block (``avg_first_last`` in SimCSE's code today).
+        first: ``embeddings`` for the embedding output (ConSERT; SimCSE's published baseline), ``block_1`` for the
+            first transformer block (``avg_first_last`` in SimCSE's current code).
 
     Raises:
-        ValueError: Another name.
+        ValueError: ``first`` is unknown.
 
     Example:
         >>> layers = {-1: torch.tensor([[[1.0], [3.0]]]), 0: torch.tensor([[[3.0], [5.0]]])}
@@ -156,9 +161,10 @@ class FirstLastPooler(Pooler):
 
 
 class MaxPooler(Pooler):
-    """Largest value of each feature over the last layer's tokens (sentence-transformers' ``max``).
+    """Maximum of each feature over the last layer's token vectors (sentence-transformers' ``max``).
 
-    Of tokens that an embedding view erased whole, which stay equal in every layer, rounding chooses the largest.
+    Tokens that an embedding view has set to zero are equal in every layer; rounding decides which has the
+    maximum.
 
     Example:
         >>> hidden = Hidden({-1: torch.tensor([[[1.0], [3.0], [9.0]]])}, mask=torch.tensor([[True, True, False]]))
@@ -167,17 +173,17 @@ class MaxPooler(Pooler):
     """
 
     def forward(self, hidden: Hidden) -> Tensor:
-        """Returns the masked maximum, (n, D); every row needs a token."""
+        """Returns the maximum of each text's token vectors, (n, D). Every row needs a token."""
         tokens = at_least_float32(hidden.layers[-1])
         return tokens.masked_fill(~hidden.mask.unsqueeze(-1), -torch.inf).amax(dim=1)
 
 
 class LastTokenPooler(Pooler):
-    """Last token of the last layer, of a decoder the only one that has seen the whole text (``lasttoken``).
+    """Vector of the last token in the last layer, for decoders (sentence-transformers' ``lasttoken``).
 
-    Source: Jiang et al. 2023, PromptEOL (https://arxiv.org/abs/2307.16645), section 3.1; sentence-transformers'
-    ``lasttoken``. It is a special token where the tokenizer puts one after a text; where it puts none, training
-    puts the tokenizer's end token there, unless a template ends the row.
+    In a decoder only the last token attends to the whole text. Source: Jiang et al. 2023, PromptEOL
+    (https://arxiv.org/abs/2307.16645), section 3.1; sentence-transformers. If the tokenizer adds no special token
+    after a text, training appends its end token, unless a template ends the row.
 
     Example:
         >>> hidden = Hidden({-1: torch.tensor([[[1.0], [3.0], [9.0]]])}, mask=torch.tensor([[True, True, False]]))
@@ -193,7 +199,7 @@ class LastTokenPooler(Pooler):
 
 
 class MeanSqrtLengthPooler(Pooler):
-    """Sum of the last layer's tokens over the square root of their number (``mean_sqrt_len_tokens``).
+    """Sum of the last layer's token vectors divided by the square root of their number.
 
     Source: Cer et al. 2018, Universal Sentence Encoder (https://arxiv.org/abs/1803.11175), section 3.1;
     sentence-transformers' ``mean_sqrt_len_tokens``.
@@ -205,20 +211,20 @@ class MeanSqrtLengthPooler(Pooler):
     """
 
     def forward(self, hidden: Hidden) -> Tensor:
-        """Returns the masked sum over the square root of the number of tokens, (n, D)."""
+        """Returns the sum of each text's token vectors over the square root of their number, (n, D)."""
         counts = hidden.mask.sum(dim=1, keepdim=True)
         mean = masked_mean(hidden.layers[-1], hidden.mask)
         return mean * counts.to(mean.dtype).sqrt()
 
 
 class ConcatPooler(Pooler):
-    """Vectors of several poolers one after the other (sentence-transformers' ``Pooling`` with several modes).
+    """Concatenates the vectors of several poolers (sentence-transformers' ``Pooling`` with several modes).
 
     Args:
-        poolers: In the order of their features.
+        poolers: Poolers in the order of their features.
 
     Raises:
-        ValueError: Fewer than two poolers, or one with a template's bias.
+        ValueError: There are fewer than two poolers, or a pooler has ``template_bias``.
 
     Example:
         >>> hidden = Hidden({-1: torch.tensor([[[1.0], [3.0]]])}, mask=torch.tensor([[True, True]]))
@@ -229,10 +235,10 @@ class ConcatPooler(Pooler):
     def __init__(self, poolers: Sequence[Pooler]) -> None:
         super().__init__()
         if len(poolers) < 2 or any(pooler.template_bias for pooler in poolers):
-            names = ", ".join(type(pooler).__name__ for pooler in poolers) or "none"
+            names = ", ".join(type(pooler).__name__ for pooler in poolers) or "[]"
             raise InvalidValueError(
-                f"ConcatPooler.poolers: expected two poolers or more without template_bias, got {names}; give "
-                "others, or one pooler in place of ConcatPooler"
+                f"ConcatPooler.poolers: expected two or more poolers without template_bias, got {names}; give "
+                "such poolers, or one pooler in place of ConcatPooler"
             )
         self.poolers = list(poolers)
         self.members = nn.ModuleList(poolers)
@@ -240,20 +246,20 @@ class ConcatPooler(Pooler):
         self.reads_end = all(pooler.reads_end for pooler in poolers)
 
     def forward(self, hidden: Hidden) -> Tensor:
-        """Returns the vectors of all poolers side by side, (n, D + D' + ...)."""
+        """Returns the concatenated vectors of all poolers, (n, D + D' + ...)."""
         return torch.cat([member(hidden) for member in self.members], dim=1)
 
     def width(self, features: int) -> int:
-        """Returns the number of features of all poolers together."""
+        """Returns the sum of the widths of all poolers for a network of width ``features``."""
         return sum(pooler.width(features) for pooler in self.poolers)
 
 
 class WeightedMeanPooler(Pooler):
-    """Mean of the last layer's tokens, each weighted by its place in the row, from 1 (``weightedmean``).
+    """Mean of the last layer's token vectors, weighted by position from 1 (``weightedmean``).
 
-    A decoder's later tokens have seen more. Source: Muennighoff 2022, SGPT (https://arxiv.org/abs/2202.08904),
-    section 3; sentence-transformers' ``weightedmean``. A prompt that is left out keeps its places: the text's
-    first token has the weight that it has after it. Rows are padded on the right.
+    Later tokens of a decoder attend to more of the text. Source: Muennighoff 2022, SGPT
+    (https://arxiv.org/abs/2202.08904), section 3; sentence-transformers. If a prompt is excluded, positions still
+    count from its first token. Rows must be padded on the right.
 
     Example:
         >>> hidden = Hidden({-1: torch.tensor([[[1.0], [4.0], [9.0]]])}, torch.tensor([[True, True, False]]))
@@ -262,29 +268,31 @@ class WeightedMeanPooler(Pooler):
     """
 
     def forward(self, hidden: Hidden) -> Tensor:
-        """Returns the weighted mean, (n, D)."""
-        tokens, kept = at_least_float32(hidden.layers[-1]), hidden.mask
-        weights = torch.arange(1, kept.shape[1] + 1, device=tokens.device).to(tokens) * kept
-        summed = (tokens.masked_fill(~kept.unsqueeze(-1), 0.0) * weights.unsqueeze(-1)).sum(dim=1)
-        return summed / weights.sum(dim=1, keepdim=True).clamp(min=1)
+        """Returns the weighted mean of each text's token vectors, (n, D)."""
+        tokens, mask = at_least_float32(hidden.layers[-1]), hidden.mask
+        weights = torch.arange(1, mask.shape[1] + 1, device=tokens.device).to(tokens) * mask
+        total = (tokens.masked_fill(~mask.unsqueeze(-1), 0.0) * weights.unsqueeze(-1)).sum(dim=1)
+        return total / weights.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 class MaskTokenPooler(Pooler):
     """Vector of the mask token in the last layer, for templates such as ``{text} means [MASK].``
 
     Source: Jiang et al. 2022, PromptBERT (https://arxiv.org/abs/2201.04337), section 4, and its authors' code.
-    Differs: for RoBERTa their code takes the template's bias at places that begin at 0, and the text's vector at
-    places that begin at 2; here both have the same.
+
+    Differs: for RoBERTa the authors' code computes the template's bias with positions from 0, and the text's
+        vector
+    with positions from 2. Here both have the same positions.
 
     Args:
-        template_bias: Whether the vector of the template alone, at the places that it has around the text, is
-            taken off, before any head: with gradient, by the same network in the same pass, under one dropout
-            mask for all texts of a length that go through the network together. PromptBERT trains with it, and
-            is used without it where it has no labels: ``model.inference.pooler``.
+        template_bias: Whether the vector of the template without the text, at the same positions, is subtracted
+            before any head. It is computed with gradient, by the same network in the same pass. Texts of equal
+            length in a pass share a dropout mask for it. PromptBERT trains with it; its unsupervised model is
+            used without it (``model.inference.pooler``).
 
     Raises:
-        ValueError: At a batch: a row with no mask token or several, with its number; or an encoder that doesn't
-            say its token ids, or has no mask token.
+        ValueError: Raised by ``forward``: a row has no mask token or several (with the number of the row), or the
+            encoder gives no token ids or has no mask token.
 
     Example:
         >>> ids, vectors = torch.tensor([[7, 3]]), torch.tensor([[[1.0], [4.0]]])
@@ -299,10 +307,10 @@ class MaskTokenPooler(Pooler):
     def forward(self, hidden: Hidden) -> Tensor:
         """Returns the vector of each row's mask token, (n, D)."""
         if hidden.ids is None or hidden.mask_id is None:
-            lacking = "ids of the tokens" if hidden.ids is None else "mask token in the vocabulary"
+            missing = "ids of the tokens" if hidden.ids is None else "mask token in the vocabulary"
             raise InvalidValueError(
                 "MaskTokenPooler: expected an encoder that gives Hidden.ids and Hidden.mask_id, got no "
-                f"{lacking}; fill both in Encoder.forward, or take another pooler"
+                f"{missing}; set both in Encoder.forward, or use another pooler"
             )
         mask, ids = hidden.on_host or (hidden.mask, hidden.ids)
         masks = (ids == hidden.mask_id) & mask
@@ -310,9 +318,9 @@ class MaskTokenPooler(Pooler):
         if bool((counts != 1).any()):
             row = int((counts != 1).int().argmax())
             raise InvalidTextError(
-                f"expected exactly one mask token for MaskTokenPooler, got {int(counts[row])}; put a template "
-                "with one round every text (model.prompts), let no view hide tokens there, and take mask tokens "
-                "out of the texts",
+                f"expected exactly one mask token for MaskTokenPooler, got {int(counts[row])}; set a template "
+                "with a mask token (model.prompts), use no view that masks tokens, and remove mask tokens from "
+                "the texts",
                 number=row,
             )
         return _token_at(hidden, sent(masks.int().argmax(dim=1), hidden.mask.device))

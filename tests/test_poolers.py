@@ -77,7 +77,7 @@ def masked(ids: list[list[int]] | None, mask_id: int | None = MASK_ID) -> Hidden
     ("refused", "words"),
     [
         (lambda: FirstLastPooler(OTHER), ["FirstLastPooler.first", "embeddings or block_1", "'first'"]),
-        (lambda: ConcatPooler([]), ["ConcatPooler.poolers", "two poolers or more", "got none"]),
+        (lambda: ConcatPooler([]), ["ConcatPooler.poolers", "two or more poolers", "got []"]),
         (lambda: ConcatPooler([MeanPooler()]), ["ConcatPooler.poolers", "got MeanPooler"]),
         (
             lambda: ConcatPooler([MeanPooler(), MaskTokenPooler(template_bias=True)]),

@@ -1,4 +1,4 @@
-"""Heads: small networks after the pooler, kept for inference or thrown away with training."""
+"""Heads: small networks after the pooler, which are part of the saved model or used in training only."""
 
 from contrastive_text.heads.base import (
     Head,

@@ -15,21 +15,21 @@ from contrastive_text.core.similarity import at_least_float32, full_precision
 
 
 class Head(nn.Module, ABC):
-    """Base class of heads: a network whose input width is known when the encoder is.
+    """Base class of heads: small networks after the pooler, built when the width of the vectors is known.
 
-    A head with ``train_only`` is part of an objective and never of the saved encoder. A head without it is part
-    of the module, after the pooler, and is exported with it.
+    A subclass implements ``layers``. A head with ``train_only`` is part of an objective, and not of the saved
+    model. A head without it comes after the pooler of the module, and is exported with the model.
 
     Args:
-        train_only: Whether only an objective sees the output.
+        train_only: Whether only an objective uses the head.
 
     Attributes:
-        takes_pooler: Whether it begins with the dense layer of the pretrained model's own pooler, where there is
-            one (``take_pooler``).
-        share: Heads of one name have the first linear layers in common; None for layers of its own.
-        shared_layers: How many of them; None for all. See ``share_layers``.
-        together: Of a head whose output for a row depends on other rows: whether it gets the rows of all roles in
-            one call, or those of each slot by themselves. None for all other heads. See ``project_parts``.
+        takes_pooler: Whether the head starts with the dense layer of the pretrained model's pooler, if the model
+            has one (``take_pooler``).
+        share: Name under which heads share their first linear layers; None for separate layers.
+        shared_layers: Number of linear layers that are shared; None for all. See ``share_layers``.
+        together: For heads whose output for a row depends on other rows: whether the head is called once with the
+            rows of all roles, or once for each slot. None for other heads. See ``project_parts``.
 
     Example:
         >>> class Halves(Head):
@@ -53,17 +53,17 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def layers(self, features: int) -> nn.Sequential:
-        """Returns freshly initialized layers for input vectors of the given width."""
+        """Returns new layers for input vectors of width ``features``."""
 
     def build(self, features: int) -> None:
-        """Makes the network, once, for input vectors of width D."""
+        """Builds the network for input vectors of width ``features``. Called once."""
         self.network = self.layers(features)
 
     def take_pooler(self, pooler: nn.Linear | None) -> None:
-        """Receives the encoder's pretrained pooler layer, or None; called once, if ``takes_pooler`` is true."""
+        """Receives the encoder's pretrained pooler layer, or None. Called once, if ``takes_pooler`` is true."""
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        """Returns the projected vectors, (n, D) -> (n, D'), in at least float32."""
+        """Applies the head to vectors, (n, D) -> (n, D'), in at least float32."""
         if self.network is None:
             raise RuntimeError(f"{type(self).__name__}: expected build(features) before the first call")
         weight = next(self.network.parameters(), embeddings)
@@ -71,7 +71,14 @@ class Head(nn.Module, ABC):
 
 
 def check_train_only(head: Head | None, where: str) -> None:
-    """Checks that an objective's head isn't one that inference keeps (ValueError).
+    """Checks that the head of an objective is train-only.
+
+    Args:
+        head: Head of the objective; None for none.
+        where: Name of the option, for the error.
+
+    Raises:
+        ValueError: The head has ``train_only: false``.
 
     Example:
         >>> from contrastive_text.heads import MLPHead
@@ -81,13 +88,17 @@ def check_train_only(head: Head | None, where: str) -> None:
     """
     if head is not None and not head.train_only:
         raise InvalidValueError(
-            f"{where}: expected a head with train_only: true, got {type(head).__name__} with false; a head that "
-            "inference keeps stands in the module: set --model.head instead"
+            f"{where}: expected a head with train_only: true, got {type(head).__name__} with false. A head that "
+            "inference uses is part of the module; set --model.head instead"
         )
 
 
 def build_head(head: Head | None, features: int) -> int:
-    """Makes a head's layers for vectors of width D and returns the width of its output; without a head D.
+    """Builds the layers of a head and returns the width of its output; without a head the input width.
+
+    Args:
+        head: Head to build; None for none.
+        features: Width D of the input vectors.
 
     Example:
         >>> build_head(None, features=384)
@@ -100,7 +111,11 @@ def build_head(head: Head | None, features: int) -> int:
 
 
 def output_width(head: Head, features: int) -> int:
-    """Returns the width of what a head, whose layers are made, gives for vectors of width D.
+    """Returns the width of the output vectors of a head that is built.
+
+    Args:
+        head: Head whose ``build`` has run.
+        features: Width D of the input vectors.
 
     Example:
         >>> from contrastive_text.heads import MLPHead
@@ -118,9 +133,9 @@ def output_width(head: Head, features: int) -> int:
 
 
 def apply_exactly(head: Head | None, vectors: Tensor) -> Tensor:
-    """Returns vectors (n, D) after a head, computed outside autocast and in at least float32.
+    """Applies a head to vectors (n, D), outside autocast and in at least float32; without a head only converts.
 
-    For results that are compared or scored right away: a cosine or a logit keeps 8 bits under bfloat16.
+    Use it for results that are compared or scored directly: under bfloat16 a cosine or a logit has 8 bits only.
 
     Example:
         >>> apply_exactly(None, torch.ones(2, 3, dtype=torch.bfloat16)).dtype
@@ -135,7 +150,7 @@ def apply_exactly(head: Head | None, vectors: Tensor) -> Tensor:
 
 
 def linear_exactly(layer: nn.Linear, vectors: Tensor) -> Tensor:
-    """Returns a linear layer's output, (n, D) -> (n, D'), outside autocast and in at least float32.
+    """Applies a linear layer to vectors, (n, D) -> (n, D'), outside autocast and in at least float32.
 
     Example:
         >>> layer = nn.Linear(4, 2, dtype=torch.bfloat16)
@@ -151,49 +166,55 @@ def linear_exactly(layer: nn.Linear, vectors: Tensor) -> Tensor:
 def project_parts(
     head: Head | None, parts: Sequence[Tensor], project: Callable[[Tensor], Tensor]
 ) -> list[Tensor]:
-    """Returns the vectors of each role that an objective reads, after a head.
+    """Applies a head to the vectors of each role that an objective reads.
 
-    The head is called for each role. A head that normalizes over rows is called once with the rows of all roles,
-    or once for each slot, by its ``together``.
+    The head is called for each role. A head that normalizes over rows is called once with the rows of all roles
+    (``together`` is true), or once for each slot (``together`` is false).
 
     Args:
-        head: None for none.
-        parts: Vectors of each role, (N, slots, D), or of one slot of each, (N, D).
-        project: Applies the head to such vectors, or returns them as they are.
+        head: Head to apply; None for none.
+        parts: Vectors of each role, (N, slots, D) or (N, D).
+        project: Applies the head to vectors, or without a head only converts them.
+
+    Returns:
+        The projected vectors of each role, (N, slots, D') or (N, D').
 
     Example:
         >>> from contrastive_text.heads import ProjectorHead
-        >>> def centre(rows):
+        >>> def center(rows):
         ...     return rows - rows.mean(dim=0)
         >>> head, parts = ProjectorHead(together=False), torch.tensor([1.0, 3.0, 5.0, 7.0]).reshape(2, 2, 1)
-        >>> [part.flatten().tolist() for part in project_parts(head, list(parts), centre)]
+        >>> [part.flatten().tolist() for part in project_parts(head, list(parts), center)]
         [[-1.0, 1.0], [-1.0, 1.0]]
         >>> head.together = True
-        >>> [part.flatten().tolist() for part in project_parts(head, list(parts), centre)]
+        >>> [part.flatten().tolist() for part in project_parts(head, list(parts), center)]
         [[-3.0, -1.0], [1.0, 3.0]]
     """
     if head is None or head.together is None:
         return [project(part) for part in parts]
     if not head.together:
-        return [_by_slot(part, project) for part in parts]
+        return [_project_slots(part, project) for part in parts]
     rows = [part.flatten(0, -2) for part in parts]
-    projected = torch.split(project(torch.cat(rows)), [len(each) for each in rows])
-    return [each.reshape(*part.shape[:-1], -1) for part, each in zip(parts, projected, strict=True)]
+    outputs = torch.split(project(torch.cat(rows)), [len(part_rows) for part_rows in rows])
+    return [output.reshape(*part.shape[:-1], -1) for part, output in zip(parts, outputs, strict=True)]
 
 
-def _by_slot(part: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
+def _project_slots(part: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
     return project(part) if part.ndim == 2 else torch.stack([project(slot) for slot in part.unbind(1)], dim=1)
 
 
 def share_layers(heads: Sequence[Head]) -> None:
-    """Makes heads of one ``share`` name hold the very same first linear layers.
+    """Ties the first linear layers of heads that have the same ``share`` name. Called after all heads are built.
 
-    Called once all heads are built: in the given order, the first head of a name keeps its layers, the later
-    ones take those in place of their own. What lies between the linear layers stays each head's own.
+    The first head of a name keeps its layers; they replace the layers of later heads. Other layers, such as
+    dropout, are not shared.
+
+    Args:
+        heads: Heads of all objectives, in order.
 
     Raises:
-        ValueError: Heads of one name that differ in class, in ``shared_layers`` or in the widths of the
-            shared layers, or that have fewer linear layers than they share.
+        ValueError: Heads of the same name differ in class, in ``shared_layers`` or in the widths of the shared
+            layers, or have fewer linear layers than they share.
 
     Example:
         >>> from contrastive_text.heads import MLPHead
@@ -201,36 +222,38 @@ def share_layers(heads: Sequence[Head]) -> None:
         >>> for head in heads:
         ...     head.build(4)
         >>> share_layers(heads)
-        >>> [one is other for one, other in zip(*(head.parameters() for head in heads))]
+        >>> [weight is second for weight, second in zip(*(head.parameters() for head in heads))]
         [True, True, False, False]
     """
     first: dict[str, Head] = {}
     for head in heads:
         if head.share is not None:
-            _take_layers(head, first.setdefault(head.share, head), f"share: {head.share}")
+            _tie_layers(head, first.setdefault(head.share, head), f"share: {head.share}")
 
 
-def _take_layers(head: Head, lender: Head, where: str) -> None:
-    if head.network is None or lender.network is None:
+def _tie_layers(head: Head, source: Head, where: str) -> None:
+    if head.network is None or source.network is None:
         raise RuntimeError("share_layers: expected heads whose build(features) has run")
-    if type(head) is not type(lender) or head.shared_layers != lender.shared_layers:
-        described = [f"{type(one).__name__} with shared_layers: {one.shared_layers}" for one in (lender, head)]
+    if type(head) is not type(source) or head.shared_layers != source.shared_layers:
+        names = [f"{type(part).__name__} with shared_layers: {part.shared_layers}" for part in (source, head)]
         raise InvalidValueError(
-            f"{where}: expected heads of one class that share as many layers, got {' and '.join(described)}; "
-            "make them alike, or give them different names"
+            f"{where}: expected heads of the same class with the same shared_layers, got {' and '.join(names)}; "
+            "set both alike, or give them different names in share"
         )
-    own, lent = _linear_layers(head.network), _linear_layers(lender.network)
-    count = max(len(own), len(lent)) if head.shared_layers is None else head.shared_layers
-    shapes = [[(layer.in_features, layer.out_features) for _, layer in one[:count]] for one in (lent, own)]
-    if shapes[0] != shapes[1] or not 1 <= count <= len(own):
+    layers, source_layers = _linear_layers(head.network), _linear_layers(source.network)
+    count = max(len(layers), len(source_layers)) if head.shared_layers is None else head.shared_layers
+    shapes = [
+        [(layer.in_features, layer.out_features) for _, layer in part[:count]] for part in (source_layers, layers)
+    ]
+    if shapes[0] != shapes[1] or not 1 <= count <= len(layers):
         raise InvalidValueError(
             f"{where}: expected {count} linear layers of equal widths at the start of each head, got "
             f"{' and '.join(map(str, shapes))} (inputs, outputs); set shared_layers or the widths, or give the "
-            "heads different names"
+            "heads different names in share"
         )
-    for (place, _), (_, layer) in zip(own[:count], lent[:count], strict=True):
-        head.network[place] = layer
+    for (index, _), (_, layer) in zip(layers[:count], source_layers[:count], strict=True):
+        head.network[index] = layer
 
 
 def _linear_layers(network: nn.Sequential) -> list[tuple[int, nn.Linear]]:
-    return [(place, layer) for place, layer in enumerate(network) if isinstance(layer, nn.Linear)]
+    return [(index, layer) for index, layer in enumerate(network) if isinstance(layer, nn.Linear)]

@@ -1,4 +1,4 @@
-"""Heads of linear layers: one layer, two, a classifier for fine-tuning, and a projector."""
+"""Heads of linear layers: one layer, two layers, a fine-tuning classifier, and a projector with batch norm."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.heads.base import Head
 
 EPSILON = 1e-5
-"""Added to the variance: torch's, and that of the authors' codes."""
+"""Epsilon that batch normalization adds to the variance: torch's default, as in the authors' codes."""
 
 MOMENTUM = 0.1
-"""Share of a batch's statistics in the running ones: torch's."""
+"""Weight of a batch's statistics in the update of running statistics: torch's default."""
 
 
 class TanhHead(Head):
-    """One linear layer of the same width and tanh: the MLP on [CLS] of SimCSE (and BERT's pooler).
+    """Linear layer of the same width, then tanh: the MLP on [CLS] of SimCSE, in the form of BERT's pooler.
 
-    Freshly initialized, normal with standard deviation 0.02 and zero bias, never from the checkpoint's pooler
-    (Gao et al. 2021, section 6.3 "pooling"; the authors' code).
+    Weights are initialized from a normal distribution of standard deviation 0.02, the bias is 0. They are never
+    taken from the checkpoint's pooler (Gao et al. 2021, section 6.3 "pooling"; the authors' code).
 
     Args:
-        train_only: Whether only an objective sees the output.
-        share: Name under which objectives' heads have the layer in common; None for one of its own.
+        train_only: Whether only an objective uses the head.
+        share: Name under which heads of objectives share the layer; None for a separate layer.
 
     Raises:
-        ValueError: A layer shared by a head that inference keeps.
+        ValueError: ``share`` is set with ``train_only: false``.
 
     Example:
         >>> import torch
@@ -45,7 +45,7 @@ class TanhHead(Head):
         self.share = share
 
     def layers(self, features: int) -> nn.Sequential:
-        """Returns Linear(D, D) and tanh."""
+        """Returns new layers Linear(D, D) and tanh for D features."""
         linear = nn.Linear(features, features)
         nn.init.normal_(linear.weight, std=0.02)
         nn.init.zeros_(linear.bias)
@@ -55,21 +55,20 @@ class TanhHead(Head):
 class MLPHead(Head):
     """Linear, ReLU, linear: the projection head of SimCLR (Chen et al. 2020, section 4.2).
 
-    With dropout before each of the two layers, and the first one shared by two tasks, it is the head of the
-    CS224N report (Chen, "Contrastive Learning for Generalizable Sentence Embeddings": hidden 768, dropout
-    0.3 at each linear layer).
+    With dropout before each linear layer, and the first layer shared by two tasks, it is the head of the CS224N
+    report (Chen, "Contrastive Learning for Generalizable Sentence Embeddings": hidden 768, dropout 0.3).
 
     Args:
-        hidden_features: Width of the middle layer; None for the input's.
-        out_features: Width of the result; None for the input's.
-        train_only: Whether only an objective sees the output.
-        dropout: Share of a layer's inputs that training sets to zero.
-        share: Name under which objectives' heads have layers in common; None for layers of its own.
-        shared_layers: How many of the first linear layers those heads share; None for both.
+        hidden_features: Width of the hidden layer; None for the width of the input.
+        out_features: Width of the output; None for the width of the input.
+        train_only: Whether only an objective uses the head.
+        dropout: Dropout rate of the inputs of each linear layer.
+        share: Name under which heads of objectives share their layers; None for separate layers.
+        shared_layers: Number of linear layers that are shared, 1 or 2; None for both.
 
     Raises:
-        ValueError: A width below 1, a dropout outside 0 .. 1, ``shared_layers`` without a name or other than
-            1 and 2, or layers shared by a head that inference keeps.
+        ValueError: A width is below 1, or ``dropout`` is not from 0 to below 1. ``shared_layers`` is not 1 or 2,
+            or set without ``share``. ``share`` is set with ``train_only: false``.
 
     Example:
         >>> import torch
@@ -92,8 +91,8 @@ class MLPHead(Head):
         _check_share("MLPHead", share, train_only)
         if shared_layers is not None and (share is None or shared_layers not in (1, 2)):
             raise InvalidValueError(
-                f"MLPHead.shared_layers: expected 1 or 2 of its two linear layers and a name in share, got "
-                f"{shared_layers} and share: {share}; give the heads that share them the same name"
+                f"MLPHead.shared_layers: expected 1 or 2 with a name in share, got {shared_layers} with share: "
+                f"{share}; give the heads that share layers the same name"
             )
         self.hidden_features = checks.at_least("MLPHead.hidden_features", hidden_features, 1)
         self.out_features = checks.at_least("MLPHead.out_features", out_features, 1)
@@ -102,7 +101,7 @@ class MLPHead(Head):
         self.shared_layers = shared_layers
 
     def layers(self, features: int) -> nn.Sequential:
-        """Returns Linear(D, hidden), ReLU and Linear(hidden, out), each linear layer after its dropout."""
+        """Returns new layers Linear(D, hidden), ReLU and Linear(hidden, out), with dropout if set."""
         hidden = self.hidden_features or features
         first, second = nn.Linear(features, hidden), nn.Linear(hidden, self.out_features or features)
         if self.dropout == 0:
@@ -111,24 +110,25 @@ class MLPHead(Head):
 
 
 class FineTuningHead(Head):
-    """Linear, tanh, dropout, linear: BERT's pooler, and the layer that is fine-tuned after it.
+    """Linear, tanh, dropout, linear: BERT's pooler and the classification layer that is fine-tuned after it.
 
-    Over ``CLSPooler`` it is the head of Devlin et al. 2019, BERT (https://arxiv.org/abs/1810.04805, section 4.1).
-    The first layer is that of the checkpoint's own pooler where it has one, which BERT's have from predicting the
-    next sentence; else it starts at random, as in RoBERTa (Liu et al. 2019, https://arxiv.org/abs/1907.11692).
-    The run's summary says which. Random weights are normal with standard deviation 0.02, biases zero, as in BERT.
+    With ``CLSPooler`` it is the head of Devlin et al. 2019, BERT (https://arxiv.org/abs/1810.04805, section 4.1).
+    The first layer is the pooler of the checkpoint if it has one, as BERT's checkpoints have from next sentence
+    prediction. Otherwise it is randomly initialized, as in RoBERTa (Liu et al. 2019,
+    https://arxiv.org/abs/1907.11692). The run's summary says which. Random weights have a normal distribution of
+    standard deviation 0.02, biases are 0, as in BERT.
 
-    Differs: RoBERTa's class in Transformers has dropout before the first layer too.
+    Differs: RoBERTa's class in Transformers also has dropout before the first layer.
 
     Args:
-        out_features: Width of the result: the number of classes, 1 for a score.
-        dropout: Share of the last layer's inputs that training sets to zero.
+        out_features: Width of the output: the number of classes, or 1 for a score.
+        dropout: Dropout rate of the inputs of the last layer.
 
     Attributes:
-        pretrained: Whether the first layer came from the checkpoint; None before anyone has looked.
+        pretrained: Whether the first layer is from the checkpoint; None before ``take_pooler``.
 
     Raises:
-        ValueError: A width below 1, or a dropout outside 0 .. 1.
+        ValueError: ``out_features`` is below 1, or ``dropout`` is not from 0 to below 1.
 
     Example:
         >>> import torch
@@ -147,7 +147,7 @@ class FineTuningHead(Head):
         self.pretrained: bool | None = None
 
     def layers(self, features: int) -> nn.Sequential:
-        """Returns Linear(D, D), tanh, dropout and Linear(D, out)."""
+        """Returns new layers Linear(D, D), tanh, dropout and Linear(D, out)."""
         pooler, last = nn.Linear(features, features), nn.Linear(features, self.out_features)
         for layer in (pooler, last):
             nn.init.normal_(layer.weight, std=0.02)
@@ -155,26 +155,26 @@ class FineTuningHead(Head):
         return nn.Sequential(pooler, nn.Tanh(), nn.Dropout(self.dropout), last)
 
     def take_pooler(self, pooler: nn.Linear | None) -> None:
-        """Copies the weights of the pretrained layer if it has the same width."""
-        own = None if self.network is None else self.network[0]
-        self.pretrained = pooler is not None and own is not None and pooler.weight.shape == own.weight.shape
-        if self.pretrained and pooler is not None and isinstance(own, nn.Linear):
-            own.load_state_dict(pooler.state_dict())
+        """Copies the weights of the pretrained pooler layer if it has the same width."""
+        first = None if self.network is None else self.network[0]
+        self.pretrained = pooler is not None and first is not None and pooler.weight.shape == first.weight.shape
+        if self.pretrained and pooler is not None and isinstance(first, nn.Linear):
+            first.load_state_dict(pooler.state_dict())
 
 
 class WholeBatchNorm(nn.Module):
-    """Batch normalization with the statistics of all rows of all ranks, and their exact gradient.
+    """Batch normalization with the statistics of the rows of all ranks, and their exact gradient.
 
-    ``(x - mean) / sqrt(variance + 1e-5)`` of each feature, the variance biased, then a scale and a shift (Ioffe
-    and Szegedy 2015, https://arxiv.org/abs/1502.03167, algorithm 1). What ``torch.nn.BatchNorm1d`` gives one
-    process that has all rows; ``torch.nn.SyncBatchNorm``, which doesn't run on a CPU, gives it several. Ranks may
-    hold different numbers of rows.
+    ``(x - mean) / sqrt(variance + 1e-5)`` for each feature, with the biased variance, then a scale and a shift
+    (Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167, algorithm 1). It equals ``torch.nn.BatchNorm1d`` on
+    one process with all rows, and ``torch.nn.SyncBatchNorm``, which doesn't run on a CPU, on several. Ranks may
+    have different numbers of rows.
 
-    Running statistics, which stand in for the batch's in evaluation mode, follow every call in training mode, as
-    torch's do; they are buffers, the same on every rank.
+    Evaluation mode uses running statistics. Every call in training mode updates them, as in torch. They are
+    buffers, the same on every rank.
 
     Args:
-        features: Width D.
+        features: Width D of the vectors.
         affine: Whether each feature has a trained scale and shift.
 
     Example:
@@ -203,13 +203,13 @@ class WholeBatchNorm(nn.Module):
         return (normal * self.weight + self.bias).to(self.weight.dtype)  # the next layer's, under bf16-true too
 
     def _moments(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns mean and variance over all ranks, (D,) each, and lets the running ones follow."""
+        """Returns mean and variance over all ranks, (D,) each, and updates the running statistics."""
         local = rows.flatten(0, -2)
         mean = local.sum(dim=0) / max(len(local), 1)
         count = torch.full((1,), len(local), dtype=mean.dtype, device=mean.device)
         moments = torch.cat([mean, (local - mean).square().sum(dim=0), count]).unsqueeze(0)
-        # Sums of squares about each rank's own mean are put together as by Chan, Golub and LeVeque 1979: squares
-        # about zero would lose the digits of a mean that is large beside the spread.
+        # Sums of squares about the mean of each rank are combined as by Chan, Golub and LeVeque 1979. Squares
+        # about zero would lose digits if the mean is large compared with the deviation.
         gathered = gather_rows(moments, [1] * world_size())
         means, squares = gathered[:, :-1].chunk(2, dim=1)
         counts = gathered[:, -1:].detach()
@@ -224,29 +224,31 @@ class WholeBatchNorm(nn.Module):
 
 
 class ProjectorHead(Head):
-    """Linear layers with batch normalization and ReLU between them: the projector of methods that need it.
+    """Projector of linear layers with batch normalization and ReLU, as in Barlow Twins, VICReg and DiffCSE.
 
-    ``Linear, BN, ReLU`` for each width but the last, then ``Linear``; no layer has a bias. So the projectors of
-    Barlow Twins (Zbontar et al. 2021, https://arxiv.org/abs/2103.03230: [8192, 8192, 8192]; facebookresearch/
-    barlowtwins, main.py) and VICReg (Bardes et al. 2022, https://arxiv.org/abs/2105.04906: the same widths). With
-    ``last_norm`` another BN without scale and shift comes last: that of DiffCSE (Chuang et al. 2022,
-    https://arxiv.org/abs/2204.10298; voidism/DiffCSE, ``--batchnorm``), whose widths are twice the input's and
-    the input's, the default here.
+    ``Linear, BN, ReLU`` for each width except the last, then ``Linear``. Layers have no bias. Barlow Twins
+    (Zbontar et al. 2021, https://arxiv.org/abs/2103.03230; facebookresearch/barlowtwins, main.py) and VICReg
+    (Bardes et al. 2022, https://arxiv.org/abs/2105.04906) have widths [8192, 8192, 8192]. With ``last_norm``,
+    batch normalization without scale and shift follows, as in DiffCSE (Chuang et al. 2022,
+    https://arxiv.org/abs/2204.10298; voidism/DiffCSE, ``--batchnorm``). DiffCSE's widths are the default: twice
+    the input width, then the input width.
 
-    A row's output depends on the other rows of the batch, so it is thrown away after training.
-    Statistics are those of all ranks (see ``WholeBatchNorm``).
+    The head is train-only, because the output of a row depends on the other rows of the batch. Statistics are
+    over all ranks (see ``WholeBatchNorm``).
 
-    Differs: DiffCSE's code takes the statistics of each process's own rows. VICReg's hidden layers have biases,
-    which the normalization takes away again.
+    Differs: DiffCSE's code takes statistics over the rows of one process. VICReg's hidden layers have biases,
+        which
+    the normalization cancels.
 
     Args:
-        widths: Of the outputs of the linear layers, in order; None for twice the input's and the input's.
+        widths: Output widths of the linear layers, in order; None for twice the input width, then the input
+            width.
         last_norm: Whether the outputs are normalized too, without scale and shift.
-        together: Whether rows of all roles and views are normalized in one batch, as in DiffCSE and LeJEPA; else
-            those of each slot by themselves, anchors and positives apart, as in Barlow Twins and VICReg.
+        together: Whether rows of all roles and views are normalized in one batch, as in DiffCSE and LeJEPA. If
+            false, each slot is normalized separately (anchors, positives), as in Barlow Twins and VICReg.
 
     Raises:
-        ValueError: No width, or one below 1.
+        ValueError: ``widths`` is empty, or a width is below 1.
 
     Example:
         >>> head = ProjectorHead(widths=[8, 2])
@@ -259,8 +261,8 @@ class ProjectorHead(Head):
         super().__init__(train_only=True)
         if widths is not None and not widths:
             raise InvalidValueError(
-                "ProjectorHead.widths: expected a width for each linear layer, got none; leave it out for "
-                "twice the input's and the input's"
+                "ProjectorHead.widths: expected a width for each linear layer, got []; remove widths for twice "
+                "the input width, then the input width"
             )
         for width in widths or ():
             checks.at_least("ProjectorHead.widths", width, 1)
@@ -269,19 +271,19 @@ class ProjectorHead(Head):
         self.together = together
 
     def layers(self, features: int) -> nn.Sequential:
-        """Returns the linear layers, each but the last with its normalization and ReLU."""
+        """Returns new linear layers, each except the last with batch normalization and ReLU."""
         *hidden, out = self.widths or [2 * features, features]
-        made: list[nn.Module] = []
+        modules: list[nn.Module] = []
         for width in hidden:
-            made += [nn.Linear(features, width, bias=False), WholeBatchNorm(width), nn.ReLU()]
+            modules += [nn.Linear(features, width, bias=False), WholeBatchNorm(width), nn.ReLU()]
             features = width
-        made.append(nn.Linear(features, out, bias=False))
-        return nn.Sequential(*made, *([WholeBatchNorm(out, affine=False)] if self.last_norm else []))
+        modules.append(nn.Linear(features, out, bias=False))
+        return nn.Sequential(*modules, *([WholeBatchNorm(out, affine=False)] if self.last_norm else []))
 
 
 def _check_share(where: str, share: str | None, train_only: bool) -> None:
     if share is not None and not train_only:
         raise InvalidValueError(
-            f"{where}.share: expected a head with train_only: true, got {share!r} with false; only heads of "
-            "objectives share layers: leave share out"
+            f"{where}.share: expected null with train_only: false, got {share!r}. Only heads of objectives share "
+            "layers; remove share"
         )

@@ -1,4 +1,4 @@
-"""Head of layers that are listed one by one, such as those of an embedding model's folder."""
+"""Head of a list of layers, such as the layers after the pooler of an embedding model's folder."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class UnitLength(nn.Module):
     """
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Returns the vectors in at least float32, (n, D)."""
+        """Returns the vectors scaled to length 1, in at least float32, (n, D)."""
         return F.normalize(at_least_float32(vectors), dim=-1)
 
 
 class FirstFeatures(nn.Module):
-    """Keeps the first features of each vector (sentence-transformers' ``truncate_dim``).
+    """Truncates each vector to its first features (sentence-transformers' ``truncate_dim``).
 
     Args:
-        out_features: How many.
+        out_features: Number of features to keep.
 
     Example:
         >>> import torch
@@ -52,24 +52,24 @@ class FirstFeatures(nn.Module):
         self.out_features = out_features
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Returns the first features, (n, D')."""
+        """Returns the first features of each vector, (n, D) -> (n, D')."""
         return vectors[..., : self.out_features]
 
 
 class StackHead(Head):
-    """Layers that inference keeps, listed one by one: those after the pooler of an embedding model.
+    """Head of a list of layers that inference uses, such as the layers after the pooler of an embedding model.
 
-    A run that starts from such a model's folder has this head; its weights are those of the folder, and are
-    trained.
+    A run that starts from the folder of an embedding model has this head. It starts with the weights of the
+    folder and is trained.
 
     Args:
-        stack: The layers in order, each by its ``name`` and arguments: ``Linear`` (``out_features``, ``bias``),
+        stack: Layers in order, each with its ``name`` and arguments: ``Linear`` (``out_features``, ``bias``),
             ``LayerNorm``, ``Dropout`` (``p``), an activation of ``torch.nn``, ``UnitLength``, and
             ``FirstFeatures`` (``out_features``).
-        weights: Folder or hub name of the model whose weights the layers start from; None for random ones.
+        weights: Folder or hub name of the model whose weights the layers start with; None for random weights.
 
     Raises:
-        ValueError: A layer of another name, or one with other arguments.
+        ValueError: The name of a layer is unknown, or its arguments are wrong.
 
     Example:
         >>> import torch
@@ -79,44 +79,46 @@ class StackHead(Head):
         torch.Size([3, 2])
     """
 
-    def __init__(self, stack: list[dict[str, Any]], weights: str | None = None) -> None:  # Any: of each its own
+    def __init__(
+        self, stack: list[dict[str, Any]], weights: str | None = None
+    ) -> None:  # Any: a layer's arguments
         super().__init__(train_only=False)
         self.stack = stack
         self.weights = weights
-        with torch.device("meta"):  # checks the layers without drawing weights
+        with torch.device("meta"):  # checks the layers without allocating weights
             self.layers(features=1)
 
     def layers(self, features: int) -> nn.Sequential:
-        """Returns the layers for input vectors of the given width."""
-        made: list[nn.Module] = []
+        """Returns new layers for input vectors of width ``features``."""
+        modules: list[nn.Module] = []
         for number, layer in enumerate(self.stack):
-            made.append(_make(layer, features, where=f"StackHead.stack[{number}]"))
+            modules.append(_build_layer(layer, features, where=f"StackHead.stack[{number}]"))
             features = int(layer.get("out_features", features))
-        return nn.Sequential(*made)
+        return nn.Sequential(*modules)
 
     def in_use(self) -> tuple[nn.Sequential | None, bool, int | None]:
-        """Returns the layers, unit length and features kept, as ``SentenceEncoder`` takes them."""
+        """Returns layers, ``normalize`` and ``truncate_dim`` of the head, as arguments of ``SentenceEncoder``."""
         assert self.network is not None
-        layers, kept, normalize = [*self.network], None, False
+        layers, width, normalize = [*self.network], None, False
         if layers and isinstance(layers[-1], FirstFeatures):
-            kept = layers.pop().out_features
+            width = layers.pop().out_features
         if layers and isinstance(layers[-1], UnitLength):
             normalize = bool(layers.pop())
-        return nn.Sequential(*layers) if layers else None, normalize, kept
+        return nn.Sequential(*layers) if layers else None, normalize, width
 
 
 def stack_of(
     layers: Iterable[nn.Module], normalize: bool = False, truncate_dim: int | None = None
-) -> list[dict[str, Any]]:  # Any: of each its own
-    """Lists the layers of a model in use, as ``StackHead`` takes them.
+) -> list[dict[str, Any]]:  # Any: a layer's arguments
+    """Returns the ``stack`` argument of ``StackHead`` for the layers of a model.
 
     Args:
-        layers: After the pooler.
-        normalize: Whether vectors get unit length after them.
-        truncate_dim: Features that are kept in the end; None for all.
+        layers: Layers after the pooler.
+        normalize: Whether vectors are scaled to unit length after the layers.
+        truncate_dim: Number of features to keep at the end; None for all.
 
     Raises:
-        ValueError: A layer that ``StackHead`` doesn't have.
+        ValueError: A layer is of a type that ``StackHead`` doesn't support.
 
     Example:
         >>> stack_of([nn.Linear(4, 2), nn.Tanh()], normalize=True)
@@ -132,8 +134,8 @@ def stack_of(
         elif isinstance(layer, nn.LayerNorm | UnitLength) or name in _ACTIVATIONS:
             stack.append({_NAME: name})
         else:
-            listed = ", ".join(_EXPECTED)
-            raise InvalidValueError(f"model.head: expected layers of {listed}, got {name}; give --model.head")
+            names = ", ".join(_EXPECTED)
+            raise InvalidValueError(f"model.head: expected layers of {names}, got {name}; give --model.head")
     stack += [{_NAME: "UnitLength"}] if normalize else []
     return [*stack, {_NAME: "FirstFeatures", "out_features": truncate_dim}] if truncate_dim else stack
 
@@ -145,24 +147,26 @@ _OTHERS: dict[str, tuple[type[nn.Module], set[str]]] = {
     "UnitLength": (UnitLength, set()),
     "FirstFeatures": (FirstFeatures, {"out_features"}),
 }
-"""Name of a layer -> its class and arguments."""
+"""Name of a layer -> its class and the names of its arguments."""
 _EXPECTED = (*_OTHERS, "an activation of torch.nn")
 
 
-def _make(layer: Mapping[str, Any], features: int, where: str) -> nn.Module:  # Any: of each its own
-    """Makes a layer for vectors of width D."""
+def _build_layer(layer: Mapping[str, Any], features: int, where: str) -> nn.Module:  # Any: a layer's arguments
+    """Builds a layer for vectors of width ``features``."""
     name = layer.get(_NAME)
-    cls, known = _OTHERS.get(str(name), (_ACTIVATIONS.get(str(name)), set()))
-    given = {key: value for key, value in layer.items() if key != _NAME}
+    cls, names = _OTHERS.get(str(name), (_ACTIVATIONS.get(str(name)), set()))
+    arguments = {key: value for key, value in layer.items() if key != _NAME}
     if cls is None:
         raise InvalidValueError(
-            f"{where}.name: expected one of {', '.join(_EXPECTED)}, got {name!r}; name one of these"
+            f"{where}.name: expected one of {', '.join(_EXPECTED)}, got {name!r}; use one of these"
         )
-    if not set(given) <= known or ("out_features" in known and type(given.get("out_features")) is not int):
+    if not set(arguments) <= names or (
+        "out_features" in names and type(arguments.get("out_features")) is not int
+    ):
         raise InvalidValueError(
-            f"{where}: expected {name} with {', '.join(sorted(known)) or 'no arguments'}, got {given}; give "
+            f"{where}: expected {name} with {', '.join(sorted(names)) or 'no arguments'}, got {arguments}; give "
             "these arguments"
         )
     width = [features] if cls in (nn.Linear, nn.LayerNorm) else []
-    made: nn.Module = cls(*width, **given)
-    return made
+    module: nn.Module = cls(*width, **arguments)
+    return module
