@@ -26,6 +26,7 @@ from contrastive_text.losses import (
     SameId,
     SigLIP,
     SupCon,
+    comparison,
     cosine_similarity_matrix,
 )
 from contrastive_text.losses.comparison import Triples
@@ -64,6 +65,17 @@ def test_texts_with_two_ids_are_equal_where_they_agree_in_either(seed: int) -> N
     rows, columns = places
     assert set(zip(rows.tolist(), columns.tolist(), strict=True)) == {(int(r), int(c)) for r, c in mask.nonzero()}
     assert block.places(most=0) is None
+
+
+def test_a_large_matrix_is_masked_by_a_list_of_entries_as_a_small_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = torch.arange(40) % 37
+    texts = SameId(rows=ids.unsqueeze(1), columns=ids)
+    block = Comparison(torch.ones(40, 1), torch.ones(40, 1), torch.arange(40), masks={"texts": texts})
+    monkeypatch.setattr(comparison, "_FEW_ENTRIES", 0)
+    assert block.places(most=100) is not None
+    masked = block.mask(torch.zeros(40, 40)).isinf()
+    assert torch.equal(masked, block.masked())
+    assert int(masked.sum()) == 6  # three texts stand there twice; a target is never masked
 
 
 @pytest.mark.parametrize("make", [InfoNCE, NTXent])
