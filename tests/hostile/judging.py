@@ -28,7 +28,7 @@ from contrastive_text.cli import run
 
 WIDTH = "200"
 """Columns of the terminal, as the variable ``COLUMNS`` tells them."""
-LIMIT = 60
+LIMIT = 180
 """Seconds that a command may take at most: one that hangs, and not one on a slow machine, takes longer."""
 _MEMORY = 6 << 30
 """Bytes of addresses that a command may take on top of what the process has: a bomb ends as a MemoryError, and
