@@ -99,6 +99,12 @@ def test_what_is_no_index_is_refused(
     (tmp_path / "c.npy.json").write_text('{"made_of": {}, "block": 16777216, "sha256": "0"}')
     with pytest.raises(ValueError, match=r"expected a record with a SHA-256, got the form of .* reads it; "):
         VectorIndex.load(model, texts, tmp_path / "c.npy")
+    for name, said in (
+        ("no/v.npy", "an existing folder, found none at .*no"),
+        (f"{'v' * 245}.npy", "name too long"),
+    ):
+        with pytest.raises(OSError, match=said):
+            check_suffix(tmp_path / name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match="parquet: expected pyarrow, found none"):
         check_suffix(tmp_path / "v.parquet")
