@@ -112,8 +112,7 @@ class Embed(EncodingCommand):
         str | None,
         {"metavar": "K/N"},
         "Encode only shard K of N and write it to its own file, such as OUT-00003-of-00016.npy. Commands that "
-        "read "
-        "OUTPUT read all shards together.",
+        "read OUTPUT read all shards together.",
     ] = None
     distinct: Annotated[
         bool, "Encode each distinct text once and write a table of text ids, as GuideFile reads it."
@@ -283,7 +282,7 @@ class Evaluate(TextsCommand):
     without_frequent: Annotated[
         Sequence[int],
         {"metavar": "K"},
-        "Leave the K most frequent tokens out of the mean in the suite sts. Several values share one pass.",
+        "Exclude the K most frequent tokens from the mean in the suite sts. Several values share one pass.",
     ] = ()
     frequencies: Annotated[
         Texts | None, "Texts whose tokens --without_frequent counts. Default: the texts of the STS tasks."

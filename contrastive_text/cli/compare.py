@@ -1,4 +1,4 @@
-"""The command that holds models against a baseline."""
+"""Command ``compare``: compares the scores and the vectors of models with a baseline."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _READ_BY: Mapping[str, Sequence[str]] = {
     "corpus": ("retrieval",),
     "tasks": ("retrieval",),
 }
-"""Option -> the suites that read it."""
+"""Names of the suites that read an option, by the name of the option."""
 
 
 def compare(options: Compare) -> None:
-    """Prints scores of models, their differences from the first with intervals, and how alike vectors are.
+    """Prints scores of models, differences from the first model with intervals, and agreement of vectors.
 
     Raises:
-        ValueError: Options that don't go together, or that nothing would read.
+        ValueError: Options contradict each other, or no suite reads an option.
     """
     if len(options.models) < 2:
         raise InvalidValueError(
@@ -71,16 +71,16 @@ def compare(options: Compare) -> None:
     )
     if ranked is not None:
         check_some("--data", ranked)
-    # A model that is named twice has a number.
-    before = [options.models[:i].count(path) for i, path in enumerate(options.models)]
-    names = {path if not n else f"{path} ({n + 1})": path for path, n in zip(options.models, before, strict=True)}
+    # Repeated models are numbered.
+    repeats = [options.models[:i].count(path) for i, path in enumerate(options.models)]
+    names = {f"{path} ({n + 1})" if n else path: path for path, n in zip(options.models, repeats, strict=True)}
     form = plain_form()
     rows = read_rows(options.texts, reads=("text",), bounds=bounds, form=form) if options.texts else None
     texts = None if rows is None else [str(row["text"]) for row in rows]
-    with redirect_stdout(sys.stderr):  # the output is the comparison alone, for a file or another program
-        read = (*(tasks or {}).values(), *(ranked or {}).values())
-        pairs = [each.understood for each in read if isinstance(each, STSPairs | RetrievalSet)]
-        say("\n".join([*pairs, *([] if rows is None else [rows.understood])]))
+    with redirect_stdout(sys.stderr):  # standard output has the comparison only, for another program
+        data_sets = (*(tasks or {}).values(), *(ranked or {}).values())
+        notes = [data.understood for data in data_sets if isinstance(data, STSPairs | RetrievalSet)]
+        say("\n".join([*notes, *([] if rows is None else [rows.understood])]))
         with warnings_as_notes():
             models = {
                 name: CachedEncoder(
@@ -91,7 +91,7 @@ def compare(options: Compare) -> None:
                 )
                 for name, path in names.items()
             }
-            found = measure(
+            comparison = measure(
                 models,
                 sts=tasks,
                 correct=None if data is None else _answers(models, data, protocol),
@@ -104,19 +104,21 @@ def compare(options: Compare) -> None:
                 averaged=SIMCSE_TASKS,
             )
         _say_truncated(models)
-    print_or_write(_FORMATS[options.format](found), options.output, "comparison", options.format == "json")
+    print_or_write(_FORMATS[options.format](comparison), options.output, "comparison", options.format == "json")
 
 
 def _say_truncated(models: Mapping[str, CachedEncoder]) -> None:
+    """Prints the number of truncated texts of each model."""
     for name, embed in models.items():
         length = embed.model.max_length
         if embed.truncated:
             say(f"{name}: {embed.truncated:,} of {embed.encoded:,} texts are longer than {length} tokens")
         if embed.truncated_earlier:
-            say(f"{name}: of the texts of earlier runs {embed.truncated_earlier:,} are, too")
+            say(f"{name}: {embed.truncated_earlier:,} texts of earlier runs are longer too")
 
 
 def _sts_tasks(data: str, columns: Mapping[str, str] | None, bounds: Bounds) -> Mapping[str, STSPairs | str]:
+    """Returns the STS tasks of a file or of a folder."""
     path = Path(data)
     if path.is_file():
         form = plain_form(columns="--columns")
@@ -129,10 +131,11 @@ def _sts_tasks(data: str, columns: Mapping[str, str] | None, bounds: Bounds) -> 
 def _answers(
     models: Mapping[str, CachedEncoder], data: Mapping[str, LabelledTexts | str], protocol: str
 ) -> dict[str, dict[str, torch.Tensor | str]]:
+    """Returns which test rows each model classifies correctly, or why a task has no data, by model and task."""
     answers: dict[str, dict[str, torch.Tensor | str]] = {}
     for name, embed in models.items():
-        found = outcomes(embed, data, PROTOCOLS[protocol], classifier=None)
+        by_task = outcomes(embed, data, PROTOCOLS[protocol], classifier=None)
         answers[name] = {
-            task: rows if isinstance(rows, str) else found[task].correct for task, rows in data.items()
+            task: rows if isinstance(rows, str) else by_task[task].correct for task, rows in data.items()
         }
     return answers

@@ -13,19 +13,19 @@ from contrastive_text.core.terminal import say
 
 @dataclass(frozen=True)
 class Corpus:
-    """Write the training texts of a paper, one a line; consert: those of the STS data sets without scores."""
+    """Write the training texts of a paper, one per line."""
 
-    name: Literal["consert"]
+    name: Annotated[Literal["consert"], "Paper: consert, whose texts are from the STS data sets."]
     _: KW_ONLY
     data: Annotated[str, ReadPath(), "Data folder of SentEval."]
     output: Annotated[Path, WrittenFile(), "File of texts to write (.txt)."]
 
 
 def corpus(options: Corpus) -> None:
-    """Writes the texts of the STS data sets, one a line, and prints how many come from each.
+    """Writes the texts of the STS data sets, one per line, and prints the number of texts of each data set.
 
     Raises:
-        ValueError: None of the data sets is there, or an output that isn't ``.txt``.
+        ValueError: The folder has none of the data sets, or the name of the output does not end in ``.txt``.
     """
     from rich.table import Table
     from rich.text import Text
@@ -36,20 +36,20 @@ def corpus(options: Corpus) -> None:
 
     if options.output.suffix != ".txt":
         raise InvalidValueError(
-            f"{options.output}: expected a name that ends in .txt, a text a line, got another"
+            f"{options.output}: expected a name that ends in .txt, got {options.output.suffix!r}"
         )
     parts = consert_corpus(options.data)
     texts = [text for part in parts.values() for text in part.texts]
-    missing = [f"{task}: {each}" for task, part in parts.items() for each in part.missing]
+    missing = [f"{task}: {reason}" for task, part in parts.items() for reason in part.missing]
     if not texts:
-        raise InvalidValueError(f"--data: expected the texts of one data set or more, got none; {missing[0]}")
-    shown = Table("data set", "texts", "in the paper", title="texts of ConSERT, table 1", title_justify="left")
+        raise InvalidValueError(f"--data: expected the texts of one data set or more, got no text; {missing[0]}")
+    table = Table("data set", "texts", "in the paper", title="texts of ConSERT, table 1", title_justify="left")
     for task, part in parts.items():
-        shown.add_row(Text(task), f"{len(part.texts):,}", f"{PUBLISHED[task]:,}")
-    shown.add_row("all", f"{len(texts):,}", f"{sum(PUBLISHED.values()):,}")
+        table.add_row(Text(task), f"{len(part.texts):,}", f"{PUBLISHED[task]:,}")
+    table.add_row("all", f"{len(texts):,}", f"{sum(PUBLISHED.values()):,}")
     with replacing(options.output) as file:
         file.writelines(f"{text}\n".encode() for text in texts)
-    console().print(shown)
-    for each in missing:
-        say(f"missing: {each}")
-    say(f"{len(texts):,} texts, duplicates among them, written to {options.output}")
+    console().print(table)
+    for note in missing:
+        say(f"missing: {note}")
+    say(f"{len(texts):,} texts, including duplicates, written to {options.output}")

@@ -1,4 +1,4 @@
-"""The command that finds texts of a file which say nearly the same."""
+"""Command ``duplicates``: finds pairs of near-duplicate texts in a file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from contrastive_text.inference.vector_index import as_tensor
 
 
 def duplicates(options: Duplicates) -> None:
-    """Writes all pairs of texts of a file that say nearly the same."""
+    """Writes all pairs of texts of a file whose cosine reaches a threshold."""
     check_threshold(options.threshold)
     _check_name(options.output, (".tsv",))
     if options.keep is not None:
@@ -40,10 +40,10 @@ def duplicates(options: Duplicates) -> None:
         _check_lines(texts, options.keep)
     summary = texts.scan()
     say(summary.understood)
-    path = options.output.with_name(f"{options.output.name}.vectors.npy")  # until all is written
+    path = options.output.with_name(f"{options.output.name}.vectors.npy")  # deleted when the output is complete
     index = index_of(options, texts, path)
-    found = near_duplicates(as_tensor(index.vectors), options.threshold, device=index.model.device)
-    pairs, cosines = (each.cpu() for each in found)
+    near_pairs = near_duplicates(as_tensor(index.vectors), options.threshold, device=index.model.device)
+    pairs, cosines = (tensor.cpu() for tensor in near_pairs)
     _write(options.output, _pair_rows(texts, pairs, cosines))
     say(
         f"{len(pairs):,} pairs of a cosine from {options.threshold} and {len(summary.repeats):,} exact repeats "
@@ -51,32 +51,32 @@ def duplicates(options: Duplicates) -> None:
     )
     if options.keep is not None:
         first = connected_groups(pairs, summary.texts).tolist()
-        kept = (text for i, text in enumerate(texts) if first[i] == i)
+        lines = (text for i, text in enumerate(texts) if first[i] == i)
         if options.keep.suffix == ".jsonl":
-            kept = (json.dumps({"text": text}, ensure_ascii=False) for text in kept)
-        count = _write(options.keep, kept)
+            lines = (json.dumps({"text": text}, ensure_ascii=False) for text in lines)
+        count = _write(options.keep, lines)
         say(f"{count:,} of {summary.texts + len(summary.repeats):,} texts kept in {options.keep}")
     path.unlink()
     record_of(path).unlink()
 
 
 def _pair_rows(texts: TextStream, pairs: Tensor, cosines: Tensor) -> Iterator[str]:
-    """Yields the rows of the table: exact repeats in the file's order, then near ones by falling cosine."""
+    """Yields the rows of the table: exact repeats in file order, then near-duplicates by falling cosine."""
     assert texts.summary is not None
     repeats = texts.summary.repeats
-    wanted = {*pairs.flatten().tolist(), *(repeat.place for repeat in repeats)}
-    known = {place: found for place, found in enumerate(texts.numbered()) if place in wanted}
+    numbers = {*pairs.flatten().tolist(), *(repeat.place for repeat in repeats)}
+    lines = {number: line for number, line in enumerate(texts.numbered()) if number in numbers}
     yield table_row(["kind", "cosine", "line_1", "line_2", "text_1", "text_2"])
-    for place, again in repeats:
-        line, text = known[place]
-        yield table_row(["exact", "1.000000", line, again, text, text])
+    for number, repeated_line in repeats:
+        line, text = lines[number]
+        yield table_row(["exact", "1.000000", line, repeated_line, text, text])
     for nth in cosines.argsort(descending=True, stable=True).tolist():
-        (line_1, text_1), (line_2, text_2) = (known[place] for place in pairs[nth].tolist())
+        (line_1, text_1), (line_2, text_2) = (lines[number] for number in pairs[nth].tolist())
         yield table_row(["near", f"{cosines[nth]:.6f}", line_1, line_2, text_1, text_2])
 
 
 def _write(path: Path, lines: Iterable[str]) -> int:
-    """Writes lines; gives their number."""
+    """Writes lines to a file. Returns their number."""
     with replacing(path) as file:
         return sum(file.write(f"{line}\n".encode()) > 0 for line in lines)
 
@@ -89,10 +89,10 @@ def _check_name(path: Path, suffixes: tuple[str, ...]) -> None:
 
 
 def _check_lines(texts: TextStream, keep: Path) -> None:
-    """Checks that a line can hold each text, before any is encoded."""
+    """Checks that no text has a line break, because ``--keep`` writes one text per line."""
     for line, text in texts.numbered():
         if re.search(r"[\r\n]", text):
             raise InvalidValueError(
-                f"{texts.path}:{line}: expected texts of one line for {keep}, got one of several; "
+                f"{texts.path}:{line}: expected texts of one line for {keep}, got a text of several lines; "
                 f"keep them in {keep.with_suffix('.jsonl')}"
             )

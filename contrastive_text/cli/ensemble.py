@@ -1,4 +1,4 @@
-"""Command ``ensemble``: joins the best models of several tasks."""
+"""Command ``ensemble``: selects the best of several runs for each task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contrastive_text.cli.paths import ReadPath, WrittenFolder
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Route each task to the run that scored best on it."""
+    """Select the best of several runs for each task. The ensemble predicts each task with its best run."""
 
     output: Annotated[Path, WrittenFolder(key="ensemble.json"), "Folder of the ensemble; must not exist yet."]
     _: KW_ONLY
@@ -20,7 +20,7 @@ class Ensemble:
 
 
 def ensemble(options: Ensemble) -> None:
-    """Writes an ensemble: for each task the run with the best score on its validation files."""
+    """Writes an ensemble: the run with the best validation score of each task."""
     from rich.table import Table
     from rich.text import Text
 
@@ -30,7 +30,7 @@ def ensemble(options: Ensemble) -> None:
 
     with alone_with(options.output):
         choices = build_ensemble(options.output, options.runs)
-    shown = Table("task", "score", "x 100, validation", "best run", title=f"ensemble {options.output}")
+    table = Table("task", "score", "x 100, validation", "best run", title=f"ensemble {options.output}")
     for task, choice in choices.items():
-        shown.add_row(task, choice.metric, f"{choice.score:.2f}", Text(choice.source))
-    console().print(shown)
+        table.add_row(task, choice.metric, f"{choice.score:.2f}", Text(choice.source))
+    console().print(table)

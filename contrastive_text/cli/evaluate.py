@@ -1,4 +1,4 @@
-"""The command that prints the scores of a saved model, on files of scored pairs or on suites of tasks."""
+"""Command ``evaluate``: scores a saved model on files of scored pairs or on suites of tasks."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suite
 from contrastive_text.recipes import GLUE_GRID
 
 _GLUE_SEEDS = (5,)
-"""Seeds of RoBERTa (Liu et al. 2019, https://arxiv.org/abs/1907.11692, section 5.1)."""
+"""Number of seeds of RoBERTa (Liu et al. 2019, https://arxiv.org/abs/1907.11692, section 5.1)."""
 _CLASSIFIED = ("transfer", "probing", "declutr")
 """Suites that train classifiers."""
 _SUITES: Sequence[str] = get_args(Suite)
 _ALONE: Mapping[str, str] = {"glue": "it trains the model", "mteb": "its --output is a folder"}
-"""Suites that go with no other, and why."""
+"""Reason why a suite must be run by itself, by the name of the suite."""
 _ENCODES = ("files", *(suite for suite in _SUITES if suite != "glue"))
-"""What encodes texts by the model; GLUE trains it on."""
-_CACHED = tuple(each for each in _ENCODES if each != "mteb")
+"""Suites, and ``files``, that encode texts with the model. GLUE fine-tunes the model."""
+_CACHED = tuple(name for name in _ENCODES if name != "mteb")
 _WITH_DATA = tuple(suite for suite in _SUITES if suite != "mteb")
-"""Suites whose data lie in a folder; mteb gets its own."""
+"""Suites that read data sets from ``--data``. mteb downloads its data sets."""
 _READ_BY: Mapping[str, Sequence[str]] = {
     "columns": ("files", "retrieval"),
     "threshold": ("files",),
@@ -61,28 +61,28 @@ _READ_BY: Mapping[str, Sequence[str]] = {
     "format": ("files", *_SUITES),
     "output": ("files", *_SUITES),
 }
-"""Option -> what reads it: suites, or files of pairs."""
+"""Names of the suites that read an option, by the name of the option; ``files`` for files of pairs."""
 
 
 def evaluate(options: Evaluate) -> None:
-    """Prints the correlation of cosine similarity with gold scores per file, or the tables of suites.
+    """Prints the correlation of cosine and gold score of each file, or the tables of suites.
 
     Raises:
-        ValueError: Options that don't go together, or that nothing would read.
+        ValueError: Options contradict each other, or no suite reads an option.
     """
     _check(options)
     if not options.suite:
         _evaluate_files(options)
         return
     measure = {"glue": _finetuned, "mteb": _scored_by_mteb}.get(options.suite[0], _scored)
-    with redirect_stdout(sys.stderr):  # the output is the tables alone
+    with redirect_stdout(sys.stderr):  # standard output has the tables only
         tables = measure(options)
     output = None if "mteb" in tables else options.output
     print_or_write(_written(tables, options), output, "scores", options.format == "json")
 
 
 def _check(options: Evaluate) -> None:
-    """Checks that the options go together, and that something reads each of them."""
+    """Checks that the options don't contradict each other, and that a suite reads each option."""
     if bool(options.suite) == bool(options.files):
         got = "both" if options.suite else "neither"
         raise InvalidValueError(
@@ -92,50 +92,53 @@ def _check(options: Evaluate) -> None:
     for suite, reason in _ALONE.items():
         if suite in options.suite and len(options.suite) > 1:
             raise InvalidValueError(
-                f"--suite {suite}: expected no other beside it, for {reason}, got {' '.join(options.suite)}; "
+                f"--suite {suite}: expected no other suite, because {reason}, got {' '.join(options.suite)}; "
                 "run it by itself"
             )
     if set(options.suite) & {*_WITH_DATA} and not options.data:
-        raise InvalidValueError("--data: expected the folder of the suites' data sets, got none; give it")
+        raise InvalidValueError("--data: expected a folder of the suites' data sets, got no folder; add --data")
     if options.threshold is not None and not -1 <= options.threshold < 1:
         raise InvalidValueError(
             f"--threshold: expected a cosine from -1 to below 1, got {options.threshold}; 0 is CS224N's"
         )
     if options.without_frequent and (len(options.suite) > 1 or options.cache):
-        more = "--cache" if options.cache else "other suites"
+        extra = "--cache" if options.cache else "other suites"
         raise InvalidValueError(
-            f"--without_frequent: expected --suite sts by itself, got {more} too; leave it out"
+            f"--without_frequent: expected --suite sts by itself, got {extra} too; drop {extra}"
         )
     if options.frequencies and not options.without_frequent:
-        raise InvalidValueError("--frequencies: expected --without_frequent, which reads it, got none; give K")
+        raise InvalidValueError(
+            "--frequencies: expected it with --without_frequent K, got it alone; add --without_frequent 10"
+        )
     if options.subsets and options.format in ("csv", "json"):
         raise InvalidValueError(
-            f"--subsets: expected text, markdown or latex, got {options.format}, which holds sub-sets anyway; "
-            "leave it out"
+            f"--subsets: expected --format text, markdown or latex, got {options.format}. It has the subsets "
+            "already; drop --subsets"
         )
 
 
 def _load(options: Evaluate) -> dict[str, CachedEncoder]:
-    """Returns what gives the vectors of the model, by its name; of each reading where poolers are named."""
+    """Returns an encoder of texts for each pooler of ``--pooler``, by model and pooler."""
     models = load_readings(options.model, options.device, options.pooler, options.backend, options.dtype)
     with warnings_as_notes():
         return CachedEncoder.each(models, options.cache, options.batch_size, show_progress_bar=True)
 
 
 def _say_encoded(embeds: Mapping[str, CachedEncoder]) -> None:
-    said = {name: _encoded(embed) for name, embed in embeds.items()}
-    alike = len(set(said.values())) == 1  # but where a cache has the texts of one and not of another
-    say(next(iter(said.values())) if alike else "\n".join(f"{name}: {each}" for name, each in said.items()))
+    """Prints the numbers of encoded and truncated texts. Poolers differ only if a cache has vectors of some."""
+    notes = {name: _encoded_note(embed) for name, embed in embeds.items()}
+    are_equal = len(set(notes.values())) == 1
+    say(next(iter(notes.values())) if are_equal else "\n".join(f"{name}: {note}" for name, note in notes.items()))
 
 
-def _encoded(embed: CachedEncoder) -> str:
+def _encoded_note(embed: CachedEncoder) -> str:
     limit = embed.model.max_length
     earlier = f", {embed.truncated_earlier:,} of earlier runs" if embed.truncated_earlier else ""
-    return f"{embed.encoded:,} distinct texts encoded; {embed.truncated:,} cut to {limit} tokens{earlier}"
+    return f"{embed.encoded:,} distinct texts encoded; {embed.truncated:,} truncated to {limit} tokens{earlier}"
 
 
 def _evaluate_files(options: Evaluate) -> None:
-    """Prints the scores; those for a file or a program by themselves, with all else on standard error."""
+    """Prints or writes the scores of files. Notes go to standard error unless the format is text."""
     plain = options.output is None and options.format in (None, "text")
     bounds = Bounds.of(options.bounds)
     with redirect_stdout(sys.stdout if plain else sys.stderr):
@@ -149,44 +152,45 @@ def _evaluate_files(options: Evaluate) -> None:
                 check_labels(path, table)
         embeds = _load(options)
         names = Counter(Path(path).name for path in tables)
-        found: dict[str, dict[str, list[PairScore]]] = {}
+        scores: dict[str, dict[str, list[PairScore]]] = {}
         with warnings_as_notes():
             for path, table in tables.items():
                 label = Path(path).name if names[Path(path).name] == 1 else path
                 with warnings_named(path):
-                    found[label] = {
+                    scores[label] = {
                         model: score_table(embed, table, options.threshold) for model, embed in embeds.items()
                     }
         _say_encoded(embeds)
     if plain:
-        _show_files(found, options.threshold)
+        _print_files(scores, options.threshold)
     else:
-        written = written_together(_file_tables(found, options.threshold), options.format or "text")
-        print_or_write(written, options.output, "scores", options.format == "json")
+        text = written_together(_file_tables(scores, options.threshold), options.format or "text")
+        print_or_write(text, options.output, "scores", options.format == "json")
 
 
-def _show_files(found: Mapping[str, Mapping[str, Sequence[PairScore]]], threshold: float | None) -> None:
-    models = next(iter(found.values()))
-    head = ["file", "sub-set", "pairs", "Spearman x 100", "Pearson x 100"]
+def _print_files(scores: Mapping[str, Mapping[str, Sequence[PairScore]]], threshold: float | None) -> None:
+    """Prints one table with a row for each file, subset and model."""
+    models = next(iter(scores.values()))
+    head = ["file", "subset", "pairs", "Spearman x 100", "Pearson x 100"]
     head += [] if threshold is None else [f"accuracy x 100 above {threshold:g}"]
     head += ["model"] if len(models) > 1 else []
-    shown = Table(*head, title="cosine similarity against gold score")
-    for label, scores in found.items():
-        for rows in zip(*scores.values(), strict=True):
-            for model, score in zip(scores, rows, strict=True):
-                known = (score.spearman, score.pearson, score.accuracy)
-                figures = [figure_cell(each) for each in known if each is not None]
-                cells = [label, score.subset, f"{score.pairs:,}", *figures, model]
-                shown.add_row(*map(Text, cells[: len(head)]))
-    print_whole(shown)
+    table = Table(*head, title="cosine similarity against gold score")
+    for label, by_model in scores.items():
+        for rows in zip(*by_model.values(), strict=True):
+            for model, score in zip(by_model, rows, strict=True):
+                figures = (score.spearman, score.pearson, score.accuracy)
+                numbers = [figure_cell(figure) for figure in figures if figure is not None]
+                cells = [label, score.subset, f"{score.pairs:,}", *numbers, model]
+                table.add_row(*map(Text, cells[: len(head)]))
+    print_whole(table)
 
 
 def _file_tables(
-    found: Mapping[str, Mapping[str, Sequence[PairScore]]], threshold: float | None
+    scores: Mapping[str, Mapping[str, Sequence[PairScore]]], threshold: float | None
 ) -> dict[str, ScoreTable]:
-    """Returns a table of each figure, with a column for each file and each of its sub-sets."""
+    """Returns a table for each figure, with a column for each subset of each file."""
     figures = ["spearman", "pearson", *([] if threshold is None else ["accuracy"])]
-    models = next(iter(found.values()))
+    models = next(iter(scores.values()))
     tables = {}
     for figure in figures:
         rows = {
@@ -197,12 +201,12 @@ def _file_tables(
                     math.nan if (value := score._asdict()[figure]) is None else float(value),
                     size=score.pairs,
                 )
-                for label, scores in found.items()
-                for score in scores[model]
+                for label, by_model in scores.items()
+                for score in by_model[model]
             ]
             for model in models
         }
-        tables[figure] = ScoreTable(f"{figure} x 100", rows, averaged=list(found))
+        tables[figure] = ScoreTable(f"{figure} x 100", rows, averaged=list(scores))
     return tables
 
 
@@ -220,7 +224,7 @@ def _scored(options: Evaluate) -> dict[str, ScoreTable]:
     for name, rows in {task: rows for tasks in data.values() for task, rows in tasks.items()}.items():
         if isinstance(rows, STSPairs | TrainedPairs | RetrievalSet):
             say(rows.understood if rows.understood.startswith(f"{name}: ") else f"{name}: {rows.understood}")
-    corpus = _counted(options)
+    corpus = _frequency_texts(options)
     embeds = _load(options)
     with warnings_as_notes():
         if options.without_frequent:
@@ -234,28 +238,31 @@ def _scored(options: Evaluate) -> dict[str, ScoreTable]:
 
 
 def _finetuned(options: Evaluate) -> dict[str, ScoreTable]:
-    """Fine-tunes a model on each task of GLUE whose files are there: a sweep of the recipe ``glue`` over a grid.
+    """Fine-tunes a model on each GLUE task that has files, by a sweep of the recipe ``glue`` over a grid.
 
-    Runs that are finished in ``--runs`` aren't repeated.
+    Finished runs in the folder ``--runs`` are reused.
 
     Raises:
-        ValueError: No task of GLUE, a file that isn't GLUE's, or a configuration that ``fit`` would refuse.
-        RuntimeError: Runs failed; the others of their task were done.
+        ValueError: A name is no GLUE task, a file has another format than GLUE's, or ``fit`` would refuse a
+            configuration.
+        RuntimeError: A run failed. The other runs of its task are complete.
     """
     from contrastive_text.cli.sweep import sweep  # here: Lightning takes seconds
     from contrastive_text.runs.glue import GLUE, Finetuned, find_tasks, glue_table, write_task
 
     data, folder = options.data or "", options.runs or Path("runs/glue")
-    lacking = find_tasks(data, list(options.tasks) or None)
-    files = {
-        name: write_task(GLUE[name], data, folder / "data" / name) for name, lacks in lacking.items() if not lacks
+    problems = find_tasks(data, list(options.tasks) or None)
+    task_files = {
+        name: write_task(GLUE[name], data, folder / "data" / name)
+        for name, problem in problems.items()
+        if not problem
     }
-    for each in files.values():
-        say(each.understood)
+    for files in task_files.values():
+        say(files.understood)
     words = ["--recipe", "glue", *(word for file in options.config for word in ("--config", str(file)))]
     words += [f"--model.encoder.model_name_or_path={options.model}", "--model.encoder.config=null"]
-    outcomes: dict[str, Finetuned | str] = dict(lacking)
-    for name, written in files.items():
+    outcomes: dict[str, Finetuned | str] = dict(problems)
+    for name, files in task_files.items():
         task, place = GLUE[name], folder / name
         say(f"{name}: fine-tuned in {place}")
         grid = Sweep(
@@ -263,17 +270,17 @@ def _finetuned(options: Evaluate) -> dict[str, ScoreTable]:
             seeds=options.seeds or _GLUE_SEEDS,
             output=place,
             select=task.select,
-            fit=[*words, *task.options(written.paths)],
+            fit=[*words, *task.options(files.paths)],
         )
         table = sweep(grid)
         assert table is not None
-        outcomes[name] = runs = Finetuned(task, sum(written.rows[part] for part in task.dev), table)
+        outcomes[name] = runs = Finetuned(task, sum(files.rows[part] for part in task.dev), table)
         say(runs.describe())
     return {"glue": glue_table(options.model, outcomes)}
 
 
 def _scored_by_mteb(options: Evaluate) -> dict[str, ScoreTable]:
-    """Returns the main scores of mteb, whose own JSON is written to a folder."""
+    """Returns mteb's main scores. Writes mteb's JSON files to the folder ``--output``."""
     from contrastive_text.evaluation.mteb import MTEBModel, find_mteb, organised_name, score_mteb
 
     with warnings_as_notes():
@@ -281,8 +288,8 @@ def _scored_by_mteb(options: Evaluate) -> dict[str, ScoreTable]:
         models = load_readings(options.model, options.device, options.pooler, options.backend, options.dtype)
         name = organised_name(options.model)
         rows = {
-            each: score_mteb(MTEBModel(model, name), tasks, options.output, options.batch_size)
-            for each, model in models.items()
+            label: score_mteb(MTEBModel(model, name), tasks, options.output, options.batch_size)
+            for label, model in models.items()
         }
         if options.output is not None:
             say(f"mteb's results are in {options.output}/results, under {name}")
@@ -290,18 +297,18 @@ def _scored_by_mteb(options: Evaluate) -> dict[str, ScoreTable]:
 
 
 def _written(tables: Mapping[str, ScoreTable], options: Evaluate) -> str:
-    """Returns tables in the format that is asked for, with further ones where these are."""
-    shown = dict(tables)
+    """Returns tables in the format of ``--format``, with the further tables of ``--subsets``."""
+    all_tables = dict(tables)
     if options.subsets:
-        shown |= tables["sts"].subsets() if "sts" in tables else {}
+        all_tables |= tables["sts"].subsets() if "sts" in tables else {}
         if ranked := tables.get("retrieval"):
-            shown |= {"retrieval": ranked.of_one_task()} if len(ranked.tasks) == 1 else ranked.by_part()
-        shown |= tables["mteb"].subsets() if "mteb" in tables else {}
-    return written_together(shown, options.format or "text")
+            all_tables |= {"retrieval": ranked.of_one_task()} if len(ranked.tasks) == 1 else ranked.by_part()
+        all_tables |= tables["mteb"].subsets() if "mteb" in tables else {}
+    return written_together(all_tables, options.format or "text")
 
 
-def _counted(options: Evaluate) -> list[str] | None:
-    """Returns the texts whose tokens are counted; None for those of the tasks."""
+def _frequency_texts(options: Evaluate) -> list[str] | None:
+    """Returns the texts of ``--frequencies``, or None to count the tokens of the tasks' texts."""
     if options.frequencies is None:
         return None
     table = read_rows(options.frequencies, reads=("text",), form=plain_form())

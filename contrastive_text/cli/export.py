@@ -13,10 +13,10 @@ from contrastive_text.core.terminal import say
 
 @dataclass(frozen=True)
 class Export:
-    """Save the model of a checkpoint as a folder to load anywhere, as fit does with the best one at its end."""
+    """Save the model of a checkpoint as a folder, as fit does with its best checkpoint."""
 
     checkpoint: Annotated[
-        str, ReadPath(), "Checkpoint file (.ckpt), or a run folder to take its best checkpoint."
+        str, ReadPath(), "Checkpoint file (.ckpt), or a run folder, whose best checkpoint is used."
     ]
     output: Annotated[Path, WrittenFolder(key=MODULES), "Model folder to write."]
     _: KW_ONLY
@@ -26,18 +26,18 @@ class Export:
 
 
 def export(options: Export) -> None:
-    """Saves the model of a checkpoint as a folder, as ``fit`` does with the best one at its end."""
+    """Saves the model of a checkpoint as a folder, as ``fit`` does with its best checkpoint."""
     from contrastive_text.core.storage.checkpoints import best_checkpoint
     from contrastive_text.core.storage.disk import alone_with
     from contrastive_text.training.callbacks.export_model import add_card
     from contrastive_text.training.module import ContrastiveModule
 
     with alone_with(options.output):
-        older = Path(options.output, MODULES).exists()
+        is_replaced = Path(options.output, MODULES).exists()
         path = best_checkpoint(options.checkpoint, "checkpoint")
         module = ContrastiveModule.load_from_checkpoint(path, map_location="cpu")
         model = module.sentence_encoder()
         add_card(model, path)
         model.save_pretrained(options.output, options.adapters_beside)
-    say(f"Model of {path} saved to {options.output}{', in place of an older one' if older else ''}. Next:")
+    say(f"Model of {path} saved to {options.output}{', replacing an older model' if is_replaced else ''}. Next:")
     say(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {options.output}")

@@ -1,7 +1,7 @@
-"""From the words of the shell to a command, and from an exception to an answer in a few lines.
+"""Runs the command that the words of the shell name, and turns exceptions into short error messages.
 
-Each command is imported when it runs: torch, Lightning and Transformers take seconds, which ``--help``,
-``--version`` and the answer to a wrong option do without.
+The module of a command is imported when the command runs: ``--help``, ``--version`` and the error for a wrong
+option do not wait for torch, Lightning and Transformers.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _run(words: Sequence[str]) -> int:
         message = answer(error, words[0])
         if message is None:
             say(traceback.format_exc(), file=sys.stderr, end="")
-            say("error: this is a bug, of the library or of a part of your own; see above", file=sys.stderr)
+            say("error: this is a bug in the library or in your own part; see above", file=sys.stderr)
             return 1
         say(f"error: {message}", file=sys.stderr)
         if (untrusted := cause_of(error, UntrustedError)) is not None:
@@ -179,7 +179,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _dispatch(command: str, words: list[str]) -> None:
-    """Calls the function of a command, which has the name of the command, as has its module in this package."""
+    """Calls the function of a command. Function and module have the name of the command."""
     if command not in COMMANDS:
         raise InvalidValueError(
             f"contrastive-text: expected one of {', '.join(COMMANDS)}, got {command!r}"

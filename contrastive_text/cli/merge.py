@@ -15,7 +15,7 @@ from contrastive_text.core.terminal import as_markdown, say
 
 @dataclass(frozen=True)
 class Merge(TextsCommand):
-    """Save the mean of the weights of models of one start (Wortsman et al. 2022)."""
+    """Save the mean of the weights of models that were trained from the same weights (Wortsman et al. 2022)."""
 
     output: Annotated[Path, WrittenFolder(key=MODULES), "Folder of the new model."]
     models: Annotated[Sequence[Model], "Two or more model folders or names on the hub."]
@@ -30,7 +30,7 @@ class Merge(TextsCommand):
 
 
 def merge(options: Merge) -> None:
-    """Saves the mean of the weights of models, and scores it beside its members where there are pairs."""
+    """Saves the mean of the weights of models. With ``--pairs``, scores the merged model and its members."""
     from contrastive_text.cli.files import plain_form
     from contrastive_text.cli.models import load_model, warnings_as_notes
     from contrastive_text.core.storage.disk import alone_with
@@ -54,8 +54,9 @@ def merge(options: Merge) -> None:
             model.to(member.device)
             scores["this model, Spearman"] = evaluate_pairs(model, pairs, options.batch_size)[0].spearman
             setting = f"Correlation of cosine and score, times 100, of the {len(pairs):,} pairs of"
-            last = str(options.pairs).replace("\\", "/").rpartition("/")[2]
-            model.card = merged_card(model, options.models, weights, scores, f"{setting} {as_markdown(last)}.")
+            file_name = str(options.pairs).replace("\\", "/").rpartition("/")[2]
+            setting = f"{setting} {as_markdown(file_name)}."
+            model.card = merged_card(model, options.models, weights, scores, setting)
             for name, score in scores.items():
                 say(f"{score:6.2f}  {name} x 100 on {options.pairs}")
         model.save_pretrained(options.output)

@@ -1,4 +1,4 @@
-"""The command that writes hard negatives of pairs."""
+"""Command ``mine``: writes hard negatives of pairs."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ from contrastive_text.inference.mining_run import MiningReport, MiningRun, histo
 _REASONS = {
     "siblings": "another positive of the query",
     "equal": "equal to the query",
-    "near": "like a positive: --same {same}",
+    "near": "near a positive: --same {same}",
     "absolute_margin": "--absolute_margin {absolute_margin}",
     "relative_margin": "--relative_margin {relative_margin}",
     "max_score": "--max_score {max_score}",
     "min_score": "--min_score {min_score}",
 }
+"""Why candidates were removed, by the reason's name in ``MiningReport.removed``."""
 
 
 def mine(options: Mine) -> None:
-    """Writes hard negatives of pairs, and says what was removed."""
-    mining = Mining(**{each.name: getattr(options, each.name) for each in fields(Mining)})
+    """Writes hard negatives of pairs, and prints how many candidates were removed for which reason."""
+    mining = Mining(**{field.name: getattr(options, field.name) for field in fields(Mining)})
     texts = _read(options)
     model, devices = encoder_of(options)
     encoding = Encoding(block_size=options.block_size, batch_size=options.batch_size, device=devices)
@@ -46,15 +47,15 @@ def mine(options: Mine) -> None:
         with warnings_as_notes():
             report = run.finish(show_progress_bar=True)
     except KeyboardInterrupt:
-        say("\nstopped: the vectors so far are kept; the same command goes on after them", file=sys.stderr)
+        say("\nstopped: the vectors so far are saved; the same command resumes after them", file=sys.stderr)
         raise SystemExit(130) from None
-    for line in _said(report, mining):
+    for line in _summary(report, mining):
         say(line)
     say(f"{report.rows:,} rows written to {options.output}")
 
 
 def _read(options: Mine) -> PairTexts:
-    """Returns the texts of the files, once all were read; says how they were understood."""
+    """Reads the pairs and the corpus, and prints how their columns were understood."""
     bounds = Bounds.of(options.bounds)
     pairs = read_rows(
         options.input,
@@ -72,37 +73,37 @@ def _read(options: Mine) -> PairTexts:
             options.corpus, options.column, distinct=True, split=options.split, bounds=bounds, form=form
         )
         say(further.scan().understood)
-    # Pairs labelled 0: their second texts may become negatives, as those of the corpus.
-    apart = [str(row["positive"]) for row in pairs if row.get("target") == 0.0]
-    together = [(str(row["anchor"]), str(row["positive"])) for row in pairs if row.get("target") != 0.0]
-    texts = PairTexts(together, chain(further, apart))
-    say(f"{len(together):,} pairs of {len(texts.queries):,} queries; a corpus of {len(texts.corpus):,} texts")
+    # Second texts of pairs with label 0 may become negatives, like texts of the corpus.
+    labeled_negatives = [str(row["positive"]) for row in pairs if row.get("target") == 0.0]
+    positives = [(str(row["anchor"]), str(row["positive"])) for row in pairs if row.get("target") != 0.0]
+    texts = PairTexts(positives, chain(further, labeled_negatives))
+    say(f"{len(positives):,} pairs of {len(texts.queries):,} queries; a corpus of {len(texts.corpus):,} texts")
     return texts
 
 
-def _said(report: MiningReport, mining: Mining) -> Iterator[str]:
-    """Yields what was found, a line each."""
-    given = asdict(mining)
+def _summary(report: MiningReport, mining: Mining) -> Iterator[str]:
+    """Yields the lines of the summary: removed candidates, queries with few negatives, and cosines."""
+    settings = asdict(mining)
     yield f"{report.removed['candidates']:,} candidates of {report.queries:,} queries; no negatives:"
     for name, reason in _REASONS.items():
         if report.removed[name]:
-            yield f"  {report.removed[name]:>12,}  {reason.format(**given)}"
+            yield f"  {report.removed[name]:>12,}  {reason.format(**settings)}"
     if mining.range_min:
-        of = "all candidates" if mining.ranks == "before" else "those that are left"
-        yield f"  the nearest {mining.range_min} of {of} were skipped"
+        ranked = "all candidates" if mining.ranks == "before" else "the remaining candidates"
+        yield f"  the nearest {mining.range_min} of {ranked} were skipped"
     if report.short:
-        became = "left out" if mining.short == "drop" else "kept with those"
+        became = "dropped" if mining.short == "drop" else "kept with their negatives"
         if mining.negatives == 1:
             yield f"{report.short:,} queries have no negative: {became}"
         else:
             without = f", {report.none:,} of them none" if report.none else ""
             yield f"{report.short:,} queries have fewer than {mining.negatives} negatives{without}: {became}"
-    scores = {name: np.asarray(each) for name, each in report.scores.items()}
+    scores = {name: np.asarray(cosines) for name, cosines in report.scores.items()}
     if not len(scores["negative"]):
         return
     yield f"{'cosine':<8}" + "".join(f"{name:>12}" for name in scores)
-    yield f"{'count':<8}" + "".join(f"{len(each):>12,}" for each in scores.values())
-    yield f"{'mean':<8}" + "".join(f"{each.mean():>12.3f}" for each in scores.values())
+    yield f"{'count':<8}" + "".join(f"{len(cosines):>12,}" for cosines in scores.values())
+    yield f"{'mean':<8}" + "".join(f"{cosines.mean():>12.3f}" for cosines in scores.values())
     for share in (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0):
-        yield f"{share:<8.0%}" + "".join(f"{np.quantile(each, share):>12.3f}" for each in scores.values())
+        yield f"{share:<8.0%}" + "".join(f"{np.quantile(cosines, share):>12.3f}" for cosines in scores.values())
     yield histogram({name: report.scores[name] for name in ("positive", "negative")})

@@ -1,4 +1,4 @@
-"""Command ``new``: writes a part of your own to begin with, its test and its YAML."""
+"""Command ``new``: writes a template for a part of your own, with its test and its YAML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from contrastive_text.core.terminal import say
 
 @dataclass(frozen=True)
 class New:
-    """Write a part of your own to begin with, which works as it is: a documented file, its test and its YAML."""
+    """Write a working template for a part of your own: a Python file, its test and its YAML."""
 
     kind: Annotated[
         Literal["view", "text_view", "embedding_view", "pooler", "loss", "objective"],
@@ -26,41 +26,42 @@ class New:
 
 
 _TEMPLATES = Path(__file__).parent / "templates"
+"""Folder with one template per kind of part."""
 
 
 def new(options: New) -> None:
-    """Writes three files into the working directory, and says what to do with them.
+    """Writes three files to the working directory, and prints the commands that use them.
 
     Raises:
-        ValueError: No name of a class, one whose file Python would not find, or files that are there already.
+        ValueError: The name is not a class name, Python has another module of that name, or a file exists.
     """
     if not re.fullmatch(r"[A-Z][A-Za-z0-9]*", options.name) or keyword.iskeyword(options.name):
         raise InvalidValueError(
             f"new: expected the name of a class, such as DropStopWords, got {options.name!r}; give another"
         )
     module = module_name(options.name)
-    found = find_spec(module)
-    if keyword.iskeyword(module) or (found is not None and not Path(f"{module}.py").exists()):
+    installed = find_spec(module)
+    if keyword.iskeyword(module) or (installed is not None and not Path(f"{module}.py").exists()):
         raise InvalidValueError(
-            f"new: expected a name whose module is free, got {options.name}: Python has another {module}; "
-            f"take My{options.name}"
+            f"new: expected a name whose module is free, got {options.name}. Python has another module {module}; "
+            f"use My{options.name}"
         )
     files = written(options.kind, options.name)
-    if there := [name for name in files if Path(name).exists()]:
+    if existing := [name for name in files if Path(name).exists()]:
         raise InvalidValueError(
-            f"new: expected new files, got {', '.join(there)}, there already; take another name"
+            f"new: expected new files, got existing files: {', '.join(existing)}; use another name"
         )
     for name, text in files.items():
         with open(name, "x", encoding="utf-8") as file:
             file.write(text)
         say(f"{name} written")
-    say("It works as it is. Next: change it, and")
+    say("The template works unchanged. Next: change it, and run")
     say(f"  pytest test_{module}.py")
     say(f"  contrastive-text fit --recipe simcse --config {module}.yaml --encoder ENCODER --train TEXTS.txt")
 
 
 def module_name(name: str) -> str:
-    """Returns the name of the module of a class.
+    """Converts the name of a class to the name of its module.
 
     Example:
         >>> module_name("DropStopWords"), module_name("BM25Negatives")
@@ -70,7 +71,7 @@ def module_name(name: str) -> str:
 
 
 def written(kind: str, name: str) -> dict[str, str]:
-    """Returns name -> text of the files of a part.
+    """Returns the text of each file of a template, by file name.
 
     Example:
         >>> list(written("view", "DropStopWords"))

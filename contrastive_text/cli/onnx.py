@@ -14,7 +14,7 @@ from contrastive_text.core.terminal import say
 
 @dataclass(frozen=True)
 class Onnx:
-    """Export a model to ONNX, and compare its vectors to the model's."""
+    """Export a model to ONNX, and compare the vectors of both."""
 
     model: Model
     output: Annotated[
@@ -25,7 +25,7 @@ class Onnx:
 
 
 def onnx(options: Onnx) -> None:
-    """Writes a model as an ONNX graph with its tokenizer, and prints how near its vectors are to the model's."""
+    """Writes a model as an ONNX graph with its tokenizer, and prints the difference of their vectors."""
     from contrastive_text.cli.models import load_model
     from contrastive_text.core.storage.disk import alone_with
     from contrastive_text.inference.onnx_export import OUTPUT, export_onnx
@@ -38,10 +38,10 @@ def onnx(options: Onnx) -> None:
         f"{options.output / GRAPH}: {size:,.1f} MB, {', '.join(exported.inputs)} (texts, tokens) int64 -> "
         f"{OUTPUT} (texts, {exported.features}) float32"
     )
-    say(f"its vectors are the model's to {exported.difference:.1e} of the largest feature")
+    say(f"its vectors differ from the model's by at most {exported.difference:.1e} of the largest feature")
     if model.prompts:
         say(f"put the model's prompts before the texts: {model.prompts.describe()}")
     say(
-        f"tokenizer.json cuts at {model.max_length} tokens and pads; both run with onnxruntime and tokenizers "
-        "alone: see docs/onnx.md"
+        f"tokenizer.json truncates to {model.max_length} tokens and pads; to run both you need only onnxruntime "
+        "and tokenizers: see docs/onnx.md"
     )

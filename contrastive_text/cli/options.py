@@ -26,7 +26,7 @@ from contrastive_text.core.storage.text_files import USUAL
 
 _T = TypeVar("_T")
 OTHERS = object()
-"""Marks the field that collects unknown words, which another parser reads."""
+"""Marks the field that collects unknown words, for another parser to read."""
 _NO_OPTION = "\0"
 """Prefix of words after ``--``, so that argparse does not parse them as options. No shell word begins with it."""
 FILES = "File of texts: .txt, .tsv, .csv, .jsonl or .json, each also as .gz."
@@ -83,34 +83,34 @@ class TextsCommand:
 
 
 def read_options(record: type[_T], words: Sequence[str]) -> _T:
-    """Returns the record of a command that the words describe. After ``--`` nothing is an option.
+    """Parses the words of a command into its record. After ``--`` no word is an option.
 
     Args:
-        record: A dataclass of the command's name; its docstring is the description.
-        words: What stands after the command.
+        record: Dataclass with the name of the command. Its docstring is the description in the help.
+        words: Words after the command.
 
     Raises:
-        OSError: As ``check_paths``.
-        SystemExit: Help was asked for, and printed.
-        ValueError: Words that make no such record; an unknown option is named before a missing one. Or as
-            ``check_paths``.
+        OSError: See ``check_paths``.
+        SystemExit: The words ask for help, which is printed.
+        ValueError: An option is unknown, missing or has a wrong value. An unknown option is reported before a
+            missing one. See also ``check_paths``.
     """
     unfolded = _unfolded_fields(record)
-    others = [name for name, (*_, notes) in unfolded.items() if OTHERS in notes]
+    unknown_fields = [name for name, (*_, notes) in unfolded.items() if OTHERS in notes]
     parser = _parser_of(record)
-    if others:
-        known, left = parser.parse_known_args(words)
-        return record(**vars(known), **dict.fromkeys(others, left))
-    given = {
-        name: dict(value) if value and unfolded[name][1] is Mapping else _uncovered(value)
+    if unknown_fields:
+        namespace, unknown_words = parser.parse_known_args(words)
+        return record(**vars(namespace), **dict.fromkeys(unknown_fields, unknown_words))
+    values = {
+        name: dict(value) if value and unfolded[name][1] is Mapping else _without_prefix(value)
         for name, value in vars(parser.understand(words)).items()
     }
-    check_paths(paths_of(record), given)
-    return record(**given)
+    check_paths(paths_of(record), values)
+    return record(**values)
 
 
 def option_words(record: type) -> dict[str, Sequence[str]]:
-    """Returns the options of a command, each with the values to choose from; its arguments' stand under ``""``.
+    """Returns the choices of each option of a command. The key ``""`` has the choices of its arguments.
 
     Example:
         >>> from contrastive_text.cli.commands import New, Sweep
@@ -119,37 +119,37 @@ def option_words(record: type) -> dict[str, Sequence[str]]:
         >>> option_words(Sweep)["--take"]
         ('best', 'last')
     """
-    found: dict[str, Sequence[str]] = {}
+    choices: dict[str, Sequence[str]] = {}
     for action in _parser_of(record)._actions:
         name = action.option_strings[-1] if action.option_strings else ""
         if name or action.choices:
-            found[name] = tuple(map(str, action.choices or ()))
-    return found
+            choices[name] = tuple(map(str, action.choices or ()))
+    return choices
 
 
 def paths_of(record: type) -> dict[str, Role]:
-    """Returns what a command does with the options whose values are paths."""
+    """Returns the role of each option of a command whose value is a path."""
     hints = get_type_hints(record, include_extras=True)
     notes = [(name, note) for name, hint in hints.items() for note in _unfolded(hint)[2]]
     return {name: note for name, note in notes if isinstance(note, Role)}
 
 
 def check_read(options: object, readers: Mapping[str, Sequence[str]], asked: Sequence[str]) -> None:
-    """Checks that what is asked for reads each option that is given.
+    """Checks that a suite of the command reads each option that the user set.
 
     Args:
-        options: A record.
-        readers: Name of an option -> what reads it.
-        asked: What is asked for.
+        options: The record of the command.
+        readers: Names of the suites that read an option, by the name of the option.
+        asked: Names of the suites that the command runs.
 
     Raises:
-        ValueError: Nothing of it does.
+        ValueError: No suite reads an option.
     """
-    every: Iterable[Field[Any]] = fields(options)  # type: ignore[arg-type]  # there is no type of dataclasses
-    defaults = {each.name: each.default for each in every}
+    record_fields: Iterable[Field[Any]] = fields(options)  # type: ignore[arg-type]  # dataclasses have no type
+    defaults = {field.name: field.default for field in record_fields}
     for name, reads in readers.items():
-        given = vars(options)[name]
-        if given and given != defaults[name] and not set(reads) & set(asked):
+        value = vars(options)[name]
+        if value and value != defaults[name] and not set(reads) & set(asked):
             todo = f"leave it out, or score {' or '.join(reads)}"
             raise InvalidValueError(f"--{name}: expected something that reads it, got {' '.join(asked)}; {todo}")
 
@@ -162,9 +162,9 @@ def _parser_of(record: type) -> _Parser:
     command = f"contrastive-text {record.__name__.lower()}"
     parser = _Parser(prog=command, description=record.__doc__, allow_abbrev=False)
     unfolded = _unfolded_fields(record)
-    own = inspect.get_annotations(record)  # listed before what it inherits
-    every: Iterable[Field[Any]] = fields(record)
-    for field in sorted(every, key=lambda field: field.name not in own):
+    own_fields = inspect.get_annotations(record)  # listed before inherited fields
+    all_fields: Iterable[Field[Any]] = fields(record)
+    for field in sorted(all_fields, key=lambda field: field.name not in own_fields):
         if OTHERS not in unfolded[field.name][2]:
             _add(parser, field, *unfolded[field.name])
     parser.shorten_usage()
@@ -173,28 +173,28 @@ def _parser_of(record: type) -> _Parser:
 
 class _Parser(argparse.ArgumentParser):
     def shorten_usage(self) -> None:
-        """Leaves of the usage what a command needs: errors end with it, and help has a line for each option."""
-        needed = [action for action in self._actions if action.required or not action.option_strings]
+        """Removes optional options from the usage line, which ends error messages. The help lists all options."""
+        required = [action for action in self._actions if action.required or not action.option_strings]
         formatter = argparse.HelpFormatter(f"{self.prog} [options]")
-        formatter.add_usage(None, needed, [])
+        formatter.add_usage(None, required, [])
         self.usage = formatter.format_help().removeprefix("usage: ").rstrip().replace("%", "%%")
 
     def understand(self, words: Sequence[str]) -> argparse.Namespace:
-        known = [option for action in self._actions for option in action.option_strings]
+        options = [option for action in self._actions for option in action.option_strings]
         end = words.index("--") if "--" in words else len(words)
         for word in words[:end]:
-            if word.startswith("--") and (option := word.partition("=")[0]) not in known:
-                self.error(f"no option {option}{nearest(option, known)}")
-        # argparse takes "--" for the end of options, but then loses the words after it if there are some before.
-        hidden = [f"{_NO_OPTION}{word}" for word in words[end + 1 :]]
-        return self.parse_intermixed_args([*words[:end], *(["--", *hidden] if hidden else [])])
+            if word.startswith("--") and (option := word.partition("=")[0]) not in options:
+                self.error(f"no option {option}{nearest(option, options)}")
+        # argparse ends the options at "--", but loses the words after it if there are words before it.
+        arguments = [f"{_NO_OPTION}{word}" for word in words[end + 1 :]]
+        return self.parse_intermixed_args([*words[:end], *(["--", *arguments] if arguments else [])])
 
     def error(self, message: str) -> NoReturn:
         raise InvalidValueError(f"{message}\n{self.format_usage().rstrip()}")
 
 
 def _add(parser: _Parser, field: Field[Any], kind: Any, outer: object, notes: list[object]) -> None:
-    """Adds the argument or the option of a field, whose hint is unfolded."""
+    """Adds the argument or option of a record's field to the parser; see ``_unfolded`` for the type hint."""
     settings: dict[str, Any] = {}
     if field.default is not MISSING:
         settings["default"] = [*field.default] if outer is Sequence else field.default  # argparse appends to it
@@ -207,8 +207,8 @@ def _add(parser: _Parser, field: Field[Any], kind: Any, outer: object, notes: li
     for note in notes:
         settings |= {"help": note} if isinstance(note, str) else note if isinstance(note, dict) else {}
     if field.kw_only and (default := settings.get("default")) not in (None, []) and kind is not bool:
-        shown = " ".join(map(str, default)) if outer is Sequence else str(default)
-        settings["help"] = f"{settings.get('help', '')} Default: {shown}.".strip()
+        text = " ".join(map(str, default)) if outer is Sequence else str(default)
+        settings["help"] = f"{settings.get('help', '')} Default: {text}.".strip()
     if outer is Mapping:
         settings["type"] = partial(_pair, kind, settings["metavar"])
     if field.kw_only:
@@ -226,20 +226,21 @@ def _pair(kind: Callable[[str], object], form: str, word: str) -> tuple[str, obj
 
 
 def _unfolded(hint: object) -> tuple[object, object, list[object]]:
-    """Returns the type of one word of an option, what holds several of them, and the notes beside it."""
+    """Returns the type of a word, its container (Sequence, Mapping or None), and the notes of a type hint."""
     outer: object = None
     notes: list[object] = []
     while (form := get_origin(hint)) not in (None, Literal):
         parts = [part for part in get_args(hint) if part is not NoneType]
         if form is Annotated:
-            notes = [*parts[1:], *notes]  # of two for the same, the outer one counts
+            notes = [*parts[1:], *notes]  # outer notes override inner notes
         elif form in (Sequence, Mapping):
             outer = form
         hint = parts[-1] if form is Mapping else parts[0]
     return hint, outer, notes
 
 
-def _uncovered(value: object) -> object:
+def _without_prefix(value: object) -> object:
+    """Removes ``_NO_OPTION`` from the texts and paths of a value."""
     if isinstance(value, list):
-        return [_uncovered(each) for each in value]
+        return [_without_prefix(item) for item in value]
     return type(value)(str(value).removeprefix(_NO_OPTION)) if isinstance(value, str | Path) else value

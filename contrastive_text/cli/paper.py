@@ -1,4 +1,4 @@
-"""Command ``paper``: prints the tables and figures of a paper, with the commands that make them."""
+"""Command ``paper``: prints the tables and figures of a paper, with the commands that reproduce them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contrastive_text.core.terminal import say
 
 @dataclass(frozen=True)
 class Paper:
-    """Print every table and figure of a paper, with the commands that make it."""
+    """Print every table and figure of a paper, with the commands that reproduce it."""
 
     name: Annotated[str, "Paper to print: simcse, declutr, clear, consert or cs224n."]
 
@@ -19,7 +19,7 @@ def paper(options: Paper) -> None:
     """Prints the page of a paper.
 
     Raises:
-        ValueError: No paper of that name.
+        ValueError: The name is of no paper.
     """
     from contrastive_text.recipes.papers import read_paper
 

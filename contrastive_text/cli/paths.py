@@ -90,28 +90,28 @@ def check_paths(roles: Mapping[str, Role], values: Mapping[str, object]) -> None
         OSError: An output can't be written.
         ValueError: Two options name the same file, also through links, or an output is inside an input.
     """
-    named = [
+    entries = [
         (option, role.by_options(values) if isinstance(role, WrittenFile) and role.by_options else role, path)
         for option, role in roles.items()
         for path in _paths(_value(values, option))
     ]
-    read = {path: role.model for _, role, path in named if isinstance(role, ReadPath) and _is_there(path)}
-    written: list[Path] = []
-    for option, role, path in named:
+    inputs = {path: role.model for _, role, path in entries if isinstance(role, ReadPath) and _is_there(path)}
+    outputs: list[Path] = []
+    for option, role, path in entries:
         if isinstance(role, ReadPath):
             continue
         if isinstance(role, WrittenFile):
-            files = apart = _check_files(path, role.files, list(read))
+            files = apart = _check_files(path, role.files, list(inputs))
         else:
             _check_folder(path, role, f"{option}: " if "." in option else "")  # keys of configurations have dots
             files, apart = ([] if role.key is None else [path]), ([] if role.all_new else [path])
             for folder in apart:
-                _check_folder_apart(folder, role, list(read))
-        for file, model in product(apart, (place for place, is_model in read.items() if is_model)):
+                _check_folder_apart(folder, role, list(inputs))
+        for file, model in product(apart, (place for place, is_model in inputs.items() if is_model)):
             if model.is_dir() and _inside(file, model):
                 raise _refusal(file, f"a path outside of the model folder {model}", "a path inside it")
-        written += files
-    for first, second in combinations(written, 2):
+        outputs += files
+    for first, second in combinations(outputs, 2):
         if str(_real_path(first)).casefold() == str(_real_path(second)).casefold() or _is_same(first, second):
             raise _refusal(second, f"another file than the output {first}", "the same file")
 
@@ -160,7 +160,7 @@ def _inside(path: Path, folder: Path) -> bool:
     return any(_is_same(parent, folder) for parent in _real_path(path).parents)
 
 
-def _check_files(path: Path, of: Callable[[Path], Sequence[Path]], read: Sequence[Path]) -> Sequence[Path]:
+def _check_files(path: Path, of: Callable[[Path], Sequence[Path]], inputs: Sequence[Path]) -> Sequence[Path]:
     """Checks the files that a command writes for a path against the inputs. Returns the files."""
     if not path.name:  # the path of an empty word
         raise _refusal(path, "a file", "a folder", "name a file in it")
@@ -178,11 +178,11 @@ def _check_files(path: Path, of: Callable[[Path], Sequence[Path]], read: Sequenc
             f"{path}: expected an existing folder, found none at {path.parent}; create it first"
         )
     _check_room(path, path.parent)
-    for file, other in product(files, read):
-        if _is_same(file, other):
-            raise _refusal(file, f"another file than the input {other}", "the same file, which would be lost")
-        if file.exists() and other.is_dir() and _inside(file, other):
-            raise _refusal(file, "a new file", f"a file of the input {other}, which would be lost")
+    for file, source in product(files, inputs):
+        if _is_same(file, source):
+            raise _refusal(file, f"another file than the input {source}", "the same file, which would be lost")
+        if file.exists() and source.is_dir() and _inside(file, source):
+            raise _refusal(file, "a new file", f"a file of the input {source}, which would be lost")
     return files
 
 
@@ -223,13 +223,13 @@ def _check_room(path: Path, folder: Path) -> None:
         ) from error
 
 
-def _check_folder_apart(folder: Path, output: WrittenFolder, read: Sequence[Path]) -> None:
-    for other in read:
-        if _is_same(folder, other):
-            raise _refusal(folder, f"another folder than the input {other}", "the same, which would be lost")
+def _check_folder_apart(folder: Path, output: WrittenFolder, inputs: Sequence[Path]) -> None:
+    for source in inputs:
+        if _is_same(folder, source):
+            raise _refusal(folder, f"another folder than the input {source}", "the same, which would be lost")
         if output.key is None or not folder.is_dir() or not any(folder.iterdir()):
             continue
-        if other.is_dir() and _inside(folder, other) and not (folder / output.key).exists():
-            raise _refusal(folder, "a new folder", f"a folder inside the input {other}")
-        if not output.around_inputs and _inside(other, folder):
-            raise _refusal(folder, f"a folder that does not contain the input {other}", "a folder around it")
+        if source.is_dir() and _inside(folder, source) and not (folder / output.key).exists():
+            raise _refusal(folder, "a new folder", f"a folder inside the input {source}")
+        if not output.around_inputs and _inside(source, folder):
+            raise _refusal(folder, f"a folder that does not contain the input {source}", "a folder around it")

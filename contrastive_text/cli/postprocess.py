@@ -1,4 +1,4 @@
-"""The command that whitens a saved model, or removes its top components."""
+"""Command ``postprocess``: adds a layer to a saved model that whitens vectors or removes their top components."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ from contrastive_text.metrics import mean_cosine
 
 
 def postprocess(options: Postprocess) -> None:
-    """Fits an affine map of the vectors on texts, and saves the model with it.
+    """Fits an affine layer to the vectors of texts, and saves the model with this layer.
 
     Raises:
-        ValueError: Not just one map, or an option of the other one.
+        ValueError: Both or neither of ``--whiten`` and ``--remove_components`` are given, or ``--features`` is
+            given without ``--whiten``.
     """
     if options.whiten is (options.remove_components is not None):
         got, todo = ("both", "drop one") if options.whiten else ("neither", "give one")
         raise InvalidValueError(f"postprocess: expected --whiten or --remove_components, got {got}; {todo}")
     if options.features is not None and not options.whiten:
         raise InvalidValueError(
-            "--features: expected it with --whiten, got it without; components leave all features"
+            "--features: expected it with --whiten, got it with --remove_components, which keeps all features; "
+            "drop --features"
         )
     with alone_with(options.output):
         _postprocess(options)
@@ -58,21 +60,22 @@ def _postprocess(options: Postprocess) -> None:
     vectors = torch.as_tensor(encoded).cpu()
     say_truncated(plain, texts=len(texts))
     if options.whiten:
-        layer, done = fit_whitening(vectors, options.features), "whitened"
+        layer, change = fit_whitening(vectors, options.features), "whitened"
     else:
         layer = fit_component_removal(vectors, options.remove_components)
-        done = f"without the mean and {options.remove_components} top components"
+        change = f"removed the mean and {options.remove_components} top components"
     processed = with_layer(model, layer)
     processed.save_pretrained(options.output)
     widths = f"{layer.in_features} -> {layer.out_features} features"
-    say(f"{done}: {widths}, fitted on {len(texts):,} different texts")
+    say(f"{change}: {widths}, fitted on {len(texts):,} different texts")
     after = layer(vectors.double())
-    say(f"mean cosine of two of them: {mean_cosine(vectors):.4f} before, {mean_cosine(after):.4f} after")
+    say(f"mean cosine of two texts: {mean_cosine(vectors):.4f} before, {mean_cosine(after):.4f} after")
     if pairs is not None:
-        scores = [_score(one, pairs, options.batch_size) for one in (model, processed)]
-        say(f"Spearman x 100 on {options.pairs}: {scores[0]:.2f} before, {scores[1]:.2f} after")
+        old, new = (_score(scored, pairs, options.batch_size) for scored in (model, processed))
+        say(f"Spearman x 100 on {options.pairs}: {old:.2f} before, {new:.2f} after")
     say(f"saved to {options.output}")
 
 
 def _score(model: SentenceEncoder, pairs: Table, batch_size: int) -> float:
+    """Returns the Spearman correlation of cosine and gold score on pairs, times 100."""
     return evaluate_pairs(model, pairs, batch_size=batch_size, show_progress_bar=True)[0].spearman

@@ -1,4 +1,4 @@
-"""Command ``recipes``: lists the recipes, or prints one."""
+"""Command ``recipes``: lists the recipes, or prints the YAML of one recipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contrastive_text.recipes import BASE, recipe_file, recipe_texts
 
 @dataclass(frozen=True)
 class Recipes:
-    """List the recipes; or print one: how closely it follows its source, the score to expect, and its YAML."""
+    """List the recipes, or print one recipe with its source, its expected score and its YAML."""
 
     name: Annotated[str | None, {"nargs": "?"}, "Name of a recipe to print. Default: all recipes are listed."] = (
         None
@@ -20,13 +20,13 @@ class Recipes:
 
 
 def recipes(options: Recipes) -> None:
-    """Prints each recipe in a line, those over it below it; or the YAML of one.
+    """Prints a line for each recipe, followed by its variants, or the YAML of one recipe.
 
     Raises:
-        ValueError: No recipe of that name.
+        ValueError: The name is of no recipe.
     """
     if options.name is not None:
-        recipe_file(options.name, where="recipes")  # which answers an unknown name
+        recipe_file(options.name, where="recipes")  # raises for an unknown name
         say(recipe_texts()[options.name], end="")
         return
     files = dict(sorted(recipe_texts().items()))
@@ -36,11 +36,11 @@ def recipes(options: Recipes) -> None:
             say(f"{name:<14} {title(text)}")
             for variant in below(name, parents):
                 say(f"  {variant}: {title(files[variant])}")
-    say(f"\nThe whole of one: contrastive-text recipes NAME. They are files of {BASE.parent}")
+    say(f"\nPrint one recipe: contrastive-text recipes NAME. Folder of the files: {BASE.parent}")
 
 
 def title(text: str) -> str:
-    """Returns what a recipe is: the first sentence of its header.
+    """Returns the title of a recipe, which is the first sentence of its header.
 
     Example:
         >>> title("# SimCSE: the same text twice.\\n# Gao et al. 2021\\nmodel: {}\\n")
@@ -51,17 +51,17 @@ def title(text: str) -> str:
 
 
 def parent(text: str) -> str | None:
-    """Returns the recipe that another one overrides.
+    """Returns the name of the recipe that the text of a variant overrides, or None.
 
     Example:
         >>> parent("# Over SimCSE.\\nrecipe: simcse\\n")
         'simcse'
     """
-    found = re.search(r"^recipe: *([\w/]+)", text, flags=re.MULTILINE)
-    return found and found[1]
+    match = re.search(r"^recipe: *([\w/]+)", text, flags=re.MULTILINE)
+    return match and match[1]
 
 
 def below(name: str, parents: dict[str, str | None]) -> list[str]:
-    """Returns the recipes that override one, and those that override these."""
-    own = [each for each, above in parents.items() if above == name]
-    return [one for each in own for one in (each, *below(each, parents))]
+    """Returns the variants of a recipe, each followed by its own variants."""
+    variants = [variant for variant, recipe in parents.items() if recipe == name]
+    return [descendant for variant in variants for descendant in (variant, *below(variant, parents))]

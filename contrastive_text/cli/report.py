@@ -1,4 +1,4 @@
-"""Command ``report``: writes the page of a run, or of several side by side."""
+"""Command ``report``: writes a page about one run, or about several runs side by side."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contrastive_text.core.terminal import say
 
 @dataclass(frozen=True)
 class Report:
-    """Write a page of a run, or of several runs and models side by side."""
+    """Write a page about one run, or about several runs and models side by side."""
 
     runs: Annotated[Sequence[str], ReadPath(), {"metavar": "RUN"}, "Run folder or model folder."]
     _: KW_ONLY
@@ -31,12 +31,12 @@ class Report:
 
 
 def report(options: Report) -> None:
-    """Writes a page with the curves, the vectors and the samples of runs."""
+    """Writes a page with the curves, vectors and sample texts of runs."""
     from contrastive_text.cli.models import check_device, warnings_as_notes
     from contrastive_text.runs.report.page import write_report
 
     check_device(options.device)
-    require("matplotlib", "report")  # before anything is embedded
+    require("matplotlib", "report")  # fails before texts are encoded
     with warnings_as_notes():
         page = write_report(
             options.runs,
@@ -46,4 +46,4 @@ def report(options: Report) -> None:
             limit=options.limit,
             device=options.device,
         )
-    say(f"{page} written ({page.stat().st_size / 1e6:.2f} MB), and its charts as PNG files beside it")
+    say(f"{page} written ({page.stat().st_size / 1e6:.2f} MB), and its charts as PNG files next to it")

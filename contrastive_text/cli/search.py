@@ -1,4 +1,4 @@
-"""The command that finds the texts of a corpus that are nearest to queries."""
+"""Command ``search``: finds the texts of a corpus that are nearest to each query."""
 
 from __future__ import annotations
 
@@ -23,51 +23,51 @@ from contrastive_text.inference.vector_index import index_path
 
 
 def search(options: Search) -> None:
-    """Prints the nearest texts of a corpus; all that is no answer goes to the standard error.
+    """Prints the texts of a corpus that are nearest to each query. Notes go to standard error.
 
     Raises:
-        ValueError: Options that don't go together, or nothing to look for.
+        ValueError: There is no query, or options contradict each other.
     """
     if not options.query and options.queries is None:
         raise InvalidValueError("expected a query after the corpus, or --queries FILE")
     if any(map(is_blank, options.query)):
-        raise InvalidValueError("query: expected words to look for, got an empty text; leave it out")
+        raise InvalidValueError("query: expected words to search for, got an empty text; leave it out")
     if options.query_column is not None and options.queries is None:
-        raise InvalidValueError("--query_column: expected --queries FILE beside it, got none")
+        raise InvalidValueError("--query_column: expected it with --queries FILE, got it alone; add --queries")
     if options.top_k < 1:
         raise InvalidValueError(f"--top_k: expected 1 or more, got {options.top_k}")
     if options.index is not None:
         index_path(options.index)
     bounds = Bounds.of(options.bounds)
-    # The index may still be mapped when its folder goes.
-    with redirect_stdout(sys.stderr), TemporaryDirectory(ignore_cleanup_errors=True) as made:
+    # Cleanup errors: the index may still be mapped when its folder is deleted.
+    with redirect_stdout(sys.stderr), TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         form = form_of(options)
         corpus = TextStream(options.corpus, options.column, split=options.split, bounds=bounds, form=form)
         say(corpus.scan().understood)
         queries = [_as_utf8(query) for query in options.query]
         if options.queries is not None:
             form = plain_form(column="--query_column", split="--split")
-            asked = TextStream(
+            query_texts = TextStream(
                 options.queries, options.query_column, split=options.split, bounds=bounds, form=form
             )
-            say(asked.scan().understood)
-            queries += asked
-        path = options.index or Path(made, "corpus.npy")
+            say(query_texts.scan().understood)
+            queries += query_texts
+        path = options.index or Path(temporary, "corpus.npy")
         index = index_of(options, corpus, path, stays=options.index is not None)
-        found = index.search(queries, top_k=options.top_k, batch_size=options.batch_size)
+        results = index.search(queries, top_k=options.top_k, batch_size=options.batch_size)
         say_truncated(index.model, texts=len(queries))
-        wanted = {hit.corpus_id for hits in found for hit in hits}
-        texts = {i: place for i, place in enumerate(corpus.numbered()) if i in wanted}
+        hit_ids = {hit.corpus_id for hits in results for hit in hits}
+        texts = {i: line for i, line in enumerate(corpus.numbered()) if i in hit_ids}
     show = say_json if options.format == "json" else say
-    for line in _FORMATS[options.format](queries, found, texts):
-        show(line)
+    for output_line in _FORMATS[options.format](queries, results, texts):
+        show(output_line)
 
 
 def _as_utf8(query: str) -> str:
-    """Returns a query as the terminal sent it: where the locale isn't UTF-8, Python keeps its bytes apart.
+    """Decodes a query of the command line as UTF-8, whatever the locale is.
 
     Raises:
-        ValueError: Bytes that aren't UTF-8.
+        ValueError: The bytes of the query are not UTF-8.
     """
     try:
         return query.encode(sys.getfilesystemencoding(), "surrogateescape").decode("utf-8")
@@ -78,31 +78,31 @@ def _as_utf8(query: str) -> str:
 
 
 Places: TypeAlias = dict[int, tuple[int, str]]
-"""Place in the corpus -> line of its file, and text."""
+"""Line number and text of each hit, by its position in the corpus."""
 
 
-def _as_text(queries: Sequence[str], found: Sequence[Sequence[Hit]], texts: Places) -> Iterator[str]:
-    for query, hits in zip(queries, found, strict=True):
+def _as_text(queries: Sequence[str], results: Sequence[Sequence[Hit]], texts: Places) -> Iterator[str]:
+    for query, hits in zip(queries, results, strict=True):
         yield query
         for hit in hits:
             line, text = texts[hit.corpus_id]
             yield f"  {hit.score:.4f}  line {line}  {text}"
 
 
-def _as_tsv(queries: Sequence[str], found: Sequence[Sequence[Hit]], texts: Places) -> Iterator[str]:
+def _as_tsv(queries: Sequence[str], results: Sequence[Sequence[Hit]], texts: Places) -> Iterator[str]:
     yield table_row(["query", "rank", "score", "line", "text"])
-    for query, hits in zip(queries, found, strict=True):
+    for query, hits in zip(queries, results, strict=True):
         for rank, hit in enumerate(hits, start=1):
             yield table_row([query, rank, f"{hit.score:.6f}", *texts[hit.corpus_id]])
 
 
-def _as_json(queries: Sequence[str], found: Sequence[Sequence[Hit]], texts: Places) -> Iterator[str]:
-    for query, hits in zip(queries, found, strict=True):
-        told = [
+def _as_json(queries: Sequence[str], results: Sequence[Sequence[Hit]], texts: Places) -> Iterator[str]:
+    for query, hits in zip(queries, results, strict=True):
+        entries = [
             {"score": round(hit.score, 6), "line": texts[hit.corpus_id][0], "text": texts[hit.corpus_id][1]}
             for hit in hits
         ]
-        yield json.dumps({"query": query, "hits": told}, ensure_ascii=False)
+        yield json.dumps({"query": query, "hits": entries}, ensure_ascii=False)
 
 
 _FORMATS = {"text": _as_text, "tsv": _as_tsv, "json": _as_json}

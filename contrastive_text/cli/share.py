@@ -12,7 +12,7 @@ from contrastive_text.core.terminal import say
 
 @dataclass(frozen=True)
 class Share:
-    """Upload a saved model to the hub, where it is private."""
+    """Upload a saved model to the hub, as a private model by default."""
 
     folder: Annotated[Path, ReadPath(), "Model folder to upload."]
     _: KW_ONLY
@@ -22,21 +22,21 @@ class Share:
 
 
 def share(options: Share) -> None:
-    """Says what of a folder is uploaded, and uploads it, unless it is a dry run."""
+    """Lists the files of a model folder that are shared, and uploads them unless ``--dry_run`` is given."""
     from contrastive_text.inference.sharing import check_name, files_to_share
     from contrastive_text.inference.sharing import share as upload
 
     check_name(options.to)
-    files, left = files_to_share(options.folder)
+    files, foreign_files = files_to_share(options.folder)
     for name, size in files.items():
         say(f"{size:>15,} bytes  {name}")
-    said = f"{len(files)} files, {sum(files.values()):,} bytes"
-    if left:
-        few = ", ".join(left[:4]) + f" and {len(left) - 4} more" * (len(left) > 4)
-        say(f"left out, for this library didn't write them: {few}")
-    whom = "public" if options.public else "private"
+    total = f"{len(files)} files, {sum(files.values()):,} bytes"
+    if foreign_files:
+        names = ", ".join(foreign_files[:4]) + f" and {len(foreign_files) - 4} more" * (len(foreign_files) > 4)
+        say(f"not uploaded, because this library didn't write them: {names}")
+    target = f"{options.to} ({'public' if options.public else 'private'})"
     if options.dry_run:
-        say(f"{said} would go to {options.to} ({whom}); nothing was uploaded")
+        say(f"{total} would be uploaded to {target}; nothing was uploaded")
         return
-    say(f"{said} go to {options.to} ({whom})")
+    say(f"uploading {total} to {target}")
     say(f"uploaded: {upload(options.folder, files, options.to, options.public)}")

@@ -1,4 +1,4 @@
-"""The command that runs a grid of fits, each in its own process, and writes a table of their scores."""
+"""Command ``sweep``: runs ``fit`` for each cell of a grid and each seed, and writes a table of the scores."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ _FORMATS: Mapping[str, tuple[str, Callable[[SweepTable], str]]] = {
     "csv": ("table.csv", SweepTable.csv),
     "json": ("table.json", SweepTable.json),
 }
-"""Name of a format -> its file, and the method that renders it."""
+"""File name and rendering method of each format of the table."""
 _MOST_SEEDS = 10_000
 _TITLE = 40
-"""Letters in a line of a figure's title, as the narrowest has room for."""
+"""Largest number of letters in a line of a figure's title. The narrowest figure has room for that many."""
 _WAIT = 1.0
 """Seconds until a process checks again whether another process has finished a run."""
 
 
 def sweep(options: Sweep) -> SweepTable | None:
-    """Runs every cell of a grid under every seed that isn't finished, and writes the tables after each run.
+    """Runs each cell of a grid with each seed, unless the run is finished, and writes the tables after each run.
 
     Returns:
-        The table; None of a dry run.
+        The table, or None with ``--dry_run``.
 
     Raises:
-        ValueError: A configuration that ``fit`` would refuse, before anything is run.
-        RuntimeError: Runs failed; the others were done.
+        ValueError: ``fit`` would refuse a configuration. No run has started.
+        RuntimeError: A run failed. All other runs are complete.
     """
     quieten()
     axes = [*(read_grid(options.grid) if options.grid else ()), *map(parse_vary, options.vary)]
@@ -61,7 +61,7 @@ def sweep(options: Sweep) -> SweepTable | None:
     cells, seeds = plan(axes), read_seeds(options.seeds)
     check_words(options.fit, axes)
     runs = Runs(options, cells, seeds)
-    counts = [_counted(len(cells), "cell"), _counted(len(seeds), "seed"), _counted(len(runs.every), "run")]
+    counts = [_count(len(cells), "cell"), _count(len(seeds), "seed"), _count(len(runs.every), "run")]
     say(f"{counts[0]} x {counts[1]} = {counts[2]}, in {options.output}")
     if options.dry_run:
         for cell in cells:
@@ -87,20 +87,20 @@ def sweep(options: Sweep) -> SweepTable | None:
     if failures := table.failures():
         raise RunError(
             f"sweep: {len(failures)} of {len(runs.every)} runs failed, the first, "
-            f"{Cell(failures[0].labels).name}, with: {failures[0].error}; the same command tries them again"
+            f"{Cell(failures[0].labels).name}, with: {failures[0].error}; the same command runs them again"
         )
     return table
 
 
-def _counted(number: int, noun: str) -> str:
+def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def read_seeds(numbers: Sequence[int]) -> list[int]:
-    """Returns the seeds: 1 to N for a single number, or those that are named.
+    """Returns the seeds of ``--seeds``: 1 to N for a single number N, or the numbers if there are several.
 
     Raises:
-        ValueError: None, the same one twice, or one below 0.
+        ValueError: There is no seed, a seed occurs twice, or a seed is negative.
 
     Example:
         >>> read_seeds([3]), read_seeds([1, 5])
@@ -108,7 +108,7 @@ def read_seeds(numbers: Sequence[int]) -> list[int]:
     """
     if len(numbers) == 1 and numbers[0] > _MOST_SEEDS:
         raise InvalidValueError(
-            f"--seeds: expected at most {_MOST_SEEDS:,} of them, got {numbers[0]}; name fewer"
+            f"--seeds: expected at most {_MOST_SEEDS:,} seeds, got {numbers[0]}; give a smaller number"
         )
     seeds = [*range(1, numbers[0] + 1)] if len(numbers) == 1 else [*numbers]
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
@@ -118,24 +118,25 @@ def read_seeds(numbers: Sequence[int]) -> list[int]:
 
 
 class Runs:
-    """The runs of a sweep: their options of ``fit``, their folders, and the scores that are measured of them.
+    """Runs of a sweep, with their options, folders and scores.
 
     All configurations are parsed and built, and the data of all reports are read, before the first run.
 
     Args:
         options: Options of the command.
-        cells: The grid.
+        cells: Cells of the grid.
         seeds: Seeds of every cell.
 
     Attributes:
-        every: All pairs of a cell and a seed, seed by seed.
-        errors: Pair -> why its run failed.
-        select: The figure of the validation that chooses.
-        mode: Whether a high value of it is good.
+        every: All pairs of a cell and a seed, sorted by seed.
+        errors: Reason why a run failed, by cell and seed.
+        select: Validation figure that selects the best weights of a run.
+        mode: Whether a high or a low value of ``select`` is better.
         reports: Figures of the table.
 
     Raises:
-        ValueError: A configuration that ``fit`` would refuse, two equal ones, or a report that can't be measured.
+        ValueError: ``fit`` would refuse a configuration, two configurations are equal, or a report can't be
+            measured.
     """
 
     def __init__(self, options: Sweep, cells: Sequence[Cell], seeds: Sequence[int]) -> None:
@@ -156,18 +157,18 @@ class Runs:
         return self._options.output / cell.folder / f"seed-{seed}"
 
     def lock(self, cell: Cell, seed: int) -> Path:
-        """Returns the path that a process locks while it is at work on a run."""
+        """Returns the path that a process locks while it trains or measures a run."""
         return self.place(cell, seed).with_name(f"seed-{seed}.run")
 
     def read(self, cell: Cell, seed: int) -> SweepRun | None:
-        """Returns the scores of a run; None until it is trained and measured."""
+        """Returns the scores of a run, or None if the run is not yet trained and measured."""
         return SweepRun.read(cell, seed, self.place(cell, seed))
 
     def results(self) -> list[SweepRun]:
         """Returns all runs that are measured or have failed."""
         failed = [SweepRun(cell.labels, seed, error=error) for (cell, seed), error in self.errors.items()]
-        measured = [self.read(*each) for each in self.every if each not in self.errors]
-        return [*(run for run in measured if run is not None), *failed]
+        results = [self.read(*pair) for pair in self.every if pair not in self.errors]
+        return [*(run for run in results if run is not None), *failed]
 
     def is_finished(self, cell: Cell, seed: int) -> bool:
         """Returns whether a run is trained and has the scores of all reports."""
@@ -175,21 +176,21 @@ class Runs:
         return run is not None and self._parts <= run.scores.keys()
 
     def words(self, cell: Cell, seed: int) -> list[str]:
-        """Returns the command of a run, from ``fit`` on."""
+        """Returns the words of a run's command after ``contrastive-text``."""
         words = with_seed(cell.words(self._options.fit), seed)
         if option_value(words, "--trainer.enable_progress_bar") is None:
             words.append("--trainer.enable_progress_bar=false")
-        own = [f"--checkpoint.monitor={self.select}", f"--seed_everything={seed}"]
+        words += [f"--checkpoint.monitor={self.select}", f"--seed_everything={seed}"]
         trust = [f"--trust={module}" for module in trusted()]
-        return ["fit", *trust, *words, *own, f"--folder={self.place(cell, seed)}"]
+        return ["fit", *trust, *words, f"--folder={self.place(cell, seed)}"]
 
     def check_folders(self) -> None:
         """Checks that earlier runs in the folders have the options of this sweep, and weights for new reports.
 
         Raises:
-            ValueError: A run of other options, or runs whose weights are gone.
+            ValueError: A run has other options, or a run with missing scores has no weights.
         """
-        gone = []
+        without_weights = []
         for cell, seed in self.every:
             place = self.place(cell, seed)
             if not (place / CONFIG).is_file():
@@ -203,37 +204,37 @@ class Runs:
             if changes:
                 more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
                 raise InvalidValueError(
-                    f"--output: expected the options of the run in {place}, got others: {'; '.join(changes[:3])}"
-                    f"{more}; give the same, or name another folder"
+                    f"--output: expected the options of the run in {place}, got {'; '.join(changes[:3])}"
+                    f"{more}; give the same options, or name another folder"
                 )
             if self.read(cell, seed) and not self.is_finished(cell, seed) and not (place / "model").is_dir():
-                gone.append(str(place))
-        if gone:
+                without_weights.append(str(place))
+        if without_weights:
             raise InvalidValueError(
                 f"--report: expected runs with the scores of all reports, or with weights to measure, got "
-                f"{len(gone)} whose weights are gone; delete them to run them again: {' '.join(gone)}; or drop "
-                "the report"
+                f"{len(without_weights)} runs without weights: {' '.join(without_weights)}; delete them to run "
+                "them again, or drop the report"
             )
 
     def run(self, cell: Cell, seed: int) -> None:
-        """Trains a run or resumes it, measures its best weights, and removes them unless they are to stay."""
+        """Trains or resumes a run, measures its best weights, and deletes them without ``--keep_weights``."""
         place = self.place(cell, seed)
         place.parent.mkdir(parents=True, exist_ok=True)
-        log, begun, known = place.with_suffix(".log"), time.perf_counter(), self.read(cell, seed)
-        scores = {} if known is None else dict(known.scores)
-        error = _call(self.words(cell, seed), log) if known is None else ""
+        log, start, earlier = place.with_suffix(".log"), time.perf_counter(), self.read(cell, seed)
+        scores = {} if earlier is None else dict(earlier.scores)
+        error = _call(self.words(cell, seed), log) if earlier is None else ""
         for suite in dict.fromkeys(part.partition(":")[0] for part in self._parts - scores.keys()):
             error = error or self._measure(suite, place, log, scores)
         if error:
             self.errors[cell, seed] = error.replace("checkpoint.monitor: ", "--select: ", 1)
             return
-        SweepRun(cell.labels, seed, round(time.perf_counter() - begun, 1), scores=scores).write(place)
+        SweepRun(cell.labels, seed, round(time.perf_counter() - start, 1), scores=scores).write(place)
         if not self._options.keep_weights:
             for weights in ("checkpoints", "model"):
                 shutil.rmtree(place / weights, ignore_errors=True)
 
     def _measure(self, suite: str, place: Path, log: Path, scores: dict[str, float]) -> str:
-        """Adds the scores of a suite to those of a run. Returns why it failed; empty if it didn't."""
+        """Adds the scores of a suite to the scores of a run. Returns the error, or an empty string."""
         output = place.with_suffix(".json")
         words = ["evaluate", str(place / "model"), "--suite", suite, "--data", str(self._options.report_data)]
         words += [] if self._options.report_pooler is None else ["--pooler", self._options.report_pooler]
@@ -247,16 +248,16 @@ class Runs:
 
 
 def _call(words: Sequence[str], log: Path, mode: Literal["wb", "ab"] = "wb") -> str:
-    """Runs a command in a process, whose output goes into a file. Returns why it failed; empty if it didn't.
+    """Runs a command in a process and writes its output to a file. Returns the error, or an empty string.
 
     Raises:
-        SystemExit: A signal stopped this process. The command gets SIGTERM, on which ``fit`` saves a checkpoint.
+        SystemExit: A signal stopped this process. The command gets SIGTERM, so that ``fit`` saves a checkpoint.
     """
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001  # Python's signature
         raise SystemExit(128 + number)
 
-    former = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    old_handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with (
             log.open(mode) as file,
@@ -265,7 +266,7 @@ def _call(words: Sequence[str], log: Path, mode: Literal["wb", "ab"] = "wb") -> 
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # a Ctrl-C is of this process alone
+                start_new_session=True,  # Ctrl-C reaches this process only
             ) as process,
         ):
             try:
@@ -276,7 +277,7 @@ def _call(words: Sequence[str], log: Path, mode: Literal["wb", "ab"] = "wb") -> 
                 say(f"stopped; the same command resumes the run of {log}")
                 raise
     finally:
-        for number, handler in former.items():
+        for number, handler in old_handlers.items():
             signal.signal(number, handler)
     if status == 0:
         return ""
@@ -285,47 +286,48 @@ def _call(words: Sequence[str], log: Path, mode: Literal["wb", "ab"] = "wb") -> 
 
 
 def _run_all(runs: Runs, tabulate: Callable[[], SweepTable]) -> None:
-    """Runs what isn't finished, seed by seed. Skips a run that another process is at work on until it ends."""
-    waiting = [each for each in runs.every if not runs.is_finished(*each)]
+    """Runs all unfinished runs, seed by seed. Waits for runs that another process trains."""
+    waiting = [pair for pair in runs.every if not runs.is_finished(*pair)]
     if len(waiting) < len(runs.every):
-        say(f"{len(runs.every) - len(waiting)} of them finished before")
+        say(f"{len(runs.every) - len(waiting)} of them are finished already")
     seconds: list[float] = []
     tabulate()
     while waiting:
         busy = []
         for cell, seed in waiting:
             with held(runs.lock(cell, seed)) as is_mine:
-                if not is_mine or _is_at_work(runs.place(cell, seed)):
+                if not is_mine or _is_training(runs.place(cell, seed)):
                     busy.append((cell, seed))
-                elif not runs.is_finished(cell, seed):  # by another process, meanwhile
-                    begun = time.perf_counter()
+                elif not runs.is_finished(cell, seed):  # another process may have finished it
+                    start = time.perf_counter()
                     runs.run(cell, seed)
-                    seconds.append(time.perf_counter() - begun)
+                    seconds.append(time.perf_counter() - start)
                     _say_run(runs, tabulate(), cell, seed, seconds)
         if len(busy) == len(waiting):
             time.sleep(_WAIT)
         waiting = busy
 
 
-def _is_at_work(place: Path) -> bool:
+def _is_training(place: Path) -> bool:
     """Returns whether the fit of a killed sweep still runs in a folder."""
     with held(place) as is_free:
         return not is_free
 
 
 def _say_run(runs: Runs, table: SweepTable, cell: Cell, seed: int, seconds: Sequence[float]) -> None:
+    """Prints the scores or the error of a run, and the time that the remaining runs will take."""
     run = next(run for run in table.runs if (run.labels, run.seed) == (cell.labels, seed))
     scores = ", ".join(f"{report.name} {figure:.2f}" for report, figure in table.reported(run).items())
-    left = len(runs.every) - len(table.runs)
+    remaining = len(runs.every) - len(table.runs)
     result = f"failed: {run.error}" if run.error else scores
-    say(f"{cell.name}, seed {seed}: {result} ({seconds[-1]:.0f} s){time_left(seconds, left)}")
+    say(f"{cell.name}, seed {seed}: {result} ({seconds[-1]:.0f} s){time_left(seconds, remaining)}")
 
 
 def time_left(seconds: Sequence[float], runs: int) -> str:
-    """Returns how long the remaining runs will take, in one process.
+    """Estimates the time that the remaining runs take in one process, as text.
 
     Args:
-        seconds: Seconds of the runs so far.
+        seconds: Duration of each run so far, in seconds.
         runs: Number of the remaining runs.
 
     Example:
@@ -336,17 +338,17 @@ def time_left(seconds: Sequence[float], runs: int) -> str:
     if not runs:
         return ""
     if expected < 120:
-        long = f"{math.ceil(expected)} s"
+        duration = f"{math.ceil(expected)} s"
     else:
-        long = f"{expected / 60:.0f} min" if expected < 7200 else f"{expected / 3600:.1f} h"
-    return f"; {_counted(runs, 'run')} left, about {long}"
+        duration = f"{expected / 60:.0f} min" if expected < 7200 else f"{expected / 3600:.1f} h"
+    return f"; {_count(runs, 'run')} left, about {duration}"
 
 
 def draw(table: SweepTable, folder: Path) -> None:
-    """Draws the first report: a heat map of two keys, or points of one. Other grids have tables only."""
+    """Draws the first report of a table: points for a grid of one key, a heat map for two keys, else nothing."""
     column = table.columns()[0]
     figures = {cell.labels: column.spread(cell) for cell in table.cells}
-    labels = [list(dict.fromkeys(each)) for each in zip(*figures, strict=True)]
+    labels = [list(dict.fromkeys(values)) for values in zip(*figures, strict=True)]
     over = f", mean ± sd over {len(table.seeds)} seeds" if len(table.seeds) > 1 else ""
     title = textwrap.fill(f"{column.report.title}{over}", _TITLE)
     if len(labels) not in (1, 2):
@@ -359,8 +361,8 @@ def draw(table: SweepTable, folder: Path) -> None:
         else:
             name = "heat_map"
             rows, columns = labels
-            each = [[[figures[row, label][i] for label in columns] for row in rows] for i in (0, 1)]
-            figure = heat_map(each[0], each[1], rows, columns, (table.axes[0], table.axes[1]), title)
+            means, sds = ([[figures[row, label][i] for label in columns] for row in rows] for i in (0, 1))
+            figure = heat_map(means, sds, rows, columns, (table.axes[0], table.axes[1]), title)
     except ImportError as error:
         say(f"note: no figure: {error}")
         return

@@ -1,4 +1,4 @@
-"""Checks of a sweep before its first run: its words, the configuration of every cell, and its reports."""
+"""Checks of a sweep before its first run: its options, the configuration of every cell, and its reports."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ _OURS = {
     **dict.fromkeys(
         ("export.dirpath", "checkpoint.dirpath"), "--keep_weights, which keeps them in each run's folder"
     ),
-    "ckpt_path": "--init_from, because each run starts anew",
+    "ckpt_path": "--init_from, because a run starts at step 0",
 }
-"""Option of ``fit`` that a sweep sets itself -> the option to give in its place."""
+"""Option of the sweep to use instead of an option of ``fit`` that the sweep sets, by the latter's name."""
 _MEAN = "mean"
 
 
 def check_words(words: Sequence[str], axes: Sequence[Axis]) -> None:
-    """Checks that no option of ``fit`` is one that a sweep sets itself.
+    """Checks that neither the options of ``fit`` nor the grid have a key that the sweep sets itself.
 
     Raises:
-        ValueError: Such an option, or several processes of one sweep.
+        ValueError: The sweep sets a key itself, or a launcher started several processes of the sweep.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise InvalidValueError(
@@ -54,21 +54,22 @@ def check_words(words: Sequence[str], axes: Sequence[Axis]) -> None:
     for key in (*options, *(key for axis in axes for key in axis.name.split(","))):
         if key in _OURS:
             raise InvalidValueError(
-                f"--{key}: expected none, because a sweep sets it, got one; give {_OURS[key]}"
+                f"--{key}: expected no such option, because the sweep sets it, got {key}; give {_OURS[key]}"
             )
 
 
 def with_seed(words: Sequence[str], seed: int) -> list[str]:
-    """Returns options of ``fit`` with the seed in place of ``{seed}`` in the path of ``--init_from``."""
+    """Replaces ``{seed}`` in the path of ``--init_from`` by the seed."""
     pairs = with_values(words, "--init_from")
     return [word if path is None else f"--init_from={path.replace('{seed}', str(seed))}" for word, path in pairs]
 
 
 def check_cells(cells: Sequence[Cell], options: Sweep, seed: int) -> dict[Cell, Config]:
-    """Returns the configuration of every cell, once all are parsed and then all are built.
+    """Returns the configuration of every cell. Parses all configurations, then builds all of them.
 
     Raises:
-        ValueError: A cell that ``fit`` would refuse, two cells of one configuration, or one without validation.
+        ValueError: ``fit`` would refuse a cell, two cells have the same configuration, or a cell has no
+            validation data.
     """
     configs: dict[Cell, Config] = {}
     parsed = []
@@ -78,16 +79,16 @@ def check_cells(cells: Sequence[Cell], options: Sweep, seed: int) -> dict[Cell, 
             parser, namespace = configured("views", expand_recipes(words))
         config: Config = get_loader("yaml")(parser.dump(namespace, skip_none=False))
         del config["n"]  # an option of ``views``
-        if (same := next((each for each, known in configs.items() if known == config), None)) is not None:
+        if (twin := next((earlier for earlier, value in configs.items() if value == config), None)) is not None:
             raise InvalidValueError(
-                f"--vary: expected different runs, got one configuration for {same.name} and {cell.name}; drop a "
+                f"--vary: expected different runs, got one configuration for {twin.name} and {cell.name}; drop a "
                 "value, or the option that overrides it"
             )
         if usual_score(config) is None and not (options.select and _has_held_out(config)):
             raise InvalidValueError(
-                f"data.validation: expected a file to score the runs on, got none for {cell.name}; give "
-                "--data.validation PAIRS.tsv, data.retrieval.files a folder, or data.task.held_out a file with "
-                "--select val/OBJECTIVE/loss"
+                f"data.validation: expected a file to score the runs on, got no file for {cell.name}; set "
+                "--data.validation PAIRS.tsv, or --data.retrieval.files FOLDER, or --data.task.held_out FILE "
+                "with --select val/OBJECTIVE/loss"
             )
         check_folder_options(str(options.output), config["trainer"])
         files = [str(split_variant(path)[0]) for path in option_values(words, "--config")]
@@ -101,7 +102,7 @@ def check_cells(cells: Sequence[Cell], options: Sweep, seed: int) -> dict[Cell, 
 
 
 def usual_score(config: Config) -> str | None:
-    """Returns the figure by which ``fit`` chooses the best checkpoint; None without scored validation files."""
+    """Returns the figure by which ``fit`` selects the best checkpoint, or None without scored pairs."""
     data = config["data"]
     if config["checkpoint"]["monitor"]:
         return str(config["checkpoint"]["monitor"])
@@ -117,14 +118,14 @@ def _has_held_out(config: Config) -> bool:
 
 @contextlib.contextmanager
 def _naming(cell: Cell) -> Iterator[None]:
-    """Silences the parsing and building of a cell, and names the cell in an error."""
-    printed = io.StringIO()
+    """Hides what parsing and building a cell print, and names the cell in an error."""
+    output = io.StringIO()
     logging.disable(logging.WARNING)
     try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             yield
-    except SystemExit as error:  # the parser's answer
-        reason = printed.getvalue().rpartition("error: ")[2].strip()
+    except SystemExit as error:  # the parser has printed an error
+        reason = output.getvalue().rpartition("error: ")[2].strip()
         raise InvalidValueError(f"in the cell {cell.name}: {reason}") from error
     except ValueError as error:
         raise InvalidValueError(f"in the cell {cell.name}: {constructor_answer(error) or error}") from error
@@ -133,18 +134,18 @@ def _naming(cell: Cell) -> Iterator[None]:
 
 
 def read_reports(options: Sweep, select: str, mode: Mode, suffix: str) -> list[Report]:
-    """Returns the figures of the table; the data of suites are read and checked.
+    """Returns the figures of the table. Reads and checks the data of the suites.
 
     Raises:
-        FileNotFoundError: No such folder of data sets.
-        ValueError: A figure that isn't one, a task without data, or an option that no report reads.
+        FileNotFoundError: The folder of data sets doesn't exist.
+        ValueError: A figure is unknown, a task has no data, or no report reads an option.
     """
     names = list(dict.fromkeys(options.report)) or [select]
     suites = list(dict.fromkeys(name.partition(":")[0] for name in names if ":" in name))
     if not select.startswith("val/"):
         raise InvalidValueError(
-            f"--select: expected a figure of the validation such as {PAIR_SCORE}, because test files never "
-            f"choose, got {select}; report that with --report"
+            f"--select: expected a validation figure such as {PAIR_SCORE}, got {select}. Test data must not "
+            "select weights; report that figure with --report"
         )
     for name in names:
         source, colon, _ = name.partition(":")
@@ -155,12 +156,12 @@ def read_reports(options: Sweep, select: str, mode: Mode, suffix: str) -> list[R
             )
         if colon and options.take == "last":
             raise InvalidValueError(
-                f"--report {name}: expected --take best, got last: the best weights of a run are those that are "
-                "measured; drop --take, or report figures of the validation"
+                f"--report {name}: expected --take best, got last. Suites are measured on the best weights of a "
+                "run; drop --take, or report validation figures"
             )
     if suites and options.report_data is None:
         raise InvalidValueError(
-            f"--report {suites[0]}: expected the folder of the suite's data sets, got none; give --report_data"
+            f"--report {suites[0]}: expected a folder of the suite's data sets, got no folder; add --report_data"
         )
     for option, value in (("report_data", options.report_data), ("report_pooler", options.report_pooler)):
         if value is not None and not suites:
@@ -168,25 +169,26 @@ def read_reports(options: Sweep, select: str, mode: Mode, suffix: str) -> list[R
                 f"--{option}: expected a report of a suite, such as sts:mean, got {' '.join(names)}; drop it"
             )
     data = read_suites(options.report_data or "", suites, where="--report_data") if suites else {}
-    found = []
+    reports = []
     for name in names:
         suite, colon, task = name.partition(":")
         if not colon:
-            found.append(Report(name, mode if name == select else usual_mode(name)))
+            reports.append(Report(name, mode if name == select else usual_mode(name)))
             continue
-        missing = missing_data(data[suite])
-        if task not in (*missing, _MEAN):
-            known = [*missing, _MEAN]
+        problems = missing_data(data[suite])
+        if task not in (*problems, _MEAN):
+            choices = [*problems, _MEAN]
             raise InvalidValueError(
-                f"--report {name}: expected one of {', '.join(known)}, got {task}{nearest(task, known)}"
+                f"--report {name}: expected one of {', '.join(choices)}, got {task}{nearest(task, choices)}"
             )
-        wanted = [task] if task != _MEAN else SUITES[suite].averaged or list(missing)
-        tasks = [each for each in wanted if not missing[each]]
+        all_tasks = [task] if task != _MEAN else SUITES[suite].averaged or list(problems)
+        tasks = [task for task in all_tasks if not problems[task]]
         if not tasks:
             raise InvalidValueError(
-                f"--report {name}: expected its data in --report_data, got none; {missing[wanted[0]]}"
+                f"--report {name}: expected the data of {name} in --report_data, got no data; "
+                f"{problems[all_tasks[0]]}"
             )
-        parts = tuple(f"{suite}:{each}{suffix}" for each in tasks)
+        parts = tuple(f"{suite}:{task}{suffix}" for task in tasks)
         over = ", ".join(tasks) if task == _MEAN else ""
-        found.append(Report(f"{name}{suffix}", usual_mode(name), parts, over=over))
-    return found
+        reports.append(Report(f"{name}{suffix}", usual_mode(name), parts, over=over))
+    return reports

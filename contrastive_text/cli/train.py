@@ -140,15 +140,15 @@ def _run_members(command: str, words: Sequence[str], folder: str) -> None:
     for member in dict.fromkeys(choice.member for choice in choices.values()):
         path = str(Path(folder, member))
         parts = checkpoint_parts(path)
-        own = [task for task, choice in choices.items() if choice.member == member]
-        if absent := [task for task in own if task not in (parts["data"].get("tasks") or {})]:
+        member_tasks = [task for task, choice in choices.items() if choice.member == member]
+        if absent := [task for task in member_tasks if task not in (parts["data"].get("tasks") or {})]:
             raise InvalidValueError(
                 f"{path}: expected the checkpoint of a run with the task {absent[0]}, got the tasks "
                 f"{', '.join(parts['data'].get('tasks') or {}) or 'of no run'}; build the ensemble again"
             )
         config, options = laid_over(parts, words)
         _check_data(config, options, parts, choices, _PARTS[command])
-        if not _route(config, parts, own, _PARTS[command]):
+        if not _route(config, parts, member_tasks, _PARTS[command]):
             continue
         options = [option for option in options if not option.startswith("--ckpt_path=")]
         options += ["--verbose=false"] * (command != "predict")  # one table for all members

@@ -1,4 +1,4 @@
-"""Command ``verify``: reads every byte of files and compares them with their digests."""
+"""Command ``verify``: reads all bytes of files and compares the files with their digests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verify:
-    """Read all bytes of a model, a checkpoint or a run: are they what was written?"""
+    """Compare all bytes of a model, a checkpoint or a run with the digests that were saved with them."""
 
     path: Annotated[
         Path,
@@ -28,49 +28,50 @@ class Verify:
 
 
 _NAMED = 4
+"""Largest number of files without digest that are named per folder."""
 _LINES = 100
-"""Damaged files that are named at most: a manifest can name any number that isn't there."""
+"""Largest number of damaged files that are named. A manifest can name any number of missing files."""
 
 
 def verify(options: Verify) -> None:
-    """Prints a line for each file that has a digest, and one for those of a folder that have none.
+    """Prints a line for each file with a digest, and a line for all files of a folder without digests.
 
     Raises:
-        ValueError: A damaged file, or none that anything vouches for.
+        ValueError: A file is damaged, or no file has a digest.
     """
     from contrastive_text.runs.verification import verify as verified
 
-    every: list[Found] = []
+    checks: list[Found] = []
     damaged = 0
-    for found in verified(options.path):
-        every.append(found)
-        damaged += found.damage is not None
-        if found.known and (found.damage is None or damaged <= _LINES):
-            say(f"{_in_a_line(found.path)}: {_words(found)}")
-    unknown = [found.path for found in every if not found.known]
+    for check in verified(options.path):
+        checks.append(check)
+        damaged += check.damage is not None
+        if check.known and (check.damage is None or damaged <= _LINES):
+            say(f"{_in_a_line(check.path)}: {_verdict(check)}")
+    unknown = [check.path for check in checks if not check.known]
     for folder, files in groupby(unknown, key=lambda path: path.parent):
         names = [_in_a_line(file.name) for file in files]
-        named = ", ".join(names[:_NAMED]) + f" and {len(names) - _NAMED} more" * (len(names) > _NAMED)
-        say(f"{_in_a_line(folder)}: no digest of this library for {named}")
-    known = sum(found.known for found in every)
+        listing = ", ".join(names[:_NAMED]) + f" and {len(names) - _NAMED} more" * (len(names) > _NAMED)
+        say(f"{_in_a_line(folder)}: no digest of this library for {listing}")
+    checked = len(checks) - len(unknown)
     if damaged > _LINES:
         say(f"{damaged - _LINES:,} more are damaged")
     if damaged:
         raise InvalidValueError(
-            f"{options.path}: expected what was written, got {damaged:,} damaged of {known:,} files; make or "
-            "fetch them again"
+            f"{options.path}: expected files that match their digests, got {damaged:,} damaged of {checked:,} "
+            "files; create or download them again"
         )
-    if not known:
+    if not checked:
         raise InvalidValueError(
-            f"{options.path}: expected a digest of what was written, got none: this version did not write it, so "
-            "nothing can be said of it; where it loads, save it again, and it has one"
+            f"{options.path}: expected files with digests, got files without a digest. This version of the "
+            "library did not write them; if they load, save them again to get digests"
         )
-    if whole := sum(found.known and found.every_byte for found in every):
+    if whole := sum(check.known and check.every_byte for check in checks):
         say(f"{whole:,} files are byte for byte what was written")
 
 
 def _in_a_line(name: object) -> str:
-    r"""Returns a name whose newlines can't pass for lines of this command's.
+    r"""Escapes the newlines of a file name, so that the name can't imitate a line of the output.
 
     Example:
         >>> print(_in_a_line("a\nmodel.safetensors: ok"))
@@ -79,7 +80,7 @@ def _in_a_line(name: object) -> str:
     return str(name).replace("\n", "\\n")
 
 
-def _words(found: Found) -> str:
-    if found.damage is not None:
-        return f"damaged: {found.damage}"
-    return "ok" if found.every_byte else "ok by the checksums of its archive"
+def _verdict(check: Found) -> str:
+    if check.damage is not None:
+        return f"damaged: {check.damage}"
+    return "ok" if check.every_byte else "ok by the checksums of its archive"

@@ -1,4 +1,4 @@
-"""The command that shows what the views of a configuration do to the user's own texts."""
+"""Command ``views``: prints training texts next to their views."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.run import Run
 
 _SAMPLED = 200
-"""Rows that are looked at for languages without blanks."""
+"""Number of rows that are searched for languages without blanks between words."""
 _NEAREST = 6
-"""Candidates of a row that a guide's order shows."""
+"""Number of texts that are listed per row in the order of a guide."""
 
 
 def views(words: list[str]) -> None:
-    """Prints some rows, role beside role, with what changed marked, and the edit rate of each view."""
+    """Prints some rows with the changes of each view marked, and the share of changed tokens of each view."""
     quieten()
     parser, config = configured("views", words)
     if (count := config["n"]) < 1:
@@ -50,7 +50,7 @@ def views(words: list[str]) -> None:
 
 
 def _take_single_rows(data: dict[str, Any]) -> None:  # Any: what YAML can hold
-    """Sets steps of one row in the configuration of the data: rows are shown, and no step is taken."""
+    """Sets the batch size to 1, because no step is trained and data sets may be smaller than a batch."""
     data["batch_size"] = 1
     for task in (data["tasks"] or {}).values():
         task["batch_size"] = None
@@ -59,14 +59,14 @@ def _take_single_rows(data: dict[str, Any]) -> None:  # Any: what YAML can hold
 def show_task(
     screen: Console, module: ContrastiveModule, training: TrainingData, collator: Collator, count: int
 ) -> None:
-    """Prints what the views of a data set do to its first rows, and in which order guides put these.
+    """Prints the first rows of a data set next to their views, and the order in which guides rank them.
 
     Args:
-        screen: Where to print.
-        module: Whose views and guides.
+        screen: Console to print to.
+        module: Module with the views and guides.
         training: The data set.
-        collator: Its collator.
-        count: Rows to show.
+        collator: Collator of the data set.
+        count: Number of rows to print.
     """
     facts = training.facts()
     for name in ("training data", "rows"):
@@ -84,7 +84,7 @@ def show_task(
             table.add_row(*map(Text, line))
         screen.print(table)
     else:
-        screen.print("views: none; copies of a text are told apart by dropout alone")
+        screen.print("views: none; copies of a text differ by dropout only")
     for objective, part in module.by_task.objectives(training.name).items():
         if part.keys is not None:
             screen.print(f"momentum columns of {objective}: {describe(part.keys)}", markup=False)
@@ -92,49 +92,53 @@ def show_task(
     table = Table("", *altered.slots, *(f"by {guide}" for guide in orders), show_lines=True)
     for number, texts in enumerate(altered.examples):
         table.add_row(
-            str(number), *map(_marked, texts), *(_ordered(each[number], number) for each in orders.values())
+            str(number), *map(_marked, texts), *(_ordered(order[number], number) for order in orders.values())
         )
     screen.print(table)
     if orders:
         screen.print("by a guide: its cosines of the anchor with the texts of these rows, nearest first")
     if collator.plan.roles:
-        screen.print("[-gone-] and {+new+} mark what the text and token views changed")
+        screen.print("[-gone-] and {+new+} mark the changes of the text and token views")
 
 
 def _orders(module: ContrastiveModule, task: str, batch: Batch) -> dict[str, list[list[Ordered]]]:
-    """Returns by name in which order each guide of a task puts the candidates of each row."""
+    """Returns the columns of each row in the order of each guide of a task, by guide."""
     parts = module.by_task.objectives(task)
     plain = {name: part.objective if isinstance(part, Matryoshka) else part for name, part in parts.items()}
-    removing = {
-        name: found
+    filters = {
+        name: column_filter
         for name, part in plain.items()
         if isinstance(part, Contrastive)
-        and isinstance(found := part.part(FalseNegatives), FalseNegatives)
+        and isinstance(column_filter := part.part(FalseNegatives), FalseNegatives)
         and "positive" in part.reads
     }
     orders = {
         name: guide_order(
             Encoded(vectors, batch.slots, batch.text_ids),
-            {objective: each for objective, each in removing.items() if each.guide == name},
+            {
+                objective: column_filter
+                for objective, column_filter in filters.items()
+                if column_filter.guide == name
+            },
         )
         for name, vectors in guide_vectors(module.by_task.guides, batch, parts.values()).items()
     }
     return {name: order for name, order in orders.items() if order is not None}
 
 
-def _ordered(candidates: Sequence[Ordered], row: int) -> Text:
-    """Returns the nearest candidates of a row, a line each; its own positive without a number."""
+def _ordered(columns: Sequence[Ordered], row: int) -> Text:
+    """Returns the nearest columns of a row, one per line. Texts of other rows have the row's number."""
     lines = [
-        f"{each.cosine:.2f} {each.role}{'' if each.row == row else f' of {each.row}'}"
-        + (f", left out by {' and '.join(each.left_out)}" if each.left_out else "")
-        for each in candidates[:_NEAREST]
+        f"{column.cosine:.2f} {column.role}{'' if column.row == row else f' of {column.row}'}"
+        + (f", masked by {' and '.join(column.left_out)}" if column.left_out else "")
+        for column in columns[:_NEAREST]
     ]
-    more = [f"and {len(candidates) - _NEAREST} more"] if len(candidates) > _NEAREST else []
+    more = [f"and {len(columns) - _NEAREST} more"] if len(columns) > _NEAREST else []
     return Text("\n".join([*lines, *more]))
 
 
 def _marked(text: Sequence[Piece]) -> Text:
-    """Returns a text with ``[-gone-]`` and ``{+new+}`` where it was changed, as wdiff writes it."""
+    """Marks the changes of a text as wdiff does: ``[-gone-]`` and ``{+new+}``."""
     forms = {"kept": ("", "", ""), "gone": ("[-", "-]", "red"), "new": ("{+", "+}", "bold green")}
     marks = [(forms[piece.kind], piece.text) for piece in text]
-    return Text(" ").join(Text(f"{left}{words}{right}", style) for (left, right, style), words in marks)
+    return Text(" ").join(Text(f"{start}{words}{end}", style) for (start, end, style), words in marks)

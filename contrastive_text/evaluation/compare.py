@@ -192,7 +192,7 @@ def compare(
     """Compares models with the first one, task by task and vector by vector.
 
     The difference of two scores has a percentile interval from the paired bootstrap over test rows (see
-    ``metrics.bootstrap``): all models are scored on the same resamples, and pairs are drawn within their sub-sets
+    ``metrics.bootstrap``): all models are scored on the same resamples, and pairs are drawn within their subsets
     where the setting takes a mean over these. The mean over tasks takes these for independent. How alike vectors
     are (see ``metrics.neighbours``) needs no gold scores.
 
@@ -205,7 +205,7 @@ def compare(
             compared by nDCG@10, query by query.
         texts: What to compare vectors on; None for the texts of the scored pairs and the queries. Of many, 5,000
             are drawn.
-        setting: How the sub-sets of an STS task are joined: ``all``, ``mean`` or ``wmean``.
+        setting: How the subsets of an STS task are joined: ``all``, ``mean`` or ``wmean``.
         resamples: Resamples of the test rows.
         seed: Of the resamples, and of the draw of texts.
         title: Of the table of accuracies: which protocol, for example.

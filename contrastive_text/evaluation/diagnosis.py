@@ -92,7 +92,7 @@ def scores_without(
         tasks: As ``find_sts`` gives them.
         removed: How many tokens are left out each time, 0 for none.
         corpus: Texts whose tokens are counted; None for those of the tasks.
-        setting: How the sub-sets of a year are joined; see ``aggregate``.
+        setting: How the subsets of a year are joined; see ``aggregate``.
 
     Returns:
         For each number a score a task, in the order of the tasks.

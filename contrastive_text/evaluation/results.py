@@ -26,7 +26,7 @@ class TaskScore:
         metric: ``spearman``, ``accuracy``, ...
         score: The score times 100; NaN without data.
         size: Number of scored rows.
-        parts: Further figures of the task, times 100: scores of sub-sets, or another metric or split.
+        parts: Further figures of the task, times 100: scores of subsets, or another metric or split.
         missing: The reason why there is no score and the remedy: the missing files and their source. Empty if
             there is a score.
 
@@ -127,21 +127,21 @@ class ScoreTable:
         return html_table(self.title, [["model", *tasks], *rows], self.notes())
 
     def csv(self) -> str:
-        """Returns full precision: a line for each figure, sub-sets too; empty where there is none."""
+        """Returns full precision: a line for each figure, subsets too; empty where there is none."""
         return _as_csv([_COLUMNS, *self._lines()])
 
     def json(self) -> str:
-        """Returns full precision with the sub-sets; ``null`` where there is no score."""
+        """Returns full precision with the subsets; ``null`` where there is no score."""
         return as_json(self.to_dict())
 
     def subsets(self) -> dict[str, ScoreTable]:
-        """Returns a table of the sub-sets of each task that has some, by its title."""
+        """Returns a table of the subsets of each task that has some, by its title."""
         found: dict[str, dict[str, list[TaskScore]]] = {}
         for name, scores in self.rows.items():
             for score in scores:
                 if score.parts:
                     parts = [TaskScore(part, score.metric, figure) for part, figure in score.parts.items()]
-                    found.setdefault(f"{score.task}, sub-sets", {})[name] = parts
+                    found.setdefault(f"{score.task}, subsets", {})[name] = parts
         return {title: ScoreTable(title, rows) for title, rows in found.items()}
 
     def by_part(self) -> dict[str, ScoreTable]:

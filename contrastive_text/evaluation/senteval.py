@@ -284,7 +284,7 @@ def find_declutr(folder: str | Path) -> dict[str, Any]:  # Any: data of several 
 
     Raises:
         FileNotFoundError: No such folder.
-        ValueError: A damaged file, or STS pairs without sub-sets.
+        ValueError: A damaged file, or STS pairs without subsets.
     """
     sts = find_sts(folder)
     check_setting("mean", [pairs for pairs in sts.values() if isinstance(pairs, STSPairs)])
@@ -323,7 +323,7 @@ def contributions(scores: Sequence[TaskScore]) -> list[TaskScore]:
 
     - MRPC: the mean of accuracy and F1 on test, the accuracy alone on dev.
     - STS-B and SICK-R with a trained regressor: Spearman on test, Pearson on dev.
-    - STS12 to STS16, which have no dev part: their score, the mean over sub-sets, for both.
+    - STS12 to STS16, which have no dev part: their score, the mean over subsets, for both.
     - The others: accuracy.
 
     Args:

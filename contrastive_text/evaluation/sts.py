@@ -29,7 +29,7 @@ Embed: TypeAlias = Callable[[Sequence[str]], Tensor]
 """From N texts to their vectors, (N, D): a ``CachedEncoder``, or what else knows them."""
 
 SETTINGS = ("all", "mean", "wmean")
-"""Ways to combine the sub-sets of a year into one score; see ``aggregate``."""
+"""Ways to combine the subsets of a year into one score; see ``aggregate``."""
 
 
 def pair_vectors(embed: Embed, pairs: STSPairs) -> tuple[Tensor, Tensor]:
@@ -55,10 +55,10 @@ Correlation: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 def aggregate(
     similarities: Tensor, pairs: STSPairs, setting: str, correlation: Correlation = spearman
 ) -> tuple[float, dict[str, float]]:
-    """Returns the score of a task, and of each of its sub-sets.
+    """Returns the score of a task, and of each of its subsets.
 
     ``all`` is one Spearman correlation over all pairs together (SBERT, SimCSE, ConSERT), ``mean`` the mean of the
-    sub-sets' correlations (SentEval, DeCLUTR), ``wmean`` their mean weighted by pairs (SentEval). They differ by
+    subsets' correlations (SentEval, DeCLUTR), ``wmean`` their mean weighted by pairs (SentEval). They differ by
     several points: see SimCSE (Gao et al. 2021, https://aclanthology.org/2021.emnlp-main.552), appendix B.
 
     Args:
@@ -72,7 +72,7 @@ def aggregate(
         pair it is NaN.
 
     Raises:
-        ValueError: Another setting, or a mean over sub-sets that have no names or a single pair.
+        ValueError: Another setting, or a mean over subsets that have no names or a single pair.
 
     Example:
         >>> import torch
@@ -96,7 +96,7 @@ def aggregate(
         return whole, parts
     if single := [name for name, group in groups.items() if len(group) < 2]:
         raise InvalidValueError(
-            f"aggregate.pairs: expected two pairs or more in each sub-set for the setting {setting}, got one in "
+            f"aggregate.pairs: expected two pairs or more in each subset for the setting {setting}, got one in "
             f"{single[0]}; take the setting all"
         )
     weights = {name: len(group) if setting == "wmean" else 1 for name, group in groups.items()}
@@ -104,12 +104,12 @@ def aggregate(
 
 
 def check_setting(setting: str, tasks: Iterable[STSPairs]) -> None:
-    """Checks the name of a setting, and that the pairs name the sub-sets that it reads (ValueError)."""
+    """Checks the name of a setting, and that the pairs name the subsets that it reads (ValueError)."""
     one_of("setting", setting, SETTINGS, "the papers mostly have all")
     for pairs in tasks:
         if setting != "all" and "" in pairs.subsets:
             raise InvalidValueError(
-                f"setting: expected pairs whose sub-sets are named for {setting}, got "
+                f"setting: expected pairs whose subsets are named for {setting}, got "
                 f"{pairs.understood or 'pairs without names'}; take all, or files with a column subset"
             )
 
@@ -123,15 +123,15 @@ def sts_scores(embed: CachedEncoder, folder: str | Path, setting: str = "all") -
     Args:
         embed: The encoder.
         folder: Where the data sets are; see ``sts_data.find_pairs``.
-        setting: How the sub-sets of a year are joined; see ``aggregate``.
+        setting: How the subsets of a year are joined; see ``aggregate``.
 
     Returns:
         The seven tasks in the papers' order; one that isn't found has no score and says where to get it.
-        ``parts`` has the sub-sets of a year.
+        ``parts`` has the subsets of a year.
 
     Raises:
         FileNotFoundError: No such folder.
-        ValueError: A damaged file or model, another setting, or a mean over sub-sets without names.
+        ValueError: A damaged file or model, another setting, or a mean over subsets without names.
 
     Example:
         >>> [(score.task, score.score) for score in sts_scores(embed, "data")]  # doctest: +SKIP
@@ -163,7 +163,7 @@ def _task_score(embed: Embed, task: str, pairs: STSPairs, setting: str, correlat
 
 @contextmanager
 def warnings_named(task: str) -> Iterator[None]:
-    """Adds the name of the task to the front of a warning. Shows the first of several, as of each sub-set."""
+    """Adds the name of the task to the front of a warning. Shows the first of several, as of each subset."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         yield
@@ -175,7 +175,7 @@ class PairScore(NamedTuple):
     """The correlation over some pairs.
 
     Args:
-        subset: Name of the sub-set, ``all`` for the whole file.
+        subset: Name of the subset, ``all`` for the whole file.
         pairs: Number of pairs.
         spearman: Spearman correlation of cosine and gold score, times 100; NaN for a single pair.
         pearson: Pearson correlation of the same.
@@ -197,9 +197,9 @@ class PairScore(NamedTuple):
 def evaluate_pairs(
     model: SentenceEncoder, table: Table, batch_size: int = 64, show_progress_bar: bool = False
 ) -> list[PairScore]:
-    """Returns the correlation over all pairs together, then over each sub-set if there are several.
+    """Returns the correlation over all pairs together, then over each subset if there are several.
 
-    The first is the setting ``all`` of SBERT, SimCSE and ConSERT: one correlation over the sub-sets'
+    The first is the setting ``all`` of SBERT, SimCSE and ConSERT: one correlation over the subsets'
     concatenation, not a mean of theirs.
 
     Args:

@@ -31,7 +31,7 @@ class STSPairs:
         first: The first text of each pair, n of them.
         second: Its partner.
         gold: Scores, (n,), float64; NaN where they weren't asked for.
-        subsets: Name of each pair's sub-set; empty where it isn't known.
+        subsets: Name of each pair's subset; empty where it isn't known.
         understood: How the files were understood, how many rows were left out, and the published number of pairs
             where it is another.
         by_column: Whether first texts have a model's prompt of queries and second ones that of documents, as in
@@ -143,7 +143,7 @@ def find_pairs(task: str, folder: str | Path, split: str = "test", scored: bool 
 
     Args:
         task: One of ``STS_TASKS``.
-        folder: A folder, or ``hub`` for MTEB's copies on the hub, which have no sub-sets; ``hub:PLACE`` for those
+        folder: A folder, or ``hub`` for MTEB's copies on the hub, which have no subsets; ``hub:PLACE`` for those
             of another user of the hub, or of a folder.
         split: One of ``sts_splits(task)``.
         scored: Whether the scores are read; without them every pair counts, and has the score NaN.

@@ -36,7 +36,7 @@ class SuiteProtocol:
     """Options of the suites.
 
     Args:
-        setting: How to combine the sub-sets of an STS year; see ``sts.aggregate``.
+        setting: How to combine the subsets of an STS year; see ``sts.aggregate``.
         protocol: Name of the classifiers' protocol, in ``PROTOCOLS``.
         classifier: Name of the classifier, in ``CLASSIFIERS``.
         corpus: File of further texts that retrieval ranks in addition to the positives of a file of pairs.
@@ -100,7 +100,7 @@ def read_suites(
     Raises:
         FileNotFoundError: The folder doesn't exist.
         ValueError: No task has data, a file is damaged, a class has fewer rows than folds, or the pairs lack the
-            sub-sets that the setting reads.
+            subsets that the setting reads.
     """
     data = {suite: SUITES[suite].find(folder, protocol) for suite in suites}
     check_some(where, {task: rows for tasks in data.values() for task, rows in tasks.items()})

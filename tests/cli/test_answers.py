@@ -60,7 +60,7 @@ def test_an_error_inside_a_user_s_own_part_keeps_its_traceback(
     told = said[said.rindex("ValueError: a slip of mine") :].splitlines()
     assert told[1].startswith("on the text '") and told[1][len("on the text '") : -1] in tiny.TEXTS
     assert told[2] == "raised by views.anchor[0], Faulty"
-    assert told[3].startswith("error: this is a bug, of the library or of a part of your own")
+    assert told[3].startswith("error: this is a bug in the library or in your own part")
 
 
 def test_a_part_of_lightning_that_refuses_its_arguments_is_named() -> None:

@@ -81,7 +81,7 @@ def test_texts_that_are_cut_are_said(
 ) -> None:
     (here / "long.txt").write_text("a bird\n" + 20 * "the old bird sings " + "\n")
     assert run(["diagnose", files["bert"], "long.txt"]) == 0
-    assert "1 of 2 texts were cut to 32 tokens" in capsys.readouterr().out
+    assert "1 of 2 texts were truncated to 32 tokens" in capsys.readouterr().out
 
 
 def test_a_pooler_without_a_mean_is_said(

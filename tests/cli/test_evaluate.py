@@ -73,7 +73,7 @@ def test_the_table_is_all_of_standard_output(
     figures = [f"{figure:.2f}" for figure in (*(score.score for score in scores), mean)]
     assert [cell.strip() for cell in row.split("|")] == [files["bert"], *figures]
     assert "STS15: sts15.test.tsv:" in err and "5 rows without a gold label left out; 3,000 were published" in err
-    assert "40 distinct texts encoded; 0 cut to 32 tokens" in err
+    assert "40 distinct texts encoded; 0 truncated to 32 tokens" in err
     assert "MeanPooler, for it names none, at most 32 tokens" in err
     assert "note:" in err and "names no pooler: taking the mean over tokens" in err
 
@@ -141,7 +141,7 @@ def test_a_table_for_each_year_has_its_sub_sets(
     first, *years = said(words)[0].split("\n\n")
     assert first.startswith(begins)
     assert len(years) == 5
-    assert "STS16, sub-sets" in years[-1] and "plagiarism" in years[-1]
+    assert "STS16, subsets" in years[-1] and "plagiarism" in years[-1]
 
 
 def test_a_missing_set_is_named_and_leaves_no_mean(files: dict[str, str], data: Path, said: Any) -> None:
@@ -231,7 +231,7 @@ def test_files_share_their_vectors_and_a_cache(files: dict[str, str], said: Any,
     different = {cell for path in (files["pairs"], other) for line in Path(path).read_text().splitlines()[1:]
                  for cell in line.split("\t")[:2]}  # fmt: skip
     assert f"{len(different)} distinct texts encoded" in out
-    assert "\n0 distinct texts encoded; 0 cut to 32 tokens\n" in again
+    assert "\n0 distinct texts encoded; 0 truncated to 32 tokens\n" in again
     assert out.splitlines()[-4:] == again.splitlines()[-4:]
 
 
@@ -258,10 +258,11 @@ def test_texts_that_an_earlier_run_has_cut_are_said(files: dict[str, str], said:
     rows = [("1", "a bird", 20 * "the old bird sings "), ("2", "a bird", "a dog")]
     sts_files.write_rows(here / "long.tsv", ("score", "sentence1", "sentence2"), rows)
     assert (
-        "3 distinct texts encoded; 1 cut to 32 tokens\n" in said([files["bert"], "long.tsv", "--cache", "v"])[0]
+        "distinct texts encoded; 1 truncated to 32 tokens\n"
+        in said([files["bert"], "long.tsv", "--cache", "v"])[0]
     )
     again, _ = said([files["bert"], "long.tsv", "--cache", "v"])
-    assert "0 distinct texts encoded; 0 cut to 32 tokens, 1 of earlier runs\n" in again
+    assert "0 distinct texts encoded; 0 truncated to 32 tokens, 1 of earlier runs\n" in again
 
 
 def test_files_of_one_name_are_told_apart(files: dict[str, str], said: Any, here: Path) -> None:

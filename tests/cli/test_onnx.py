@@ -32,8 +32,8 @@ def test_what_onnx_prints(
     assert capsys.readouterr().out.splitlines() == [
         "graph/model.onnx: 1.5 MB, input_ids, attention_mask (texts, tokens) int64 -> "
         "sentence_embedding (texts, 16) float32",
-        "its vectors are the model's to 2.5e-07 of the largest feature",
+        "its vectors differ from the model's by at most 2.5e-07 of the largest feature",
         f"put the model's prompts before the texts: {PROMPTS.describe()}",
-        "tokenizer.json cuts at 32 tokens and pads; both run with onnxruntime and tokenizers alone: see "
-        "docs/onnx.md",
+        "tokenizer.json truncates to 32 tokens and pads; to run both you need only onnxruntime and tokenizers: "
+        "see docs/onnx.md",
     ]

@@ -43,7 +43,7 @@ def test_whitening_is_fitted_printed_and_saved(
 
 def test_components_are_removed(model: str, files: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["postprocess", model, files["texts"], "out", "--remove_components", "2"]) == 0
-    assert "without the mean and 2 top components: 16 -> 16 features" in capsys.readouterr().out
+    assert "removed the mean and 2 top components: 16 -> 16 features" in capsys.readouterr().out
     vectors = np.asarray(SentenceEncoder.from_pretrained("out", device="cpu").encode(tiny.TEXTS))
     assert np.abs(vectors.mean(axis=0)).max() < 1e-5  # float32
     assert np.linalg.matrix_rank(vectors, tol=1e-3) <= 14

@@ -164,7 +164,7 @@ def test_a_dry_run_asks_nobody(
 ) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # where nobody is
     assert run(["share", str(model), "--to", "me/mine", "--dry_run"]) == 0
-    assert "would go to me/mine (private); nothing was uploaded" in capsys.readouterr().out
+    assert "would be uploaded to me/mine (private); nothing was uploaded" in capsys.readouterr().out
 
 
 def test_what_stands_in_the_way_is_said(

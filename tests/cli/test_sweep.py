@@ -73,7 +73,7 @@ def test_a_grid_is_run_once_and_a_lost_run_again(
     for file in lost.iterdir():
         file.unlink()
     assert run(command) == 0
-    assert "1 of them finished before" in capsys.readouterr().out
+    assert "1 of them are finished already" in capsys.readouterr().out
     assert len(calls) == 3
     assert {name: (out / name).read_bytes() for name in tables} == tables
 
@@ -104,7 +104,7 @@ def test_a_failing_cell_loses_no_other_and_is_tried_again(
     command = [*words, "--vary", "data.batch_size=8,1000", "--seeds", "1", "--output", "out"]
     said = answer(command)
     assert "1 of 2 runs failed, the first, 1000, with: " in said
-    assert "the same command tries them again" in said
+    assert "the same command runs them again" in said
     table = (here / "out" / "table.md").read_text()
     assert "| 1000 | failed | 0 | | |" in table
     assert "- failed: 1000, seed 1: " in table
@@ -135,24 +135,24 @@ def test_a_dry_run_checks_and_runs_nothing(
         ("--vary model.optimizer.weight_decay=0.1,1e-1", "got one configuration for 0.1 and 1e-1"),
         ("--vary recipe=simcse,simsce", "recipe: expected a recipe"),
         ("--vary model.optimizer=AdamW(lr=1),AdamW(lr=2) --model.optimizer.lr 3", "one configuration for AdamW("),
-        ("--vary seed_everything=1,2", "expected none, because a sweep sets it, got one; give --seeds"),
-        ("--export.dirpath x", "--export.dirpath: expected none"),
-        ("--checkpoint.monitor val/loss", "--checkpoint.monitor: expected none, because a sweep sets it"),
+        ("--vary seed_everything=1,2", "because the sweep sets it, got seed_everything; give --seeds"),
+        ("--export.dirpath x", "--export.dirpath: expected no such option"),
+        ("--checkpoint.monitor val/loss", "--checkpoint.monitor: expected no such option, because"),
         ("--data.validation null", "data.validation: expected a file to score the runs on"),
         ("--trainer.logger false", "got trainer.logger false; drop that"),
         ("--grid list.yaml", "--grid list.yaml: expected a list of values under each key"),
         ("--grid twice.yaml", "--grid twice.yaml: lr: expected different values, got 1 twice"),
-        ("--select train/loss", "--select: expected a figure of the validation"),
-        ("--select sts:mean", "because test files never choose, got sts:mean"),
+        ("--select train/loss", "--select: expected a validation figure"),
+        ("--select sts:mean", "got sts:mean. Test data must not select weights"),
         ("--seeds 0", "--seeds: expected a number of 1 or more, or different seeds, got 0"),
         ("--seeds 2 2", "different seeds, got 2 2"),
-        ("--report sts:mean", "expected the folder of the suite's data sets, got none; give --report_data"),
+        ("--report sts:mean", "expected a folder of the suite's data sets, got no folder; add --report_data"),
         ("--report nonsense", "--report: expected val/FIGURE, or a task or mean of a suite (sts, sts-pearson, "),
         ("--take last --report sts:mean --report_data data", "expected --take best, got last"),
         ("--report_pooler CLSPooler", "--report_pooler: expected a report of a suite"),
         ("--report sts:STS12 --report_data data --report_pooler CLSPoler", "CLSPoler"),
         ("--report_data data", "--report_data: expected a report of a suite, such as sts:mean, got val/spearman"),
-        ("--report sts:STS13 --report_data data", "sts:STS13: expected its data in"),
+        ("--report sts:STS13 --report_data data", "sts:STS13: expected the data of sts:STS13 in"),
         ("--report sts:STS3 --report_data data", "expected one of STS12, STS13"),
         ("--report transfer:mean --report_data data", "--report_data: expected the data"),
     ], quick=6),
@@ -177,8 +177,8 @@ def test_a_run_of_other_options_is_refused_and_a_new_report_needs_weights(
     command = [*words, "--vary", "model.pooler=MeanPooler", "--seeds", "1", "--output", "out"]
     assert run([*command, "--keep_weights"]) == 0
     said = answer([*command, "--model.optimizer.lr", "3e-3"])
-    assert "run in out/MeanPooler/seed-1, got others: model.optimizer.lr 0.003 instead of 0.01; give" in said
-    assert "got others: init_from 'a' instead of None" in answer([*command, "--init_from", "a"])
+    assert "run in out/MeanPooler/seed-1, got model.optimizer.lr 0.003 instead of 0.01; give" in said
+    assert "got init_from 'a' instead of None" in answer([*command, "--init_from", "a"])
 
     # A suite is measured on weights that stayed, as evaluate does, and is in the table next to the choice.
     report = ["--report", "sts:mean", "--report_data", "data"]
@@ -190,7 +190,7 @@ def test_a_run_of_other_options_is_refused_and_a_new_report_needs_weights(
     assert "sts:mean of STS12, " in (here / "out" / "table.md").read_text()
     assert [words[0] for words in calls] == ["fit", "evaluate"]
     said = answer([*command, *report, "--report_pooler", "CLSPooler"])
-    assert "got 1 whose weights are gone; delete them to run them again: out/MeanPooler/seed-1; or drop" in said
+    assert "got 1 runs without weights: out/MeanPooler/seed-1; delete them to run them again, or drop" in said
 
 
 @pytest.mark.slow

@@ -124,7 +124,7 @@ def test_all_that_lies_in_a_run_is_looked_at(
     told = capsys.readouterr()
     assert "run/model/modules.json: damaged: no file\n" in told.out
     assert "run/checkpoints/a.ckpt: damaged: expected a whole checkpoint" in told.out
-    assert "run: expected what was written, got 2 damaged of" in told.err
+    assert "run: expected files that match their digests, got 2 damaged of" in told.err
     assert run(["verify", "run/checkpoints/a.ckpt"]) == 2
 
 

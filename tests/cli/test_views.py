@@ -47,8 +47,8 @@ def test_a_guides_order_of_the_shown_rows_and_keys_are_said(files: dict[str, str
     said = shown.getvalue()
     assert "momentum columns of moco: Momentum(decay=0.999, of='positive'" in said
     assert "by teacher" in said
-    assert "positive of 2, left" in said
-    assert said.count("left out by") == 3 * 2 - 1  # the positive of row 1 is row 0's anchor
+    assert "positive of 2," in said
+    assert said.count("masked by") == 3 * 2 - 1  # the positive of row 1 is row 0's anchor
 
 
 def test_spans_of_documents_are_shown(

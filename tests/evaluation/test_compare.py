@@ -203,7 +203,7 @@ def test_one_model_and_no_data_are_refused(
         (scored(4, 7), "all", 0, "resamples: expected 1 or more, got 0"),
         (scored(1, 7), "all", 10, "STS12: expected two pairs or more, got 1"),
         (scored(3, 7), "mean", 10, "STS12, forum: expected two pairs or more, got 1"),
-        (scored(4, 7, ("",)), "mean", 10, "expected pairs whose sub-sets are named for mean"),
+        (scored(4, 7, ("",)), "mean", 10, "expected pairs whose subsets are named for mean"),
     ],
 )
 def test_options_are_checked_before_a_text_is_encoded(

@@ -111,9 +111,9 @@ def test_a_setting_must_be_one_and_find_the_sub_sets_it_averages() -> None:
         aggregate(similarities, pairs_of([1, 2, 3]), "median")
     nameless = pairs_of([1, 2, 3], ["", "", ""])
     assert aggregate(similarities, nameless, "all") == (pytest.approx(100), {"": pytest.approx(100)})
-    with pytest.raises(ValueError, match="expected pairs whose sub-sets are named for wmean"):
+    with pytest.raises(ValueError, match="expected pairs whose subsets are named for wmean"):
         aggregate(similarities, nameless, "wmean")
-    with pytest.raises(ValueError, match="two pairs or more in each sub-set for the setting mean, got one in b"):
+    with pytest.raises(ValueError, match="two pairs or more in each subset for the setting mean, got one in b"):
         aggregate(similarities, pairs_of([1, 2, 3], ["a", "a", "b"]), "mean")
 
 

@@ -239,7 +239,7 @@ def test_a_damaged_record_is_refused_or_made_again(case: Case, tmp_path: Path, s
 
 X = {"size": 1, "sha256": hashlib.sha256(b"x").hexdigest()}
 """The digest of a file that holds an x."""
-NOTHING = "expected a digest of what was written, got none"
+NOTHING = "expected files with digests, got files without a digest"
 OUTSIDE = "expected names of files in this folder"
 NO_JSON = "expected JSON"
 

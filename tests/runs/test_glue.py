@@ -137,7 +137,7 @@ def test_every_kind_of_task_is_fine_tuned_once_and_tabled(
     assert "fine-tuned in" in first.err
     assert run(words) == 0
     again = capsys.readouterr()
-    assert again.out == first.out and "1 of them finished before" in again.err
+    assert again.out == first.out and "1 of them are finished already" in again.err
 
 
 def test_the_shipped_grid_is_that_of_roberta() -> None:
@@ -149,6 +149,6 @@ def test_the_shipped_grid_is_that_of_roberta() -> None:
 
 def test_glue_stands_by_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(["evaluate", "m", "--suite", "glue", "sts", "--data", str(tmp_path)]) == 2
-    assert "expected no other beside it" in capsys.readouterr().err
+    assert "expected no other suite" in capsys.readouterr().err
     assert run(["evaluate", "m", "--suite", "sts", "--seeds", "2", "--data", str(tmp_path)]) == 2
     assert "--seeds: expected something that reads it, got sts; leave it out, or score" in capsys.readouterr().err
