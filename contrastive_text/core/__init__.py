@@ -1,4 +1,4 @@
-"""What every package stands on: types, randomness, ranks, errors, files written whole.
+"""Foundation of all packages: types, keyed randomness, ranks, errors, configurations and file storage.
 
 Shape letters used in every docstring of the package:
 
@@ -88,5 +88,5 @@ __all__ = [
     "world_size",
 ]
 
-# On demand: the shell reads errors from here before it needs torch.
+# Imported on demand: the command line reads errors from here before it needs torch.
 __getattr__ = importing(__name__)

@@ -1,4 +1,4 @@
-"""Batches of a step: ragged rows of token ids, token vectors, and the vectors that objectives read."""
+"""Batches of a training step: rows of token ids, token vectors, and the row vectors that objectives read."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from contrastive_text.core.types import Role, Slot
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
-    """Returns a tensor on a device, to which the host copies it without waiting; where it is there, itself.
+    """Copies a tensor to a device without making the host wait. Returns the tensor itself if it is there already.
 
-    A GPU works through what it was given while the host goes on; a copy from ordinary memory would make the host
-    wait for all of that first, so the way leads through page-locked memory, of which torch keeps a stock.
+    A GPU works through its queue while the host prepares the next step. A copy from ordinary memory would make
+    the host wait for that queue. The copy therefore goes through page-locked memory, which torch caches.
 
     Example:
         >>> values = torch.arange(2)
         >>> sent(values, torch.device("cpu")) is values
         True
     """
-    if values.device.type != "cpu" or device.type == "mps":  # whose queue doesn't hold on to the memory
+    if values.device.type != "cpu" or device.type == "mps":  # MPS doesn't keep the source memory of a queued copy
         return values.to(device)
     if device.type == "cuda":
         values = values.pin_memory()
@@ -32,11 +32,11 @@ def sent(values: Tensor, device: torch.device) -> Tensor:
 
 
 def unpadded(rows: Tensor, mask: Tensor) -> Tensor:
-    """Returns what stands where a mask is True, row by row, (S, L, ...) and (S, L) -> (tokens, ...).
+    """Returns the entries of a tensor where a mask is True, row by row, (S, L, ...) and (S, L) -> (tokens, ...).
 
     Args:
         rows: On any device.
-        mask: On the host for vectors on a GPU, which the host otherwise has to wait for.
+        mask: On the host if the rows are on a GPU: the host would wait for a mask on the GPU.
 
     Example:
         >>> unpadded(torch.tensor([[7, 0], [8, 9]]), torch.tensor([[True, False], [True, True]]))
@@ -48,7 +48,7 @@ def unpadded(rows: Tensor, mask: Tensor) -> Tensor:
 
 
 def of_slots(rows: Tensor, slots: Sequence[int]) -> Tensor:
-    """Returns some slots of a batch, (slots, N, ...) -> (their number, N, ...), without an index to be copied.
+    """Returns the given slots of a batch, (slots, N, ...) -> (given slots, N, ...), without copying an index.
 
     Example:
         >>> of_slots(torch.tensor([[1], [2], [3]]), [2, 0]).tolist()
@@ -61,7 +61,7 @@ def of_slots(rows: Tensor, slots: Sequence[int]) -> Tensor:
 
 
 class OnHost(NamedTuple):
-    """What the host still knows of a batch that is on a device.
+    """Copies on the host of the token ids and text ids of a batch whose tensors are on a device.
 
     Args:
         ids: As ``Batch.ids``, (T,).
@@ -73,16 +73,17 @@ class OnHost(NamedTuple):
 
 
 class Batch:
-    """N examples as S ragged rows; no padding crosses the process border.
+    """N examples as S rows of different lengths, without padding.
 
-    How the rows lie, ``lengths``, ``row_slots``, ``labels``, ``unpooled`` and ``around``, stays on the host
-    wherever the batch is: shapes and places follow from it, and to read them on a GPU the host has to wait.
+    ``lengths``, ``row_slots``, ``labels``, ``unpooled`` and ``around`` stay on the host, whatever device the
+    batch is on. Shapes and indices are computed from them, and the host would have to wait to read them from a
+    GPU.
 
-    A whole batch has its rows slot by slot: row = slot * N + example. A part of one (``split``) keeps
-    its rows' slots in ``row_slots``.
+    A whole batch has its rows slot by slot: row = slot * N + example. A part of a batch (``split``) keeps the
+    slots of its rows in ``row_slots``.
 
-    Not a dataclass: under ``bf16-true`` Lightning gives every field of one that holds floats the precision of the
-    weights, which rounds the targets: 3,000 classes become 700.
+    Not a dataclass: under ``bf16-true`` Lightning converts every float field of a dataclass to the precision of
+    the weights. That rounds the targets: 3,000 classes become 700.
 
     Args:
         ids: Token ids of all rows with special tokens, (T,).
@@ -90,22 +91,22 @@ class Batch:
         slots: The slots, in row order.
         row_slots: Index into ``slots`` of each row, (S,), on the host.
         draw_keys: Key of every random draw for the row, (S,), int64.
-        text_ids: 64-bit hash of the text before any view, (S,): equal texts have equal ids. Where views edit
-            texts also that of the token ids after them, (S, 2).
+        text_ids: 64-bit hash of each text before any view, (S,): equal texts have equal ids. If views edit texts,
+            also the hash of the token ids after them, (S, 2).
         seed: Seed of the step's dropout masks.
         positions: Positions of the tokens, (T,), or None for the natural order.
-        types: Which of two texts of a row each token is of, (T,), as the tokenizer numbers them; None where rows
-            hold one text, or the tokenizer has no types.
-        labels: Labels for masked language modelling, (T,), on the host, or None.
+        types: Token type of each token (first or second text of a pair), (T,), as the tokenizer numbers them.
+            None if rows hold one text, or the tokenizer has no types.
+        labels: Labels for masked language modeling, (T,), on the host, or None.
         target: Label or score of each example, (N,), float64, or None.
-        unpooled: Tokens that the pooler leaves out at the start of each row, (S,), on the host, or None for none.
-        around: Tokens before the text of each row and after it, special ones among them, (S, 2), on the host;
-            None where nothing but special tokens stands around any.
+        unpooled: Tokens at the start of each row that the pooler skips, (S,), on the host, or None.
+        around: Number of prompt, template and special tokens before and after the text of each row, (S, 2), on
+            the host. None if only special tokens surround every text.
         truncated: Number of rows that were cut to the length limit.
-        texts: The rows' texts before any view and without prompts, S of them, where something reads them.
-        shares: Examples of each rank in the step, in rank order, this one's N among them; None where they aren't
-            known, and ranks have to ask one another.
-        on_host: What the host still knows; None where all is there, or ids were made on a device.
+        texts: The S texts before any view and without prompts, or None if no part of the run reads them.
+        shares: Number of examples of each rank in the step, in rank order, including this rank's N. None if
+            unknown: ranks then exchange them.
+        on_host: Host copies of ids. None if the batch is on the host, or if its ids were created on a device.
     """
 
     def __init__(
@@ -151,28 +152,28 @@ class Batch:
         return len(self.lengths)
 
     def replace(self, **changes: Any) -> Batch:  # Any: of the arguments above
-        """Returns the same batch with other values of some arguments."""
+        """Returns a copy of the batch with other values of some arguments."""
         if not changes.keys().isdisjoint(OnHost._fields):
-            changes = {"on_host": None, **changes}  # the host knows those before
+            changes = {"on_host": None, **changes}  # the host copies are of the previous ids
         return Batch(**{**vars(self), **changes})
 
     @property
     def known(self) -> OnHost:
-        """Token ids and text ids where the host has them: reading them makes it wait for no device."""
+        """Token ids and text ids on the host, as far as they are there; reading them never waits for a device."""
         return self.on_host or OnHost(self.ids, self.text_ids)
 
     def target_for(self, vectors: Tensor) -> Tensor | None:
-        """Returns the targets in the precision of vectors, but in at least float32, (N,), or None."""
+        """Returns the targets in the precision of the vectors, in at least float32, (N,), or None."""
         widened = torch.promote_types(vectors.dtype, torch.float32)
         return None if self.target is None else self.target.to(widened)
 
     def by_role(self, role: Role) -> Tensor:
         """Returns the indices of the rows with the role, slot by slot, (rows,), on the host."""
-        wanted = [i for i, slot in enumerate(self.slots) if slot.role == role]
-        return torch.cat([(self.row_slots == i).nonzero().flatten() for i in wanted] or [self.lengths[:0]])
+        slots = [i for i, slot in enumerate(self.slots) if slot.role == role]
+        return torch.cat([(self.row_slots == i).nonzero().flatten() for i in slots] or [self.lengths[:0]])
 
     def split(self, rows: Tensor) -> Batch:
-        """Returns the part of the batch with the given rows (indices, on the host), in that order."""
+        """Returns the part of the batch that has the given rows (indices, on the host), in that order."""
         starts = (self.lengths.cumsum(0) - self.lengths)[rows]
         lengths = self.lengths[rows]
         ends = lengths.cumsum(0)
@@ -193,36 +194,36 @@ class Batch:
             unpooled=None if self.unpooled is None else self.unpooled[rows],
             around=None if self.around is None else self.around[rows],
             texts=None if self.texts is None else tuple(self.texts[row] for row in rows.tolist()),
-            shares=None,  # other ranks may choose otherwise
+            shares=None,  # other ranks may select other rows
         )
 
     def keep(self, slots: Sequence[Slot]) -> Batch:
-        """Returns the whole batch without the rows of other slots than the given ones."""
+        """Returns the whole batch with only the rows of the given slots."""
         if tuple(slots) == self.slots:
             return self
-        kept = [i for i, slot in enumerate(self.slots) if slot in slots]
-        rows = [(self.row_slots == i).nonzero().flatten() for i in kept]
+        numbers = [i for i, slot in enumerate(self.slots) if slot in slots]
+        rows = [(self.row_slots == i).nonzero().flatten() for i in numbers]
         part = self.split(torch.cat(rows or [self.lengths[:0]]))
-        counts = torch.tensor([len(each) for each in rows])
-        row_slots = torch.arange(len(kept)).repeat_interleave(counts)
-        return part.replace(slots=tuple(self.slots[i] for i in kept), row_slots=row_slots, shares=self.shares)
+        counts = torch.tensor([len(row_numbers) for row_numbers in rows])
+        row_slots = torch.arange(len(numbers)).repeat_interleave(counts)
+        return part.replace(slots=tuple(self.slots[i] for i in numbers), row_slots=row_slots, shares=self.shares)
 
     def to(self, device: torch.device | str) -> Batch:
-        """Returns the same batch on a device, without waiting for a GPU (``sent``)."""
+        """Returns the batch on a device, without waiting for a GPU (``sent``)."""
         place = torch.device(device)
-        moved = self
+        batch = self
         if self.target is not None and place.type == "mps":
-            moved = self.replace(target=self.target.float())  # Apple's GPUs have no float64
+            batch = self.replace(target=self.target.float())  # Apple's GPUs have no float64
         on_host = None
         if place.type != "cpu":
             on_host = self.known if self.ids.device.type == "cpu" else self.on_host
-        return moved._each(lambda t: sent(t, place)).replace(on_host=on_host)
+        return batch._map_tensors(lambda t: sent(t, place)).replace(on_host=on_host)
 
     def pin_memory(self) -> Batch:
-        """Returns the same batch in page-locked memory, as far as it will be copied."""
-        return self._each(lambda t: t.pin_memory())
+        """Returns the batch with its tensors in page-locked memory, as far as they are copied to a device."""
+        return self._map_tensors(lambda t: t.pin_memory())
 
-    def _each(self, move: Callable[[Tensor], Tensor]) -> Batch:
+    def _map_tensors(self, move: Callable[[Tensor], Tensor]) -> Batch:
         return self.replace(
             ids=move(self.ids),
             draw_keys=move(self.draw_keys),
@@ -234,7 +235,7 @@ class Batch:
 
 
 class StepKind(NamedTuple):
-    """What kind of step a run takes: of which tasks, and for which objectives (None: all of these tasks)."""
+    """Kind of a training step: the tasks it trains, and the objectives that run (None: all of these tasks)."""
 
     tasks: tuple[str | None, ...]
     objectives: tuple[str, ...] | None = None
@@ -242,32 +243,32 @@ class StepKind(NamedTuple):
 
 @dataclass(slots=True)
 class StepBatch:
-    """What one step of a run over several data sets is trained on.
+    """Batches of the tasks that one training step trains.
 
-    Not frozen, unlike its neighbours: under ``64-true`` Lightning copies it field by field.
+    Not frozen, unlike the dataclasses below: under ``64-true`` Lightning copies it field by field.
 
     Args:
-        batches: Task -> its batch; tasks that the step leaves out have none.
-        objectives: Names of the objectives that run; None for all whose task is here.
+        batches: Task -> its batch. Tasks that the step doesn't train are absent.
+        objectives: Names of the objectives that run; None for all objectives of these tasks.
     """
 
     batches: dict[str, Batch]
     objectives: tuple[str, ...] | None = None
 
     def to(self, device: torch.device | str) -> StepBatch:
-        """Returns the same step on a device."""
-        return self._each(lambda batch: batch.to(device))
+        """Returns the step with its batches on a device."""
+        return self._map_tensors(lambda batch: batch.to(device))
 
     def pin_memory(self) -> StepBatch:
-        """Returns the same step in page-locked memory."""
-        return self._each(lambda batch: batch.pin_memory())
+        """Returns the step with its batches in page-locked memory."""
+        return self._map_tensors(lambda batch: batch.pin_memory())
 
-    def _each(self, move: Callable[[Batch], Batch]) -> StepBatch:
+    def _map_tensors(self, move: Callable[[Batch], Batch]) -> StepBatch:
         return replace(self, batches={task: move(batch) for task, batch in self.batches.items()})
 
 
 class PaddedOnHost(NamedTuple):
-    """Host copies of the mask and ids of padded rows whose vectors are on a device.
+    """Host copies of the mask and the token ids of padded rows whose vectors are on a device.
 
     Args:
         mask: As ``Hidden.mask``, (n, L).
@@ -280,15 +281,15 @@ class PaddedOnHost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """Token vectors of the layers that a pooler asked for.
+    """Token vectors of the layers that a pooler reads.
 
     Args:
         layers: Layer number -> (n, L, D). Numbers count as in Transformers' ``hidden_states``: 0 is the
             embedding output, 1 the first block, -1 the last block.
         mask: True on tokens, False on padding, (n, L).
-        ids: Token ids, of any value on padding, (n, L); None of an encoder of one's own that doesn't say them.
-        mask_id: Id of the mask token; None where there is none.
-        on_host: The mask where the host knows it, and the ids, of vectors on a device; None elsewhere.
+        ids: Token ids, of any value on padding, (n, L). None for a custom encoder that doesn't return them.
+        mask_id: Id of the mask token; None if the tokenizer has none.
+        on_host: Host copies of mask and ids for vectors on a device; None otherwise.
 
     Example:
         >>> hidden = Hidden({-1: torch.tensor([[[1.0], [3.0], [9.0]]])}, mask=torch.tensor([[True, True, False]]))
@@ -304,36 +305,40 @@ class Hidden:
     on_host: PaddedOnHost | None = None
 
     def tokens(self, layer: int) -> Tensor:
-        """Returns the vectors of a layer's tokens without padding, one row after another, (tokens, D)."""
+        """Returns the token vectors of a layer without padding, one row after another, (tokens, D)."""
         return unpadded(self.layers[layer], self.mask if self.on_host is None else self.on_host.mask)
 
 
 OwnPass: TypeAlias = Callable[
     ["Batch", Callable[["Batch", Tensor], Tensor]], "list[tuple[Batch, Tensor, Tensor]]"
 ]
-"""Runs a network group by group: (rows, what it makes of a group and its places) -> each group with both."""
+"""Runs a network chunk by chunk.
+
+Takes rows, and a function from a chunk and the indices of its rows to an output. Returns (chunk, indices, output)
+of each chunk.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """What objectives read: one vector per row, before any train-only head.
+    """One vector per row, before any train-only head, and all else that objectives read of a step.
 
     Args:
         embeddings: Sentence vectors, (S, D), row = slot * N + example.
         slots: The slots, in row order.
-        text_ids: 64-bit hash of each row's text before any view, (S,); where views edit texts also that of the
-            token ids after them, (S, 2). Texts that agree in either are no negatives of each other.
+        text_ids: 64-bit hash of each text before any view, (S,). If views edit texts, also the hash of the token
+            ids after them, (S, 2). Texts that agree in either hash are no negatives of each other.
         target: Label or score of each example, (N,), in at least float32, or None.
         masked_hidden: Last-layer vectors of the tokens that have a label, (M, D), or None.
-        masked_labels: Their labels, (M,), or None.
-        token_logits: From such vectors to a score for every entry of the vocabulary, (M, D) -> (M, V), or None.
-        guides: Name of a guide -> its vectors of the same rows' texts, (S, Dg), without a gradient.
-        batch: The rows whose token ids are read, of encoded slots and others; None where none are.
-        by_groups: Runs a network over rows as the encoder was run; see ``OwnPass``.
-        keys: Settings of a momentum network, an objective's own -> what that makes of the slots that it encodes,
-            after the objective's head and without a gradient. Training alone has any.
-        shares: Examples of each rank, as ``Batch.shares``; None where they aren't known.
-        logged: Whether figures beside the loss are looked at; otherwise an objective may leave them out.
+        masked_labels: Labels of these tokens, (M,), or None.
+        token_logits: Maps such vectors to a score for every entry of the vocabulary, (M, D) -> (M, V), or None.
+        guides: Name of a guide -> its vectors of the texts of the rows, (S, Dg), without a gradient.
+        batch: The rows, encoded or not, whose token ids an objective reads; None if no objective reads any.
+        by_groups: Runs a network over rows in the chunks of the encoder; see ``OwnPass``.
+        keys: Settings of a momentum encoder, private to an objective -> its output for the slots that it encodes,
+            after the objective's head and without a gradient. Empty outside training.
+        shares: Number of examples of each rank, as ``Batch.shares``; None if unknown.
+        logged: Whether metrics next to the loss are logged in this step; if not, an objective may skip them.
     """
 
     embeddings: Tensor
@@ -363,7 +368,7 @@ class Encoded:
         return self._of(role, self.embeddings)
 
     def role_ids(self, role: Role) -> Tensor:
-        """Returns the text ids of a role, (N, slots of the role), or of two ids each (N, slots of it, 2)."""
+        """Returns the text ids of a role, (N, slots of the role), or with two hashes (..., 2)."""
         return self._of(role, self.text_ids)
 
     def role_guide(self, name: str, role: Role) -> Tensor:
@@ -371,19 +376,19 @@ class Encoded:
         return self._of(role, self.guides[name])
 
     def tokens(self, *roles: Role) -> Batch:
-        """Returns the rows of roles with their token ids, slot by slot: of roles that an objective names.
+        """Returns the rows of the given roles with their token ids, slot by slot.
 
         Raises:
-            ValueError: No objective of the step says that it reads them.
+            ValueError: No objective of the step lists these roles in ``reads_tokens``.
         """
-        each = [] if self.batch is None else [self.batch.by_role(role) for role in roles]
-        if self.batch is None or not all(len(rows) for rows in each):
+        rows_by_role = [] if self.batch is None else [self.batch.by_role(role) for role in roles]
+        if self.batch is None or not all(len(rows) for rows in rows_by_role):
             raise InvalidValueError(
                 f"Encoded.tokens: expected roles whose tokens an objective reads, got {', '.join(roles)}; name "
                 "them in reads_tokens of the objective"
             )
-        return self.batch.split(torch.cat(each))
+        return self.batch.split(torch.cat(rows_by_role))
 
     def _of(self, role: Role, rows: Tensor) -> Tensor:
-        wanted = [i for i, slot in enumerate(self.slots) if slot.role == role]
-        return of_slots(rows.reshape(len(self.slots), -1, *rows.shape[1:]), wanted).transpose(0, 1)
+        numbers = [i for i, slot in enumerate(self.slots) if slot.role == role]
+        return of_slots(rows.reshape(len(self.slots), -1, *rows.shape[1:]), numbers).transpose(0, 1)

@@ -1,7 +1,7 @@
 """Checks of option values. Each raises a ``ValueError`` that names the option, the expected values and the value.
 
 A check returns the value, so that a constructor checks and stores an option in one line. ``None`` passes every
-check, because it stands for an option that is left out.
+check, because it means that an option is not set.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def one_of(
 
 
 def at_least(name: str, value: _Number, least: float, advice: str = "") -> _Number:
-    """Checks that a number is finite and has a least value.
+    """Checks that a number is finite and at least ``least``.
 
     Args:
         name: Place of the option.
         value: Its value.
-        least: The least value.
+        least: Smallest value that is allowed.
         advice: What to do.
 
     Example:
@@ -61,7 +61,7 @@ def at_least(name: str, value: _Number, least: float, advice: str = "") -> _Numb
 
 
 def above(name: str, value: _Number, bound: float = 0, advice: str = "") -> _Number:
-    """Checks that a number is finite and above a bound.
+    """Checks that a number is finite and greater than a bound.
 
     Args:
         name: Place of the option.
@@ -100,6 +100,6 @@ def share(name: str, value: _Number, advice: str = "", with_zero: bool = True, w
     raise _refusal(name, f"a share {low} {high}", f"{value}", advice)
 
 
-def _refusal(name: str, expected: str, got: str, advice: str) -> InvalidValueError:
-    end = f"; {advice}" if advice else ""
-    return InvalidValueError(f"{name}: expected {expected}, got {got}{end}")
+def _refusal(name: str, expected: str, value: str, advice: str) -> InvalidValueError:
+    ending = f"; {advice}" if advice else ""
+    return InvalidValueError(f"{name}: expected {expected}, got {value}{ending}")

@@ -1,4 +1,4 @@
-"""Rank, world size and the gather that keeps the gradient exact."""
+"""Ranks of a distributed run: world size, gathering rows with an exact gradient, and reductions over ranks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from contrastive_text.core.errors import InvalidValueError
 
-_ALIGNED = 16
-"""Bytes of the widest number."""
+_ALIGNMENT = 16
+"""Alignment of tensors in a buffer, in bytes: the size of the widest number."""
 
 
 def is_distributed() -> bool:
-    """Whether a process group of more than one process is up.
+    """Returns whether a process group of more than one process is initialized.
 
     Example:
         >>> is_distributed()
@@ -32,9 +32,9 @@ def is_distributed() -> bool:
 
 @contextmanager
 def leaving_the_group() -> Iterator[None]:
-    """Leaves the group of processes that the block has started, as NCCL's is left when a process ends.
+    """Destroys a process group that was initialized inside the block.
 
-    gloo's threads otherwise run until the process is taken apart, which now and then aborts it.
+    Without this, the threads of gloo run until the process is torn down, which sometimes aborts the process.
     """
     before = _has_group()
     try:
@@ -49,7 +49,7 @@ def _has_group() -> bool:
 
 
 def world_size() -> int:
-    """Returns the number of processes, 1 without a process group.
+    """Returns the number of processes; 1 without a process group.
 
     Example:
         >>> world_size()
@@ -59,7 +59,7 @@ def world_size() -> int:
 
 
 def rank() -> int:
-    """Returns the number of this process, 0 without a process group.
+    """Returns the rank of this process; 0 without a process group.
 
     Example:
         >>> rank()
@@ -69,81 +69,85 @@ def rank() -> int:
 
 
 class _Parts:
-    """Where rows of several tensors lie in one buffer of bytes; each rank's part of it is as long.
+    """Layout of the rows of several tensors in one buffer of bytes. The part of each rank has the same size.
 
     Args:
-        tensors: What is put there, with any number of rows.
-        most: Rows of the rank that has most.
+        tensors: Tensors whose rows are stored, of any number of rows.
+        max_rows: Largest number of rows on any rank.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], most: int) -> None:
-        self.kinds = [(each.dtype, each.shape[1:]) for each in tensors]
-        self.widths = [each.element_size() * math.prod(each.shape[1:]) for each in tensors]
-        # Each begins where a number of any type may.
-        self.places = [0, *accumulate(-(-most * width // _ALIGNED) * _ALIGNED for width in self.widths)]
+    def __init__(self, tensors: Sequence[Tensor], max_rows: int) -> None:
+        self.types = [(tensor.dtype, tensor.shape[1:]) for tensor in tensors]
+        self.row_bytes = [tensor.element_size() * math.prod(tensor.shape[1:]) for tensor in tensors]
+        # Each tensor begins at an offset that suits numbers of any type.
+        self.offsets = [
+            0,
+            *accumulate(-(-max_rows * row_bytes // _ALIGNMENT) * _ALIGNMENT for row_bytes in self.row_bytes),
+        ]
 
     def empty(self, ranks: int, device: torch.device) -> Tensor:
-        """Returns a buffer, (ranks, bytes)."""
-        return torch.empty(ranks, self.places[-1], dtype=torch.uint8, device=device)
+        """Returns an uninitialized buffer, (ranks, bytes)."""
+        return torch.empty(ranks, self.offsets[-1], dtype=torch.uint8, device=device)
 
-    def rows(self, part: Tensor, number: int, size: int) -> Tensor:
-        """Returns so many rows of the tensor of this number, in the memory of a rank's part, (bytes,)."""
-        (dtype, shape), place = self.kinds[number], self.places[number]
-        return part[place : place + size * self.widths[number]].view(dtype).view(size, *shape)
+    def rows(self, part: Tensor, index: int, size: int) -> Tensor:
+        """Returns the first ``size`` rows of a tensor as a view of the part of a rank, (bytes,)."""
+        (dtype, shape), offset = self.types[index], self.offsets[index]
+        return part[offset : offset + size * self.row_bytes[index]].view(dtype).view(size, *shape)
 
 
 class _GatherRows(torch.autograd.Function):
-    """All-gather of tensors in one; its backward pass sums every rank's gradient of the local rows."""
+    """All-gather of several tensors at once. Backward sums the gradients of all ranks for the local rows."""
 
     @staticmethod
     def forward(
         ctx: Any, sizes: list[int], *tensors: Tensor
     ) -> tuple[Tensor, ...]:  # Any: torch leaves it untyped
-        parts = _Parts(tensors, max(sizes))
-        (own,), gathered = (parts.empty(ranks, tensors[0].device) for ranks in (1, len(sizes)))
-        for number, rows in enumerate(tensors):
-            parts.rows(own, number, len(rows)).copy_(rows)
-        dist.all_gather_single(gathered.flatten(), own)
-        every = tuple(
-            torch.cat([parts.rows(part, number, size) for part, size in zip(gathered, sizes, strict=True)])
-            for number in range(len(tensors))
+        layout = _Parts(tensors, max(sizes))
+        (local,), buffer = (layout.empty(ranks, tensors[0].device) for ranks in (1, len(sizes)))
+        for index, rows in enumerate(tensors):
+            layout.rows(local, index, len(rows)).copy_(rows)
+        dist.all_gather_single(buffer.flatten(), local)
+        gathered = tuple(
+            torch.cat([layout.rows(part, index, size) for part, size in zip(buffer, sizes, strict=True)])
+            for index in range(len(tensors))
         )
         ctx.sizes = sizes
-        ctx.set_materialize_grads(False)  # of columns that no row is held against nothing is sent
+        ctx.set_materialize_grads(False)  # columns that no row is compared with send no gradient
         ctx.mark_non_differentiable(
-            *(rows for rows, needed in zip(every, ctx.needs_input_grad[1:], strict=True) if not needed)
+            *(rows for rows, needed in zip(gathered, ctx.needs_input_grad[1:], strict=True) if not needed)
         )
-        return every
+        return gathered
 
     @staticmethod
     def backward(
         ctx: Any, *gradients: Tensor | None
     ) -> tuple[Tensor | None, ...]:  # Any: torch leaves it untyped
-        sizes, found = ctx.sizes, list(gradients)
-        given = {number: each for number, each in enumerate(gradients) if each is not None}
-        for dtype in dict.fromkeys(each.dtype for each in given.values()):
-            alike = {number: each for number, each in given.items() if each.dtype == dtype}
-            parts, device = _Parts(list(alike.values()), max(sizes)), next(iter(alike.values())).device
-            (own,), every = parts.empty(1, device), parts.empty(len(sizes), device).zero_()
-            for place, gradient in enumerate(alike.values()):
-                for part, rows in zip(every, torch.split(gradient, sizes), strict=True):
-                    parts.rows(part, place, len(rows)).copy_(rows)
-            dist.reduce_scatter_single(own.view(dtype), every.flatten().view(dtype))
-            for place, number in enumerate(alike):
-                found[number] = parts.rows(own, place, sizes[dist.get_rank()])
-        return None, *found
+        sizes, results = ctx.sizes, list(gradients)
+        present = {position: gradient for position, gradient in enumerate(gradients) if gradient is not None}
+        for dtype in dict.fromkeys(gradient.dtype for gradient in present.values()):
+            group = {position: gradient for position, gradient in present.items() if gradient.dtype == dtype}
+            layout, device = _Parts(list(group.values()), max(sizes)), next(iter(group.values())).device
+            (local,), gathered = layout.empty(1, device), layout.empty(len(sizes), device).zero_()
+            for index, gradient in enumerate(group.values()):
+                for part, rows in zip(gathered, torch.split(gradient, sizes), strict=True):
+                    layout.rows(part, index, len(rows)).copy_(rows)
+            dist.reduce_scatter_single(local.view(dtype), gathered.flatten().view(dtype))
+            for index, position in enumerate(group):
+                results[position] = layout.rows(local, index, sizes[dist.get_rank()])
+        return None, *results
 
 
 def gather_sizes(size: int, device: torch.device, known: Sequence[int] | None = None) -> list[int]:
-    """Returns every rank's number of rows; ranks ask one another, and read the answers, where it isn't known.
+    """Returns the number of rows of every rank. Ranks exchange the numbers if they aren't known.
 
     Args:
-        size: This rank's.
-        device: On which ranks talk to each other.
-        known: Every rank's, as ``Batch.shares``, on all of them or on none; None to ask.
+        size: Number of rows of this rank.
+        device: Device on which the ranks communicate.
+        known: Number of rows of every rank, such as ``Batch.shares``: given on all ranks or on none. None to
+            exchange them.
 
     Raises:
-        ValueError: This rank's is another than is known.
+        ValueError: ``known`` differs from ``size`` at this rank.
 
     Example:
         >>> gather_sizes(3, torch.device("cpu"))  # in one process
@@ -164,7 +168,7 @@ def gather_sizes(size: int, device: torch.device, known: Sequence[int] | None = 
 
 
 def gather_rows(rows: Tensor, sizes: list[int]) -> Tensor:
-    """Concatenates the rows of all ranks, as ``gather_all`` does those of several tensors, (rows, ...).
+    """Concatenates the rows of all ranks, (rows, ...). See ``gather_all`` for several tensors at once.
 
     Example:
         >>> rows = torch.ones(3, 4)
@@ -175,21 +179,21 @@ def gather_rows(rows: Tensor, sizes: list[int]) -> Tensor:
 
 
 def gather_all(tensors: Sequence[Tensor], sizes: list[int]) -> list[Tensor]:
-    """Concatenates the rows of all ranks, in rank order; ranks may hold different numbers.
+    """Concatenates the rows of all ranks, in rank order. Ranks may have different numbers of rows.
 
-    All tensors, of whatever types, go over in one gather, and their gradients come back in one sum, of which each
-    rank receives its own rows alone.
+    All tensors, of any type, are sent in one gather. Their gradients are summed in one reduce-scatter, from which
+    each rank receives only its own rows.
 
-    The gradient is that of the whole: with ``loss = sum(local rows) * W / N`` and the mean over ranks that
-    DDP takes, it equals one process's gradient on all rows (a gather that detaches the other ranks' rows
-    gives 1/W of it; Chen et al. 2020 and its followers differ here).
+    The gradient is exact. With ``loss = sum(local rows) * W / N`` and the mean over ranks that DDP takes, it
+    equals the gradient of a single process on all rows. (A gather that detaches the rows of other ranks gives 1/W
+    of it; Chen et al. 2020 and its followers differ here.)
 
     Args:
-        tensors: Of each this rank's rows, (rows, ...), on one device.
-        sizes: Every rank's number of rows, from ``gather_sizes``.
+        tensors: Rows of this rank, (rows, ...), all on one device.
+        sizes: Number of rows of every rank, from ``gather_sizes``.
 
     Returns:
-        Of each all rows, (sum(sizes), ...). Without a process group the arguments themselves.
+        Rows of all ranks for each tensor, (sum(sizes), ...). The tensors themselves without a process group.
 
     Example:
         >>> rows, ids = torch.ones(2, 3), torch.arange(2)
@@ -200,7 +204,7 @@ def gather_all(tensors: Sequence[Tensor], sizes: list[int]) -> list[Tensor]:
 
 
 def least_over_ranks(value: int, device: torch.device) -> int:
-    """Returns the smallest of all ranks' values.
+    """Returns the smallest of the values of all ranks.
 
     Example:
         >>> least_over_ranks(3, torch.device("cpu"))  # in one process
@@ -210,12 +214,12 @@ def least_over_ranks(value: int, device: torch.device) -> int:
 
 
 def most_over_ranks(values: list[int], device: torch.device) -> list[int]:
-    """Returns the largest of all ranks' values, number by number."""
+    """Returns the elementwise maximum of the values of all ranks."""
     if not is_distributed():
         return values
-    most = torch.tensor(values, device=device)
-    dist.all_reduce(most, op=dist.ReduceOp.MAX)
-    return [int(each) for each in most.tolist()]
+    largest = torch.tensor(values, device=device)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return [int(value) for value in largest.tolist()]
 
 
 def sum_over_ranks(value: Tensor) -> Tensor:
@@ -234,45 +238,45 @@ def sum_over_ranks(value: Tensor) -> Tensor:
 def means_over_ranks(
     figures: Mapping[str, Tensor], weights: Mapping[str, Tensor | float] | None = None
 ) -> dict[str, Tensor]:
-    """Returns the weighted mean of each figure over all ranks, by one sum of all and without a gradient.
+    """Returns the weighted mean of each metric over all ranks, in one reduction and without a gradient.
 
     Args:
-        figures: Scalars on one device, of the same names on every rank.
-        weights: Name -> this rank's weight, such as the number of its rows; 1 where none is given. A figure of
-            weight 0 may be NaN.
+        figures: Name -> scalar, all on one device, with the same names on every rank.
+        weights: Name -> weight of this rank, such as its number of rows. Default: 1. A metric of weight 0 may be
+            NaN.
 
     Returns:
-        The same in their precision, but in at least float32; 0 where no rank has a weight.
+        Name -> mean in the precision of the metric, in at least float32; 0 if all weights are 0.
     """
     if not is_distributed() or not figures:
         return dict(figures)
-    own = {name: figures[name].detach().reshape(()) for name in sorted(figures)}  # in one order on all ranks
-    kinds = {name: torch.promote_types(figure.dtype, torch.float32) for name, figure in own.items()}
-    widest = reduce(torch.promote_types, kinds.values())
-    each = torch.stack([figure.to(widest) for figure in own.values()])
-    given = weights or {}
-    shares = (given.get(name, 1) for name in own)  # a number of the host is filled in, not copied
-    share = torch.stack(
-        [s.to(each).reshape(()) if isinstance(s, Tensor) else each.new_full((), s) for s in shares]
+    local = {name: figures[name].detach().reshape(()) for name in sorted(figures)}  # in one order on all ranks
+    dtypes = {name: torch.promote_types(figure.dtype, torch.float32) for name, figure in local.items()}
+    dtype = reduce(torch.promote_types, dtypes.values())
+    values = torch.stack([figure.to(dtype) for figure in local.values()])
+    weight_of = weights or {}
+    factors = (weight_of.get(name, 1) for name in local)  # a number of the host is filled in, not copied
+    factor = torch.stack(
+        [s.to(values).reshape(()) if isinstance(s, Tensor) else values.new_full((), s) for s in factors]
     )
-    totals, counts = sum_over_ranks(torch.stack([torch.where(share > 0, each * share, 0), share]))
-    means = torch.where(counts > 0, totals / counts, 0)
-    found = dict(zip(own, means.unbind(), strict=True))
-    return {name: found[name].to(kinds[name]) for name in figures}
+    totals, divisors = sum_over_ranks(torch.stack([torch.where(factor > 0, values * factor, 0), factor]))
+    means = torch.where(divisors > 0, totals / divisors, 0)
+    mean_of = dict(zip(local, means.unbind(), strict=True))
+    return {name: mean_of[name].to(dtypes[name]) for name in figures}
 
 
 def whole(value: Tensor) -> Tensor:
-    """Returns all of a tensor of which each rank holds a part; all ranks have to ask. Any other is itself."""
+    """Returns the full tensor of a DTensor, and any other tensor unchanged. All ranks must call it together."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def own_part(value: Tensor) -> Tensor:
-    """Returns this rank's part of a tensor that is split over ranks, in the same memory; any other is itself."""
+    """Returns the shard of this rank of a DTensor, in the same memory, and any other tensor unchanged."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
 def split_as(value: Tensor, like: Tensor) -> Tensor:
-    """Returns this rank's part of a tensor that all ranks have whole, split as another one is, or not at all."""
+    """Returns the shard of this rank of a full tensor, sharded like another tensor; unchanged if that is not."""
     if not isinstance(like, DTensor) or isinstance(value, DTensor) or value.shape != like.shape:
         return value
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

@@ -1,8 +1,8 @@
-"""The errors that are answers: what a user can put right, told in a few lines.
+"""Errors that a user can correct, each explained in a few lines.
 
-Every error that the library raises on purpose for what it was given is a ``ContrastiveTextError``, and also the
-built-in error that fits, so that ``except ValueError`` goes on working. The shell prints these, and nothing else,
-as answers; any other exception is a bug, of the library or of a part of the user's own, and keeps its traceback.
+Every error that the library raises on purpose for its input is a ``ContrastiveTextError``. It is also the
+matching built-in error, so ``except ValueError`` keeps working. The command line prints only the message of these
+errors. Any other exception is a bug, of the library or of a user's part, and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterator
 
-_QUOTED = 60
-"""Characters of a text that an error shows."""
+_MAX_QUOTED = 60
+"""Largest number of characters of a text that an error quotes."""
 
 _Error = typing.TypeVar("_Error", bound=BaseException)
 
 
 class ContrastiveTextError(Exception):
-    """Base class of all answers: the message says where, what was expected, what came and what to do.
+    """Base class of all errors that a user can correct.
+
+    The message says the place, what was expected, what was found there, and what to do.
 
     Example:
         >>> try:
@@ -29,64 +31,64 @@ class ContrastiveTextError(Exception):
 
 
 class InvalidValueError(ContrastiveTextError, ValueError):
-    """A value, an option, or the content of a file that can't be used."""
+    """A value, an option or the content of a file is invalid."""
 
 
 class InvalidTextError(InvalidValueError):
-    """One of many texts that can't be used; who knows where these stand gives it another number.
+    """One of several texts is invalid. A caller that knows its number in a larger set renumbers it with ``at``.
 
     Args:
-        what: What is wrong with it, and what to do.
-        number: Of the text among those that are looked at.
-        text: The text itself, where it is known.
+        what: What is wrong with the text, and what to do.
+        number: Number of the text among the texts that are checked.
+        text: The text itself, if it is known.
 
     Example:
-        >>> print(InvalidTextError("expected a word, got none", number=2).at(7, "!"))
-        text 7 ('!'): expected a word, got none
+        >>> print(InvalidTextError("expected a word, got only blanks", number=2).at(7, "!"))
+        text 7 ('!'): expected a word, got only blanks
     """
 
     def __init__(self, what: str, number: int, text: str = "") -> None:
-        shown = f" ({text[:_QUOTED]!r})" if text else ""
-        super().__init__(f"text {number}{shown}: {what}")
+        quote = f" ({text[:_MAX_QUOTED]!r})" if text else ""
+        super().__init__(f"text {number}{quote}: {what}")
         self.what, self.number, self.text = what, number, text
 
     def __reduce__(self) -> tuple[type[InvalidTextError], tuple[str, int, str]]:
-        return InvalidTextError, (self.what, self.number, self.text)  # it comes from other processes too
+        return InvalidTextError, (self.what, self.number, self.text)  # other processes raise it too
 
     def at(self, number: int, text: str = "") -> InvalidTextError:
-        """Returns the same of another number."""
+        """Returns the same error for another number."""
         return InvalidTextError(self.what, number, text)
 
 
 class InvalidTypeError(ContrastiveTextError, TypeError):
-    """A value of another type than is needed."""
+    """A value has the wrong type."""
 
 
 class MissingFileError(ContrastiveTextError, FileNotFoundError):
-    """A file or a folder that isn't there."""
+    """A file or a folder doesn't exist."""
 
 
 class ExistingFileError(ContrastiveTextError, FileExistsError):
-    """A file or a folder that is there already, and would be lost."""
+    """A file or a folder exists already and would be overwritten."""
 
 
 class DiskError(ContrastiveTextError, OSError):
-    """A disk that is full, a folder that can't be written to, a file that can't be read."""
+    """A disk is full, a folder can't be written to, or a file can't be read."""
 
     def __str__(self) -> str:
         return str(self.args[-1])  # Python puts the error's number before the message
 
 
 class MissingLibraryError(ContrastiveTextError, ImportError):
-    """A library that isn't installed; the message has the command that installs it."""
+    """An optional library isn't installed; the message has the command that installs it."""
 
 
 class RunError(ContrastiveTextError, RuntimeError):
-    """A run that can't go on, such as one whose loss is no number any more."""
+    """A run can't continue, for example because its loss is NaN."""
 
 
 def cause_of(error: BaseException | None, kind: type[_Error]) -> _Error | None:
-    """Returns an error of a kind: the error itself, or the nearest one that it was raised from; None without one.
+    """Returns the first error of a class in a chain of causes: the error itself or a cause of it, else None.
 
     Example:
         >>> error = KeyError("a")
@@ -94,16 +96,17 @@ def cause_of(error: BaseException | None, kind: type[_Error]) -> _Error | None:
         >>> cause_of(error, ContrastiveTextError)
         InvalidValueError('a: expected 1, got 2')
     """
-    found: _Error | None = next((each for each in causes(error) if isinstance(each, kind)), None)
-    return found
+    match: _Error | None = next((cause for cause in causes(error) if isinstance(cause, kind)), None)
+    return match
 
 
 def causes(error: BaseException | None, with_context: bool = False) -> Iterator[BaseException]:
-    """Yields an error and those that it was raised from, each once: errors of a parser may be each other's cause.
+    """Yields an error and its chain of causes, each once: errors of a parser may be each other's cause.
 
     Args:
-        error: The last one; None yields nothing.
-        with_context: Whether an error without a cause goes on with the one that was being handled.
+        error: The last error of the chain; None yields nothing.
+        with_context: Whether the chain of an error without a cause continues with the error that was being
+            handled.
 
     Example:
         >>> first, second = ValueError("a"), KeyError("b")
@@ -111,15 +114,15 @@ def causes(error: BaseException | None, with_context: bool = False) -> Iterator[
         >>> list(causes(first))
         [ValueError('a'), KeyError('b')]
     """
-    seen: list[BaseException] = []
-    while error is not None and not any(error is each for each in seen):
-        seen.append(error)
+    earlier: list[BaseException] = []
+    while error is not None and not any(error is cause for cause in earlier):
+        earlier.append(error)
         yield error
         error = error.__cause__ or (error.__context__ if with_context else None)
 
 
 def first_line(error: BaseException) -> str:
-    """Returns the first line of what an error says: other libraries go on with tracebacks and advice.
+    """Returns the first line of an error's message; other libraries append tracebacks and advice.
 
     Example:
         >>> first_line(ValueError("no such thing\\nTry another."))

@@ -1,4 +1,4 @@
-"""Packages whose names are imported when they are first asked for."""
+"""Lazy imports: names of a package that are imported on first access."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 
 def importing(package: str) -> Callable[[str], object]:
-    """Returns the ``__getattr__`` of a package, which imports a name from where type checkers find it.
+    """Returns a ``__getattr__`` for a package that imports each name on first access.
 
-    So ``if TYPE_CHECKING`` in the package's file is the one list of its names and their modules.
+    The imports under ``if TYPE_CHECKING`` in the package's file are the only list of its names and their modules.
 
     Args:
-        package: Its ``__name__``.
+        package: ``__name__`` of the package.
 
     Example:
         >>> importing("contrastive_text")("NTXent").__name__
@@ -28,7 +28,7 @@ def importing(package: str) -> Callable[[str], object]:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value: object = getattr(importlib.import_module(modules[name]), name)
-        vars(sys.modules[package])[name] = value  # so that it is asked for once
+        vars(sys.modules[package])[name] = value  # __getattr__ isn't called for this name again
         return value
 
     return attribute
@@ -36,8 +36,8 @@ def importing(package: str) -> Callable[[str], object]:
 
 @cache
 def _modules(package: str) -> dict[str, str]:
-    """Returns the module of each name that a package's file imports under a condition."""
+    """Returns name -> module of the imports under an ``if`` in a package's file."""
     tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
     blocks = [statement.body for statement in tree.body if isinstance(statement, ast.If)]
-    found = [statement for block in blocks for statement in block if isinstance(statement, ast.ImportFrom)]
-    return {alias.name: str(statement.module) for statement in found for alias in statement.names}
+    imports = [statement for block in blocks for statement in block if isinstance(statement, ast.ImportFrom)]
+    return {alias.name: str(statement.module) for statement in imports for alias in statement.names}

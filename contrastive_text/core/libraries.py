@@ -1,4 +1,4 @@
-"""Libraries of others: what installs those that only some users need, and quiet where they talk."""
+"""Other libraries: imports of optional libraries, silence while one loads, and classes of their errors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from types import ModuleType
 
 from contrastive_text.core.errors import ContrastiveTextError, MissingLibraryError, causes
 
-_LACKING = re.compile(
+_OUT_OF_MEMORY = re.compile(
     "can't allocate memory|Cannot allocate memory|os error 12\\b|bad_alloc|bad allocation|out of memory"
     "|Failed to allocate memory|_STATUS_ALLOC_FAILED|insufficient shared memory",
 )
-"""Messages by which libraries report lack of memory in errors of other classes."""
+"""Messages of libraries that report a lack of memory by an error of another class than MemoryError."""
 _EXTRAS = {
     "sklearn": ("scikit-learn", "evaluation"),
     "mteb": ("mteb", "mteb"),
@@ -29,15 +29,15 @@ _EXTRAS = {
     "peft": ("peft", "adapters"),
     "bitsandbytes": ("bitsandbytes", "qlora"),
 }
-"""Top module -> its distribution, and the extra that brings it."""
+"""Top-level module -> its distribution, and the extra of this package that installs it."""
 
 
 def require(module: str, where: str) -> ModuleType:
     """Imports a module of an optional library.
 
     Args:
-        module: Such as ``sklearn.linear_model``.
-        where: What needs it, for the error.
+        module: Full name, such as ``sklearn.linear_model``.
+        where: The feature that needs it, for the error.
 
     Raises:
         ImportError: The library isn't installed; the message has the command that installs it.
@@ -57,10 +57,10 @@ def require(module: str, where: str) -> ModuleType:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps away Transformers' load report and progress bar, which every process would show."""
-    from transformers.utils import logging  # here: views are imported without it
+    """Silences the load report and the progress bar of Transformers, which every process would print."""
+    from transformers.utils import logging  # here: views are imported without Transformers
 
-    # The handlers' levels, for another one of the logger makes Python forget those of all loggers.
+    # Levels of handlers: setting the level of a logger makes Python clear the level cache of all loggers.
     handlers = logging.get_logger("transformers").handlers
     levels, bar = [handler.level for handler in handlers], logging.is_progress_bar_enabled()
     for handler in handlers:
@@ -76,7 +76,7 @@ def quiet() -> Iterator[None]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether an error, or one that it was raised from, says that memory is lacking.
+    """Returns whether an error, or an error in its chain of causes, reports a lack of memory.
 
     Python raises MemoryError, the system ENOMEM, torch OutOfMemoryError on a GPU and RuntimeError on the CPU.
 
@@ -86,22 +86,24 @@ def is_out_of_memory(error: BaseException) -> bool:
         >>> is_out_of_memory(ValueError("no memory of that"))
         False
     """
-    for each in causes(error):
-        number = isinstance(each, OSError) and each.errno == errno.ENOMEM
-        said = not isinstance(each, ContrastiveTextError) and _LACKING.search(str(each)) is not None
-        if isinstance(each, MemoryError) or number or said:
+    for cause in causes(error):
+        has_number = isinstance(cause, OSError) and cause.errno == errno.ENOMEM
+        has_message = (
+            not isinstance(cause, ContrastiveTextError) and _OUT_OF_MEMORY.search(str(cause)) is not None
+        )
+        if isinstance(cause, MemoryError) or has_number or has_message:
             return True
     return False
 
 
 def is_failure(error: BaseException) -> bool:
-    """Returns whether an error says that what was read is damaged: neither an end on purpose nor lack of memory.
+    """Returns whether an error while reading a file means damage, not an intended exit or a lack of memory.
 
-    A panic of tokenizers is no ``Exception``.
+    A panic of tokenizers counts, although it is no ``Exception``.
     """
     return (isinstance(error, Exception) or is_panic(error)) and not is_out_of_memory(error)
 
 
 def is_panic(error: BaseException) -> bool:
-    """Returns whether an error is a panic of a library in Rust, such as tokenizers, which is no ``Exception``."""
+    """Returns whether an error is a panic of a Rust library, such as tokenizers. A panic is no ``Exception``."""
     return type(error).__name__ == "PanicException"

@@ -16,23 +16,26 @@ from torch.backends import mkldnn
 from contrastive_text.core.errors import RunError
 
 _has_threads = False
+"""Whether this process has computed with several threads."""
 _forked_from: int | None = None
-"""Number of the process that had used a model by several threads when this one was forked from it."""
+"""Id of the parent process, if this process was forked from it after it had computed with several threads."""
 
 
 def check_not_forked(where: str, has_pool: bool = False) -> None:
-    """Checks that this process has the threads it computes with, and records that it computes by several.
+    """Raises RunError if this process would wait for threads that a fork didn't copy.
+
+    Otherwise it records whether this process computes with several threads.
 
     A fork copies the state of thread pools, but not their threads. Torch, onnxruntime and OpenVINO would wait
-    forever for threads that don't exist. Where torch computes by one thread, in the process that was forked or
-    in its child, it waits for none.
+    forever for threads that don't exist. If torch computes with one thread, in the parent process or in the
+    forked process, it waits for no thread.
 
     Args:
         where: What errors begin with.
-        has_pool: Whether the model is run by a runtime, which has threads of its own.
+        has_pool: Whether a runtime such as onnxruntime, which has its own threads, runs the model.
 
     Raises:
-        RuntimeError: This process would compute by several threads, and was forked from one that had.
+        RuntimeError: This process would compute with several threads, and was forked from a process that had.
     """
     global _has_threads
     needs_threads = has_pool or torch.get_num_threads() > 1
@@ -57,24 +60,24 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 
 _PROCESSORS = ("x86_64", "AMD64")
-"""Where it was measured: on an AMD EPYC with AVX-512, a tenth to a third faster; with AVX2 no slower."""
+"""Machines on which oneDNN is used. On an AMD EPYC it is 10 to 30 % faster with AVX-512, no slower with AVX2."""
 
-_FEW = 4
-"""Rows up to which a product by vectors, or by columns times rows, is faster, up to twice, with 384 features."""
+_MAX_VECTOR_ROWS = 4
+"""Largest number of rows multiplied without a matrix product, which is up to twice as fast (384 features)."""
 
-_LINE = 16
-"""Numbers in 64 bytes. Equal rows that begin at different places within so many are often rounded differently."""
+_LINE_NUMBERS = 16
+"""Number of float32 in 64 bytes. Equal rows at different offsets within 64 bytes may be rounded differently."""
 
 
 def has_onednn() -> bool:
-    """Whether torch has oneDNN here, on a processor of the kind where it was measured."""
+    """Returns whether torch has oneDNN on this machine, and the processor is of a kind that was measured."""
     return platform.machine() in _PROCESSORS and bool(mkldnn.is_available())  # type: ignore[no-untyped-call]  # torch's
 
 
 def has_fast_layers() -> bool:
-    """Whether oneDNN's layers, of weights in its own order, are faster than torch's: with AVX-512's instructions.
+    """Returns whether oneDNN's layers, which reorder weights, are faster than torch's: true with AVX-512.
 
-    With AVX2's they were 5 % slower, and their GELU took as long as half of the product before it.
+    With AVX2 they were 5 % slower. Their GELU alone took half as long as the product before it.
     """
     return has_onednn() and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 
@@ -82,40 +85,40 @@ def has_fast_layers() -> bool:
 def products(rows: Tensor, columns: Tensor) -> Tensor:
     """Returns the dot product of every row with every column, without a gradient, (R, D), (C, D) -> (R, C).
 
-    How they are rounded is the processor's affair: products of equal columns may differ in their last bits,
-    within a block or from one block to another.
+    Rounding depends on the processor. The products of equal columns may differ in their last bits, within a block
+    and between blocks.
 
     Example:
         >>> products(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
         tensor([[3., 2.]])
     """
-    plain = all(each.device.type == "cpu" and each.dtype == torch.float32 for each in (rows, columns))
-    by_feature = columns.stride(0) == 1 and columns.stride(1) >= max(len(columns), 2)
-    if plain and 0 < len(rows) <= _FEW and by_feature:
-        # A product with a vector for each row, on several threads: one with a matrix takes up to twice the time.
+    is_plain = all(matrix.device.type == "cpu" and matrix.dtype == torch.float32 for matrix in (rows, columns))
+    is_column_major = columns.stride(0) == 1 and columns.stride(1) >= max(len(columns), 2)
+    if is_plain and 0 < len(rows) <= _MAX_VECTOR_ROWS and is_column_major:
+        # A vector product for each row uses several threads; one matrix product takes up to twice as long.
         return torch.bmm(rows.unsqueeze(1), columns.T.expand(len(rows), *columns.T.shape)).squeeze(1)
-    if plain and rows.numel() and columns.numel() and columns.is_contiguous() and has_onednn():
-        if len(rows) <= _FEW and rows.shape[1] % _LINE == 0:
-            # Of one row, or one column, torch takes a product with a vector: slower, and rounded otherwise.
-            twice = _two_at_least(columns) @ _two_at_least(rows).T
-            return twice[: len(columns), : len(rows)].T.contiguous()
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, columns, None, "none", [], "none")
-        return found
+    if is_plain and rows.numel() and columns.numel() and columns.is_contiguous() and has_onednn():
+        if len(rows) <= _MAX_VECTOR_ROWS and rows.shape[1] % _LINE_NUMBERS == 0:
+            # For a single row or column torch runs a vector product, which is slower and rounds differently.
+            both = _two_at_least(columns) @ _two_at_least(rows).T
+            return both[: len(columns), : len(rows)].T.contiguous()
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(rows, columns, None, "none", [], "none")
+        return result
     return rows @ columns.T
 
 
-def _two_at_least(rows: Tensor) -> Tensor:
-    return rows.repeat(2, 1) if len(rows) == 1 else rows.contiguous()
+def _two_at_least(matrix: Tensor) -> Tensor:
+    return matrix.repeat(2, 1) if len(matrix) == 1 else matrix.contiguous()
 
 
 class SignalStack(ctypes.Structure):
-    """What Linux calls ``stack_t``: where this thread's handlers run, of how many bytes; see sigaltstack(2)."""
+    """The struct ``stack_t`` of Linux: address and size of a thread's signal stack; see sigaltstack(2)."""
 
     _fields_ = (("start", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
 
 
 def signal_stack() -> SignalStack:
-    """Returns this thread's; Linux alone."""
+    """Returns the signal stack of this thread; on Linux only."""
     stack = SignalStack()
     _call(None, ctypes.byref(stack))
     return stack
@@ -123,11 +126,12 @@ def signal_stack() -> SignalStack:
 
 @contextmanager
 def kept_signal_stack() -> Iterator[None]:
-    """Gives this thread its signal stack back, whatever a library has put there; on other systems does nothing.
+    """Restores the signal stack of this thread after a library has changed it. On other systems it does nothing.
 
-    OpenVINO 2026.4 gives the thread that compiles a network a stack of the network's own, and when the network
-    goes the stack from before it. Of two networks of which the first goes first, the second leaves the thread
-    with memory that is no more, where the next signal, a Ctrl-C, ends the process by a segmentation fault.
+    OpenVINO 2026.4 gives the thread that compiles a network a stack that belongs to the network. When the network
+    is deleted, it restores the previous stack. If the first of two networks is deleted first, the second restores
+    a stack whose memory is freed. The next signal, such as a Ctrl-C, then ends the process by a segmentation
+    fault.
 
     Example:
         >>> with kept_signal_stack():
@@ -136,13 +140,13 @@ def kept_signal_stack() -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
-    before = signal_stack()
+    previous = signal_stack()
     try:
         yield
     finally:
-        _call(ctypes.byref(before), None)
+        _call(ctypes.byref(previous), None)
 
 
 def _call(new: object, old: object) -> None:
-    refused = ctypes.CDLL(None).sigaltstack(new, old)
-    assert not refused, "called by a handler that runs in it"
+    status = ctypes.CDLL(None).sigaltstack(new, old)
+    assert not status, "called by a handler that runs on the signal stack"

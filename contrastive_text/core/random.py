@@ -1,8 +1,8 @@
-"""Keyed randomness: one key gives the same draws on any worker, rank, chunk or resume.
+"""Keyed randomness: a key gives the same draws in any worker, rank, chunk or resumed run.
 
 On the CPU a key seeds a numpy generator (text and token views, pairings, the order of an epoch). On the
 device ``RowRandom`` hashes the key of every row with the number of the draw, so that embedding views need
-no generator state. The hash is the finaliser of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable
+no generator state. The hash is the finalizer of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable
 pseudorandom number generators", figure 17), in wrapping 64-bit arithmetic on both sides.
 """
 
@@ -40,7 +40,7 @@ def _signed(value: int) -> int:
 
 
 def fold(*parts: int) -> int:
-    """Hashes integers, in order, into one signed 64-bit key.
+    """Hashes integers, in order, to a signed 64-bit key.
 
     Example:
         >>> fold(1, 2) == fold(1, 2), fold(1, 2) == fold(2, 1)
@@ -53,7 +53,7 @@ def fold(*parts: int) -> int:
 
 
 def mix_each(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Returns the finaliser of SplitMix64 of each word: a bijection in which every bit depends on all.
+    """Applies the finalizer of SplitMix64 to each 64-bit word, a bijection in which all bits depend on all bits.
 
     Example:
         >>> mix_each(np.array([0, 1], dtype=np.uint64)).tolist()
@@ -65,13 +65,13 @@ def mix_each(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def fold_each(*parts: npt.NDArray[np.int64] | int) -> npt.NDArray[np.int64]:
-    """Hashes as ``fold`` does, place by place; the parts are broadcast against each other.
+    """Hashes arrays elementwise to keys, as ``fold`` hashes integers; the parts are broadcast.
 
     Example:
         >>> fold_each(7, np.array([1, 2])).tolist() == [fold(7, 1), fold(7, 2)]
         True
     """
-    state = np.zeros(1, dtype=np.uint64)  # arrays wrap in silence, where single numbers warn
+    state = np.zeros(1, dtype=np.uint64)  # arrays wrap silently, scalars warn
     for part in parts:
         words = part.astype(np.uint64) if isinstance(part, np.ndarray) else np.uint64(part & _MASK)
         state = mix_each(state + (words + np.array([_GAMMA], dtype=np.uint64)))
@@ -92,61 +92,62 @@ def text_id(text: str | bytes) -> int:
 def generator(key: int) -> np.random.Generator:
     """Returns numpy's counter-based Philox generator for a key, at its start.
 
-    One that nobody holds any more is given the key in place of a new one (0.9 us; ``np.random.Philox(key=key)``
-    takes 9, most of it for entropy that a key makes needless, and a new one here 5). A generator that is
-    still held, such as by a view that keeps it or in a list of several, is never touched.
+    A generator that no caller references any more is reused with the new key, which takes 0.9 us. A new one takes
+    5 us (``np.random.Philox(key=key)`` takes 9 us, most of it for entropy that a key makes needless). A generator
+    that is still referenced, for example by a view or in a list, is never changed.
 
     Example:
         >>> generator(3).integers(100, size=3).tolist() == generator(3).integers(100, size=3).tolist()
         True
     """
-    return _kept.at(key & _MASK)
+    return _last_generator.seeded(key & _MASK)
 
 
 class _NoEntropy(ISeedSequence):
-    """Asks the system for nothing; ``spawn`` of a generator from it is refused, for want of a key."""
+    """Seed sequence without entropy from the system. ``spawn`` of its generators fails for lack of a key."""
 
     def generate_state(self, n_words: int, dtype: npt.DTypeLike = np.uint32) -> npt.NDArray[np.uint64]:
-        """Returns zeros, in whose place a key comes."""
+        """Returns zeros; the key replaces them."""
         return np.zeros(n_words, dtype=dtype)
 
 
 _NO_ENTROPY = _NoEntropy()
 
 
-class _Kept(threading.local):
-    """The last generator of a thread; two threads could find the same one free."""
+class _LastGenerator(threading.local):
+    """The last generator of a thread. It is local to the thread, so that two threads never reuse the same one."""
 
     def __init__(self) -> None:
-        self._make()
-        # Any: numpy reads lists faster than the arrays that it declares.
+        self._renew()
+        # Any: numpy reads lists faster than the arrays that its type declares.
         self._start: Any = self._bits.state | {"buffer": [0] * 4}
         self._start["state"] = {"counter": [0] * 4, "key": [0, 0]}
 
-    def _make(self) -> None:
-        self._bits = np.random.Philox(_NO_ENTROPY)  # type: ignore[arg-type]  # declared for numpy's own seeds alone
+    def _renew(self) -> None:
+        self._bits = np.random.Philox(_NO_ENTROPY)  # type: ignore[arg-type]  # declared for numpy's own seeds only
         self._rng = np.random.Generator(self._bits)
-        self._free = self._references()
+        self._free_count = self._count_references()
 
-    def _references(self) -> tuple[int, int]:
+    def _count_references(self) -> tuple[int, int]:
         return sys.getrefcount(self._rng), sys.getrefcount(self._bits)
 
-    def at(self, key: int) -> np.random.Generator:
-        """Returns a generator at the start of a key's draws: the last one if nobody else holds it."""
-        if self._references() != self._free:
-            self._make()
+    def seeded(self, key: int) -> np.random.Generator:
+        """Returns a generator at the start of a key's draws: the last one if no caller references it."""
+        if self._count_references() != self._free_count:
+            self._renew()
         self._start["state"]["key"][0] = key
         self._bits.state = self._start
         return self._rng
 
 
-_kept = _Kept()
+_last_generator = _LastGenerator()
 
 
 def seed_torch(key: int, device: torch.device) -> None:
-    """Seeds the generators that dropout on a device draws from.
+    """Seeds torch's generator that dropout on a device draws from.
 
-    ``torch.manual_seed`` seeds those of all devices, which takes 0.2 ms where there are none.
+    On a CPU it seeds only the CPU's generator. ``torch.manual_seed`` seeds all devices, which takes 0.2 ms
+    without any.
 
     Example:
         >>> seed_torch(3, torch.device("cpu"))
@@ -162,10 +163,10 @@ def seed_torch(key: int, device: torch.device) -> None:
 
 
 def drop(values: Tensor, p: float) -> Tensor:
-    """Returns the values with each set to zero with a probability of p, and the others scaled by 1 / (1 - p).
+    """Drops out values: sets each to zero with probability p and scales the rest by 1 / (1 - p).
 
     Srivastava et al. 2014, "Dropout" (JMLR 15), section 10. On a CPU torch draws a float for every value, which
-    is 7 to 15 % of a training step; ``dropout_factors`` are cheaper. On other devices it is torch's.
+    is 7 to 15 % of a training step; ``dropout_factors`` are cheaper. On other devices torch's dropout is used.
 
     Args:
         values: Any shape.
@@ -187,10 +188,10 @@ def drop(values: Tensor, p: float) -> Tensor:
 
 
 def dropout_factors(count: int, p: float, dtype: torch.dtype) -> Tensor:
-    """Returns independent factors for as many values: 0 with a probability of p, else 1 / (1 - p), (count,).
+    """Returns independent dropout factors, 0 with probability p, else 1 / (1 - p), (count,).
 
-    16 random bits of torch's global generator decide, so that p is rounded to a multiple of 1/65,536 (0.1 to
-    0.100006), and the factor is that of the rounded one.
+    16 random bits of torch's global generator decide on each value. p is therefore rounded to a multiple of
+    1/65,536 (0.1 to 0.100006), and the factor belongs to the rounded p.
 
     Example:
         >>> _ = torch.manual_seed(0)
@@ -198,38 +199,38 @@ def dropout_factors(count: int, p: float, dtype: torch.dtype) -> Tensor:
         tensor([0.0000, 1.3333], dtype=torch.float64)
     """
     level = min(round(p * _LEVELS), _LEVELS - 1)
-    # Whole 64-bit numbers, each of which decides on four values.
+    # Each 64-bit number decides on four values.
     draws = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    kept = torch.empty(count, dtype=dtype)  # a bool as the result would take longer to multiply with than to draw
-    torch.ge(draws.view(torch.int16)[:count], level - _LEVELS // 2, out=kept)
-    return kept.mul_(_LEVELS / (_LEVELS - level))
+    factors = torch.empty(count, dtype=dtype)  # a boolean result would take longer to multiply with than to draw
+    torch.ge(draws.view(torch.int16)[:count], level - _LEVELS // 2, out=factors)
+    return factors.mul_(_LEVELS / (_LEVELS - level))
 
 
 class Dropout(nn.Dropout):
-    """A dropout layer that drops by ``drop``."""
+    """Dropout layer that uses ``drop`` in place of torch's dropout."""
 
     def forward(self, input: Tensor) -> Tensor:  # the base's name
-        """Returns the values under a new mask in training mode, unchanged otherwise."""
+        """Returns the values with new random zeros in training mode, unchanged in evaluation mode."""
         return drop(input, self.p) if self.training else input
 
 
 def replace_dropouts(network: nn.Module) -> None:
-    """Puts ``Dropout`` in the place of every layer that is torch's."""
+    """Replaces every dropout layer of torch in a network by ``Dropout``."""
     for module in list(network.modules()):
-        for name, child in module.named_children():
-            if type(child) is nn.Dropout:
-                setattr(module, name, Dropout(child.p))
+        for name, layer in module.named_children():
+            if type(layer) is nn.Dropout:
+                setattr(module, name, Dropout(layer.p))
 
 
 def _mix_tensor(z: Tensor) -> Tensor:
-    """The finaliser of ``_mix`` on int64: shifts are made logical by masking, products wrap."""
+    """Applies the finalizer of ``_mix`` to int64: masks make its shifts logical, and products wrap."""
     z = (z ^ ((z >> 30) & ((1 << 34) - 1))) * _signed(_MIX1)
     z = (z ^ ((z >> 27) & ((1 << 37) - 1))) * _signed(_MIX2)
     return z ^ ((z >> 31) & ((1 << 33) - 1))
 
 
 def hash_rows(ids: Tensor, lengths: Tensor) -> Tensor:
-    """Returns a 64-bit hash of the token ids of each row, on their device: equal rows have equal ones.
+    """Returns a 64-bit hash of the token ids of each row, on their device. Equal rows have equal hashes.
 
     Args:
         ids: Token ids of all rows, one row after another, (T,).
@@ -245,17 +246,17 @@ def hash_rows(ids: Tensor, lengths: Tensor) -> Tensor:
     """
     numbers = torch.arange(len(lengths), device=ids.device)
     rows = torch.repeat_interleave(numbers, lengths, output_size=len(ids))
-    places = torch.arange(len(ids), device=ids.device) - (lengths.cumsum(0) - lengths)[rows]
-    # A sum of hashes wraps and has no order: the rows' lengths and the ranks of a device's threads don't matter.
-    hashes = _mix_tensor(_mix_tensor((places + 1) * _signed(_GAMMA)) + ids)
+    positions = torch.arange(len(ids), device=ids.device) - (lengths.cumsum(0) - lengths)[rows]
+    # A sum of hashes wraps and has no order: row lengths and the order of a device's threads don't change it.
+    hashes = _mix_tensor(_mix_tensor((positions + 1) * _signed(_GAMMA)) + ids)
     return _mix_tensor(torch.zeros_like(lengths).index_add_(0, rows, hashes) + lengths)
 
 
 class RowRandom:
-    """Draws for n rows at once, each from its own key.
+    """Random draws for n rows at once, each from its own key.
 
-    A draw depends on the row's key, the number of the view, the number of the call and the place in the
-    drawn shape, and on nothing else: not on the other rows, the padded length, the chunk or the rank.
+    A draw depends on the key of the row, the number of the view, the number of the call and the index in the
+    drawn shape. It doesn't depend on other rows, the padded length, the chunk or the rank.
 
     Args:
         keys: Draw key of each row, (n,), int64.
@@ -277,8 +278,8 @@ class RowRandom:
         self._calls += 1
         state = _mix_tensor(self.keys + _signed(fold(self.view, self._calls)))
         for size in shape:
-            places = torch.arange(1, size + 1, device=state.device) * _signed(_GAMMA)
-            state = _mix_tensor(state.unsqueeze(-1) + places)
+            indices = torch.arange(1, size + 1, device=state.device) * _signed(_GAMMA)
+            state = _mix_tensor(state.unsqueeze(-1) + indices)
         return state
 
     def rand(self, *shape: int) -> Tensor:
@@ -291,38 +292,38 @@ class RowRandom:
         return radius * (2 * math.pi * self.rand(*shape)).cos()
 
     def choose(self, eligible: Tensor, count: Tensor) -> Tensor:
-        """Chooses places at random, an exact number in each row.
+        """Chooses an exact number of random positions in each row.
 
         Args:
-            eligible: True where a place may be chosen, (n, places).
-            count: Number of places to choose in each row, (n,).
+            eligible: True where a position may be chosen, (n, positions).
+            count: Number of positions to choose in each row, (n,).
 
         Returns:
-            True on the chosen places, (n, places).
+            True at the chosen positions, (n, positions).
         """
         order = self.rand(eligible.shape[1]).masked_fill(~eligible, 2.0).argsort(dim=1, stable=True)
         first = torch.arange(eligible.shape[1], device=eligible.device) < count.unsqueeze(1)
         return torch.zeros_like(eligible).scatter(1, order, first) & eligible
 
     def permutation(self, mask: Tensor) -> Tensor:
-        """Draws an order of the tokens of each row; padding keeps its place.
+        """Draws an order of the tokens of each row; padding keeps its position.
 
         Args:
             mask: True on tokens, (n, L).
 
         Returns:
-            For each place the place its content comes from, (n, L).
+            For each position the index of the token that moves there, (n, L).
         """
-        places = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
+        positions = torch.arange(mask.shape[1], device=mask.device).expand_as(mask)
         order = self.rand(mask.shape[1]).masked_fill(~mask, 2.0).argsort(dim=1, stable=True)
-        slots = places.masked_fill(~mask, mask.shape[1]).argsort(dim=1, stable=True)
-        return places.scatter(1, slots, order)
+        slots = positions.masked_fill(~mask, mask.shape[1]).argsort(dim=1, stable=True)
+        return positions.scatter(1, slots, order)
 
 
 def draw_spans(units: int, spans: int, length: int, rng: np.random.Generator) -> list[int]:
-    """Draws spans of equal length, without overlap if there is room.
+    """Draws spans of equal length, without overlap if the text is long enough.
 
-    They come in the order of the text; all placings without overlap are equally likely.
+    The spans are in the order of the text. All placements without overlap are equally likely.
 
     Args:
         units: Length of the text, at least ``length``.
@@ -338,20 +339,20 @@ def draw_spans(units: int, spans: int, length: int, rng: np.random.Generator) ->
 
 
 def draw_disjoint_spans(units: int, lengths: Sequence[int], rng: np.random.Generator) -> list[range]:
-    """Draws spans of given lengths that don't overlap, in the order of the text; all placings are equally likely.
+    """Draws spans of given lengths without overlap, in text order; all placements are equally likely.
 
     Args:
-        units: Length of the text, at least that of all spans together.
+        units: Length of the text, at least the sum of the lengths.
         lengths: Units in each span, in the order of the text.
 
     Example:
         >>> draw_disjoint_spans(9, [2, 3], generator(1))
         [range(0, 2), range(5, 8)]
     """
-    # With each span shortened to its first unit, placings without overlap are choices of distinct units.
-    places = sorted(rng.permutation(units - sum(lengths) + len(lengths))[: len(lengths)].tolist())
-    spans, longer = [], 0
-    for place, length in zip(places, lengths, strict=True):
-        spans.append(range(place + longer, place + longer + length))
-        longer += length - 1
+    # With each span shortened to its first unit, placements without overlap are choices of distinct units.
+    firsts = sorted(rng.permutation(units - sum(lengths) + len(lengths))[: len(lengths)].tolist())
+    spans, shift = [], 0
+    for first, length in zip(firsts, lengths, strict=True):
+        spans.append(range(first + shift, first + shift + length))
+        shift += length - 1
     return spans

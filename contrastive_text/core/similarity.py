@@ -1,4 +1,4 @@
-"""Similarity of vectors, in at least float32 whatever the precision of the run."""
+"""Similarity matrices of vectors, computed in at least float32 in any precision of the run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.autograd.function import once_differentiable
 Similarity = Literal["cosine", "dot"]
 
 EPSILON = 1e-8
-"""Smallest norm divided by: at a zero vector the gradient is of order 1/EPSILON, finite in float32."""
+"""Smallest norm that vectors are divided by. The gradient at a zero vector is 1/EPSILON, finite in float32."""
 
 
-class _Widened(torch.autograd.Function):
-    """Float16 as float32, with a gradient that is finite where vectors are too short to have a direction."""
+class _WidenFloat16(torch.autograd.Function):
+    """Converts float16 to float32, with a finite gradient for vectors that are too short to have a direction."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:  # Any: torch leaves ctx untyped
@@ -27,17 +27,17 @@ class _Widened(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (short,) = ctx.saved_tensors
+        (is_tiny,) = ctx.saved_tensors
         narrow: Tensor = gradient.to(ctx.dtype)
-        return narrow.masked_fill(short & narrow.isinf(), 0.0)
+        return narrow.masked_fill(is_tiny & narrow.isinf(), 0.0)
 
 
 def at_least_float32(values: Tensor) -> Tensor:
-    """Returns half-precision values as float32; float32 and float64 stay as they are.
+    """Converts half-precision values to float32; float32 and float64 are returned unchanged.
 
-    The gradient of a vector of zeros, of order 1/EPSILON where it is normalised, is infinite in float16. For such
-    vectors, and those of nothing but subnormal numbers, infinity is 0 here; for others it stays, which is how
-    ``16-mixed`` learns that its factor of the loss is too large.
+    A zero vector that is normalized has a gradient of order 1/EPSILON, which is infinite in float16. For zero
+    vectors and vectors of subnormal numbers, an infinite gradient is replaced by 0. For other vectors it stays
+    infinite: ``16-mixed`` detects by it that its loss scale is too large.
 
     Args:
         values: (..., D).
@@ -47,13 +47,13 @@ def at_least_float32(values: Tensor) -> Tensor:
         torch.float32
     """
     if values.dtype == torch.float16 and values.requires_grad and values.numel():
-        widened: Tensor = _Widened.apply(values)  # type: ignore[no-untyped-call]  # torch's
+        widened: Tensor = _WidenFloat16.apply(values)  # type: ignore[no-untyped-call]  # torch's
         return widened
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Returns a context outside autocast; where none is on, one that costs nothing."""
+    """Returns a context that disables autocast; without autocast it costs nothing."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device_type=device.type, enabled=False)
     return nullcontext()
@@ -61,9 +61,9 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
 
 @contextmanager
 def new_in_full_precision() -> Iterator[None]:
-    """Makes new tensors float32 where they would be half precision, as in a step under Lightning's ``bf16-true``.
+    """Creates new tensors in float32 if the default is half precision, as in a step under ``bf16-true``.
 
-    Numbers of rows and logged figures keep 8 bits otherwise: 301 rows are 300.
+    Otherwise numbers of rows and logged metrics have 8 bits: 301 rows become 300.
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.promote_types(default, torch.float32))
@@ -74,7 +74,7 @@ def new_in_full_precision() -> Iterator[None]:
 
 
 class _UnitVectors(torch.autograd.Function):
-    """``torch.nn.functional.normalize`` that keeps one copy of the vectors for its gradient, not two."""
+    """``torch.nn.functional.normalize`` that saves one copy of the vectors for its gradient, not two."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor) -> Tensor:  # Any: torch leaves ctx untyped
@@ -94,13 +94,13 @@ class _UnitVectors(torch.autograd.Function):
 
 
 def unit_vectors(vectors: Tensor) -> Tensor:
-    """Returns vectors of length 1, in at least float32; a zero vector stays one.
+    """Returns vectors scaled to length 1, in at least float32; a zero vector stays zero.
 
     Args:
         vectors: (N, D).
 
     Returns:
-        (N, D). The gradient can't be differentiated once more.
+        (N, D). The gradient can't be differentiated again.
 
     Example:
         >>> unit_vectors(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
@@ -112,23 +112,23 @@ def unit_vectors(vectors: Tensor) -> Tensor:
 
 
 def comparable(vectors: Tensor, similarity: Similarity) -> Tensor:
-    """Returns vectors whose dot products are the similarities, (N, D), in at least float32."""
+    """Returns vectors whose dot products are the chosen similarity, (N, D), in at least float32."""
     return unit_vectors(vectors) if similarity == "cosine" else at_least_float32(vectors)
 
 
 def cosine_similarity_matrix(rows: Tensor, columns: Tensor, temperature: Tensor | float = 1.0) -> Tensor:
-    """Returns the cosine of every row with every column over the temperature, outside autocast.
+    """Returns the cosine of every row with every column divided by the temperature, outside autocast.
 
-    Under bfloat16 autocast a matrix product of float32 inputs is rounded to 8 bits: 0.08 per logit at a
-    temperature of 0.05. A zero vector has cosine 0 with everything.
+    Under bfloat16 autocast a matrix product of float32 inputs is rounded to 8 bits: an error of 0.08 in a logit
+    at a temperature of 0.05. A zero vector has cosine 0 with every vector.
 
     Args:
         rows: (R, D).
-        columns: (C, D); the same object as the rows is normalised once.
+        columns: (C, D). If it is the same object as the rows, it is normalized only once.
         temperature: Divisor of the cosine, of one element if a tensor.
 
     Returns:
-        (R, C), float32, or float64 where the inputs are.
+        (R, C), float32, or float64 for float64 inputs.
 
     Example:
         >>> cosine_similarity_matrix(torch.tensor([[2.0, 0.0]]), torch.tensor([[0.6, 0.8], [0.0, 0.0]]))
@@ -140,24 +140,24 @@ def cosine_similarity_matrix(rows: Tensor, columns: Tensor, temperature: Tensor 
 def similarity_matrix(
     rows: Tensor, columns: Tensor, temperature: Tensor | float, similarity: Similarity
 ) -> Tensor:
-    """Returns the similarity of every row with every column over the temperature, outside autocast.
+    """Returns the similarity of every row with every column divided by the temperature, outside autocast.
 
     Args:
         rows: (R, D).
-        columns: (C, D); the same object as the rows is prepared once.
+        columns: (C, D). If it is the same object as the rows, it is prepared only once.
         temperature: Divisor of the similarity, of one element if a tensor.
-        similarity: Of directions (``cosine``), or of the vectors as they are (``dot``).
+        similarity: ``cosine``, or ``dot`` for the dot product without normalization.
 
     Returns:
-        (R, C), float32, or float64 where the inputs are.
+        (R, C), float32, or float64 for float64 inputs.
 
     Example:
         >>> similarity_matrix(torch.tensor([[2.0, 0.0]]), torch.tensor([[3.0, 4.0]]), 0.5, similarity="dot")
         tensor([[12.]])
     """
     with full_precision(rows.device):
-        own = comparable(rows, similarity)
-        others = own if columns is rows else comparable(columns, similarity)
+        row_vectors = comparable(rows, similarity)
+        column_vectors = row_vectors if columns is rows else comparable(columns, similarity)
         if rows.shape[-1] < len(columns):
-            return (own / temperature) @ others.T
-        return (own @ others.T) / temperature
+            return (row_vectors / temperature) @ column_vectors.T
+        return (row_vectors @ column_vectors.T) / temperature

@@ -18,16 +18,16 @@ from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 
-_STEERING = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # but tab and newline: control characters, the escape and C1's CSI among them
-    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # direction of writing, which can swap what is read; line ends
-    "\ud800-\udfff"  # half characters, as a file's name that is no UTF-8 has them
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and newline, such as escape and C1's CSI
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # direction of writing (can reorder text), line separators
+    "\ud800-\udfff"  # lone surrogates, as in a file name that isn't UTF-8
     "\U000e0000-\U000e007f]"  # letters that no terminal shows
 )
 
 
 def shown(text: object) -> str:
-    r"""Returns text with characters that steer a terminal, or are never seen, as escapes.
+    r"""Replaces characters that control a terminal, or that it doesn't show, by escapes.
 
     Example:
         >>> print(shown("a \x1b[31mred\x1b[0m word"))
@@ -35,7 +35,7 @@ def shown(text: object) -> str:
         >>> shown("naïve 東京 🙂")
         'naïve 東京 🙂'
     """
-    return _STEERING.sub(lambda found: _escape(found[0]), str(text))
+    return _UNSAFE.sub(lambda match: _escape(match[0]), str(text))
 
 
 def _escape(letter: str) -> str:
@@ -44,15 +44,15 @@ def _escape(letter: str) -> str:
 
 
 def say(text: object = "", file: TextIO | None = None, end: str = "\n") -> None:
-    """Prints a text, with escapes in place of what would steer the terminal.
+    """Prints a text, with escapes in place of characters that control the terminal.
 
     Args:
-        text: What to print.
-        file: Where; None for standard output. What its encoding lacks is shown as escapes too.
-        end: What comes after it.
+        text: Text to print.
+        file: Output; None for standard output. Characters that its encoding lacks are escaped too.
+        end: Text that is printed after it.
 
     Raises:
-        SystemExit: Nobody reads any longer, as after ``| head``: with the status that a shell gives for it, 141.
+        SystemExit: The reader has closed the pipe, as in ``| head``. The status is 141, as in a shell.
     """
     stream = sys.stdout if file is None else file
     encoding = stream.encoding or "utf-8"
@@ -60,13 +60,13 @@ def say(text: object = "", file: TextIO | None = None, end: str = "\n") -> None:
         stream.write(shown(text).encode(encoding, "backslashreplace").decode(encoding) + end)
         stream.flush()
     except BrokenPipeError:
-        with open(os.devnull, "w") as nowhere:  # for what is still in the buffer, when Python ends
+        with open(os.devnull, "w") as nowhere:  # receives the rest of the buffer when Python exits
             os.dup2(nowhere.fileno(), stream.fileno())
-        raise SystemExit(128 + 13) from None  # SIGPIPE's number, which Windows hasn't
+        raise SystemExit(128 + 13) from None  # the number of SIGPIPE, which Windows lacks
 
 
 def say_json(text: str) -> None:
-    r"""Prints JSON on standard output, with JSON's own escapes for what ``say`` would escape.
+    r"""Prints JSON on standard output, with JSON's own escapes for characters that ``say`` would escape.
 
     Example:
         >>> say_json('{"text": "caf\u00e9 \x7f"}')
@@ -83,10 +83,10 @@ def say_json(text: str) -> None:
 
 @contextmanager
 def escaping_output() -> Iterator[None]:
-    """Prints characters that an output's encoding lacks as escapes, while the block runs.
+    """Makes outputs print characters that their encoding lacks as escapes, inside the block.
 
-    Libraries that print by themselves, such as a progress bar, would end a run with UnicodeEncodeError where the
-    encoding of standard output isn't UTF-8. An error handler that the user chose stays.
+    Libraries that print, such as progress bars, would otherwise end a run with UnicodeEncodeError if the encoding
+    of standard output isn't UTF-8. An error handler that the user chose is kept.
 
     Example:
         >>> with escaping_output():
@@ -94,24 +94,24 @@ def escaping_output() -> Iterator[None]:
         a
     """
     standard = (sys.stdout, sys.stderr)
-    before = {
+    handlers = {
         stream: str(stream.errors)
         for stream in standard
         if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape")
     }
-    with suppress(OSError):  # nobody reads any longer: said when something is printed
-        for stream in before:
+    with suppress(OSError):  # a closed pipe: reported by the next print
+        for stream in handlers:
             stream.reconfigure(errors="backslashreplace")
     try:
         yield
     finally:
-        for stream, errors in before.items():
+        for stream, errors in handlers.items():
             with suppress(OSError, ValueError):  # as above, or closed meanwhile
                 stream.reconfigure(errors=errors)
 
 
 def show_warnings() -> None:
-    """Has this process print warnings in the same way, whoever lays them out: Lightning does it by itself."""
+    """Makes this process print warnings with escapes, in any format. (Lightning sets its own format.)"""
 
     def show(
         message: Warning | str,
@@ -121,21 +121,21 @@ def show_warnings() -> None:
         file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
-        laid_out = warnings.formatwarning(message, category, filename, lineno, line)  # as it is at that time
-        say(laid_out, file=sys.stderr if file is None else file, end="")
+        text = warnings.formatwarning(message, category, filename, lineno, line)  # as it is at that time
+        say(text, file=sys.stderr if file is None else file, end="")
 
     warnings.showwarning = show
 
 
 def console(file: TextIO | None = None, soft_wrap: bool = False) -> Console:
-    """Returns a console for tables, which takes no text for markup and shows what would steer the terminal.
+    """Returns a console for tables that ignores markup and escapes characters that control the terminal.
 
     Args:
-        file: Where it prints, without colours, also where FORCE_COLOR asks for them, as notebooks do; None for
-            standard output.
-        soft_wrap: Whether long lines are left to the terminal.
+        file: Output, always without colors, even if FORCE_COLOR is set, as notebooks do. None for standard
+            output.
+        soft_wrap: Whether the terminal, not the console, wraps long lines.
     """
-    made = Console(
+    result = Console(
         file=file,
         color_system="auto" if file is None else None,
         soft_wrap=soft_wrap,
@@ -143,27 +143,27 @@ def console(file: TextIO | None = None, soft_wrap: bool = False) -> Console:
         emoji=False,
         highlight=False,
     )
-    made.push_render_hook(_ShowAll())
-    return made
+    result.push_render_hook(_EscapeText())
+    return result
 
 
 def print_whole(table: Table) -> None:
-    """Prints a table, as wide as it is where no terminal bounds it: a name that is cut is another one's, too."""
+    """Prints a table; outside a terminal at full width, so that no name is cut off and taken for another."""
     screen = console()
     if not screen.is_terminal:
-        unbound = screen.options.update(max_width=10_000)
-        screen.width = max(screen.width, Measurement.get(screen, unbound, table).maximum)
+        options = screen.options.update(max_width=10_000)
+        screen.width = max(screen.width, Measurement.get(screen, options, table).maximum)
     screen.print(table)
 
 
-class _ShowAll(RenderHook):
-    """Lets nothing through to the terminal but what the console makes by itself."""
+class _EscapeText(RenderHook):
+    """Escapes characters that control the terminal in all text, but not in the console's own commands."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_Shown(renderable) for renderable in renderables]
+        return [_Escaped(renderable) for renderable in renderables]
 
 
-class _Shown:
+class _Escaped:
     def __init__(self, renderable: RenderableType) -> None:
         self.renderable = renderable
 
@@ -174,12 +174,12 @@ class _Shown:
 
 
 def html_table(caption: str, cells: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> str:
-    """Returns rows of cells as a table whose first row names the columns and whose first column the rows.
+    """Returns rows of cells as an HTML table. The first row names the columns, the first column names the rows.
 
-    Texts stay texts: markup in them is escaped, and lines of a cell stay lines.
+    Texts are escaped, and lines of a cell stay lines.
 
     Args:
-        caption: What the table shows.
+        caption: Caption of the table.
         cells: The rows, all of the same number of cells.
         notes: Lines under the table.
 
@@ -190,38 +190,38 @@ def html_table(caption: str, cells: Sequence[Sequence[str]], notes: Sequence[str
         <tbody><tr><th scope="row">&lt;mine&gt;</th><td>81.00</td></tr></tbody></table>
         <ul><li>times 100</li></ul>
     """
-    head, *rows = [[_lines(cell) for cell in row] for row in cells]
+    head, *rows = [[_html_lines(cell) for cell in row] for row in cells]
     names = "".join(f'<th scope="col">{name}</th>' for name in head)
     body = "\n".join(
         f'<tr><th scope="row">{name}</th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>'
         for name, *rest in rows
     )
-    top = f"<caption>{_lines(caption)}</caption>\n<thead><tr>{names}</tr></thead>"
+    top = f"<caption>{_html_lines(caption)}</caption>\n<thead><tr>{names}</tr></thead>"
     return "\n".join([f"<table>{top}\n<tbody>{body}</tbody></table>", *([html_list(notes)] if notes else [])])
 
 
 def html_list(notes: Sequence[str]) -> str:
-    """Returns notes as a list."""
-    return f"<ul>{''.join(f'<li>{_lines(note)}</li>' for note in notes)}</ul>"
+    """Returns notes as an HTML list."""
+    return f"<ul>{''.join(f'<li>{_html_lines(note)}</li>' for note in notes)}</ul>"
 
 
 def facts_table(caption: str, facts: Mapping[str, str]) -> str:
-    """Returns facts by name as a table of two columns."""
+    """Returns a mapping of name to value as an HTML table of two columns."""
     return html_table(caption, [["", "value"], *([name, fact] for name, fact in facts.items())])
 
 
-def _lines(text: str) -> str:
+def _html_lines(text: str) -> str:
     return html.escape(text).replace("\n", "<br>")
 
 
 _MARKUP = re.compile(r"[\\`*\[\]<|~$&#]|^>|(?<!\w)_|_(?!\w)")
-"""Characters of markup; an underscore inside a word is none."""
+"""Characters that are markup in Markdown; an underscore inside a word is not."""
 
 
 def as_markdown(text: object) -> str:
-    r"""Returns a text as Markdown that shows it unchanged on one line: no markup, no HTML, no cell ends.
+    r"""Escapes a text so that Markdown shows it unchanged on one line: no markup, HTML or ends of cells.
 
-    Characters that steer a terminal or the direction of writing are shown as escapes.
+    Characters that control a terminal or the direction of writing become escapes.
 
     Example:
         >>> print(as_markdown("<img src=x onerror=alert(1)> a|b"))
@@ -237,7 +237,7 @@ def _one_line(text: object) -> str:
 
 
 def code_span(text: object) -> str:
-    """Returns a text as code in Markdown, whatever backticks it has.
+    """Returns a text as a code span in Markdown, whatever backticks it contains.
 
     Example:
         >>> code_span("bert-base"), code_span("a`b"), code_span("`a")

@@ -1,6 +1,6 @@
-"""The records that flow from a text file to a gradient.
+"""Data types on the way from a text file to a gradient: tokens, examples, slots, templates.
 
-Letters of shapes: ``contrastive_text.core``.
+Shape letters: see ``contrastive_text.core``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contrastive_text.core.errors import InvalidValueError
 Role = Literal["anchor", "positive", "negative", "original"]
 ROLES: tuple[Role, ...] = get_args(Role)
 NO_LABEL = -100
-"""Label of a token that masked language modelling does not predict (torch's ``ignore_index``)."""
+"""Label of a token that masked language modeling doesn't predict (torch's ``ignore_index``)."""
 
 NO_WORD = -1
 """Word number of a special token."""
@@ -28,13 +28,13 @@ Alter: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """One text as token ids before special tokens; all lists stay aligned.
+    """Token ids of a text before special tokens are added, with aligned lists of properties per token.
 
     Args:
         ids: Token ids.
         words: For each token the number of the word it belongs to, from 0.
-        positions: For each token its place for the position embedding, or None for the natural order.
-        labels: For each token the id to predict, ``NO_LABEL`` for none; None without masked modelling.
+        positions: For each token its index for the position embedding, or None for the natural order.
+        labels: For each token the id to predict, or ``NO_LABEL``; None without masked language modeling.
 
     Example:
         >>> Tokens(ids=(7, 8, 9), words=(0, 0, 1)).take([2, 0])
@@ -49,7 +49,7 @@ class Tokens:
     def __post_init__(self) -> None:
         count = len(self.ids)
         if len(self.words) == count and self.positions is None and self.labels is None:
-            return  # nearly all: there is one for each text
+            return  # fast path for nearly all texts
         for name, values in (("words", self.words), ("positions", self.positions), ("labels", self.labels)):
             if values is not None and len(values) != count:
                 raise InvalidValueError(
@@ -61,7 +61,7 @@ class Tokens:
         return len(self.ids)
 
     def take(self, order: Sequence[int]) -> Tokens:
-        """Returns the tokens at the given places, in that order; every list follows."""
+        """Returns the tokens at the given indices, in that order, with all lists aligned."""
         if isinstance(order, range) and order.step == 1 and 0 <= order.start <= order.stop <= len(self):
             part = slice(order.start, order.stop)
             return Tokens(
@@ -79,7 +79,7 @@ class Tokens:
 
 
 class TextPair(NamedTuple):
-    """Two texts that stand in one sequence, one after the other.
+    """Two texts that are encoded as one sequence, one after the other.
 
     Example:
         >>> TextPair("A premise.", "A hypothesis.").second
@@ -91,16 +91,16 @@ class TextPair(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """What stands around a text: a prompt, a template. No view alters it, and of a long text the text is cut.
+    """Strings before and after a text: a prompt or template. No view alters them; truncation cuts only the text.
 
     Args:
-        before: Stands before the text.
-        after: Stands after it.
-        apart: Whether both and the text are tokenised each by itself, so that no token has letters of two;
-            otherwise they are one string.
-        counted: Whether the length limit counts its tokens; otherwise it is the text's own, as far as the network
-            takes longer rows.
-        unpooled: Tokens at the start of a row that poolers leave out.
+        before: String before the text.
+        after: String after the text.
+        apart: Whether before, text and after are tokenized separately, so that no token spans two of them. If
+            False, they are joined to one string.
+        counted: Whether the length limit includes the tokens of the template. If False, the limit applies to the
+            text alone, as far as the network takes longer rows.
+        unpooled: Number of tokens at the start of a row that poolers skip.
     """
 
     before: str = ""
@@ -111,13 +111,13 @@ class Frame(NamedTuple):
 
     @classmethod
     def of(cls, template: str, where: str, apart: bool = False, counted: bool = True) -> Frame:
-        """Returns the frame of a prompt, which stands before a text, or of a template with ``{text}`` in it.
+        """Parses a prompt, which comes before a text, or a template with ``{text}`` in it.
 
         Args:
-            template: With the mask token where ``{mask}`` stands; other braces stand for themselves.
-            where: What an error begins with.
-            apart: As above.
-            counted: As above.
+            template: May contain ``{mask}`` for the mask token; other braces are ordinary characters.
+            where: Place of the option, for the error.
+            apart: See the class.
+            counted: See the class.
 
         Raises:
             ValueError: ``{text}`` more than once.
@@ -126,9 +126,9 @@ class Frame(NamedTuple):
             >>> Frame.of("It says: {text}!", "prompt")[:2], Frame.of("query: ", "prompt")[:2]
             (('It says: ', '!'), ('query: ', ''))
         """
-        if (found := template.count(SLOT)) > 1:
+        if (count := template.count(SLOT)) > 1:
             raise InvalidValueError(
-                f"{where}: expected {SLOT} once at most, got {template!r}, which has it {found} times; {SLOT} is "
+                f"{where}: expected {SLOT} once at most, got {template!r}, which has it {count} times; {SLOT} is "
                 "where the text goes"
             )
         before, _, after = template.partition(SLOT)
@@ -138,7 +138,7 @@ class Frame(NamedTuple):
         return bool(self.before or self.after)
 
     def around(self, inner: Frame) -> Frame:
-        """Returns both, the other one next to the text.
+        """Combines two templates: this one outside, the other one next to the text.
 
         Example:
             >>> Frame("so: ").around(Frame("a ", " b"))[:2]
@@ -149,35 +149,35 @@ class Frame(NamedTuple):
 
 
 NO_FRAME = Frame()
-"""Nothing around a text."""
+"""Template that adds nothing to a text."""
 
 SLOT = "{text}"
-"""Where the text goes in a template."""
+"""Placeholder of the text in a template."""
 
 MASK = "{mask}"
-"""Where the tokenizer's mask token goes in a prompt or a template."""
+"""Placeholder of the tokenizer's mask token in a prompt or a template."""
 
 Text: TypeAlias = str | Tokens | TextPair
-"""What a slot holds: a string, a span that is already tokenised, or two strings for one sequence."""
+"""Content of a slot: a string, a tokenized span, or two strings for one sequence."""
 
 Row: TypeAlias = Mapping[str, Text | float]
-"""One record of a data file, under the library's column names (``text``, ``anchor``, ``target``, ...).
+"""A record of a data file, under the library's column names (``text``, ``anchor``, ``target``, ...).
 
-A text is a string; for a pairing with ``reads_tokens`` it is tokenised already.
+A text is a string; for a pairing with ``reads_tokens`` it is already tokenized.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a view may know of the tokenizer.
+    """Facts about the tokenizer that a view may use.
 
     Args:
         size: Number of entries of the token table.
         mask_id: Id of the mask token; None if the tokenizer has none.
-        special_ids: Ids of the special tokens, those that views have added included.
+        special_ids: Ids of the special tokens, including tokens that views have added.
         prefix: Number of special tokens before a text.
         suffix: Number of special tokens after it.
-        added: Token that a view has asked for (``View.new_tokens``) -> its id.
+        added: Token that a view requested by ``View.new_tokens`` -> its id.
 
     Example:
         >>> Vocabulary(size=30522, mask_id=103, prefix=1, suffix=1).mask_id
@@ -194,15 +194,15 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Texts that belong together, as a ``Pairing`` returns them.
+    """Texts that belong together, as returned by a ``Pairing``.
 
     Args:
-        anchor: The text that the others are compared with.
+        anchor: Text that the others are compared with.
         positives: Texts of the same meaning.
-        negatives: Hard negatives: texts that look alike and mean something else.
-        target: A label or a score, for supervised objectives.
-        views_per_text: How often each text stands in the batch: the views of a text i of a role are the
-            slots ``i * views_per_text`` and those that follow.
+        negatives: Hard negatives: texts that look similar and mean something else.
+        target: Label or score, for supervised objectives.
+        views_per_text: Number of views of each text in the batch. The views of text i of a role are the slots
+            ``i * views_per_text`` up to ``(i + 1) * views_per_text - 1``.
 
     Example:
         >>> Example("a dog runs", positives=("it runs",), negatives=("it sleeps",)).negatives
@@ -217,7 +217,7 @@ class Example:
 
 
 class Slot(NamedTuple):
-    """One text of every example: its role and its number within the role.
+    """A text of every example, given by its role and its number within the role.
 
     Example:
         >>> Slot("positive", 1)
