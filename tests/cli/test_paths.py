@@ -204,4 +204,4 @@ def test_an_output_that_another_process_writes_is_refused(
     output = next(word for word in words if word.startswith("OUT"))
     with held(here / output) as mine:
         assert mine
-        assert "expected to be alone with it, got another process that is writing it" in answer([command, *words])
+        assert "expected no other writer, got another process that is writing it" in answer([command, *words])

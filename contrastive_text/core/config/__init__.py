@@ -1,1 +1,1 @@
-"""Configuration as plain data: class paths, specs of parts, checks of foreign data, answers to typing errors."""
+"""Configurations as plain data: class paths, specs of parts, checks of untrusted files, and parser errors."""

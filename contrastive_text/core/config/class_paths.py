@@ -1,8 +1,8 @@
-"""Class paths in files: the one that is written, which classes a file may name, and how a name becomes a class.
+"""Class paths in files: which path is written, which classes a file may name, and how a path is imported.
 
-A checkpoint, a model folder and the records of a run or a sweep may come from anyone. They name classes of this
-library, of modules that the caller's program has imported, and of modules that the caller trusts by name; each
-place has a base class. Until that is settled nothing is imported.
+A checkpoint, a model folder and the records of a run or a sweep may come from anyone. They may name classes of
+this library, of modules that the caller's program has imported, and of modules that the caller trusts by name.
+Each option also has a base class. Nothing is imported before a class path is checked.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from contrastive_text.core.config.misspelt import near_class, nearest
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 
 _T = TypeVar("_T")
-_OWN = __name__.partition(".")[0]
-_trusted: ContextVar[tuple[str, ...]] = ContextVar("_trusted", default=())
-_finding: ContextVar[bool] = ContextVar("_finding", default=False)
+_LIBRARY = __name__.partition(".")[0]
+_trusted_modules: ContextVar[tuple[str, ...]] = ContextVar("_trusted_modules", default=())
+_finds_own: ContextVar[bool] = ContextVar("_finds_own", default=False)
 
 
 class UntrustedError(InvalidValueError):
-    """A file names a class of a module that neither the program has imported nor its user trusts.
+    """A file names a class of a module that the program hasn't imported and the user doesn't trust.
 
     Args:
         where: The file, and the place in it.
-        class_path: What it names.
+        class_path: The class path in the file.
     """
 
     def __init__(self, where: str, class_path: str) -> None:
@@ -46,14 +46,14 @@ class UntrustedError(InvalidValueError):
 
 @contextmanager
 def trusting(modules: Sequence[str] | None) -> Iterator[None]:
-    """Lets files name classes of further modules, and of their submodules, while the block runs.
+    """Trusts further modules, and their submodules, inside the block: files may name their classes.
 
     Args:
-        modules: Their names; None for no further ones.
+        modules: Names of the modules; None for no further modules.
 
     Raises:
-        TypeError: A name in place of a list.
-        ValueError: Something that can't be the name of a module.
+        TypeError: A text in place of a list.
+        ValueError: A text that isn't a module name.
 
     Example:
         >>> with trusting(["my_views"]):
@@ -66,56 +66,56 @@ def trusting(modules: Sequence[str] | None) -> Iterator[None]:
             raise InvalidValueError(
                 f"trust: expected the name of a module, such as my_views for my_views.py, got {module!r}"
             )
-    token = _trusted.set((*_trusted.get(), *(modules or ())))
+    token = _trusted_modules.set((*_trusted_modules.get(), *(modules or ())))
     try:
         yield
     finally:
-        _trusted.reset(token)
+        _trusted_modules.reset(token)
 
 
 @contextmanager
 def finding_own_parts() -> Iterator[None]:
-    """Lets parts of the user's own be found in the working directory while the block runs.
+    """Makes modules in the working directory importable as parts inside the block.
 
-    It becomes the last place where Python looks for modules, and only from where a module that is named on
-    purpose was found there and nowhere else: a library asks for many a module that may be absent.
+    The working directory becomes the last entry of ``sys.path``. It is added only when a module that is named on
+    purpose is found there and nowhere else, because libraries try to import many modules that may be absent.
 
     Example:
         >>> with finding_own_parts():
         ...     pass
     """
-    before = list(sys.path)
-    token = _finding.set(True)
+    path = list(sys.path)
+    token = _finds_own.set(True)
     try:
         yield
     finally:
-        _finding.reset(token)
-        sys.path[:] = before
+        _finds_own.reset(token)
+        sys.path[:] = path
 
 
 def find_own(path: str) -> None:
-    """Puts the working directory last on ``sys.path``, if a named module is there and nowhere else.
+    """Appends the working directory to ``sys.path`` if a named module is found there and nowhere else.
 
     Args:
-        path: Of the module, or of something in it.
+        path: Path of the module, or of a class in it.
     """
     root = path.partition(".")[0]
-    if not (_finding.get() and root.isidentifier()) or root in sys.modules:
+    if not (_finds_own.get() and root.isidentifier()) or root in sys.modules:
         return
-    here = os.getcwd()
-    if here in sys.path or importlib.util.find_spec(root) is not None:
+    folder = os.getcwd()
+    if folder in sys.path or importlib.util.find_spec(root) is not None:
         return
-    if PathFinder.find_spec(root, [here]) is not None:
-        sys.path.append(here)
+    if PathFinder.find_spec(root, [folder]) is not None:
+        sys.path.append(folder)
 
 
 def trusted() -> tuple[str, ...]:
-    """Returns the modules that are trusted by name at this moment."""
-    return _trusted.get()
+    """Returns the modules that are currently trusted by name."""
+    return _trusted_modules.get()
 
 
 def dotted_texts(plain: object) -> Iterator[str]:
-    """Yields the texts of plain data that have the form of a class path.
+    """Yields the texts in plain data that have the form of a class path.
 
     Example:
         >>> list(dotted_texts({"views": [{"class_path": "my_views.Shout"}], "pooler": "CLSPooler"}))
@@ -124,15 +124,15 @@ def dotted_texts(plain: object) -> Iterator[str]:
     if isinstance(plain, str):
         yield from [plain] if "." in plain and _is_dotted(plain) else []
     elif isinstance(plain, Mapping | list | tuple):
-        for inner in plain.values() if isinstance(plain, Mapping) else plain:
-            yield from dotted_texts(inner)
+        for value in plain.values() if isinstance(plain, Mapping) else plain:
+            yield from dotted_texts(value)
 
 
 def own_modules(plain: object) -> list[str]:
-    """Returns the modules of parts that aren't this library's, which a file with these parts needs trust for.
+    """Returns the modules of parts outside this library. A file with these parts needs ``--trust`` for them.
 
     Args:
-        plain: Arguments as plain data, as checkpoints hold them.
+        plain: Arguments as plain data, as stored in checkpoints.
 
     Example:
         >>> own_modules({"views": [{"class_path": "my_views.Shout"}, {"class_path": "contrastive_text.NTXent"}]})
@@ -140,16 +140,16 @@ def own_modules(plain: object) -> list[str]:
     """
     if isinstance(plain, Mapping):
         path = plain.get("class_path")
-        ours = not isinstance(path, str) or not _is_dotted(path) or "." not in path or is_own(path)
-        inner = [module for value in plain.values() for module in own_modules(value)]
-        return list(dict.fromkeys([*([] if ours else [str(path).rpartition(".")[0]]), *inner]))
+        is_ours = not isinstance(path, str) or not _is_dotted(path) or "." not in path or is_own(path)
+        inner_modules = [module for value in plain.values() for module in own_modules(value)]
+        return list(dict.fromkeys([*([] if is_ours else [str(path).rpartition(".")[0]]), *inner_modules]))
     if isinstance(plain, list | tuple):
         return list(dict.fromkeys(module for value in plain for module in own_modules(value)))
     return []
 
 
 def trust_words(modules: Iterable[str]) -> list[str]:
-    """Returns the words of a command that let it import these modules.
+    """Returns the command-line options that trust the given modules.
 
     Example:
         >>> trust_words(["my_views"])
@@ -159,34 +159,35 @@ def trust_words(modules: Iterable[str]) -> list[str]:
 
 
 def public_path(cls: type) -> str:
-    """Returns the path by which a class is imported, as every file that we write has it.
+    """Returns the import path of a class that is written to files.
 
-    Of this library's classes it is that of the outermost package whose ``__all__`` names it, whichever module
-    defines it: a file outlives a change of places. Of others it is that of their module.
+    For a class of this library it is the path of the outermost package whose ``__all__`` lists the class. A file
+    stays readable if the class moves to another module. For other classes it is the module's path.
 
     Example:
         >>> from contrastive_text.losses import NTXent, SupCon
         >>> public_path(NTXent), public_path(SupCon), public_path(dict)
         ('contrastive_text.NTXent', 'contrastive_text.losses.SupCon', 'builtins.dict')
     """
-    packages = cls.__module__.split(".")
-    for end in range(1, len(packages)) if packages[0] == _OWN else ():
-        package = sys.modules[".".join(packages[:end])]
+    names = cls.__module__.split(".")
+    for end in range(1, len(names)) if names[0] == _LIBRARY else ():
+        package = sys.modules[".".join(names[:end])]
         if cls.__qualname__ in vars(package).get("__all__", ()) and getattr(package, cls.__name__) is cls:
             return f"{package.__name__}.{cls.__name__}"
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def resolve(class_path: object, base: type[_T] | tuple[type[_T], ...], where: str) -> type[_T]:
-    """Returns the class that a file names for a place.
+    """Imports the class that a file names, after checking that the file may name it.
 
     Args:
-        class_path: ``module.Class``, or the name alone of a class of this library.
-        base: What the place may hold: subclasses of it, or of one of several.
-        where: The file and the place, for the error.
+        class_path: ``module.Class``, or only the name for a class of this library.
+        base: Base class that is required, or several of which one is.
+        where: The file and the place in it, for the error.
 
     Raises:
-        ValueError: No such class, one of another kind, or of a module that nobody trusts, which isn't imported.
+        ValueError: The class doesn't exist, isn't a subclass, or is of a module that isn't trusted. An untrusted
+            module isn't imported.
 
     Example:
         >>> from collections import OrderedDict
@@ -196,53 +197,55 @@ def resolve(class_path: object, base: type[_T] | tuple[type[_T], ...], where: st
         ...     resolve("subprocess.Popen", dict, "a.json")
         ... except InvalidValueError as error:
         ...     print(error)
-        a.json: expected a subclass of dict, got subprocess.Popen, which is none
+        a.json: expected a subclass of dict, got subprocess.Popen, which is not a subclass of it
     """
     kinds = base if isinstance(base, tuple) else (base,)
-    said = " or ".join(kind.__name__ for kind in kinds)
+    expected = " or ".join(kind.__name__ for kind in kinds)
     if not isinstance(class_path, str) or not _is_dotted(class_path):
-        raise InvalidValueError(f"{where}: expected the path of a class ({said}), got {class_path!r}")
-    found = loaded(class_path, kinds)
-    if found is None and is_trusted(class_path):
-        found = imported(class_path)
-    elif found is None and "." in class_path:
+        raise InvalidValueError(f"{where}: expected the path of a class ({expected}), got {class_path!r}")
+    candidate = loaded(class_path, kinds)
+    if candidate is None and is_trusted(class_path):
+        candidate = imported(class_path)
+    elif candidate is None and "." in class_path:
         raise UntrustedError(where, class_path)
-    if found is None:
+    if candidate is None:
         is_bare = "." not in class_path
-        near = (
+        suggestion = (
             nearest(class_path, [cls.__name__ for cls in subclasses(kinds)])
             if is_bare
             else near_class(class_path)
         )
         raise InvalidValueError(
-            f"{where}: expected a subclass of {said}, got {class_path}; there is no such class{near}"
+            f"{where}: expected a subclass of {expected}, got {class_path}; there is no such class{suggestion}"
         )
-    if not (isinstance(found, type) and issubclass(found, kinds)):
-        raise InvalidValueError(f"{where}: expected a subclass of {said}, got {class_path}, which is none")
-    return found
+    if not (isinstance(candidate, type) and issubclass(candidate, kinds)):
+        raise InvalidValueError(
+            f"{where}: expected a subclass of {expected}, got {class_path}, which is not a subclass of it"
+        )
+    return candidate
 
 
 def is_own(class_path: str) -> bool:
-    """Whether a path leads into this library."""
-    return class_path.partition(".")[0] == _OWN
+    """Returns whether a class path is of this library."""
+    return class_path.partition(".")[0] == _LIBRARY
 
 
 def is_trusted(class_path: str) -> bool:
-    """Whether a path leads into this library, or into a module that is trusted by name."""
-    return any(f"{class_path}.".startswith(f"{module}.") for module in (_OWN, *_trusted.get()))
+    """Returns whether a class path is of this library, or of a module that is trusted by name."""
+    return any(f"{class_path}.".startswith(f"{module}.") for module in (_LIBRARY, *_trusted_modules.get()))
 
 
 def loaded(class_path: str, kinds: tuple[type, ...] = ()) -> object:
-    """Returns what a path names among the modules that are imported already; None if there is nothing.
+    """Returns the object that a class path names, if its module is already imported; else None.
 
     Args:
         class_path: ``module.Class``, or the name of a subclass of ``kinds``.
-        kinds: Base classes of the place.
+        kinds: Base classes, used for a name without a module.
     """
     names = class_path.split(".")
     if len(names) == 1:
-        named = [cls for cls in subclasses(kinds) if cls.__name__ == class_path]
-        return min(named, key=lambda cls: not cls.__module__.startswith(f"{_OWN}."), default=None)
+        matches = [cls for cls in subclasses(kinds) if cls.__name__ == class_path]
+        return min(matches, key=lambda cls: not cls.__module__.startswith(f"{_LIBRARY}."), default=None)
     for end in range(len(names) - 1, 0, -1):
         module = sys.modules.get(".".join(names[:end]))
         if module is not None:
@@ -251,10 +254,10 @@ def loaded(class_path: str, kinds: tuple[type, ...] = ()) -> object:
 
 
 def imported(class_path: str) -> object:
-    """Imports the module of a path, and gives what the path names there; None if there is nothing.
+    """Imports the module of a class path and returns the object that it names; None if there is no such object.
 
     Raises:
-        Exception: Whatever the module raises.
+        Exception: Any error that the module raises.
     """
     names = class_path.split(".")
     find_own(class_path)
@@ -264,23 +267,23 @@ def imported(class_path: str) -> object:
             return _inside(importlib.import_module(module), names[end:])
         except ModuleNotFoundError as error:
             if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise  # the module is there, and lacks another one
+                raise  # the module exists, but an import inside it fails
     return None
 
 
 def _inside(module: ModuleType, names: Sequence[str]) -> object:
-    """Follows names from a module into classes; no other module is entered, and of others' no hook is called."""
-    found: object = module
+    """Looks up a chain of names in a module and its classes. Enters no other module and calls no hook of it."""
+    value: object = module
     for name in names:
-        if not isinstance(found, type) and found is not module:
+        if not isinstance(value, type) and value is not module:
             return None
-        # Ours import what is asked for by themselves; those of others may import anything.
-        found = getattr(found, name, None) if is_own(module.__name__) else vars(found).get(name)
-    return found
+        # Packages of this library import a name on demand. ``__getattr__`` of another module may import anything.
+        value = getattr(value, name, None) if is_own(module.__name__) else vars(value).get(name)
+    return value
 
 
 def subclasses(kinds: Iterable[type]) -> Iterator[type]:
-    """Yields classes and all that are derived from them, as far as they are imported."""
+    """Yields classes and all their imported subclasses, recursively."""
     for kind in kinds:
         yield kind
         yield from subclasses(kind.__subclasses__())

@@ -1,4 +1,4 @@
-"""Parts that a file of a stranger names: which classes it may name, and what the parser imports for it."""
+"""Security checks for parts that an untrusted file names: allowed classes, and imports by the parser."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from jsonargparse._common import parsing_settings
 from contrastive_text.core.config.class_paths import is_trusted, resolve, trusted
 from contrastive_text.core.errors import InvalidValueError
 
-# Otherwise the parser builds any class that is named where the type is Any.
+# By default the parser instantiates any class that is named for an argument of type Any.
 set_parsing_settings(instantiate_subclass_spec_in_any=False)
 
-_OURS = ("contrastive_text", "pytorch_lightning", "lightning_fabric")
+_LIBRARIES = ("contrastive_text", "pytorch_lightning", "lightning_fabric")
 _CALLS_FUNCTIONS = "pytorch_lightning.callbacks.lambda_function"
-"""Callback that calls functions named by a configuration."""
+"""Module of a Lightning callback that calls functions named in a configuration."""
 
 
 def check_foreign(plain: object, where: str) -> None:
-    """Checks that a stranger's plain data name only classes that a file may name.
+    """Raises ValueError if plain data from an untrusted file name a class that isn't allowed.
 
     Only modules of this library and trusted modules are imported.
 
     Args:
-        plain: Arguments from a checkpoint or from the configuration in a run folder.
+        plain: Arguments from a checkpoint, or from the configuration in a run folder.
         where: The file, for the error.
 
     Raises:
-        ValueError: A class that the file may not name, or no such class.
+        ValueError: A class that the file may not name, or that doesn't exist.
     """
     if isinstance(plain, Mapping):
         if "class_path" in plain:
@@ -42,20 +42,22 @@ def check_foreign(plain: object, where: str) -> None:
 
 
 def _check_class(class_path: object, where: str) -> None:
-    """Checks that a class is from a trusted module, or derived from a class of ours or Lightning's."""
+    """Checks that a class is from a trusted module, or derived from a class of this library or Lightning."""
     if not isinstance(class_path, str) or "." not in class_path:
         raise InvalidValueError(f"{where}: expected module.Class, got {class_path!r}")
     cls: type = resolve(class_path, object, where)
-    if not is_trusted(class_path) and all(base.__module__.partition(".")[0] not in _OURS for base in cls.__mro__):
-        raise InvalidValueError(f"{where}: expected a part, got {class_path}, which is none")
+    if not is_trusted(class_path) and all(
+        base.__module__.partition(".")[0] not in _LIBRARIES for base in cls.__mro__
+    ):
+        raise InvalidValueError(f"{where}: expected a part, got {class_path}, which is not a part")
 
 
 @contextmanager
 def importing_only(modules: Iterable[str]) -> Iterator[None]:
-    """Makes the parser of configurations refuse class paths of all but some modules while the block runs.
+    """Makes the parser of configurations refuse class paths outside the given modules inside the block.
 
-    The parser imports any text as a class where the type of an argument is a class. Modules of this library, of
-    Lightning and trusted modules are allowed too.
+    Without this, the parser imports any text as a class where the type of an argument is a class. Modules of this
+    library, of Lightning and trusted modules stay allowed.
 
     Args:
         modules: Names of the modules that are allowed.
@@ -64,11 +66,11 @@ def importing_only(modules: Iterable[str]) -> Iterator[None]:
         >>> with importing_only(["my_views"]):
         ...     pass
     """
-    before = dict(parsing_settings)  # jsonargparse can add to its list, and not take an entry back
+    settings = dict(parsing_settings)  # jsonargparse can add entries to its lists, but not remove them
     set_parsing_settings(
-        import_path_denylist=["*", _CALLS_FUNCTIONS], import_path_allowlist=[*_OURS, *trusted(), *modules]
+        import_path_denylist=["*", _CALLS_FUNCTIONS], import_path_allowlist=[*_LIBRARIES, *trusted(), *modules]
     )
     try:
         yield
     finally:
-        parsing_settings.update(before)
+        parsing_settings.update(settings)

@@ -1,8 +1,8 @@
-"""Parts as plain data: the class path and constructor arguments that make a part again.
+"""Specs of parts: the class path and constructor arguments of an object as plain data, to rebuild it.
 
-The one convention behind it: a part stores every constructor argument under its own name. That holds for
-the library's parts and is asked of a user's, so that a module built in Python and one built from YAML leave
-the same checkpoint, loadable with ``weights_only=True``.
+The convention behind it: a part stores every constructor argument under the argument's name. This holds for the
+library's parts and is required of a user's. A module built in Python and one built from YAML then write the same
+checkpoint, which loads with ``weights_only=True``.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from contrastive_text.core.config.class_paths import public_path
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 
 Plain: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
-"""What YAML and a ``weights_only`` checkpoint can hold; Any, because type aliases can't be recursive."""
+"""Values that YAML and a ``weights_only`` checkpoint can store; Any, because type aliases can't be recursive."""
 
 
 def to_plain(value: object, where: str) -> Plain:
-    """Returns a value, or a part with all parts inside it, as plain data.
+    """Converts a value, or a part with all parts inside it, to plain data.
 
     Args:
-        value: Plain data, or a part, or lists, tuples and dicts of them.
+        value: Plain data, a part, or lists, tuples and dicts of them.
         where: Name of the argument, for the error.
 
     Raises:
-        TypeError: A part that doesn't store a constructor argument under its name, or a function.
+        TypeError: A function, or a part that doesn't store a constructor argument under its name.
 
     Example:
         >>> from contrastive_text.losses import InfoNCE
@@ -38,7 +38,7 @@ def to_plain(value: object, where: str) -> Plain:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
-        return str.__str__(value)  # of a class of texts the text alone
+        return str.__str__(value)  # drops a subclass of str
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
@@ -54,11 +54,10 @@ def to_plain(value: object, where: str) -> Plain:
 
 
 def part_spec(part: object, where: str) -> dict[str, Any]:
-    """Returns a part as ``{"class_path": ..., "init_args": {...}}``.
+    """Converts a part to ``{"class_path": ..., "init_args": {...}}``.
 
     Raises:
-        TypeError: A class defined inside a function, or a constructor argument that isn't stored under its
-            own name.
+        TypeError: The class is defined inside a function, or doesn't store a constructor argument under its name.
     """
     cls = type(part)
     if "<locals>" in cls.__qualname__:
@@ -75,13 +74,13 @@ def stored_arguments(
     """Returns the constructor arguments of a part as plain data.
 
     Args:
-        part: Stores each under its own name.
+        part: Object that stores each argument under its name.
         where: Name of the part, for the error.
-        cls: Whose arguments; None for those of the part's own class.
-        given: Those that it doesn't store as they were.
+        cls: Class whose arguments are read; None for the class of the part.
+        given: Values of arguments that the part doesn't store unchanged.
 
     Raises:
-        TypeError: One that is neither stored nor given.
+        TypeError: An argument that is neither stored nor in ``given``.
     """
     given = given or {}
     return {
@@ -103,7 +102,7 @@ def _stored(part: object, name: str, where: str) -> object:
 
 
 def describe(part: object) -> str:
-    """Returns a part as one readable call.
+    """Describes a part as a call, such as ``CLSPooler()``.
 
     Example:
         >>> from contrastive_text.poolers import FirstLastPooler
@@ -114,7 +113,7 @@ def describe(part: object) -> str:
 
 
 def describe_spec(spec: object) -> str:
-    """Returns a part's plain data as one readable call; of any other value its literal.
+    """Describes the plain data of a part as a call, and any other value as a literal.
 
     Example:
         >>> describe_spec({"class_path": "contrastive_text.InfoNCE", "init_args": {"temperature": 0.1}})
@@ -122,8 +121,8 @@ def describe_spec(spec: object) -> str:
     """
     if isinstance(spec, Mapping) and "class_path" in spec:
         arguments = (spec.get("init_args") or {}).items()
-        said = ", ".join(f"{name}={describe_spec(value)}" for name, value in arguments)
-        return f"{spec['class_path'].rpartition('.')[2]}({said})"
+        words = ", ".join(f"{name}={describe_spec(value)}" for name, value in arguments)
+        return f"{spec['class_path'].rpartition('.')[2]}({words})"
     if isinstance(spec, list) and spec and all(isinstance(part, Mapping) for part in spec):
         return f"[{', '.join(map(describe_spec, spec))}]"
     return repr(spec)
@@ -133,18 +132,18 @@ _QUOTE = "a text that is no single word, such as a path or a name with a dash, s
 
 
 def typed_part(typed: str, where: str) -> dict[str, Any]:
-    """Returns a part as a configuration names it.
+    """Parses a part that is written as a class name, with arguments by name in brackets if needed.
 
     Args:
-        typed: A class by its name or path, with arguments by name where it takes any. A word needs no quotes,
-            a path or a name with a dash does.
-        where: What errors begin with.
+        typed: Name or path of a class, such as ``Class(rate=0.3)``. A word needs no quotes; a path or a name with
+            a dash needs them.
+        where: Place of the option, for the error.
 
     Returns:
-        ``class_path``, and ``init_args`` where there are brackets; Any: what YAML can hold.
+        ``class_path``, and ``init_args`` if there are brackets; Any: values that YAML can store.
 
     Raises:
-        ValueError: Something else, or an argument without its name.
+        ValueError: The text isn't a part, or an argument has no name.
 
     Example:
         >>> typed_part("FirstLastPooler(first=block_1)", "--pooler")
@@ -154,10 +153,10 @@ def typed_part(typed: str, where: str) -> dict[str, Any]:
 
 
 def typed_value(typed: str, where: str) -> Any:  # Any: what YAML can hold
-    """Returns a plain value, a part, or a list of them.
+    """Parses a plain value, a part, or a list of them.
 
     Raises:
-        ValueError: Something else, or an argument without its name.
+        ValueError: The text is something else, or an argument has no name.
 
     Example:
         >>> typed_value("[DeleteTokens(rate=0.3), ReorderSpans]", "--vary")
@@ -169,22 +168,22 @@ def typed_value(typed: str, where: str) -> Any:  # Any: what YAML can hold
 
 
 def expression(typed: str, where: str, expected: str) -> ast.expr:
-    """Returns what was typed as an expression, which is read and never run (ValueError where it is none)."""
+    """Parses a text as a Python expression without evaluating it; raises ValueError if it isn't one."""
     try:
         return ast.parse(typed, mode="eval").body
-    except (SyntaxError, ValueError) as error:  # the latter of a NUL byte
+    except (SyntaxError, ValueError) as error:  # ValueError: a NUL byte
         quote = f"; {_QUOTE}" if "(" in typed else ""
         raise InvalidValueError(f"{where}: {expected}, got {typed!r}{quote}") from error
 
 
 def part_of(node: ast.expr, where: str) -> dict[str, Any]:
-    """Returns the part that an expression calls for; as ``typed_part``."""
-    called = node.func if isinstance(node, ast.Call) else node
-    if not isinstance(called, ast.Name | ast.Attribute):
+    """Converts the syntax tree of a part to its spec; see ``typed_part``."""
+    target = node.func if isinstance(node, ast.Call) else node
+    if not isinstance(target, ast.Name | ast.Attribute):
         raise InvalidValueError(
             f"{where}: expected a part such as Class or Class(rate=0.3), got {ast.unparse(node)!r}"
         )
-    spec: dict[str, Any] = {"class_path": ast.unparse(called)}
+    spec: dict[str, Any] = {"class_path": ast.unparse(target)}
     if not isinstance(node, ast.Call):
         return spec
     arguments = {keyword.arg: keyword.value for keyword in node.keywords}
@@ -203,5 +202,5 @@ def _argument(node: ast.expr, where: str) -> Any:  # Any: what YAML can hold
     try:
         return ast.literal_eval(node)
     except ValueError as error:
-        got = ast.unparse(node)
-        raise InvalidValueError(f"{where}: expected a plain value or a part, got {got!r}; {_QUOTE}") from error
+        value = ast.unparse(node)
+        raise InvalidValueError(f"{where}: expected a plain value or a part, got {value!r}; {_QUOTE}") from error

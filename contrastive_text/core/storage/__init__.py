@@ -1,1 +1,1 @@
-"""Files on disk: written whole, locked, read within bounds, and compared with their digests."""
+"""Files on disk: atomic writes, locks, reading within limits, and comparison with digests."""

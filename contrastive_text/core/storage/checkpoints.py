@@ -1,4 +1,4 @@
-"""Checkpoints on disk: whether one is whole, what it holds, and which one of a run is the best."""
+"""Checkpoints on disk: whether a file is undamaged, its content, and the best checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.weights import check_dense
 
 BASE = "base"
-"""Key of a checkpoint for the identity of the weights under adapters, which it doesn't hold."""
+"""Key of a checkpoint for the identity of the base weights under adapters, which it doesn't contain."""
 _FOLDER_FLAG = 0x10
 _TODO = "name a .ckpt file that fit wrote"
-_ELSEWHERE = {"hparams", "module_arguments", "hparams_name", "datamodule_hparams_name"}
-"""Names under which Lightning would look for further arguments, or put them into another place."""
+_UNEXPECTED_KEYS = {"hparams", "module_arguments", "hparams_name", "datamodule_hparams_name"}
+"""Keys that make Lightning look for further arguments, or read arguments from another key."""
 
 
 def verify_checkpoint(path: str | Path) -> None:
-    """Checks that a checkpoint file is there and undamaged.
+    """Checks that a checkpoint file exists and is undamaged.
 
     ``torch.load`` reads a flipped byte of a tensor without an error. The file is a zip archive with a checksum of
-    every part. This function compares all of them, and refuses a directory that torch would read differently.
+    every part. This function compares all checksums. It also refuses an archive whose directory torch would
+    misread.
 
     Args:
         path: A ``.ckpt`` file.
@@ -54,9 +55,9 @@ def verify_checkpoint(path: str | Path) -> None:
 
 
 def checksums(path: str | Path) -> bytes:
-    """Returns a digest of the checksums in a checkpoint's archive, which tells checkpoints apart.
+    """Returns a digest of the checksums in a checkpoint's archive, by which two checkpoints can be compared.
 
-    It reads the directory of the archive alone. The digest is empty if that is damaged.
+    It reads only the directory of the archive. The digest is empty if the directory is damaged.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -87,17 +88,17 @@ def _damage(path: Path) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class BestSoFar:
-    """What the callback that keeps the best checkpoint wrote into one.
+    """State of the callback that keeps the best checkpoint, as stored in a checkpoint.
 
     Args:
-        monitor: The score that it goes by; None where nothing was validated, or no such callback ran.
-        score: Its best value up to this checkpoint; None likewise.
-        path: Where the checkpoint with that value was written; empty if none was.
-        figures: ``val/NAME`` -> score of these very weights; empty if they were not validated.
+        monitor: Name of the score that is monitored; None without validation or without the callback.
+        score: Best value of the score up to this checkpoint, or None.
+        path: Path of the checkpoint with the best value; empty if none was written.
+        figures: ``val/NAME`` -> score of the weights in this checkpoint; empty if they were not validated.
         validated: Task or file -> identity of its validation rows.
-        run: The folder of the run that wrote it, as the system resolves it; empty if unknown.
+        run: Resolved path of the run folder that wrote the checkpoint; empty if unknown.
         start: ``val/NAME`` -> score of the weights before the first step; empty if they were not validated.
-        mode: ``max`` if a high score is good, ``min`` if a low one is.
+        mode: ``max`` if a high score is good, ``min`` if a low score is good.
     """
 
     monitor: str | None = None
@@ -111,29 +112,29 @@ class BestSoFar:
 
     @property
     def regression(self) -> str:
-        """Sentence that the best score is worse than the one before the first step; empty if it isn't."""
+        """Sentence that says that the best score is worse than before the first step; empty otherwise."""
         start = self.start.get(self.monitor or "")
         if start is None or self.score is None:
             return ""
         is_worse = self.score < start if self.mode == "max" else self.score > start
-        said = f"{self.monitor} was {start:.4g} before the first step, and is {self.score:.4g} at best"
-        return f"Training made it worse: {said}" if is_worse else ""
+        change = f"{self.monitor} was {start:.4g} before the first step, and is {self.score:.4g} at best"
+        return f"Training made it worse: {change}" if is_worse else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a checkpoint holds; weights stay in the file until they are copied.
+    """Content of a checkpoint. Weights stay in the file until they are copied.
 
     Args:
         path: The file.
-        step: Optimiser steps that made its weights.
+        step: Number of optimizer steps before the checkpoint was written.
         weights: Name of a parameter or buffer of the module -> its value.
-        model: The module's arguments, as plain data.
-        data: The data's arguments, as plain data.
-        tokenizer: A tokenizer that was learned from the corpus, as JSON; None if none was.
-        best: What is known of the best checkpoint of its run.
-        facts: What was printed before the first step of its run: all that makes the result.
-        base: The identity of the weights under adapters, which it doesn't hold; None without adapters.
+        model: Arguments of the module, as plain data.
+        data: Arguments of the data module, as plain data.
+        tokenizer: JSON of a tokenizer that was trained on the corpus; None without one.
+        best: State of the callback that keeps the best checkpoint.
+        facts: Summary printed before the first step of the run: everything that determines the result.
+        base: Identity of the base weights under adapters, which aren't in the file; None without adapters.
     """
 
     path: Path
@@ -149,29 +150,29 @@ class Checkpoint:
     def arguments(
         self, cls: type, place: Literal["model", "data"], without: Collection[str] = ()
     ) -> dict[str, Any]:
-        """Returns the arguments of the module or of the data, if the file may name every class in them."""
-        given = self.model if place == "model" else self.data
-        arguments = {name: value for name, value in given.items() if name not in without}
-        known = inspect.signature(cls).parameters
-        others = [str(name) for name in arguments if name not in known]
-        if others and not any(each.kind is each.VAR_KEYWORD for each in known.values()):
+        """Returns the arguments of the module or the data module, after checking the classes that they name."""
+        options = self.model if place == "model" else self.data
+        arguments = {name: value for name, value in options.items() if name not in without}
+        parameters = inspect.signature(cls).parameters
+        unknown = [str(name) for name in arguments if name not in parameters]
+        if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             raise InvalidValueError(
-                f"{self.path}: {place}: expected an argument of {cls.__name__}, got {others[0]!r}"
-                f"{nearest(others[0], known)}"
+                f"{self.path}: {place}: expected an argument of {cls.__name__}, got {unknown[0]!r}"
+                f"{nearest(unknown[0], parameters)}"
             )
         check_foreign(arguments, f"{self.path}: {place}")
         return arguments
 
     @property
     def tasks(self) -> dict[str, Mapping[str, object]]:
-        """The tasks that the data arguments name, each as its arguments."""
+        """Arguments of each task in the data arguments, by the task's name."""
         tasks = self.data.get("tasks") or {}
         assert isinstance(tasks, Mapping)
         return {str(name): task.get("init_args", task) for name, task in tasks.items()}
 
     @property
     def described(self) -> str:
-        """The file, its step, and the score that the run kept it for, where it did."""
+        """Path and step of the checkpoint, and its score if the run kept it as the best."""
         line = f"{self.path}: step {self.step:,}"
         if self.best.score is None or Path(self.best.path).name != self.path.name:
             return line
@@ -179,43 +180,43 @@ class Checkpoint:
 
 
 def read_checkpoint(path: str | Path, to_resume: bool = False) -> Checkpoint:
-    """Reads a checkpoint of a ``ContrastiveModule`` after checking that it is whole.
+    """Reads a checkpoint of a ``ContrastiveModule`` after checking that it is undamaged.
 
     Args:
         path: A ``.ckpt`` file.
-        to_resume: Whether a run is to go on from it.
+        to_resume: Whether a run will resume from it, which requires optimizer state.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file is damaged, holds something else, or weights alone where a run is to go on.
+        ValueError: The file is damaged or isn't a checkpoint of this library, or lacks the state to resume a run.
     """
     verify_checkpoint(path)
     expected = f"{path}: expected a checkpoint of this library"
     try:
-        saved = torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
+        content = torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # whatever the unpickler raises
         if not is_failure(error):
             raise
         raise InvalidValueError(
             f"{expected}, got a file that can't be read as one: {first_line(error)}"
         ) from error
-    check_dense(saved, str(path), _TODO)
-    if not isinstance(saved, dict) or not {"state_dict", "hyper_parameters"} <= set(saved):
+    check_dense(content, str(path), _TODO)
+    if not isinstance(content, dict) or not {"state_dict", "hyper_parameters"} <= set(content):
         raise InvalidValueError(f"{expected}, got a file without weights and parts; {_TODO}")
-    record = Record(saved, where=str(path), todo=_TODO)
+    record = Record(content, where=str(path), todo=_TODO)
     step, _ = record.integer("global_step", least=0), record.integer("epoch", least=0)
     record.record("loops", {})
     weights = record.record("state_dict")
-    named = [name for name in weights if not name.endswith("_extra_state")]  # torch's own name: any plain data
-    if others := [name for name in named if not isinstance(weights.values[name], Tensor)]:
-        raise weights.refusal("a tensor", weights.values[others[0]], others[0])
+    names = [name for name in weights if not name.endswith("_extra_state")]  # torch's own name: any plain data
+    if invalid := [name for name in names if not isinstance(weights.values[name], Tensor)]:
+        raise weights.refusal("a tensor", weights.values[invalid[0]], invalid[0])
     model = record.record("hyper_parameters").values
     data = record.record("datamodule_hyper_parameters", {}).values
     callbacks = record.record("callbacks", {})
     facts = callbacks.record("RunSummary", {})
     if to_resume:
-        check_resumable(saved, path)
-    if any(saved.get(name) not in (None, "kwargs") for name in _ELSEWHERE):
+        check_resumable(content, path)
+    if any(content.get(name) not in (None, "kwargs") for name in _UNEXPECTED_KEYS):
         raise InvalidValueError(f"{expected}, got one whose parts aren't where fit writes them; {_TODO}")
     if "_class_path" in {**model, **data}:
         raise InvalidValueError(
@@ -224,7 +225,7 @@ def read_checkpoint(path: str | Path, to_resume: bool = False) -> Checkpoint:
     return Checkpoint(
         path=Path(path),
         step=step,
-        weights=saved["state_dict"],  # each of them a tensor
+        weights=content["state_dict"],  # all values are tensors
         model={name: part for name, part in model.items() if name != "_instantiator"},
         data={name: part for name, part in data.items() if name != "_instantiator"},
         tokenizer=record.text("tokenizer", None),
@@ -234,26 +235,26 @@ def read_checkpoint(path: str | Path, to_resume: bool = False) -> Checkpoint:
     )
 
 
-def check_resumable(saved: Mapping[str, Any], where: object) -> None:  # Any: what Lightning put into it
-    """Checks that a checkpoint has all the state of a run, as one of weights alone has not.
+def check_resumable(saved: Mapping[str, Any], where: object) -> None:  # Any: Lightning's content
+    """Checks that a checkpoint has all the state of a run, not only weights.
 
     Args:
-        saved: What the checkpoint holds.
-        where: Its place, for the error.
+        saved: Content of the checkpoint.
+        where: Its path, for the error.
 
     Raises:
-        ValueError: No state of an optimiser, none of schedules, or no place in the run.
+        ValueError: The state of optimizers, of schedules or of the training loop is missing.
     """
     loops = saved.get("loops")
-    kept = {
+    has_part = {
         "optimizer_states": isinstance(states := saved.get("optimizer_states"), list) and len(states) > 0,
         "lr_schedulers": isinstance(saved.get("lr_schedulers"), list),
         "loops": isinstance(loops, Mapping) and bool(loops.get("fit_loop")),
     }
-    if lacks := [name for name, there in kept.items() if not there]:
+    if missing := [name for name, is_present in has_part.items() if not is_present]:
         raise InvalidValueError(
             f"{where}: expected a checkpoint that a run can go on from, got one with weights and without "
-            f"{', '.join(lacks)}; start a run from its weights with --init_from"
+            f"{', '.join(missing)}; start a run from its weights with --init_from"
         )
 
 
@@ -265,26 +266,26 @@ def load_options(
     trust: Sequence[str] | None,
     given: Mapping[str, Any],
 ) -> Iterator[dict[str, Any]]:
-    """Yields the options for Lightning's ``load_from_checkpoint``, once every part in the file may be named.
+    """Yields the options for Lightning's ``load_from_checkpoint``, after checking the classes it names.
 
-    While the block runs, the modules are trusted, and what the parser of arguments says becomes an answer.
+    Inside the block the modules in ``trust`` are trusted, and errors of the argument parser become short errors.
 
     Args:
         path: A ``.ckpt`` file.
-        cls: The class of the module or of the data.
-        place: Which of the two.
-        trust: Modules whose classes the file may name, beside this library's and those that are imported.
-        given: Options of the caller, which come before the file's; ``weights_only`` is True unless given.
+        cls: Class of the module or of the data module.
+        place: Which of the two is loaded.
+        trust: Modules whose classes the file may name, in addition to this library and imported modules.
+        given: Options of the caller, which override those of the file. Default of ``weights_only``: True.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file is damaged, names a class that it may not, or has arguments that a part refuses, with
-            the part's own words.
+        ValueError: The file is damaged, names a class that isn't allowed, or has arguments that a part refuses.
+            The message for refused arguments is the part's own.
     """
     with trusting(trust), parsing(path):
-        parts = read_checkpoint(path).arguments(cls, place, without=given)
-        with importing_only(own_modules(parts)):
-            yield {"weights_only": True, **parts, **given}
+        arguments = read_checkpoint(path).arguments(cls, place, without=given)
+        with importing_only(own_modules(arguments)):
+            yield {"weights_only": True, **arguments, **given}
 
 
 def _best_so_far(callbacks: Record, step: int) -> BestSoFar:
@@ -299,7 +300,7 @@ def _best_so_far(callbacks: Record, step: int) -> BestSoFar:
         monitor=state.text("monitor", None),
         score=None if score is None else float(score),
         path=state.text("best_model_path", ""),
-        # A score may be NaN: an undefined correlation.
+        # A score may be NaN: a correlation can be undefined.
         figures={name: float(str(figure)) for name, figure in figures.items()},
         validated={name: validated.integer(name) for name in validated},
         run=state.text("run", ""),
@@ -309,19 +310,19 @@ def _best_so_far(callbacks: Record, step: int) -> BestSoFar:
 
 
 def best_checkpoint(path: str | Path, where: str) -> Path:
-    """Returns the best checkpoint of a run.
+    """Returns the path of a run's best checkpoint.
 
-    That is the only one in the folder ``checkpoints`` of the run, or, of several, the one that the latest of them
-    names as the best so far; without validation that is the last.
+    A single checkpoint in the run's folder ``checkpoints`` is the best. Of several, the latest one records which
+    is the best so far; without validation it records the last one.
 
     Args:
-        path: A run's folder, a folder of ``.ckpt`` files, or such a file, which is given back.
+        path: Folder of a run, or a folder of ``.ckpt`` files. A ``.ckpt`` file is returned itself.
         where: Name of the option, for the error.
 
     Raises:
         FileNotFoundError: There is nothing at the path.
-        ValueError: No checkpoint in it, those of several runs, damaged ones, or several of which none is known to
-            be the best.
+        ValueError: The folder has no checkpoint, has those of several runs or damaged ones, or the best one is
+            unknown.
     """
     path = Path(path)
     if path.is_file():
@@ -332,18 +333,20 @@ def best_checkpoint(path: str | Path, where: str) -> Path:
     files = sorted(folder.glob("*.ckpt"))
     if not files:
         runs = sorted(str(inner.parent) for inner in path.glob("*/checkpoints"))
-        got = f"a folder of runs ({', '.join(runs[:6])}); name one of them" if runs else "none; name a .ckpt file"
+        contents = (
+            f"a folder of runs ({', '.join(runs[:6])}); name one of them" if runs else "none; name a .ckpt file"
+        )
         raise InvalidValueError(
-            f"{where}: expected a run's folder with checkpoints, or one run at {path}, got {got}"
+            f"{where}: expected a run's folder with checkpoints, or one run at {path}, got {contents}"
         )
     if len(files) == 1:
         return files[0]
-    latest = max((read_checkpoint(file) for file in files), key=lambda read: read.step)
-    known = latest.best.path
-    best = next((file for file in files if file.name == Path(known).name), Path(known))
+    last = max((read_checkpoint(file) for file in files), key=lambda read: read.step)
+    best_path = last.best.path
+    best = next((file for file in files if file.name == Path(best_path).name), Path(best_path))
     if not best.is_file():
         raise InvalidValueError(
-            f"{where}: expected to learn from {latest.path} which of the {len(files)} checkpoints in {folder} is "
-            f"the best, got {known or 'none'}, which isn't there; name a .ckpt file"
+            f"{where}: expected to learn from {last.path} which of the {len(files)} checkpoints in {folder} is "
+            f"the best, got {best_path or 'none'}, which isn't there; name a .ckpt file"
         )
     return best

@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all, their temporary names, and locks."""
+"""Files and folders that are written atomically, their temporary names, and locks."""
 
 from __future__ import annotations
 
@@ -19,35 +19,38 @@ from filelock import FileLock, Timeout
 from contrastive_text.core.errors import ContrastiveTextError, DiskError, InvalidValueError
 
 TEMPORARIES = ".contrastive-text.*.tmp"
-"""Pattern of the names under which a file or folder is written until it is whole."""
+"""Pattern of temporary names. A file or folder has such a name until it is complete."""
 _TEMPORARY = re.compile(r"\.contrastive-text\.(?P<host>.+)\.(?P<space>\d+)\.(?P<process>\d+)\.[0-9a-f]+\.tmp")
-# The target's name is no part of it: SLURM's auto-requeue reads numbers out of every name with "hpc_ckpt_" in it.
-_UNTOUCHED = 3600.0
-"""Seconds without a write after which a temporary of any machine counts as abandoned."""
-_in_use: set[str] = set()
-_MOVES = "contrastive-text"
-"""Name in a folder whose lock is held while files move into it; the caller may hold the lock of the folder."""
-_INSIDE = ".folder.lock"
-_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
-_OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
+# The target's name is not part of it: SLURM's auto-requeue reads numbers out of every name with "hpc_ckpt_" in
+# it.
+_ABANDONED_AFTER = 3600.0
+"""Seconds without a write after which a temporary file of any machine counts as abandoned."""
+_used_names: set[str] = set()
+"""Names of temporary files that this process is writing."""
+_MOVE_LOCK = "contrastive-text"
+"""Name of the lock in a folder while files move into it; the caller may hold the lock of the folder itself."""
+_INNER_LOCK = ".folder.lock"
+_NO_LOCK_ERRORS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
+_DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)  # not on all systems
 _WINDOWS = os.name == "nt"
-_OF_RUST = re.compile(r"\(os error (\d+)\)")
+_RUST_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yields an open file that takes its place, and replaces an older file there, once it is whole and on the
-    disk.
+    """Writes a file atomically: yields an open temporary file, which replaces ``path`` when the block ends.
 
-    The file is written next to its place under a random temporary name, flushed, and renamed. Whenever the
-    process is killed, the older file or the newer one is there. A link at the place is replaced, not followed.
+    The file is written next to ``path`` under a random temporary name, flushed to the disk, and renamed. Whenever
+    the process is killed, either the older or the newer file exists. A link at ``path`` is replaced, not
+    followed.
 
     Args:
-        path: The place. Its folder must exist.
+        path: Path of the file. Its folder must exist.
 
     Raises:
-        DiskError: The folder can't be written to, or the disk is full. The older file is untouched.
+        DiskError: The folder can't be written to, or the disk is full. The older file is unchanged.
+
 
     Example:
         >>> import tempfile
@@ -68,25 +71,26 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def replacing_folder(path: Path, first: str, last: str, stale: Iterable[str] = ()) -> Iterator[Path]:
-    """Yields a folder to write to, whose files take their places one by one when all are whole and on the disk.
+    """Writes a folder: yields a temporary folder, whose files move to ``path`` when the block ends.
 
-    The manifest ``first`` takes its place before anything else changes. The key file ``last``, without which no
-    program takes the folder for a whole one, is removed before any other file moves, and comes last. Other files
-    of an older folder stay, except those that ``stale`` names. All files get the permissions of a new file.
+    Files move one by one, after all are complete and flushed to the disk. The manifest ``first`` moves before
+    anything else changes. The key file ``last``, by which programs recognize a complete folder, is removed before
+    any other file moves, and is moved last. Other files of an older folder stay, except those that match
+    ``stale``. All files get the permissions of a new file.
 
-    Until then the new files are inside the older folder, which may be a mounted disk or the only place that can
-    be written to. Without an older folder they are next to the place. If two processes write one folder, the
-    second moves its files after the first has moved all of its own.
+    The temporary folder is inside the older folder, which may be a mounted disk or the only writable place.
+    Without an older folder it is next to ``path``. If two processes write one folder, the second moves its files
+    after the first has moved all of its files.
 
     Args:
-        path: The place of the folder. A link to a folder is followed.
+        path: Path of the folder. A link to a folder is followed.
         first: Name of the manifest.
         last: Name of the key file.
         stale: Names or patterns, relative to the folder, of older files to remove unless new files replace them.
-            They are read when all files are written.
+            They are read when the block ends.
 
     Raises:
-        DiskError: The place can't be written to, or the disk is full.
+        DiskError: ``path`` can't be written to, or the disk is full.
 
     Example:
         >>> import tempfile
@@ -104,12 +108,12 @@ def replacing_folder(path: Path, first: str, last: str, stale: Iterable[str] = (
         yield temporary
         _flush_all(temporary)
         path.mkdir(exist_ok=True)
-        with held(path / _MOVES, wait=True):
+        with held(path / _MOVE_LOCK, wait=True):
             _move_all(temporary, path, first, last, list(stale))
 
 
 def _flush_all(folder: Path) -> None:
-    """Flushes every file below a folder to the disk, with the permissions of a new file."""
+    """Flushes every file below a folder to the disk, and gives it the permissions of a new file."""
     probe = folder / secrets.token_hex(8)
     os.close(os.open(probe, _FLAGS | os.O_EXCL, 0o666))
     permissions = probe.stat().st_mode & 0o777
@@ -117,8 +121,8 @@ def _flush_all(folder: Path) -> None:
     for file in sorted(folder.rglob("*")):
         if file.is_file():
             file.chmod(permissions)
-            with file.open("rb+") as opened:
-                os.fsync(opened.fileno())
+            with file.open("rb+") as opened_file:
+                os.fsync(opened_file.fileno())
 
 
 def _move_all(source: Path, target: Path, first: str, last: str, stale: list[str]) -> None:
@@ -138,7 +142,7 @@ def _move_all(source: Path, target: Path, first: str, last: str, stale: list[str
     _remove_stale(target, stale, new=files)
     for name in folders:
         if (target / name).is_symlink() or (target / name).is_file():
-            (target / name).unlink()  # no file is written through a link
+            (target / name).unlink()  # files must not be written through a link
         (target / name).mkdir(exist_ok=True)
     for name in files:
         if str(name) not in (first, last):
@@ -150,12 +154,12 @@ def _move_all(source: Path, target: Path, first: str, last: str, stale: list[str
 
 
 def _remove_stale(folder: Path, patterns: list[str], new: list[Path]) -> None:
-    """Removes the files that match patterns and that no new file replaces, and folders that are then empty."""
+    """Removes files that match patterns and aren't replaced by new files, and folders that are then empty."""
     matches = {path.relative_to(folder) for pattern in patterns for path in folder.glob(pattern)} - set(new)
     for name in sorted(matches):
-        linked = any((folder / above).is_symlink() for above in name.parents if above != Path())
-        if linked or ((folder / name).is_dir() and not (folder / name).is_symlink()):
-            continue  # files behind a link belong to somebody else
+        is_linked = any((folder / parent).is_symlink() for parent in name.parents if parent != Path())
+        if is_linked or ((folder / name).is_dir() and not (folder / name).is_symlink()):
+            continue  # files behind a link may belong to someone else
         (folder / name).unlink(missing_ok=True)
         with suppress(OSError):
             if name.parent != Path():
@@ -166,16 +170,16 @@ def _flush_folder(folder: Path) -> None:
     """Flushes the names in a folder to the disk, on file systems that can."""
     if _WINDOWS:
         return
-    opened = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):
-            os.fsync(opened)
+            os.fsync(descriptor)
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 def check_writable(folder: Path, where: str) -> Path:
-    """Checks that a folder can be written to, or made. Writes nothing.
+    """Checks that a folder can be written to or created. Writes nothing.
 
     Args:
         folder: The folder.
@@ -188,12 +192,12 @@ def check_writable(folder: Path, where: str) -> Path:
         DiskError: The folder can't be written to.
     """
     try:
-        there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
-        if not there.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, "a file is in the way", str(there))
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(there))
-        return there
+        existing = next(parent for parent in (folder, *folder.absolute().parents) if os.path.lexists(parent))
+        if not existing.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "a file is in the way", str(existing))
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(existing))
+        return existing
     except OSError as error:
         raise DiskError(
             error.errno or errno.EIO,
@@ -204,13 +208,13 @@ def check_writable(folder: Path, where: str) -> Path:
 
 @contextmanager
 def held(path: Path, wait: bool = False) -> Iterator[bool]:
-    """Holds the lock of a path, which one process holds at a time, and yields whether it is held.
+    """Holds the lock of a path, which one process at a time can hold, and yields whether it is held.
 
     The lock is a file next to the path. If the path is a folder and nothing can be written next to it, the lock
-    is a file in the folder. The lock ends with the block or with its process, however that ends.
+    is a file in the folder. The lock is released when the block or the process ends, even if it is killed.
 
     Args:
-        path: The path, which need not exist. Its parent folders are made.
+        path: The path, which need not exist. Its parent folders are created.
         wait: Whether to wait until another process releases the lock.
 
     Yields:
@@ -218,7 +222,7 @@ def held(path: Path, wait: bool = False) -> Iterator[bool]:
         True on a file system without locks.
 
     Raises:
-        DiskError: The file of the lock can't be made.
+        DiskError: The lock file can't be created.
 
     Example:
         >>> import tempfile
@@ -229,36 +233,36 @@ def held(path: Path, wait: bool = False) -> Iterator[bool]:
     """
     with _naming_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = not path.is_dir() or os.access(path.parent, os.W_OK | os.X_OK)
-        place = path.with_name(f".{path.name}.lock") if beside else path / _INSIDE
-        lock = FileLock(place, thread_local=False)
+        is_sibling = not path.is_dir() or os.access(path.parent, os.W_OK | os.X_OK)
+        lock_path = path.with_name(f".{path.name}.lock") if is_sibling else path / _INNER_LOCK
+        lock = FileLock(lock_path, thread_local=False)
         try:
             lock.acquire(timeout=-1 if wait else 0, poll_interval=0.02)
-            is_mine = True
+            is_locked = True
         except Timeout:
-            is_mine = False
+            is_locked = False
         except OSError as error:
-            if error.errno not in _NO_LOCKS:
+            if error.errno not in _NO_LOCK_ERRORS:
                 raise
-            is_mine = True
+            is_locked = True
     try:
-        yield is_mine
+        yield is_locked
     finally:
-        if is_mine and not _WINDOWS:
-            place.unlink(missing_ok=True)  # before the release: then no other process holds it
+        if is_locked and not _WINDOWS:
+            lock_path.unlink(missing_ok=True)  # before the release, while no other process can hold it
         lock.release()
 
 
 @contextmanager
 def alone_with(path: Path) -> Iterator[None]:
-    """Keeps other processes from writing an output during the block.
+    """Holds the lock of an output inside the block, so that no other process writes it.
 
     Args:
-        path: A file or a folder. Its parent folders are made.
+        path: A file or a folder. Its parent folders are created.
 
     Raises:
-        OSError: The folder around it can't be written to.
-        ValueError: Another process is writing it.
+        OSError: Its parent folder can't be written to.
+        ValueError: Another process is writing the output.
 
     Example:
         >>> import tempfile
@@ -266,30 +270,30 @@ def alone_with(path: Path) -> Iterator[None]:
         ...     Path(folder, "v.npy").write_text("one writer")
         10
     """
-    with held(Path(os.path.realpath(path))) as mine:
-        if not mine:
+    with held(Path(os.path.realpath(path))) as is_locked:
+        if not is_locked:
             raise InvalidValueError(
-                f"{path}: expected to be alone with it, got another process that is writing it; let that one "
-                "end, or name another"
+                f"{path}: expected no other writer, got another process that is writing it; wait until it ends, "
+                "or name another output"
             )
         yield
 
 
 @contextmanager
 def temporary_in(folder: Path) -> Iterator[Path]:
-    """Yields a new name in a folder, with this machine and process in it, and removes its file at the end."""
+    """Yields a temporary path in a folder, named after machine and process. Removes it when the block ends."""
     name = f".contrastive-text.{platform.node()}.{_process_space()}.{os.getpid()}.{secrets.token_hex(8)}.tmp"
-    _in_use.add(name)
+    _used_names.add(name)
     try:
         yield folder / name
     finally:
         if os.path.lexists(folder / name):
             _remove(folder / name)
-        _in_use.discard(name)
+        _used_names.discard(name)
 
 
 def remove_abandoned(folder: Path) -> list[Path]:
-    """Removes the temporaries that killed processes left in a folder, and nothing else. Returns their paths.
+    """Removes the temporary files that killed processes left in a folder, and nothing else. Returns their paths.
 
     Args:
         folder: A folder that ``replacing`` or ``replacing_folder`` wrote to. It may be missing.
@@ -308,9 +312,9 @@ def _remove(path: Path) -> None:
 
 
 def _process_space() -> int:
-    """Returns the number of the namespace in which processes are numbered; 0 if the system has only one.
+    """Returns the number of the namespace of process ids; 0 if the system has only one.
 
-    Containers of one machine may share its name and a folder, but don't see each other's processes.
+    Containers of a machine may share its name and a folder, but don't see each other's processes.
     """
     try:
         return os.stat("/proc/self/ns/pid").st_ino
@@ -319,24 +323,24 @@ def _process_space() -> int:
 
 
 def _is_abandoned(path: Path) -> bool:
-    named = _TEMPORARY.fullmatch(path.name)
-    if named is None or path.name in _in_use:
+    parts = _TEMPORARY.fullmatch(path.name)
+    if parts is None or path.name in _used_names:
         return False
-    visible = named["host"] == platform.node() and int(named["space"]) == _process_space()
-    if visible and not _is_alive(int(named["process"])):
+    is_visible = parts["host"] == platform.node() and int(parts["space"]) == _process_space()
+    if is_visible and not _is_alive(int(parts["process"])):
         return True
     try:
-        return time.time() - path.lstat().st_mtime > _UNTOUCHED
+        return time.time() - path.lstat().st_mtime > _ABANDONED_AFTER
     except FileNotFoundError:
         return False
 
 
 def _is_alive(process: int) -> bool:
-    """Returns whether another process of this machine runs; this process only counts the names in use."""
+    """Returns whether another process of this machine runs. False for this process, which knows its own files."""
     if process == os.getpid():
         return False
     if os.name == "nt":
-        return True  # there signal 0 would end it
+        return True  # on Windows signal 0 would end the process
     try:
         os.kill(process, 0)
     except OSError as error:
@@ -346,35 +350,35 @@ def _is_alive(process: int) -> bool:
 
 @contextmanager
 def _naming_disk_errors(path: Path) -> Iterator[None]:
-    """Turns errors of the disk, and of places near a path, into errors that name the path; others pass."""
+    """Converts errors of the disk, and errors at or near a path, to errors that name the path."""
     try:
         yield
     except ContrastiveTextError:
         raise
     except Exception as error:
-        number = _number(error)
-        if number in _OF_THE_DISK:
-            full = number not in (errno.EROFS, errno.EIO)
-            expected, todo = ("room for it", "make room") if full else ("a disk that takes it", "put that right")
-            todo += ", and do the same again; what was there is untouched"
+        code = _error_number(error)
+        if code in _DISK_ERRORS:
+            is_full = code not in (errno.EROFS, errno.EIO)
+            expected, todo = ("room for it", "make room") if is_full else ("a writable disk", "repair it")
+            todo += ", and run the command again; the older file is unchanged"
         elif isinstance(error, OSError) and error.filename is not None and _is_near(error.filename, path):
             expected, todo = "a place that can be written to", "name another, or allow writing there"
         else:
             raise
         reason = getattr(error, "strerror", None) or error
-        raise DiskError(number or errno.EIO, f"{path}: expected {expected}, got {reason}; {todo}") from error
+        raise DiskError(code or errno.EIO, f"{path}: expected {expected}, got {reason}; {todo}") from error
 
 
-def _number(error: Exception) -> int | None:
-    """Returns the system's number of an error; libraries in Rust put it into the text of their own errors."""
+def _error_number(error: Exception) -> int | None:
+    """Returns the system's number of an error. Rust libraries write it into the text of their errors."""
     if isinstance(error, OSError):
         return error.errno
-    named = _OF_RUST.search(str(error))
-    return None if named is None else int(named[1])
+    match = _RUST_ERROR.search(str(error))
+    return None if match is None else int(match[1])
 
 
 def _is_near(filename: str | bytes, path: Path) -> bool:
-    """Returns whether a file is at a path, next to it, above it, or a temporary."""
+    """Returns whether a file is at a path, next to it, above it, or is a temporary file."""
     place = Path(os.fsdecode(filename))
-    near = place.parent == path.parent or path.is_relative_to(place)
-    return near or _TEMPORARY.fullmatch(place.name) is not None
+    is_near = place.parent == path.parent or path.is_relative_to(place)
+    return is_near or _TEMPORARY.fullmatch(place.name) is not None

@@ -1,4 +1,4 @@
-"""SHA-256 digests of files, and folders that are written whole and compared with their manifest before use."""
+"""SHA-256 digests of files, and folders that are written atomically and checked against a manifest before use."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from contrastive_text.core.storage.disk import replacing_folder
 from contrastive_text.core.storage.records import Record, write_json
 
 MANIFEST = "contrastive_text.manifest.json"
-"""Name of a folder's manifest."""
+"""File name of a folder's manifest."""
 READ_WHOLE = 1 << 30
-"""Bytes of a file up to which it is compared with its digest when it is loaded: 1 GiB, which takes a second."""
+"""Largest size in bytes of a file that is compared with its digest on every load: 1 GiB, which takes a second."""
 MODULES = "modules.json"
-"""The file by which a saved model is recognized. It is written last."""
+"""File by which a saved model is recognized. It is written last."""
 GRAPH = "model.onnx"
-"""The file by which an exported model is recognized."""
+"""File by which an exported model is recognized."""
 TODO = f"save the model again; where you changed the file yourself, delete {MANIFEST}"
-"""Remedy for a model folder that differs from what was saved."""
+"""Advice in errors for a model folder that differs from its manifest."""
 OLD_FORM = "the form of development versions up to commit 13d7e1f, which reads it"
-"""Name of the form with a digest of every 16 MiB, for errors."""
-_READ_INSTEAD = (
+"""Name of an older manifest format with a digest of every 16 MiB, for errors."""
+_STALE_WEIGHTS = (
     "model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json",
     "pytorch_model.bin", "pytorch_model-*-of-*.bin", "pytorch_model.bin.index.json", "tf_model.h5",
     "flax_model.msgpack", "adapter_config.json", "adapter_model.*", "added_tokens.json",
     "special_tokens_map.json",
 )  # fmt: skip
-"""Files of an older model that Transformers would read instead of ours, or in addition."""
+"""Files of an older model that Transformers would read in place of the new files, or in addition."""
 _READ_SUFFIXES = {".json", ".safetensors", ".bin", ".txt", ".model", ".jinja", ".onnx", ".data", ".xml"}
 _READ_FOLDERS = re.compile(r"\d+_\w+|additional_chat_templates|openvino|onnx")
-"""Files and folders of a model folder that loading reads."""
+"""Suffixes of files, and names of folders, that loading a model folder reads."""
 UNREAD = ("*.onnx", "openvino/*", "*.h5")
-"""Files of a model on the hub that are never fetched."""
+"""Files of a model on the hub that are never downloaded."""
 _PART = 1 << 20
 _checked: dict[Path, list[tuple[str, int, int, int]]] = {}
 
@@ -78,24 +78,24 @@ class FileDigest:
 
     @classmethod
     def of(cls, path: Path) -> FileDigest:
-        """Reads a file."""
+        """Reads a file and returns its digest."""
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256")
             return cls(file.tell(), digest.hexdigest())
 
     @classmethod
     def of_record(cls, record: Record) -> FileDigest:
-        """Returns the digest that a manifest or a record of vectors holds.
+        """Reads the digest of a file from a manifest, or from the record of a vector file.
 
         Raises:
-            ValueError: The record has another form.
+            ValueError: The record has another format.
         """
         if "blocks" in record:
             raise InvalidValueError(f"{record.where}: expected a SHA-256, got {OLD_FORM}; {record.todo}")
         return cls(record.integer("size", least=0), record.text("sha256"))
 
     def to_json(self) -> dict[str, object]:
-        """Returns the fields, for a record."""
+        """Returns the fields for a JSON record."""
         return asdict(self)
 
     def damage(self, path: Path, whole: bool = True, grows: bool = False) -> str | None:
@@ -121,7 +121,7 @@ class FileDigest:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The files of a folder with their digests.
+    """Digests of all files of a folder.
 
     Args:
         files: Name relative to the folder, with forward slashes -> digest.
@@ -140,7 +140,7 @@ class Manifest:
 
     @classmethod
     def of(cls, folder: Path) -> Manifest:
-        """Reads all files of a folder."""
+        """Reads all files of a folder and returns their digests."""
         names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         return cls({name: FileDigest.of(folder / name) for name in names if name != MANIFEST})
 
@@ -153,7 +153,7 @@ class Manifest:
         """Reads the manifest of a folder; None if there is none.
 
         Raises:
-            ValueError: The manifest has another form, or names a file outside of the folder.
+            ValueError: The manifest has another format, or names a file outside of the folder.
         """
         path = folder / MANIFEST
         if not path.is_file():
@@ -175,10 +175,10 @@ def _stays_inside(name: str) -> bool:
 
 
 def model_place(name: str) -> Path | None:
-    """Returns the folder of an embedding model, or of the hub's copy of one; None for any other name.
+    """Returns the folder of an embedding model, local or in the hub's cache; None for any other name.
 
     Args:
-        name: A folder, or a name on the hub, which is asked for ``modules.json``.
+        name: A folder, or a name on the hub, where ``modules.json`` is looked up.
     """
     folder = Path(name)
     if folder.is_dir():
@@ -193,58 +193,58 @@ def _hub_place(name: str) -> Path | None:
     try:
         hf_hub_download(name, MODULES)
         return Path(snapshot_download(name, ignore_patterns=list(UNREAD)))
-    except (OSError, ValueError):  # the hub is out of reach, or has no such model or no such file in it
+    except (OSError, ValueError):  # the hub can't be reached, or has no such model, or the model lacks the file
         return None
 
 
 @contextmanager
 def whole_folder(path: Path, last: str = MODULES) -> Iterator[Path]:
-    """Yields a folder to write to, which takes its place with a manifest when all of it is written.
+    """Writes a folder with a manifest: yields a temporary folder, whose files move to ``path`` at the end.
 
-    Whenever the process is killed, the older folder or the newer one is there, or one that differs from its
-    manifest. Files that an older manifest names are removed, and weights that would be read instead of the new
-    ones. A user's own files stay.
+    Whenever the process is killed, ``path`` holds the older or the newer files, or files that differ from their
+    manifest. Files that an older manifest names are removed, and weights that would be read in place of the new
+    weights. A user's own files stay.
 
     Args:
-        path: The folder's place.
-        last: Name of the file without which the folder isn't whole.
+        path: Path of the folder.
+        last: Name of the file without which the folder counts as incomplete.
 
     Raises:
-        DiskError: The place can't be written to, or the disk is full.
+        DiskError: ``path`` can't be written to, or the disk is full.
     """
     stale: list[str] = []
-    with suppress(InvalidValueError, OSError):  # the names of a damaged manifest can't be trusted
-        before = Manifest.read(path)
-        stale += [glob.escape(name) for name in before.files] if before else []
+    with suppress(InvalidValueError, OSError):  # a damaged manifest can't be trusted
+        manifest = Manifest.read(path)
+        stale += [glob.escape(name) for name in manifest.files] if manifest else []
     with replacing_folder(path, first=MANIFEST, last=last, stale=stale) as folder:
         yield folder
         manifest = Manifest.of(folder)
         if MODULES in manifest.files:
-            inside = {Path(name).parent for name in manifest.files} - {Path()}
-            stale += [*_READ_INSTEAD, *(f"{place}/pytorch_model.bin" for place in inside)]
+            folders = {Path(name).parent for name in manifest.files} - {Path()}
+            stale += [*_STALE_WEIGHTS, *(f"{place}/pytorch_model.bin" for place in folders)]
         manifest.write(folder)
 
 
 def leads_out(path: Path, folder: Path) -> bool:
-    """Returns whether a name in a model folder is, or is below, a link to a place outside of the folder.
+    """Returns whether a path in a model folder is, or is below, a link to a place outside of the folder.
 
     In the hub's cache the files of a snapshot are links to the ``blobs`` of their repository, which are inside.
 
     Args:
-        path: The name, which need not exist.
+        path: The path, which need not exist.
         folder: The model folder, which may be a link itself.
     """
     root = Path(os.path.realpath(folder))
-    places = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
+    roots = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
     real = Path(os.path.realpath(path))
-    return not any(real.is_relative_to(place) for place in places)
+    return not any(real.is_relative_to(place) for place in roots)
 
 
 def check_links(folder: Path) -> None:
-    """Checks that no file that loading reads is a link out of its folder.
+    """Checks that no file that loading reads is a link to a place outside of its folder.
 
-    Otherwise the target of such a link, a secret of the user's, would be copied into the next saved or uploaded
-    model.
+    Otherwise the target of the link, such as a secret file of the user, would be copied into the next model that
+    is saved or uploaded.
 
     Raises:
         ValueError: The first such link.
@@ -261,13 +261,14 @@ def check_links(folder: Path) -> None:
 
 
 def check_whole(folder: Path) -> None:
-    """Checks that a folder has no links out of it, and that its files match its manifest, if it has one.
+    """Checks that a folder has no links to other places, and that its files match its manifest, if it has one.
 
-    Files up to 1 GiB are read whole. Of a larger file the size is compared; ``contrastive-text verify`` reads it.
-    Files with the size and time of the last check in this process are not read again.
+    Files up to 1 GiB are read. For a larger file only the size is compared; ``contrastive-text verify`` reads it.
+    A file whose size and time are unchanged since the last check in this process is not read again.
 
     Raises:
-        ValueError: A link out of the folder, a changed or missing file, by name, or an unfinished save.
+        ValueError: A link to another place, a changed or missing file, or an unfinished save. The message names
+            it.
     """
     check_links(folder)
     manifest = Manifest.read(folder, TODO)
@@ -291,7 +292,7 @@ def check_whole(folder: Path) -> None:
 
 
 def _state(folder: Path, manifest: Manifest) -> list[tuple[str, int, int, int]]:
-    """Returns name, size, time and inode of the manifest and of each of its files."""
+    """Returns name, size, time and inode of the manifest and of each file in it."""
     places = [(name, folder / name) for name in (MANIFEST, *manifest.files)]
     states = [(name, path.stat()) for name, path in places if path.exists()]
     return [(name, state.st_size, state.st_mtime_ns, state.st_ino) for name, state in states]

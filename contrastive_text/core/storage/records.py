@@ -1,4 +1,4 @@
-"""JSON records: written whole, and read field by field, each with its type, from files of any origin."""
+"""JSON records: written atomically, and read field by field with type checks, from files of any origin."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.core.storage.disk import replacing
 
 MOST_BYTES = 1 << 26
-"""Largest size of a JSON file: 64 MiB, some ten times the longest vocabulary in use."""
+"""Largest size of a JSON file in bytes: 64 MiB, about ten times the longest vocabulary in use."""
 MOST_LEVELS = 100
-"""Largest depth of nested lists and mappings."""
+"""Largest depth of nested lists and mappings in a JSON file."""
 _T = TypeVar("_T")
-_REQUIRED: Any = object()  # Any: stands where a default of any type may
+_REQUIRED: Any = object()  # Any: used as a default of any type
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:
-    """Writes a record as JSON, whole or not at all.
+    """Writes a record as a JSON file, atomically.
 
     Raises:
-        DiskError: The place can't be written to, or the disk is full.
-        ValueError: A number that JSON can't hold, such as NaN.
+        DiskError: The file can't be written, or the disk is full.
+        ValueError: A number that JSON can't store, such as NaN.
     """
     text = json.dumps(content, indent=1, allow_nan=False)
     with replacing(path) as file:
@@ -36,21 +36,21 @@ def read_json(path: Path, todo: str) -> object:
 
     Args:
         path: A regular file.
-        todo: Remedy for a damaged file, for the error.
+        todo: What to do about a damaged file, for the error.
 
     Raises:
-        FileNotFoundError: There is no regular file.
-        ValueError: The file is not such JSON.
+        FileNotFoundError: The path is not a regular file.
+        ValueError: The file is not valid JSON, or exceeds a limit.
     """
     if not path.is_file():
-        got = "a folder" if path.is_dir() else "something else" if path.exists() else "none"
-        raise MissingFileError(f"{path}: expected a file, got {got}; {todo}")
+        kind = "a folder" if path.is_dir() else "something else" if path.exists() else "none"
+        raise MissingFileError(f"{path}: expected a file, got {kind}; {todo}")
     size = path.stat().st_size
     if size > MOST_BYTES:
         raise InvalidValueError(f"{path}: expected at most {MOST_BYTES:,} bytes of JSON, got {size:,}; {todo}")
     try:
         content: object = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once_each)
-    except (ValueError, OSError) as error:  # no UTF-8, no JSON, a key twice, a number of thousands of digits
+    except (ValueError, OSError) as error:  # not UTF-8, not JSON, a repeated key, a number of thousands of digits
         raise InvalidValueError(f"{path}: expected JSON, got {error}; {todo}") from error
     except RecursionError:
         levels = MOST_LEVELS + 1
@@ -62,23 +62,23 @@ def read_json(path: Path, todo: str) -> object:
 
 
 def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    read: dict[str, object] = {}
+    content: dict[str, object] = {}
     for name, value in pairs:
-        if name in read:
+        if name in content:
             raise InvalidValueError(f"the key {name!r} twice")
-        read[name] = value
-    return read
+        content[name] = value
+    return content
 
 
 def _levels(content: object) -> int:
-    """Counts the lists and mappings inside each other, no further than one above the most."""
+    """Returns the depth of nested lists and mappings, counted up to one more than ``MOST_LEVELS``."""
     level, count = [content], 0
     while count <= MOST_LEVELS:
-        inner = [value for value in level if isinstance(value, dict | list)]
-        if not inner:
+        containers = [value for value in level if isinstance(value, dict | list)]
+        if not containers:
             break
         count += 1
-        level = [child for value in inner for child in (value.values() if isinstance(value, dict) else value)]
+        level = [item for value in containers for item in (value.values() if isinstance(value, dict) else value)]
     return count
 
 
@@ -106,12 +106,13 @@ def shown(value: object) -> str:
 class Record:
     """A mapping from a file of any origin. Each field is read with its type; errors name the record and the field.
 
-    A field that is null counts as missing. A missing field gives the ``default`` if there is one, else an error.
+    A field that is null counts as missing. For a missing field the ``default`` is returned, or an error is
+    raised.
 
     Args:
         values: Name -> value.
         where: First words of errors: a file, or a file and a place in it.
-        todo: Remedy for a damaged record, for errors.
+        todo: What to do about a damaged record, for errors.
 
     Raises:
         ValueError: The values are not a mapping with texts as keys.
@@ -123,7 +124,7 @@ class Record:
         >>> record.integer("idx")
         Traceback (most recent call last):
         contrastive_text.core.errors.InvalidValueError: modules.json: idx: expected an integer, got the text 'one'; save it again
-    """  # noqa: E501  # the error stands in one line
+    """  # noqa: E501  # the error is in one line
 
     def __init__(self, values: object, where: str, todo: str) -> None:
         self.where = where
@@ -149,27 +150,27 @@ class Record:
     def refusal(
         self, expected: str, got: object, name: str | None = None, todo: str | None = None
     ) -> InvalidValueError:
-        """Returns the error for a field, or for the whole record, that isn't as expected."""
+        """Returns an error for a field, or for the whole record."""
         place = self.where if name is None else f"{self.where}: {name}"
-        came = "nothing" if name is not None and name not in self.values else shown(got)
-        return InvalidValueError(f"{place}: expected {expected}, got {came}; {todo or self.todo}")
+        value_text = "nothing" if name is not None and name not in self.values else shown(got)
+        return InvalidValueError(f"{place}: expected {expected}, got {value_text}; {todo or self.todo}")
 
     def text(self, name: str, default: _T = _REQUIRED) -> str | _T:
-        """Returns a text."""
-        value: str | _T = self._one(name, default, str, "a text")
+        """Reads a text field."""
+        value: str | _T = self._read_field(name, default, str, "a text")
         return value
 
     def flag(self, name: str, default: _T = _REQUIRED) -> bool | _T:
-        """Returns true or false."""
-        value: bool | _T = self._one(name, default, bool, "true or false")
+        """Reads a field that is true or false."""
+        value: bool | _T = self._read_field(name, default, bool, "true or false")
         return value
 
     def integer(
         self, name: str, default: _T = _REQUIRED, *, least: int | None = None, most: int | None = None
     ) -> int | _T:
-        """Returns an integer within bounds, both included."""
+        """Reads an integer field, with bounds that are included."""
         expected = f"an integer{_bounds(least, most)}"
-        value: int | _T = self._one(name, default, int, expected)
+        value: int | _T = self._read_field(name, default, int, expected)
         too_small = least is not None and isinstance(value, int) and value < least
         too_large = most is not None and isinstance(value, int) and value > most
         if name in self and (too_small or too_large):
@@ -177,8 +178,8 @@ class Record:
         return value
 
     def number(self, name: str, default: _T = _REQUIRED) -> float | _T:
-        """Returns a finite number; an integer counts as one."""
-        value: float | _T = self._one(name, default, int | float, "a finite number")
+        """Reads a field that is a finite number, or an integer."""
+        value: float | _T = self._read_field(name, default, int | float, "a finite number")
         if name not in self or not isinstance(value, int | float):
             return value
         try:
@@ -190,20 +191,20 @@ class Record:
         return number
 
     def texts(self, name: str, default: _T = _REQUIRED) -> list[str] | _T:
-        """Returns a list of texts."""
-        value: list[str] | _T = self._one(name, default, list, "a list of texts")
-        others = [each for each in value if not isinstance(each, str)] if isinstance(value, list) else []
-        if others:
-            raise self.refusal("a list of texts", others[0], name)
+        """Reads a field that is a list of texts."""
+        value: list[str] | _T = self._read_field(name, default, list, "a list of texts")
+        invalid = [item for item in value if not isinstance(item, str)] if isinstance(value, list) else []
+        if invalid:
+            raise self.refusal("a list of texts", invalid[0], name)
         return value
 
     def record(self, name: str, default: Mapping[str, object] | None = None) -> Record:
-        """Returns a record inside this one, or one of the default values."""
+        """Reads a field that is a record, or builds one from the default values."""
         expected = "a mapping of names to values"
-        value = self._one(name, _REQUIRED if default is None else default, Mapping, expected)
+        value = self._read_field(name, _REQUIRED if default is None else default, Mapping, expected)
         return Record(value, f"{self.where}: {name}", self.todo)
 
-    def _one(self, name: str, default: object, kind: Any, expected: str) -> Any:  # Any: of that kind
+    def _read_field(self, name: str, default: object, kind: Any, expected: str) -> Any:  # Any: of type ``kind``
         value = self.values.get(name)
         if value is None:
             if default is _REQUIRED:
@@ -221,13 +222,13 @@ def _bounds(least: int | None, most: int | None) -> str:
 
 
 def records(values: object, of: str, where: str, todo: str, most: int | None = None) -> Sequence[Record]:
-    """Returns the records of a list.
+    """Converts a list of mappings to records.
 
     Args:
         values: The list.
         of: Plural noun for the records, for the error: "modules".
         where: First words of errors.
-        todo: Remedy for a damaged record, for errors.
+        todo: What to do about a damaged record, for errors.
         most: Largest number of records; None for any number.
 
     Raises:
@@ -245,7 +246,7 @@ def records(values: object, of: str, where: str, todo: str, most: int | None = N
 
 
 def inside(folder: Path, name: str, where: str) -> Path:
-    """Returns the path of a file that a record in a folder names.
+    """Returns the path of a file that a record in a folder names, after checking that it is inside the folder.
 
     Args:
         folder: The folder, of any origin.
@@ -253,7 +254,7 @@ def inside(folder: Path, name: str, where: str) -> Path:
         where: The record and the place in it, for the error.
 
     Raises:
-        ValueError: The path leads out of the folder: absolute, with ``..``, or through a link.
+        ValueError: The path leads outside of the folder: absolute, with ``..``, or through a link.
 
     Example:
         >>> inside(Path("model"), "1_Pooling", "modules.json").as_posix()
@@ -263,8 +264,8 @@ def inside(folder: Path, name: str, where: str) -> Path:
             ...
         contrastive_text.core.errors.InvalidValueError: modules.json: expected a path inside model, got '../other'
     """
-    kinds = (PurePosixPath(name), PureWindowsPath(name))  # as either system reads it: a folder may travel
-    odd = any(kind.anchor or ".." in kind.parts for kind in kinds) or "\0" in name
-    if odd or not (folder / name).resolve().is_relative_to(folder.resolve()):
+    paths = (PurePosixPath(name), PureWindowsPath(name))  # the folder may be read on either system
+    is_outside = any(path.anchor or ".." in path.parts for path in paths) or "\0" in name
+    if is_outside or not (folder / name).resolve().is_relative_to(folder.resolve()):
         raise InvalidValueError(f"{where}: expected a path inside {folder}, got {name!r}")
     return folder / name

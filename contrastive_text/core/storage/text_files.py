@@ -1,4 +1,4 @@
-"""The user's text files: opened only where they have an end, read within bounds, and named in every answer."""
+"""A user's text files: opened only if they are regular, read within size limits, and named in every error."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import BinaryIO, cast
 from contrastive_text.core.errors import ContrastiveTextError, DiskError, InvalidValueError, MissingFileError
 from contrastive_text.core.libraries import is_failure
 
-_UNCHECKED = 4 * 2**20
-"""Bytes that a ``.gz`` may unpack to before its ratio counts: they fit into any memory."""
+_FREE_UNPACKED = 4 * 2**20
+"""Largest unpacked size of a ``.gz`` file in bytes that is read without checking its compression ratio: 4 MiB."""
 _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFCHR: "a device",
@@ -26,15 +26,15 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
     stat.S_IFDIR: "a folder",
 }
-_MARKS = {
+_BYTE_ORDER_MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32",  # before UTF-16, whose mark it begins with
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
 _VISIBLE = re.compile(
-    # White space, controls, and what Unicode's DerivedCoreProperties.txt calls Default_Ignorable_Code_Point;
-    # U+2800 is a braille cell without dots.
+    # All characters except white space, controls, and Default_Ignorable_Code_Point of Unicode's
+    # DerivedCoreProperties.txt. U+2800 is a braille cell without dots.
     "[^\\s\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3"
     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
@@ -43,15 +43,15 @@ _VISIBLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How large what is in a data file may be; more is refused with its line, before it fills the memory.
+    """Size limits for data files. A line or file above a limit is refused before it fills the memory.
 
     Args:
-        line: Bytes of a line, unpacked.
-        depth: Lists and objects within each other in a line of ``.jsonl``.
-        ratio: Bytes that a byte of ``.gz`` may unpack to, beyond the first 4 MiB of a file; text has 3 to 20.
+        line: Largest number of bytes in a line, unpacked.
+        depth: Largest depth of nested lists and objects in a line of ``.jsonl``.
+        ratio: Largest compression ratio of ``.gz`` files, checked after the first 4 MiB; text has 3 to 20.
 
     Raises:
-        ValueError: A number below 1.
+        ValueError: A limit below 1.
 
     Example:
         >>> Bounds(depth=8)
@@ -71,24 +71,24 @@ class Bounds:
 
     @classmethod
     def of(cls, given: Mapping[str, int] | None) -> Bounds:
-        """Returns the usual bounds with those that are given in their place.
+        """Returns the default limits with some of them replaced.
 
         Raises:
-            ValueError: Another name.
+            ValueError: A name that is not a limit.
         """
-        usual = asdict(USUAL)
-        if unknown := [name for name in given or () if name not in usual]:
+        defaults = asdict(USUAL)
+        if unknown := [name for name in given or () if name not in defaults]:
             raise InvalidValueError(
-                f"bounds: expected {', '.join(usual)}, got {unknown[0]!r}; take one of these names"
+                f"bounds: expected {', '.join(defaults)}, got {unknown[0]!r}; take one of these names"
             )
-        return cls(**usual | dict(given or {}))
+        return cls(**defaults | dict(given or {}))
 
 
 USUAL = Bounds()
 
 
 def is_blank(text: str) -> bool:
-    r"""Whether nothing of a text can be seen: white space, zero-width characters, or nothing at all.
+    r"""Returns whether a text has no visible character: only white space or zero-width characters, or empty.
 
     Example:
         >>> is_blank("\u200b \ufeff"), is_blank("a\u200b")
@@ -98,7 +98,7 @@ def is_blank(text: str) -> bool:
 
 
 def lone_surrogate(text: str) -> str | None:
-    r"""Returns which half of a surrogate pair a text has alone, and where; None if UTF-8 can hold the text.
+    r"""Describes the first unpaired surrogate of a text and its position; None if UTF-8 can encode the text.
 
     Example:
         >>> lone_surrogate("ok \ud800"), lone_surrogate("ok")
@@ -115,11 +115,11 @@ def lone_surrogate(text: str) -> str | None:
 
 @contextmanager
 def naming_file(path: str | Path) -> Iterator[None]:
-    """Turns what the system says of a file that is read into an answer that names it.
+    """Converts system errors while a file is read to errors that name the file.
 
     Raises:
-        MissingFileError: It isn't there.
-        DiskError: It can't be read.
+        MissingFileError: The file doesn't exist.
+        DiskError: The file can't be read.
     """
     try:
         yield
@@ -138,12 +138,12 @@ def naming_file(path: str | Path) -> Iterator[None]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file that has an end; pipes and devices are refused, as files are read more than once.
+    """Opens a regular file. Pipes and devices are refused, because files are read more than once.
 
     Raises:
-        MissingFileError: It isn't there.
-        DiskError: It can't be read.
-        InvalidValueError: It is no file.
+        MissingFileError: The file doesn't exist.
+        DiskError: The file can't be read.
+        InvalidValueError: The path isn't a regular file.
     """
     check_has_an_end(path)
     with naming_file(path), path.open("rb") as file:
@@ -151,7 +151,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def check_has_an_end(path: Path) -> None:
-    """Checks for pipes and devices, which block or never end, and for folders; see ``opened``."""
+    """Raises ValueError for folders, and for pipes and devices, which block or never end; see ``opened``."""
     with naming_file(path):
         kind = stat.S_IFMT(os.stat(path).st_mode)
     if kind != stat.S_IFREG:
@@ -160,68 +160,68 @@ def check_has_an_end(path: Path) -> None:
 
 
 def decoded_lines(path: Path, bounds: Bounds = USUAL, encoding: str = "utf-8") -> Iterator[str]:
-    """Yields the lines of a file, unpacked where it ends in ``.gz``, each with its newline.
+    """Yields the lines of a text file, each with its newline. A ``.gz`` file is unpacked.
 
-    Memory holds one of them. Lines end at newlines alone; a mark of UTF-8 at the beginning is left out.
+    Memory holds one line at a time. Only newlines end a line. A byte order mark of UTF-8 is skipped.
 
     Raises:
-        MissingFileError: The file isn't there.
-        DiskError: It can't be read.
-        InvalidValueError: It is no file, no whole ``.gz``, of another encoding, or out of bounds.
+        MissingFileError: The file doesn't exist.
+        DiskError: The file can't be read.
+        InvalidValueError: It isn't a regular file or a whole ``.gz``, has another encoding, or exceeds a limit.
     """
-    is_packed = path.suffix.lower() == ".gz"
-    # gzip's own type is no BinaryIO, but is read like one.
+    is_gzip = path.suffix.lower() == ".gz"
+    # The type of gzip.open isn't a BinaryIO, but works like one.
     with (
-        opened(path) as packed,
-        cast("BinaryIO", gzip.open(packed) if is_packed else nullcontext(packed)) as file,
+        opened(path) as raw,
+        cast("BinaryIO", gzip.open(raw) if is_gzip else nullcontext(raw)) as file,
     ):
-        number = unpacked = 0
-        checked = _UNCHECKED
+        number = size = 0
+        next_check = _FREE_UNPACKED
         try:
             while line := file.readline(bounds.line + 1):
                 number += 1
-                unpacked += len(line)
+                size += len(line)
                 if len(line) > bounds.line:
                     raise _too_long(f"{path}:{number}", line, bounds.line)
-                if is_packed and unpacked > checked:
-                    checked += 2**20
-                    _check_ratio(path, unpacked, packed.tell(), bounds.ratio)
+                if is_gzip and size > next_check:
+                    next_check += 2**20
+                    _check_ratio(path, size, raw.tell(), bounds.ratio)
                 yield _decoded(f"{path}:{number}", line, first=number == 1, encoding=encoding)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise InvalidValueError(
-                f"{path}: expected a whole gzip file, got a broken one ({error}); fetch it again"
+                f"{path}: expected a whole gzip file, got a broken one ({error}); download it again"
             ) from None
 
 
 def read_text(path: Path, bounds: Bounds = USUAL) -> str:
-    """Returns the whole text of a file; see ``decoded_lines``."""
+    """Reads the whole text of a file; see ``decoded_lines``."""
     return "".join(decoded_lines(path, bounds))
 
 
 def _decoded(where: str, line: bytes, first: bool, encoding: str) -> str:
     if first:
         line = line.removeprefix(codecs.BOM_UTF8)
-        if name := next((name for mark, name in _MARKS.items() if line.startswith(mark)), None):
-            raise _foreign(where, name, encoding)
+        if name := next((name for mark, name in _BYTE_ORDER_MARKS.items() if line.startswith(mark)), None):
+            raise _encoding_error(where, name, encoding)
     if b"\0" in line:
-        raise _foreign(where, "a NUL byte, as UTF-16, UTF-32 and damaged files have", encoding)
+        raise _encoding_error(where, "a NUL byte, as UTF-16, UTF-32 and damaged files have", encoding)
     try:
         return line.decode(encoding)
     except UnicodeDecodeError as error:
-        raise _foreign(where, f"the byte 0x{error.object[error.start]:02x}", encoding) from None
+        raise _encoding_error(where, f"the byte 0x{error.object[error.start]:02x}", encoding) from None
 
 
-def _foreign(where: str, got: str, encoding: str) -> InvalidValueError:
+def _encoding_error(where: str, content: str, encoding: str) -> InvalidValueError:
     name = encoding.upper()
-    return InvalidValueError(f"{where}: expected {name}, got {got}; save the file as {name}")
+    return InvalidValueError(f"{where}: expected {name}, got {content}; save the file as {name}")
 
 
 def _too_long(where: str, line: bytes, bound: int) -> InvalidValueError:
     returns = line.count(b"\r")
-    got = f"carriage returns alone, {returns:,} of them" if returns else "more"
+    content = f"carriage returns alone, {returns:,} of them" if returns else "more"
     todo = "let lines end in newlines" if returns else "put a text on each line"
     return InvalidValueError(
-        f"{where}: expected a line of at most {bound:,} bytes, got {got}; {todo}, or raise the bound `line`"
+        f"{where}: expected a line of at most {bound:,} bytes, got {content}; {todo}, or raise the bound `line`"
     )
 
 

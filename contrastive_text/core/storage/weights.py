@@ -1,4 +1,4 @@
-"""Weights in a few digits, and tensors of files that are refused before anything is computed with them."""
+"""Identity of weights from sampled values, and checks of tensors in files of any origin."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
 
-_SAMPLE = 4096
-"""Values of a weight that its identity looks at."""
+_SAMPLE_SIZE = 4096
+"""Number of values of a weight that its identity is computed from."""
 
 
 def sampled_identity(weights: Mapping[str, Tensor]) -> str:
-    """Returns 32 hex digits of names, shapes and some values of weights, at no cost, in whichever type they are.
+    """Returns 32 hex digits that identify weights by their names, shapes and sampled values, in any precision.
 
-    It tells one model from another; it doesn't find a changed byte.
+    It is fast and distinguishes models. It doesn't detect a single changed byte.
 
     Example:
         >>> weight = torch.arange(6.0).view(2, 3)
         >>> sampled_identity({"a": weight}) == sampled_identity({"a": weight.bfloat16()})
         True
     """
-    sampled = {}
+    samples = {}
     for name, weight in weights.items():
         values = weight.detach().reshape(-1)
-        sampled[f"{name} {tuple(weight.shape)}"] = values[:: -(-len(values) // _SAMPLE) or 1].bfloat16()
+        samples[f"{name} {tuple(weight.shape)}"] = values[:: -(-len(values) // _SAMPLE_SIZE) or 1].bfloat16()
     digest = hashlib.blake2b(digest_size=16)
-    add_weights(digest, sampled)
+    add_weights(digest, samples)
     return digest.hexdigest()
 
 
 def add_weights(digest: hashlib.blake2b, weights: Mapping[str, Tensor]) -> None:
-    """Adds names, types, shapes and values of weights to a digest, in the order of their names.
+    """Adds names, types, shapes and values of weights to a digest, sorted by name.
 
     Example:
         >>> digest = hashlib.blake2b(digest_size=8)
@@ -49,19 +49,19 @@ def add_weights(digest: hashlib.blake2b, weights: Mapping[str, Tensor]) -> None:
 
 
 def check_dense(content: object, where: str, todo: str) -> None:
-    """Checks that the tensors in a file's content are dense and real, and have all their values in the file.
+    """Checks that the tensors in a file are dense, real, and store all of their values in the file.
 
-    A file of a few bytes can hold a tensor of any size that repeats one value, or has no values at all. Tensors
-    that are nested, sparse, quantized, complex or of 8-bit floats lack the operations that weights need, and
-    weights of whole numbers are those of a quantized model without its scales.
+    A file of a few bytes can contain a tensor of any size that repeats one value, or a tensor without values.
+    Nested, sparse, quantized, complex and 8-bit float tensors lack operations that weights need. Integer weights
+    belong to a quantized model whose scales are missing.
 
     Args:
-        content: Mappings and lists with tensors in them, as ``torch.load`` returns them.
+        content: Mappings and lists with tensors in them, as returned by ``torch.load``.
         where: The file, for the error.
         todo: What to do about such a file, for the error.
 
     Raises:
-        ValueError: Another tensor, with its place in the content.
+        ValueError: A tensor of another form; the message names its place in the content.
 
     Example:
         >>> check_dense({"state_dict": {"weight": torch.zeros(1).expand(10**12)}}, "a.ckpt", "save it again")
@@ -80,7 +80,7 @@ def check_dense(content: object, where: str, todo: str) -> None:
 
 
 def is_weight(name: str) -> bool:
-    """Returns whether a tensor's name is that of a layer's weight or bias, which are floating-point numbers.
+    """Returns whether a tensor's name is that of a layer's weight or bias, which must be floating-point.
 
     Example:
         >>> is_weight("encoder.layer.0.output.dense.weight"), is_weight("embeddings.position_ids")
@@ -97,13 +97,13 @@ def _tensors(content: object, place: str) -> Iterator[tuple[str, Tensor]]:
         if isinstance(part, Tensor):
             yield place.lstrip(".") or "the file", part
         elif isinstance(part, Mapping):
-            level += [(f"{place}.{name}", each) for name, each in part.items()]
+            level += [(f"{place}.{name}", value) for name, value in part.items()]
         elif isinstance(part, list | tuple | set):
-            level += [(f"{place}.{number}", each) for number, each in enumerate(part)]
+            level += [(f"{place}.{number}", value) for number, value in enumerate(part)]
 
 
 def _odd_form(tensor: Tensor) -> str | None:
-    """Returns what a tensor is instead of a dense one of real numbers; None for a dense one."""
+    """Describes the form of a tensor that is not dense and real; None for a dense real tensor."""
     if tensor.is_nested:
         return "a nested one"
     if tensor.layout is not torch.strided:
@@ -116,5 +116,5 @@ def _odd_form(tensor: Tensor) -> str | None:
         return f"complex numbers ({tensor.dtype})"
     if tensor.is_floating_point() and tensor.itemsize == 1:
         return f"8-bit floats ({tensor.dtype})"
-    size, held = tensor.numel() * tensor.itemsize, tensor.untyped_storage().nbytes()
-    return f"one of {size:,} bytes over {held:,} in the file" if size > held else None
+    size, stored = tensor.numel() * tensor.itemsize, tensor.untyped_storage().nbytes()
+    return f"one of {size:,} bytes over {stored:,} in the file" if size > stored else None

@@ -64,9 +64,9 @@ FULL = os.strerror(errno.ENOSPC)
 @pytest.mark.parametrize(
     ("error", "raised", "words"),
     [
-        (OSError(errno.ENOSPC, FULL), DiskError, "a: expected room for it, got No space .*untouched"),
-        (OSError(errno.EIO, "I/O"), DiskError, "a: expected a disk that takes it, got I/O; put that right"),
-        (OSError(errno.EROFS, "read"), DiskError, "a: expected a disk that takes it, got read; put that right"),
+        (OSError(errno.ENOSPC, FULL), DiskError, "a: expected room for it, got No space .*unchanged"),
+        (OSError(errno.EIO, "I/O"), DiskError, "a: expected a writable disk, got I/O; repair it"),
+        (OSError(errno.EROFS, "read"), DiskError, "a: expected a writable disk, got read; repair it"),
         (RuntimeError(f"Error: {FULL} (os error {errno.ENOSPC})"), DiskError, "a: expected room for it"),
         (RuntimeError("No such file (os error 2)"), RuntimeError, "os error 2"),
         (FileNotFoundError(errno.ENOENT, "none", "/elsewhere/b"), FileNotFoundError, "elsewhere/b"),
@@ -191,7 +191,7 @@ def test_the_next_save_removes_what_a_killed_one_left_in_the_folder(
 ) -> None:
     write_model(tmp_path, "old")
     kill_at(3, monkeypatch, lambda: write_model(tmp_path, "new"))
-    disk._in_use.clear()  # as in another process
+    disk._used_names.clear()  # as in another process
     left = [path.name for path in tmp_path.glob(disk.TEMPORARIES)]
     write_model(tmp_path, "newer")
     assert (len(left), list(tmp_path.glob(disk.TEMPORARIES))) == (1, [])

@@ -175,7 +175,7 @@ def test_no_files_are_refused() -> None:
 def test_a_broken_gzip_is_refused(tmp_path: Path, packed: bytes) -> None:
     path = tmp_path / "a.txt.gz"
     path.write_bytes(packed)
-    with refuses("a.txt.gz: expected a whole gzip file, got a broken one", "fetch it again"):
+    with refuses("a.txt.gz: expected a whole gzip file, got a broken one", "download it again"):
         read_rows(path, TEXT)
 
 
