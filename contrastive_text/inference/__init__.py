@@ -1,4 +1,4 @@
-"""A trained model in use: vectors of texts, search, vectors on disk, models changed and exported."""
+"""Use of a trained model: encoding, search, vector files, hard negative mining, model folders and export."""
 
 from typing import TYPE_CHECKING
 
@@ -64,5 +64,5 @@ __all__ = [
     "write_vectors",
 ]
 
-# On demand: to read vectors from disk takes no model.
+# Loads modules on demand: reading vectors from disk needs no model.
 __getattr__ = importing(__name__)

@@ -1,4 +1,4 @@
-"""Vectors of a column of texts, batch by batch of a table that another engine reads, such as Ray Data."""
+"""Encoder of a text column, batch by batch, for engines that read a table themselves, such as Ray Data."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from contrastive_text.inference.vector_files import Array
 
 
 class BatchEncoder:
-    """Gives each batch of a table a column with the vectors of its texts: a worker of an engine that has many.
+    """Worker of a data engine: adds a column of vectors to each batch of a table of texts.
 
-    The model is loaded when the worker is made, once, onto the GPU that the engine shows it, else the CPU. Rows
-    keep their order, and none is left out: a text of blanks is encoded too, where ``contrastive-text embed`` has
-    no vector of it. Vectors are those of ``SentenceEncoder.encode`` but for the last bits, which depend on the
-    texts of a batch.
+    The model is loaded once, when the worker is created. It runs on the GPU that the engine assigns to the
+    worker, or on the CPU. Rows keep their order, and no row is dropped: a blank text gets a vector too, but
+    ``contrastive-text embed`` skips it. Vectors are equal to those of ``SentenceEncoder.encode`` except for
+    rounding, which depends on the texts of a batch.
 
     Args:
-        model: Folder or hub name, as for ``SentenceEncoder.from_pretrained``.
-        column: Of the texts.
-        output: Of the vectors, a new one.
-        encoding: Prompt, number of features, precision; None for float32 vectors as the model gives them.
-        dtype: Of the model's weights.
+        model: Model folder or hub name, as for ``SentenceEncoder.from_pretrained``.
+        column: Name of the column of texts.
+        output: Name of the new column of vectors.
+        encoding: Encoding options, such as prompt and precision; None for the model's own float32 vectors.
+        dtype: Type of the model's weights.
 
     Raises:
-        ValueError: No such model, options that don't fit it, or several devices.
+        ValueError: The model doesn't exist, options don't fit the model, or ``encoding`` has several devices.
 
     Example:
         >>> import ray  # doctest: +SKIP
@@ -59,7 +59,7 @@ class BatchEncoder:
         self.column = column
         self.output = output
         self.model = SentenceEncoder.from_pretrained(model, dtype=dtype)
-        self._none = self.model.encode(
+        self._empty = self.model.encode(
             [],
             truncate_dim=self.encoding.truncate_dim,
             precision=self.encoding.precision,
@@ -67,17 +67,17 @@ class BatchEncoder:
         )
 
     def __call__(self, batch: Any) -> Any:  # Any: pyarrow has no types
-        """Returns a batch with the column of vectors after the others, a list of fixed size in a table of Arrow.
+        """Returns a copy of a batch with the vectors of its texts as the last column.
 
         Args:
-            batch: Name -> array of n values, or a ``pyarrow.Table`` of n rows.
+            batch: Mapping of column name -> array of n values, or a ``pyarrow.Table`` of n rows.
 
         Returns:
-            The same kind; the batch itself is as it was.
+            A batch of the same type. In a table the vectors, (n, D), are a ``FixedSizeListArray``.
 
         Raises:
-            TypeError: A batch of another kind, or something that is no text.
-            ValueError: No column of texts, or already one of vectors.
+            TypeError: The batch has another type, or a text is not a string.
+            ValueError: The column of texts is missing, or the column of vectors exists already.
         """
         if isinstance(batch, Mapping):
             self._check(list(batch))
@@ -101,7 +101,7 @@ class BatchEncoder:
             )
         if self.output in columns:
             raise InvalidValueError(
-                f"BatchEncoder.output: expected the name of a new column, got {self.output!r}, which is there; "
+                f"BatchEncoder.output: expected the name of a new column, got {self.output!r}, which exists; "
                 "name another"
             )
 
@@ -113,4 +113,4 @@ class BatchEncoder:
                     f"{row} of a batch; leave such rows out first"
                 )
         blocks = [np.asarray(block) for block in self.model.encode_blocks(texts, self.encoding)]
-        return np.concatenate([np.asarray(self._none), *blocks])
+        return np.concatenate([np.asarray(self._empty), *blocks])

@@ -1,4 +1,4 @@
-"""One function on several devices: a process for each, results in order, nothing read far ahead."""
+"""Pool of processes that applies a function to many items on several devices, one process for each device."""
 
 from __future__ import annotations
 
@@ -24,33 +24,34 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _AHEAD = 2
-"""Items read for each device before results are taken: the current item and the next."""
+"""Number of items that are read for each device before a result is returned: the current and the next item."""
 
 _saved: tuple[bytes, str] = (b"", "")
-"""In a worker: the pickled function, and the worker's device."""
+"""Serialized function and device of this worker process; empty in the parent process."""
 _work: Callable[[Any], Any] | None = None  # Any: items and results of the parent process
-"""In a worker: the function, loaded with the first item, so that an error is raised like any other."""
+"""Function of this worker process. It is loaded with the first item, so that its errors reach the parent."""
 
 
 def map_on_devices(
     work: Callable[[Item], Result], items: Iterable[Item], devices: Sequence[str]
 ) -> Generator[Result, None, None]:
-    """Returns the results of items in their order, each computed by the next free device.
+    """Applies a function to items on several devices and yields the results in the order of the items.
 
-    Every device has its own process, which gets the function once, with its tensors on that device. At most two
-    items for each device are read before their results are taken, so items may be endless. Processes end with the
-    iteration: at its end, by an error, when the iterator is closed, or with this process. They are started by
+    Every device has its own process, which receives the function once, with its tensors on that device. The next
+    free device computes the next item. At most two items for each device are read ahead, so items may be endless.
+    Processes end when the iteration ends, fails or is closed, or when this process ends. They are started by
     ``spawn``, so a script must iterate under ``if __name__ == "__main__":``.
 
     Args:
-        work: From an item to its result; it can be pickled, as items and results can.
-        items: Read on demand.
-        devices: Names such as ``cuda:0``, also repeated; processes on the CPU share this one's threads.
+        work: Function from an item to its result. The function, items and results must be picklable.
+        items: Items, which are read on demand.
+        devices: Names of devices, such as ``cuda:0``; a name may be repeated. Processes on the CPU share the
+            threads of this process.
 
     Raises:
-        ValueError: No device.
-        RuntimeError: A process that died, for lack of memory for example.
-        Exception: An error of the function in its process; its cause has the traceback from there.
+        ValueError: ``devices`` is empty, or a name is not a device.
+        RuntimeError: A process died, for example because memory ran out.
+        Exception: The function failed in its process. The cause of the error has the traceback of that process.
 
     Example:
         >>> from math import sqrt
@@ -78,21 +79,21 @@ def _map(
     results: deque[Future[Result]] = deque()
     try:
         for item in items:
-            with _ignoring_interrupts():  # the pool starts a process with an item
+            with _ignoring_interrupts():  # submit() may start a process
                 results.append(pool.submit(_run, item))
             if len(results) == _AHEAD * len(devices):
                 yield results.popleft().result()
         while results:
             yield results.popleft().result()
-    except BrokenProcessPool as lost:
-        pool.shutdown()  # its thread collects the exit codes, which only one thread can
-        ended = {process.exitcode for process in processes.values()}
-        codes = ended - {-signal.SIGTERM}  # by which the pool ends the others
+    except BrokenProcessPool as error:
+        pool.shutdown()  # the pool's thread collects the exit codes, which only one thread can
+        exit_codes = {process.exitcode for process in processes.values()}
+        codes = exit_codes - {-signal.SIGTERM}  # the pool terminates the remaining processes with SIGTERM
         raise RuntimeError(
             f"device {', '.join(devices)}: expected a result, but its process ended with exit code "
             f"{', '.join(map(str, codes))}; it may have run out of memory, or a script has to call this under "
             "if __name__ == '__main__':"
-        ) from lost
+        ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in processes.values():
@@ -102,10 +103,10 @@ def _map(
 
 
 def check_devices(devices: Sequence[str]) -> None:
-    """Checks that a list of devices has at least one name, and names of devices alone.
+    """Checks that a list has at least one name, and that torch accepts each name as a device.
 
     Raises:
-        ValueError: An empty list, or another name.
+        ValueError: The list is empty, or a name is not a device.
 
     Example:
         >>> check_devices(["cpu", "cuda:1"])
@@ -123,8 +124,8 @@ def check_devices(devices: Sequence[str]) -> None:
 
 @contextmanager
 def _ignoring_interrupts() -> Iterator[None]:
-    """Makes processes that are started within ignore Ctrl-C. This process gets it too, and ends them all."""
-    if threading.current_thread() is not threading.main_thread():  # only there signals can be set
+    """Makes processes that start in this context ignore Ctrl-C. The parent handles it and ends them."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread can set signals
         yield
         return
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -134,8 +135,8 @@ def _ignoring_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _start(names: Any, saved: bytes, threads: int) -> None:  # Any: a queue of texts
-    """Prepares a worker, and ends it with its parent process."""
+def _start(names: Any, saved: bytes, threads: int) -> None:  # Any: a queue of device names
+    """Initializes a worker process, and makes it end when its parent process ends."""
     global _saved
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
@@ -162,6 +163,6 @@ def _run(item: Any) -> Any:  # Any: items and results of the parent process
     except Exception as error:
         try:
             pickle.loads(pickle.dumps(error))
-        except Exception:  # an error that can't be sent would break the pool
+        except Exception:  # an error that can't be pickled would break the pool
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
         raise

@@ -1,4 +1,4 @@
-"""All pairs of near-duplicates among vectors, exactly, and the groups that they make."""
+"""Exact search for all pairs of near-duplicate vectors, and groups of connected pairs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contrastive_text.core.similarity import full_precision
 from contrastive_text.inference.search import BLOCK, check_vectors, unit_blocks
 
 MOST_PAIRS = 10_000_000
-"""Near-duplicates above which the threshold is refused: some 250 MB of ids and cosines."""
+"""Largest number of near-duplicate pairs. Their ids and cosines take about 250 MB."""
 
 
 @torch.no_grad()
@@ -22,20 +22,24 @@ def near_duplicates(
     most: int = MOST_PAIRS,
     device: torch.device | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns all pairs of vectors whose cosine reaches a threshold, exactly, a tile of cosines at a time.
+    """Returns all pairs of vectors with a cosine of at least ``threshold``, by exact search.
+
+    Memory holds one block x block tile of cosines at a time.
 
     Args:
-        vectors: (N, D); may be a memory-mapped file larger than memory.
-        threshold: Lowest cosine of a pair, above 0 and at most 1; equal vectors can round to 1 - 1e-7.
-        block: Vectors at once.
-        most: Pairs above which the threshold is taken for too low.
-        device: Where to compute; None for where the vectors are.
+        vectors: Vectors, (N, D). They may be a memory-mapped file larger than memory.
+        threshold: Lowest cosine of a pair, above 0 and at most 1. The cosine of equal vectors may be 1 - 1e-7.
+        block: Number of rows and of columns of a tile.
+        most: Largest number of pairs.
+        device: Device of the search; None for the vectors' device.
 
     Returns:
-        Ids (M, 2), the lower one first, sorted by the first and then the second; their cosines (M,).
+        Ids of the pairs, (M, 2), the lower id first, sorted by the first and then the second id; and the cosines,
+        (M,).
 
     Raises:
-        ValueError: Not a matrix of finite numbers, a threshold out of range, or more pairs than ``most``.
+        ValueError: ``vectors`` is not a matrix of finite numbers, ``threshold`` is out of range, or there are
+            more than ``most`` pairs.
 
     Example:
         >>> near_duplicates(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]), threshold=0.9)
@@ -61,28 +65,29 @@ def near_duplicates(
                 )
             ids.append(pairs + torch.tensor([start, start + offset], device=pairs.device))
             scores.append(tile[pairs[:, 0], pairs[:, 1]].to(torch.float32))
-    # Tiles of one row of tiles come one after the other, so that pairs of a vector stand apart.
-    found, cosines = torch.cat(ids), torch.cat(scores)
-    order = (found[:, 0] * max(len(vectors), 1) + found[:, 1]).argsort()
-    return found[order], cosines[order]
+    # Sorted again: pairs of one vector come from several tiles.
+    pairs, cosines = torch.cat(ids), torch.cat(scores)
+    order = (pairs[:, 0] * max(len(vectors), 1) + pairs[:, 1]).argsort()
+    return pairs[order], cosines[order]
 
 
 def check_threshold(threshold: float) -> None:
-    """Checks that a cosine can be a threshold, before anything is encoded."""
+    """Raises ValueError unless a cosine threshold is above 0 and at most 1."""
     share("threshold", threshold, "try 0.95", with_zero=False)
 
 
 def connected_groups(pairs: Tensor, count: int) -> Tensor:
-    """Returns for each of some items the first item that it is connected with, itself if with none before it.
+    """Returns the group of each item, as the lowest id of the items that it is connected with, itself included.
 
-    Groups are connected components: two items of one group need not be near each other, only linked by a chain.
+    Groups are connected components: a chain of pairs links all items of a group, but two of them need not be
+    near-duplicates.
 
     Args:
         pairs: Ids of connected items, (M, 2).
         count: Number of items, N.
 
     Returns:
-        (N,), int64, on the CPU.
+        Lowest id of each item's group, (N,), int64, on the CPU.
 
     Example:
         >>> connected_groups(torch.tensor([[0, 2], [2, 3]]), count=5)
@@ -96,7 +101,7 @@ def connected_groups(pairs: Tensor, count: int) -> Tensor:
             item = first[item]
         return item
 
-    for one, other in pairs.tolist():
-        low, high = sorted((root(one), root(other)))
+    for left, right in pairs.tolist():
+        low, high = sorted((root(left), root(right)))
         first[high] = low
     return torch.tensor([root(item) for item in range(count)], dtype=torch.long)
