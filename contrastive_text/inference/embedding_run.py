@@ -1,4 +1,4 @@
-"""Embedding of a file of texts into a file of vectors, which resumes after a kill."""
+"""Encoding of a file of texts into a file of vectors. An interrupted run resumes after its last saved block."""
 
 from __future__ import annotations
 
@@ -41,31 +41,33 @@ from contrastive_text.inference.vector_files import (
 )
 
 CALIBRATION = 1_000
-"""Number of texts whose vectors give the ranges of a byte if no ranges are given."""
-_ANEW = "begin anew with --restart (restart=True)"
+"""Number of first texts whose vectors give the value ranges for int8 and uint8, if no ranges are given."""
+_RESTART = "start again with --restart (restart=True)"
+"""Advice for a file of vectors that can't be resumed."""
 
 
 class UnfinishedVectors:
-    """A file of vectors that grows block by block next to its final name, and resumes from its record.
+    """Unfinished file of vectors, which is filled block by block and can be resumed by another process.
 
-    ``OUT.unfinished`` is a ``.npy`` file of all rows, of which the first are filled. ``OUT.unfinished.json`` is
-    its record, with the origin of the vectors and the SHA-256 of the filled rows. The record is replaced after
-    each block is on the disk, so a killed process loses only its last block. The ranges of bytes are kept as
-    ``OUT.unfinished.ranges.npy``.
+    ``OUT.unfinished`` is a ``.npy`` file with all rows; the first ``done`` rows are filled.
+    ``OUT.unfinished.json`` is its record, with the origin of the vectors and the SHA-256 of the filled rows. The
+    record is replaced when a block is on the disk, so a killed process loses only its last block. The value
+    ranges of int8 and uint8 are saved as ``OUT.unfinished.ranges.npy``.
 
     Args:
-        path: The final name, which ``check_suffix`` accepts.
-        made_of: Everything that the vectors depend on, as JSON's types.
-        count: Number of vectors.
+        path: Final path of the file, with a suffix that ``check_suffix`` accepts.
+        made_of: Everything that the vectors depend on (model, texts, options), with values of JSON types.
+        count: Number of vectors of the finished file.
         restart: Whether to discard the vectors of an earlier process.
-        setting: Result of ``current_setting``; None for that of this processor.
+        setting: Result of ``current_setting``; None for the setting of this process on the CPU.
 
     Attributes:
-        done: Number of vectors on the disk. other_setting: Differences between this setting and the settings of
-        the vectors on the disk; empty if equal.
+        done: Number of vectors on the disk.
+        other_setting: Differences between the current setting and the settings of the vectors on the disk, as
+            text; empty if there are none.
 
     Raises:
-        ValueError: The vectors on the disk have another origin, or are damaged.
+        ValueError: The vectors on the disk are damaged, or were computed from other texts or options.
     """
 
     def __init__(
@@ -82,16 +84,16 @@ class UnfinishedVectors:
         self.count = count
         *_, self._data, self._record_file, self._ranges, self._converted = files_of(path)
         self._restart = restart
-        self._forget()
+        self._reset()
         if not restart:
             self._resume()
 
     @property
     def truncated(self) -> int:
-        """Number of the texts so far that were cut to the model's limit."""
+        """Number of encoded texts that were truncated to the model's length limit."""
         return 0 if self._record is None else self._record.truncated
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.done = 0
         self.other_setting = ""
         self._record: VectorRecord | None = None
@@ -101,10 +103,10 @@ class UnfinishedVectors:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keeps other processes from writing the file during the block, which writes it.
+        """Locks the file against other processes, and resumes its vectors, or removes them with ``restart``.
 
         Raises:
-            ValueError: Another process is writing the file, or its vectors have another origin or are damaged.
+            ValueError: Another process is writing the file, or its vectors are damaged or have another origin.
         """
         with alone_with(self.path):
             remove_abandoned(self.path.parent)
@@ -114,17 +116,17 @@ class UnfinishedVectors:
             yield
 
     def _resume(self) -> bool:
-        """Reads the record and the vectors of an earlier process. Returns False if there are none."""
+        """Checks the vectors of an earlier process and resumes after them. Returns False if there are none."""
         if not (self._record_file.exists() and self._data.exists()):
-            self._forget()
+            self._reset()
             return False
-        record = VectorRecord.read(self._data, _ANEW)
+        record = VectorRecord.read(self._data, _RESTART)
         if record == self._record:
             return True
-        if said := differences(record.made_of, self.made_of):
+        if difference := differences(record.made_of, self.made_of):
             raise InvalidValueError(
-                f"{self._data}: expected vectors of these texts and options, got {said}; give what it was begun "
-                f"with, or {_ANEW}"
+                f"{self._data}: expected vectors of these texts and options, got {difference}; use the texts and "
+                f"options that the file was started with, or {_RESTART}"
             )
         self._digest = hashlib.sha256()
         damage = "a link" if self._data.is_symlink() else None
@@ -136,48 +138,48 @@ class UnfinishedVectors:
             damage = damage and f"{self._ranges}: {damage}"
         if damage is not None:
             raise InvalidValueError(
-                f"{self._data}: expected the vectors as they were written, got changed ones ({damage}); {_ANEW}"
+                f"{self._data}: expected the vectors of its record, got changed ones ({damage}); {_RESTART}"
             )
         with self._data.open("rb") as file:
             np.lib.format.read_magic(file)
             shape, _, kind = np.lib.format.read_array_header_1_0(file)
             self.done = (record.vectors.size - file.tell()) // (math.prod(shape[1:]) * kind.itemsize)
         self._record, self._ranges_digest = record, record.ranges
-        others = [each for each in record.settings if each != self.setting]
-        self._settings = [*others, self.setting]
-        self.other_setting = "; ".join(other_setting(each, self.setting) for each in others)
+        other_settings = [setting for setting in record.settings if setting != self.setting]
+        self._settings = [*other_settings, self.setting]
+        self.other_setting = "; ".join(other_setting(setting, self.setting) for setting in other_settings)
         return True
 
     def discard(self) -> None:
-        """Forgets and removes the unfinished vectors."""
-        self._forget()
+        """Deletes the unfinished vectors and starts at the first row."""
+        self._reset()
         self._remove()
 
     def _remove(self) -> None:
-        # Without the record no other file counts.
+        # The record first: without it, no process resumes the other files.
         for path in (self._record_file, self._data, self._converted, self._ranges):
             path.unlink(missing_ok=True)
 
     @property
     def ranges(self) -> Array | None:
-        """Ranges of the vectors on the disk; None if there are none."""
+        """Value ranges of the int8 or uint8 vectors on the disk, (2, D); None if there are no such vectors."""
         return np.load(self._ranges) if self.done and self._ranges_digest is not None else None
 
     def keep_ranges(self, ranges: Array) -> None:
-        """Saves the ranges of the vectors' bytes, (2, D), for later processes and for the final file."""
+        """Saves the value ranges of int8 or uint8 vectors, (2, D), for a resumed run and for the final file."""
         with replacing(self._ranges) as file:
             np.save(file, ranges)
         self._ranges_digest = FileDigest.of(self._ranges)
 
     def append(self, vectors: Array, truncated: int) -> None:
-        """Writes the next vectors, (n, D), and returns when they would survive a loss of power.
+        """Writes the next vectors, (n, D), and their record. Returns when the disk has stored them (fsync).
 
         Args:
-            vectors: Vectors of the same D and type in every call.
-            truncated: Number of all texts so far that were cut.
+            vectors: Vectors, with the same D and dtype in every call.
+            truncated: Number of truncated texts among all texts up to here.
 
         Raises:
-            OSError: The disk is full, or fails. The vectors before stay.
+            OSError: The disk is full, or writing fails. The vectors of earlier calls remain.
         """
         rows = np.ascontiguousarray(vectors)
         assert self.done + len(rows) <= self.count
@@ -188,7 +190,7 @@ class UnfinishedVectors:
                 size, free = self.count * width, shutil.disk_usage(self.path.parent).free
                 if free < size:
                     raise OSError(errno.ENOSPC, f"{free / 1e9:.1f} GB free of {size / 1e9:.1f} GB")
-                self._data.unlink(missing_ok=True)  # a link of that name is not followed
+                self._data.unlink(missing_ok=True)  # don't follow a link of that name
                 with self._data.open("xb") as file:
                     file.write(header)
                     file.truncate(len(header) + size)
@@ -207,24 +209,24 @@ class UnfinishedVectors:
             record.write(self._data)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            expected, todo = ("room for", "make room") if full else ("a disk that takes", "put that right")
+            expected, todo = ("room for", "make room") if full else ("a disk that stores", "fix the disk")
             reason = error.__cause__ if isinstance(error.__cause__, OSError) else error
             raise DiskError(
                 f"{self._data}: expected {expected} {self.count:,} vectors, got {reason.strerror or reason}; "
-                f"{todo} and do the same again: it goes on after the first {self.done:,}"
+                f"{todo} and run the same again, which resumes after the first {self.done:,}"
             ) from error
         self.done += len(rows)
         self._record, self._digest = record, digest
 
     def finish(self, ids: Array | None = None) -> tuple[int, ...]:
-        """Gives the vectors their final name and format, with their record as ``OUT.json``.
+        """Converts the file to its final name and format, and writes its record to ``OUT.json``.
 
-        The older vectors of that name are removed when all of the new ones are on the disk. Then ranges, ids and
-        record take their places, and the vectors follow in one step: they are never next to a record of others.
+        Older vectors of that name are removed when all new vectors are on the disk. Then the files of ranges, ids
+        and record are written. The vectors are renamed last, so that a record never describes other vectors.
 
         Args:
-            ids: Text ids in rising order, and the place of the vector of each, (2, N), stored next to the
-                vectors; None for no table.
+            ids: Sorted text ids, and the row of each id's vector, (2, N), for the table ``OUT.ids.npy``; None for
+                no table.
 
         Returns:
             Shape of the vectors.
@@ -256,7 +258,7 @@ class UnfinishedVectors:
 
 
 def _header(count: int, rows: Array) -> bytes:
-    """Returns the first bytes of a ``.npy`` file of ``count`` rows like these."""
+    """Returns the header of a ``.npy`` file with ``count`` rows of the shape and dtype of ``rows``."""
     file = io.BytesIO()
     kind = np.lib.format.dtype_to_descr(rows.dtype)
     shape = (count, *rows.shape[1:])
@@ -265,29 +267,29 @@ def _header(count: int, rows: Array) -> bytes:
 
 
 class EmbeddingRun:
-    """Writes the vectors of a file's texts, and resumes an interrupted run of the same texts, model and options.
+    """Encodes a file of texts into a file of vectors. Resumes an interrupted run of the same model and options.
 
-    Blocks of texts are encoded and saved one after the other; memory holds one. On one processor, with one
-    number of threads and one set of versions, the final bytes don't depend on interruptions. A byte for each
-    feature needs ranges. If ``encoding`` has none, they are those of the first texts' vectors. They are stored
-    next to the output as ``OUT.ranges.npy``.
+    Texts are encoded and saved block by block; memory holds one block. With the same processor, number of threads
+    and library versions, the final bytes don't depend on interruptions. ``int8`` and ``uint8`` need value ranges.
+    If ``encoding`` has no ranges, they are computed from the first 1,000 texts. They are saved next to the output
+    as ``OUT.ranges.npy``.
 
     Args:
         model: The model.
-        texts: The texts. They are read once more beforehand, unless their ``summary`` is there.
-        path: ``.npy``, ``.tsv`` or ``.parquet``.
-        encoding: None for float32 vectors as the model gives them.
+        texts: The texts. They are first read once for a digest, unless ``texts.summary`` is set.
+        path: Output file: ``.npy``, ``.tsv`` or ``.parquet``.
+        encoding: Encoding options; None for the model's own float32 vectors.
         restart: Whether to discard an unfinished output.
-        with_ids: Whether to store a table of text ids next to the output as ``OUT.ids.npy``, by which
-            ``TextVectors`` finds the vector of a text; for a ``distinct`` stream.
-        shard: The only part of the texts to encode, into its own file (``shard.path(path)``); None for all.
-            Readers of ``path`` read all parts as one file. A byte for each feature then needs ranges.
+        with_ids: Whether to save a table of text ids as ``OUT.ids.npy``, with which ``TextVectors`` looks up the
+            vector of a text. The stream must be ``distinct``.
+        shard: Part of the texts to encode, into its own file (``shard.path(path)``); None for all texts. Readers
+            of ``path`` read all parts as one file. ``int8`` and ``uint8`` then need given ranges.
 
     Raises:
-        FileNotFoundError: The file of texts, or the folder to write to, doesn't exist.
-        ImportError: ``.parquet`` without pyarrow.
-        ValueError: A file that can't be read or written, ranges that don't fit, or an unfinished output of other
-            texts, model or options.
+        FileNotFoundError: The file of texts, or the folder of the output, doesn't exist.
+        ImportError: The output is ``.parquet``, and pyarrow isn't installed.
+        ValueError: A file can't be read or written, ranges don't fit, or an unfinished output has other texts,
+            another model or other options.
 
     Example:
         >>> run = EmbeddingRun(model, TextStream("texts.txt"), Path("vectors.npy"))  # doctest: +SKIP
@@ -317,49 +319,48 @@ class EmbeddingRun:
         if self.encoding.ranges is not None:
             if not self.encoding.is_byte:
                 raise InvalidValueError(
-                    f"ranges: expected int8 or uint8 for them, got {self.encoding.precision}; leave them out"
+                    f"ranges: expected precision int8 or uint8, got {self.encoding.precision}; remove the ranges"
                 )
             width = self.encoding.truncate_dim or model.truncate_dim or model.features
             check_ranges(self.encoding.ranges, width, self.encoding.precision)
         elif self.encoding.is_byte and shard is not None:
             raise InvalidValueError(
-                f"ranges: expected some for {self.encoding.precision} with a shard, for all parts the same, got "
-                "none; encode some 1,000 of the texts alone and give the ranges that then lie beside them"
+                f"ranges: expected ranges for {self.encoding.precision} with a shard, equal in all parts, got no "
+                "ranges; encode some 1,000 of the texts alone and give their OUT.ranges.npy"
             )
         self.summary = texts.summary or texts.scan()
         self._rows = range(self.summary.texts) if shard is None else shard.rows(self.summary.texts)
         setting = current_setting(self._devices()[0])
-        self._vectors = UnfinishedVectors(path, self._made_of(), len(self._rows), restart, setting)
+        self._vectors = UnfinishedVectors(path, self._origin(), len(self._rows), restart, setting)
 
     @property
     def done(self) -> int:
-        """Number of vectors on the disk."""
+        """Number of encoded texts, whose vectors are on the disk."""
         return self._vectors.done
 
     @property
     def count(self) -> int:
-        """Number of vectors when the run has finished."""
+        """Number of vectors of the finished file."""
         return self._vectors.count
 
     @property
     def truncated(self) -> int:
-        """Number of the texts so far that were cut to the model's limit."""
+        """Number of encoded texts that were truncated to the model's length limit."""
         return self._vectors.truncated
 
     def _devices(self) -> list[str]:
         return list(self.encoding.devices or [str(self.encoding.device or self.model.device)])
 
-    def _made_of(self) -> dict[str, object]:
-        """Returns everything that the bytes depend on; of devices the kinds, because all GPUs compute alike."""
-        given = self.encoding.ranges
+    def _origin(self) -> dict[str, object]:
+        """Returns everything that the bytes depend on: model, texts and options, without the number of a GPU."""
         ranges = f"of the first {CALIBRATION:,} texts"
-        if given is not None:
-            content = np.ascontiguousarray(given, dtype=np.float32).tobytes()
+        if self.encoding.ranges is not None:
+            content = np.ascontiguousarray(self.encoding.ranges, dtype=np.float32).tobytes()
             ranges = hashlib.blake2b(content, digest_size=16).hexdigest()
-        made_of = {
+        origin = {
             "model": self.model.identity,
             "texts": self.summary.digest,
-            **{each.name: getattr(self.encoding, each.name) for each in fields(self.encoding)},
+            **{field.name: getattr(self.encoding, field.name) for field in fields(self.encoding)},
             "device": sorted({torch.device(name).type for name in self._devices()}),
             "ranges": ranges if self.encoding.is_byte else None,
             "prompt": self.encoding.prompt_in(self.model.prompts) or None,
@@ -368,45 +369,48 @@ class EmbeddingRun:
             "shard": None if self.shard is None else str(self.shard),
         }
         optional = ("prompt", "prompt_name", "ranges", "max_length", "with_ids", "shard")
-        without = [name for name in optional if made_of[name] is None]
-        return {name: value for name, value in made_of.items() if name not in without}
+        unset = [name for name in optional if origin[name] is None]
+        return {name: value for name, value in origin.items() if name not in unset}
 
     @property
     def ranges_path(self) -> Path:
-        """Path of the final file of ranges, which exists only for vectors of bytes."""
+        """Path of the file of value ranges, which is written only for ``int8`` and ``uint8``."""
         return ranges_of(self.path)
 
     def finish(self, show_progress_bar: bool = False) -> tuple[int, ...]:
-        """Encodes the remaining texts and gives the file its final name.
+        """Encodes the remaining texts and writes the finished file.
 
         Returns:
             Shape of all vectors.
 
         Raises:
             OSError: The disk is full.
-            ValueError: A vector that is not finite, texts that changed during the run, or another process that is
-                writing the file.
+            ValueError: A vector is not finite, the texts changed during the run, or another process is writing
+                the file.
+
+        Warns:
+            UserWarning: The existing vectors were computed on another machine, or with other versions or threads.
         """
         with self._vectors.alone():
-            if differs := self._vectors.other_setting:
+            if difference := self._vectors.other_setting:
                 warnings.warn(
-                    f"{self.path}: what is there was made under another setting, so the last bits of what "
-                    f"follows may differ: {differs}",
+                    f"{self.path}: its first vectors were computed under another setting, so the last bits of "
+                    f"the remaining vectors may differ: {difference}",
                     stacklevel=2,
                 )
-            before = self.truncated
+            truncated = self.truncated
             for vectors in self._blocks(show_progress_bar):
-                self._vectors.append(vectors, before + self.model.truncated)
+                self._vectors.append(vectors, truncated + self.model.truncated)
             if self.texts.summary is None or self.texts.summary.digest != self.summary.digest:
-                self._vectors.discard()  # nobody knows which vectors are of the former texts
+                self._vectors.discard()  # it is unknown which vectors belong to the earlier texts
                 raise InvalidValueError(
-                    f"{self.texts.path}: expected the texts that were there at the start, got others: the file "
-                    "was changed while it was encoded; do it once more"
+                    f"{self.texts.path}: expected the same texts as at the start of the run, got a changed file; "
+                    "run the command again"
                 )
             table = None
             if self.with_ids:  # texts with the same id share the vector of the first, as in a batch
-                own = islice(self.texts, self._rows.start, self._rows.stop)
-                ids = np.fromiter(map(text_id, own), np.int64)
+                texts = islice(self.texts, self._rows.start, self._rows.stop)
+                ids = np.fromiter(map(text_id, texts), np.int64)
                 table = np.stack(np.unique(ids, return_index=True)).astype(np.int64)
             return self._vectors.finish(table)
 
@@ -414,27 +418,26 @@ class EmbeddingRun:
         encoding = self.encoding
         if encoding.is_byte:
             encoding = replace(encoding, ranges=self._saved_ranges())
-        rest = _Rest(self.texts, self._rows[self.done :])
-        return map(np.asarray, self.model.encode_blocks(rest, encoding, show_progress_bar))
+        texts = _RemainingTexts(self.texts, self._rows[self.done :])
+        return map(np.asarray, self.model.encode_blocks(texts, encoding, show_progress_bar))
 
     def _saved_ranges(self) -> Array:
-        """Returns the ranges, and saves new ones next to the vectors."""
+        """Returns the value ranges. Computes and saves them if the unfinished file has none."""
         if (saved := self._vectors.ranges) is not None:
             return saved
         ranges = self.encoding.ranges
         if ranges is None:
-            few = list(islice(self.texts, CALIBRATION))
+            texts = list(islice(self.texts, CALIBRATION))
             encoding = replace(self.encoding, block_size=CALIBRATION, precision="float32")
-            ranges = value_ranges(
-                torch.as_tensor(next(self.model.encode_blocks(few, encoding), np.empty((0, 0))))
-            )
+            vectors = next(self.model.encode_blocks(texts, encoding), np.empty((0, 0)))
+            ranges = value_ranges(torch.as_tensor(vectors))
         check_ranges(ranges, ranges.shape[-1], self.encoding.precision)
         self._vectors.keep_ranges(np.asarray(ranges))
         return np.asarray(ranges)
 
 
-class _Rest:
-    """Texts without a vector. Iteration also reads the texts after them, for the digest of all."""
+class _RemainingTexts:
+    """Texts without a vector yet. Iteration also reads all texts after them, for the digest of the file."""
 
     def __init__(self, texts: TextStream, rows: range) -> None:
         self._texts = texts

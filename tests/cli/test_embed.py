@@ -114,7 +114,7 @@ def test_vectors_that_another_setting_takes_up_are_said_to_differ_in_their_last_
     capsys.readouterr()
     assert run(words_of(files, many, "v.npy")) == 0
     said = (
-        "note: v.npy: what is there was made under another setting, so the last bits of what follows may differ"
+        "note: v.npy: its first vectors were computed under another setting, so the last bits of the remaining "
     )
     assert said in capsys.readouterr().out
     kept = json.loads((here / "v.npy.json").read_text())["settings"]
@@ -146,7 +146,7 @@ def test_another_model_is_refused_with_what_to_do(
     words = words_of({"bert": other}, many, "v.npy")
     said = answer(words)
     assert "v.npy.unfinished: expected vectors of these texts and options, got another model" in said
-    assert "begin anew with --restart" in said
+    assert "start again with --restart" in said
     assert run([*words, "--restart"]) == 0
     assert len(np.load(here / "v.npy")) == 3000
     assert {path.name for path in here.iterdir()} == {"many.txt", "other", "v.npy", "v.npy.json"}

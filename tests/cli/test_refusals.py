@@ -194,13 +194,13 @@ EMBED = [
     ("embed TEXTS v.npy --model BERT --precision int4", "invalid choice: 'int4'"),
     ("embed TEXTS v.npy --model BERT --ranges q.npy --precision int8", "--ranges q.npy: expected a .npy file"),
     ("embed TEXTS v.npy --model BERT --ranges w.npy --precision int8", "expected a .npy file"),
-    ("embed TEXTS v.npy --model BERT --ranges r.npy", "ranges: expected int8 or uint8 for them, got float32"),
+    ("embed TEXTS v.npy --model BERT --ranges r.npy", "ranges: expected precision int8 or uint8, got float32"),
     ("embed TEXTS v.npy --model BERT --ranges r.npy --precision int8", "smallest and largest value of 16"),
     ("embed TEXTS v.npy --model BERT --truncate_dim 17", "truncate_dim: expected 1 to 16 features, got 17"),
     ("embed TEXTS v.npy --model BERT --block_size 0", "block_size: expected 1 or more, got 0"),
     ("embed TEXTS v.npy --model BERT --shard 0/4", "shard: expected 1/N to N/N ... got 0/4; add 1"),
     ("embed TEXTS v.npy --model BERT --shard 1/41", "shard 1/41: expected no more parts than ... got 40 texts"),
-    ("embed TEXTS v.npy --model BERT --shard 1/4 --precision int8", "ranges: expected some for int8"),
+    ("embed TEXTS v.npy --model BERT --shard 1/4 --precision int8", "ranges: expected ranges for int8 with a shard"),
 ]
 SEARCH = [
     ("search empty.txt --model m", "expected a query after the corpus, or --queries FILE"),

@@ -76,7 +76,7 @@ def test_other_options_another_model_and_changed_texts_are_refused_and_restart_b
         EmbeddingRun(model, texts, out, fewer)
     with pytest.warns(UserWarning, match="names no pooler"):
         other = SentenceEncoder.from_pretrained(tiny.save_bert(tmp_path / "other", seed=1))
-    with pytest.raises(ValueError, match="got another model; give"):
+    with pytest.raises(ValueError, match="got another model; use"):
         EmbeddingRun(other, texts, out, SMALL)
     run = EmbeddingRun(model, texts, out, fewer, restart=True)
     assert run.done == 0
@@ -84,7 +84,7 @@ def test_other_options_another_model_and_changed_texts_are_refused_and_restart_b
     assert out.read_bytes() == embedded(model, texts, tmp_path / "w.npy", fewer)
     stopped(model, texts, tmp_path / "x.npy", monkeypatch)
     tiny.write_texts(texts.path, (*MANY[:-1], "another last one"))
-    with pytest.raises(ValueError, match="got other texts; give"):
+    with pytest.raises(ValueError, match="got other texts; use"):
         EmbeddingRun(model, TextStream(texts.path), tmp_path / "x.npy", SMALL)
 
 
@@ -106,7 +106,9 @@ def test_texts_that_change_while_they_are_encoded_give_no_output(
 ) -> None:
     run = EmbeddingRun(model, texts, tmp_path / "v.npy", SMALL, shard=shard)
     tiny.write_texts(texts.path, changed)
-    with pytest.raises(ValueError, match="expected the texts that were there at the start, got others"):
+    with pytest.raises(
+        ValueError, match="expected the same texts as at the start of the run, got a changed file"
+    ):
         run.finish()
     assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
 
@@ -122,7 +124,7 @@ def test_a_full_disk_keeps_the_blocks_before_and_the_next_run_goes_on(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", fails_at_last)
-        with pytest.raises(OSError, match=r"No space left on device; make room .* goes on after the first 100"):
+        with pytest.raises(OSError, match=r"No space left on device; make room .* resumes after the first 100"):
             embedded(model, texts, tmp_path / "v.npy")
     assert embedded(model, texts, tmp_path / "v.npy") == embedded(model, texts, tmp_path / "w.npy")
 
@@ -143,7 +145,7 @@ def test_a_lack_of_room_is_told_before_much_is_encoded_and_another_failure_by_it
     run = EmbeddingRun(model, texts, tmp_path / "v.npy", SMALL)
     monkeypatch.setattr(os, "replace", fails)
     with pytest.raises(
-        OSError, match=r"a disk that takes 240 .* got Input/output error; put .* after the first 0$"
+        OSError, match=r"a disk that stores 240 .* got Input/output error; fix .* after the first 0$"
     ):
         run.finish()
     assert run.done == 0  # the block is there, but no record says so
@@ -242,7 +244,7 @@ def test_an_unfinished_file_that_is_a_link_is_not_written_through(
     kept.rename(tmp_path / "theirs")
     kept.symlink_to(tmp_path / "theirs")
     before = (tmp_path / "theirs").read_bytes()
-    with pytest.raises(ValueError, match=r"unfinished: expected the vectors as they were written, .* \(a link\)"):
+    with pytest.raises(ValueError, match=r"unfinished: expected the vectors of its record, .* \(a link\)"):
         EmbeddingRun(model, texts, tmp_path / "v.npy", SMALL)
     EmbeddingRun(model, texts, tmp_path / "v.npy", SMALL, restart=True).finish()
     assert (tmp_path / "theirs").read_bytes() == before
