@@ -1,7 +1,4 @@
-"""Encoding of texts to vectors: the options of one call, and the blocks in which it runs.
-
-One block of texts is in memory, however many texts there are.
-"""
+"""Encoding of texts to vectors in blocks, and its options. Memory holds one block of texts."""
 
 from __future__ import annotations
 
@@ -33,41 +30,41 @@ from contrastive_text.inference.device_pool import check_devices, map_on_devices
 from contrastive_text.inference.quantization import Precision, quantize
 from contrastive_text.inference.runtimes import RuntimeEncoder
 
-Vectors: TypeAlias = Tensor | npt.NDArray[Any]  # Any: float32, or a byte for some precisions
+Vectors: TypeAlias = Tensor | npt.NDArray[Any]  # Any: float32, int8 or uint8, by the precision
 
 Device: TypeAlias = str | torch.device | list[str] | tuple[str, ...]
-"""One device, or the names of several."""
+"""One device, or the names of several devices."""
 
 BLOCK_SIZE = 16_384
-"""Texts of a block: 256 batches of 64, so that sorting by length leaves almost no padding, and 25 MB of vectors
-with 384 features."""
+"""Number of texts of a block. A block of 256 batches of 64 texts, sorted by length, has almost no padding. Its
+vectors take 25 MB with 384 features."""
 
 _QUOTED = 60
-"""Characters of a text that an error shows."""
+"""Largest number of characters of a text that an error shows."""
 
 _PREPACKED_FROM = 2048
-"""Tokens from which weights are reordered first: that costs some tenth of the time that it saves."""
+"""Number of tokens of a block from which weights are reordered first. That takes a tenth of the time it saves."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # an array is neither equal to another nor not
+@dataclass(frozen=True, slots=True, eq=False)  # arrays have no single truth value of equality
 class Encoding:
-    """Options of an encoding call; ``SentenceEncoder.encode`` has the same options and explains each.
+    """Options of an encoding call. ``SentenceEncoder.encode`` explains each option.
 
     Args:
-        block_size: Texts that are read, encoded and saved together.
-        batch_size: Texts at once.
-        normalize_embeddings: Whether to return vectors of unit length.
+        block_size: Number of texts that are read, encoded and saved together.
+        batch_size: Number of texts of a batch.
+        normalize_embeddings: Whether to scale vectors to unit length.
         prompt: Prompt of every text; None for the prompt of ``prompt_name``.
-        prompt_name: Name of one of the model's prompts; None for its default.
-        truncate_dim: Features to keep, the first ones; None for the model's own number, or all.
-        precision: ``float32``, or a byte or a bit for each feature.
+        prompt_name: Name of one of the model's prompts; None for its default prompt.
+        truncate_dim: Number of first features to keep; None for the model's own number, or all.
+        precision: ``float32``; ``int8`` or ``uint8`` for a byte, ``binary`` or ``ubinary`` for a bit per feature.
         ranges: Smallest and largest value of each feature, (2, D), for ``int8`` and ``uint8``.
-        device: A device or a list; None for the model's device.
-        max_length: Longest text in tokens with special tokens; None for the model's.
+        device: A device or a list of devices; None for the model's device.
+        max_length: Longest text in tokens, special tokens included; None for the model's limit.
 
     Raises:
-        ValueError: A size below 1, a name of no precision or no device, an empty list of devices, or both a
-            prompt and the name of one.
+        ValueError: A size is below 1, the precision or a device is unknown, the list of devices is empty, or both
+            ``prompt`` and ``prompt_name`` are given.
 
     Example:
         >>> Encoding(batch_size=0)
@@ -93,31 +90,31 @@ class Encoding:
         at_least("encode.block_size", self.block_size, 1)
         if self.prompt is not None and self.prompt_name is not None:
             raise InvalidValueError(
-                f"encode.prompt: expected none beside prompt_name, got {self.prompt!r} and {self.prompt_name!r}; "
-                "give one of them"
+                f"encode.prompt: expected no prompt together with prompt_name, got {self.prompt!r} and "
+                f"{self.prompt_name!r}; remove one of them"
             )
         one_of("encode.precision", self.precision, Precision)
 
     def prompt_in(self, prompts: Prompts) -> str:
-        """Returns the prompt of every text, by a model's prompts."""
+        """Returns the text of the prompt, which is ``prompt``, or the model's prompt named ``prompt_name``."""
         return prompts.text(self.prompt_name) if self.prompt is None else self.prompt
 
     @property
     def is_byte(self) -> bool:
-        """Whether a feature becomes a byte, which needs ranges."""
+        """Whether a feature becomes a byte (``int8`` or ``uint8``), which needs ``ranges``."""
         return self.precision in ("int8", "uint8")
 
     @property
     def devices(self) -> Sequence[str] | None:
-        """The devices that each get a process; None for one device, which needs none."""
+        """Names of the devices, if there is a list of them. Each gets a process. None for a single device."""
         return self.device if isinstance(self.device, list | tuple) else None
 
 
 class TextBlock(NamedTuple):
-    """Consecutive texts.
+    """Block of consecutive texts.
 
     Args:
-        start: Place of the first text among all texts.
+        start: Index of the first text among all texts, from 0.
         texts: The texts.
     """
 
@@ -126,11 +123,11 @@ class TextBlock(NamedTuple):
 
 
 class VectorBlock(NamedTuple):
-    """The vectors of a block.
+    """Vectors of a block of texts.
 
     Args:
-        vectors: (n, D), in the order of the texts.
-        truncated: Number of texts that were cut at the length limit.
+        vectors: Vectors in the order of the texts, (n, D).
+        truncated: Number of texts that were truncated to the length limit.
     """
 
     vectors: Tensor
@@ -138,11 +135,11 @@ class VectorBlock(NamedTuple):
 
 
 def text_blocks(sentences: Iterable[str], size: int) -> Iterator[TextBlock]:
-    """Yields the texts in blocks, the last one shorter. Reads no text before its block is requested.
+    """Splits texts into blocks of ``size``. Reads no text before its block is requested.
 
     Raises:
-        TypeError: Something that is not text.
-        ValueError: A text that UTF-8 can't hold.
+        TypeError: A text is not a string.
+        ValueError: UTF-8 can't represent a text.
 
     Example:
         >>> list(text_blocks(iter(["a", "b", "c"]), size=2))
@@ -154,8 +151,8 @@ def text_blocks(sentences: Iterable[str], size: int) -> Iterator[TextBlock]:
         for place, text in enumerate(texts, start):
             if not isinstance(text, str):
                 raise InvalidTypeError(f"encode: expected texts, got {type(text).__name__} at place {place}")
-            if (found := lone_surrogate(text)) is not None:
-                got = f"{found} of the text at place {place}"
+            if (surrogate := lone_surrogate(text)) is not None:
+                got = f"{surrogate} of the text at place {place}"
                 raise InvalidValueError(
                     f"encode: expected texts that UTF-8 can hold, got {got}; mend or drop the text"
                 )
@@ -165,14 +162,14 @@ def text_blocks(sentences: Iterable[str], size: int) -> Iterator[TextBlock]:
 
 @dataclass(frozen=True, slots=True)
 class BlockEncoder:
-    """Encodes a block of texts. The vectors depend on no other block.
+    """Encodes blocks of texts. The vectors of a block depend on no other block.
 
     Args:
-        model: From a batch (S rows) to vectors (S, D).
+        model: Model from a batch of S rows to vectors, (S, D).
         tokenizer: The model's tokenizer.
-        encoding: The options, with the model's own values in place of names and of None.
-        on_cpu: Whether the vectors are copied to the CPU.
-        frame: The prompt around each text.
+        encoding: Encoding options, where the model's own values replace names and None.
+        on_cpu: Whether to copy the vectors to the CPU.
+        frame: Prompt or template of each text.
     """
 
     model: nn.Module
@@ -183,11 +180,11 @@ class BlockEncoder:
 
     @property
     def device(self) -> torch.device:
-        """Device of the model."""
+        """Device of the model's weights."""
         return next(self.model.parameters()).device
 
     def tokens(self, block: TextBlock) -> list[Framed]:
-        """Returns the tokens of a block's texts, without special tokens, for ``__call__``."""
+        """Tokenizes the texts of a block, with their prompt and without special tokens, for ``__call__``."""
         return self.tokenizer.framed(block.texts, self.frame, with_words=False)
 
     def __call__(
@@ -196,16 +193,16 @@ class BlockEncoder:
         advance: Callable[[int], object] | None = None,
         tokens: Sequence[Framed] | None = None,
     ) -> VectorBlock:
-        """Returns the vectors of a block.
+        """Returns the vectors of a block of texts.
 
         Args:
-            block: One text or more.
-            advance: Called after every batch with its number of texts.
-            tokens: The texts' tokens; None to tokenize them.
+            block: Block of at least one text.
+            advance: Function that is called after each batch with its number of texts.
+            tokens: Result of ``tokens`` for the block; None to tokenize its texts here.
 
         Raises:
-            ValueError: A vector that is not finite, or a model that another thread trains.
-            RuntimeError: On a CPU, a process forked from one that had used a model.
+            ValueError: A vector is not finite, or another thread trains the model.
+            RuntimeError: The model is on a CPU, and this process was forked from a process that had used a model.
         """
         if self.device.type == "cpu":
             check_not_forked("encode", has_pool=self.model.runtime is not None)
@@ -236,8 +233,8 @@ class BlockEncoder:
         is_worth_it = is_torchs and device.type == "cpu" and tokens >= _PREPACKED_FROM
         with prepacked(network) if is_worth_it else nullcontext():
             for start in range(0, len(order), size):
-                chosen = [framed[i] for i in order[start : start + size]]
-                batch = collate_texts(self.tokenizer, chosen, self.frame.unpooled)
+                rows = [framed[i] for i in order[start : start + size]]
+                batch = collate_texts(self.tokenizer, rows, self.frame.unpooled)
                 truncated += batch.truncated
                 try:
                     parts.append(network(batch.to(device)))
@@ -246,11 +243,11 @@ class BlockEncoder:
                     raise error.at(block.start + number, block.texts[number]) from None
                 if advance is not None:
                     advance(len(batch))
-        places = torch.tensor(order, dtype=torch.long).argsort()
-        return torch.cat(parts)[sent(places, device)], truncated
+        inverse = torch.tensor(order, dtype=torch.long).argsort()
+        return torch.cat(parts)[sent(inverse, device)], truncated
 
     def _check(self, vectors: Tensor, block: TextBlock) -> None:
-        if vectors.sum().isfinite():  # one pass; the sum of finite values is beyond float32 for absurd ones only
+        if vectors.sum().isfinite():  # one pass; only absurdly large finite values sum to infinity
             return
         damaged = (~vectors.isfinite()).any(dim=1).nonzero().flatten().tolist()
         if not damaged:
@@ -264,7 +261,7 @@ class BlockEncoder:
             else f"the model's weights are damaged (in {weight}): save it again"
         )
         raise InvalidValueError(
-            f"encode: expected finite vectors, got another for text {block.start + damaged[0]} "
+            f"encode: expected finite vectors, got NaN or infinity for text {block.start + damaged[0]} "
             f"({text[:_QUOTED]!r}); {cause}"
         )
 
@@ -272,14 +269,16 @@ class BlockEncoder:
 def encode_each(
     work: BlockEncoder, sentences: Iterable[str], show_progress_bar: bool, count: Callable[[int], object]
 ) -> Generator[Tensor, None, None]:
-    """Yields the vectors of each block of texts in order, on demand.
+    """Encodes texts block by block and yields the vectors of each block, in order and on demand.
 
     Args:
-        work: Encodes a block here. For several devices, a copy in a process for each encodes, and the vectors are
-            on the CPU.
-        sentences: Read a block at a time; on a GPU one block ahead, with several devices two for each.
-        show_progress_bar: Whether to draw a bar.
-        count: Called before each block with the number of texts so far that were cut at the length limit.
+        work: Encoder of a block. With several devices, a copy in a process for each device encodes, and vectors
+            are on the CPU.
+        sentences: Texts, which are read a block at a time; one block ahead on a GPU, and two blocks for each of
+            several devices.
+        show_progress_bar: Whether to draw a progress bar.
+        count: Function that is called before each block is yielded, with the number of texts so far that were
+            truncated to the length limit.
     """
     total, truncated = len(sentences) if isinstance(sentences, Sized) else None, 0
     blocks = text_blocks(sentences, work.encoding.block_size)
@@ -302,7 +301,7 @@ def encode_each(
 def encode_in_turn(
     work: BlockEncoder, blocks: Iterator[TextBlock], advance: Callable[[int], object]
 ) -> Generator[VectorBlock, None, None]:
-    """Yields the vectors of each block. Reads a block after the vectors of the block before are taken."""
+    """Encodes blocks one after the other in this thread. Reads no block before it is requested."""
     for block in blocks:
         yield work(block, advance)
 
@@ -310,9 +309,10 @@ def encode_in_turn(
 def encode_elsewhere(
     work: BlockEncoder, blocks: Iterator[TextBlock], advance: Callable[[int], object]
 ) -> Generator[VectorBlock, None, None]:
-    """Yields the same from processes, one for each device, with the vectors on the CPU."""
+    """Encodes blocks in processes, one for each device. The vectors are on the CPU."""
     assert work.encoding.devices is not None
-    with closing(map_on_devices(_Sent(replace(work, on_cpu=True)), blocks, work.encoding.devices)) as results:
+    encoder = _ArrayEncoder(replace(work, on_cpu=True))
+    with closing(map_on_devices(encoder, blocks, work.encoding.devices)) as results:
         for vectors, truncated in results:
             advance(len(vectors))
             yield VectorBlock(torch.from_numpy(vectors), truncated)
@@ -321,13 +321,13 @@ def encode_elsewhere(
 def encode_ahead(
     work: BlockEncoder, blocks: Iterator[TextBlock], advance: Callable[[int], object]
 ) -> Generator[VectorBlock, None, None]:
-    """Yields the same, while a thread tokenizes the next block, which has been read before.
+    """Encodes blocks in order, while a thread tokenizes the next block.
 
-    Texts are read in the caller's thread. An error of a block is raised in its turn, after the vectors before it.
+    Texts are read in the caller's thread. An error of a block is raised after the vectors of all earlier blocks.
     Nothing runs while the caller uses the vectors.
     """
 
-    def following() -> Future[tuple[TextBlock, list[Framed]] | None]:
+    def tokenize_next() -> Future[tuple[TextBlock, list[Framed]] | None]:
         try:
             block = next(blocks, None)
         except Exception as error:
@@ -337,35 +337,35 @@ def encode_ahead(
         return thread.submit(lambda: None if block is None else (block, work.tokens(block)))
 
     with ThreadPoolExecutor(1) as thread:
-        coming = following()
-        while (ready := coming.result()) is not None:
-            block, tokens = ready
-            coming = following()
+        future = tokenize_next()
+        while (result := future.result()) is not None:
+            block, tokens = result
+            future = tokenize_next()
             vectors = work(block, advance, tokens)
-            wait([coming])
+            wait([future])
             yield vectors
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
-    """Encodes to arrays, which are sent through a pipe. Tensors would use shared memory, which can be small."""
+class _ArrayEncoder:
+    """Encodes a block to an array for a pipe. A tensor would need shared memory, which can be small."""
 
     work: BlockEncoder
 
-    def __call__(self, block: TextBlock) -> tuple[npt.NDArray[Any], int]:  # Any: of the precision asked for
+    def __call__(self, block: TextBlock) -> tuple[npt.NDArray[Any], int]:  # Any: the type of the precision
         vectors, truncated = self.work(block)
         return vectors.numpy(), truncated
 
 
 def join_blocks(blocks: Iterable[Tensor], total: int | None) -> Tensor | None:
-    """Returns the vectors of all blocks, (N, D), or None if there is no block.
+    """Concatenates the vectors of all blocks, (N, D). Returns None if there is no block.
 
     Args:
-        blocks: (n, D) each.
-        total: N, to allocate memory once; None if unknown, which takes twice as much memory at the end.
+        blocks: Vectors of each block, (n, D).
+        total: Number of vectors, N, to allocate memory once. If None, the concatenation needs twice the memory.
 
     Raises:
-        ValueError: Another number of vectors.
+        ValueError: The blocks have another number of vectors than ``total``.
 
     Example:
         >>> join_blocks([torch.zeros(2, 1), torch.ones(1, 1)], total=3).flatten()

@@ -1,4 +1,4 @@
-"""SentenceEncoder: a trained model in use. Imports neither Lightning nor any objective."""
+"""``SentenceEncoder``, a trained model for encoding texts. Imports neither Lightning nor objectives."""
 
 from __future__ import annotations
 
@@ -39,46 +39,47 @@ from contrastive_text.inference.runtimes import RuntimeEncoder
 from contrastive_text.inference.search import Hit, SimilarityName, nearest, pair_similarities, similarities
 from contrastive_text.poolers import Pooler
 
-_AT_ONCE = 8192
-"""Tokens that go through the network together, however many texts are asked for at once."""
+_CHUNK_TOKENS = 8192
+"""Largest number of tokens that the network encodes together, whatever the batch size."""
 
 
 class _ThreadCounts(threading.local):
-    """Number of truncated texts of each model's last call, for each thread by itself."""
+    """Number of truncated texts of each model's last call in the current thread."""
 
     def __init__(self) -> None:
-        self.of: WeakKeyDictionary[SentenceEncoder, int] = WeakKeyDictionary()
+        self.counts: WeakKeyDictionary[SentenceEncoder, int] = WeakKeyDictionary()
 
 
 _truncated = _ThreadCounts()
 
 
 class SentenceEncoder(nn.Module):
-    """Encodes sentences; its arguments have the names and meanings of sentence-transformers'.
+    """Trained model that encodes texts to vectors, with the interface of sentence-transformers.
 
     Any number of threads may encode with one model at the same time. See docs/serving.md for servers and asyncio.
 
     Args:
-        encoder: The network with its tokenizer and length limit.
-        pooler: The pooler that the model was trained with.
-        head: Layers after the pooler that inference keeps, or None.
-        normalize: Whether vectors get unit length, before features are dropped.
-        max_length: Longest text in tokens with special ones, longer ones are cut; None for the network's limit.
-        prompts: What stands before texts: of ``encode``, of ``encode_query`` and of ``encode_document``.
-        truncate_dim: Features that ``encode`` keeps, the first ones, unless it is given another number.
-        runtime: What runs the network in place of torch; see ``from_pretrained``.
-        similarity_fn_name: How ``similarity`` and ``search`` compare vectors: ``cosine``, ``dot``, or by the
-            negative distance ``euclidean`` or ``manhattan``.
+        encoder: Network with its tokenizer and length limit.
+        pooler: Pooler that the model was trained with.
+        head: Layers after the pooler, or None.
+        normalize: Whether vectors are scaled to unit length, before ``truncate_dim`` applies.
+        max_length: Longest text in tokens, special tokens included; longer texts are truncated. None for the
+            network's limit.
+        prompts: Prompts of ``encode``, ``encode_query`` and ``encode_document``, by name.
+        truncate_dim: Number of first features that ``encode`` keeps by default; None for all.
+        runtime: Runtime that computes the network in place of torch; see ``from_pretrained``.
+        similarity_fn_name: Similarity of ``similarity`` and ``search``: ``cosine``, ``dot``, or the negative
+            distance ``euclidean`` or ``manhattan``.
         query_length: Longest query of ``encode_query`` in tokens; None for ``max_length``.
         document_length: Longest document of ``encode_document`` in tokens; None for ``max_length``.
 
     Attributes:
-        pooling: Which pooler a loaded model is read with and why, in words: its own, or one in place of it.
-        card: The model card that ``save_pretrained`` writes as ``README.md``; empty for none.
+        pooling: Text that names the pooler of a loaded model and the reason for it.
+        card: Model card that ``save_pretrained`` writes as ``README.md``; empty for none.
 
     Raises:
-        TypeError: Another encoder than a ``TransformerEncoder``.
-        ValueError: An encoder without a tokenizer, or more features to keep than there are.
+        TypeError: ``encoder`` is not a ``TransformerEncoder``.
+        ValueError: The encoder has no tokenizer, or ``truncate_dim`` exceeds the number of features.
     """
 
     def __init__(
@@ -116,8 +117,8 @@ class SentenceEncoder(nn.Module):
         self.query_length, self.document_length = query_length, document_length
         self.prompts, self.truncate_dim, self.runtime = prompts, truncate_dim, runtime
         self.pooling, self.card = "", ""
-        self._measured: tuple[Pooler, nn.Sequential | None, int] | None = None
-        self._kept(truncate_dim)
+        self._width: tuple[Pooler, nn.Sequential | None, int] | None = None
+        self._check_truncation(truncate_dim)
 
     @classmethod
     def from_pretrained(
@@ -132,29 +133,32 @@ class SentenceEncoder(nn.Module):
         prompts: Prompts | None = None,
         backend: str = "torch",
     ) -> Self:
-        """Loads a folder, or a name on the hub, saved by us, by sentence-transformers or by Transformers.
+        """Loads a model of this library, of sentence-transformers or of Transformers, from a folder or the hub.
 
         Args:
             model_name_or_path: Local folder or hub name.
-            pooler: What to read the model with, or its name: ``CLSPooler``, ``FirstLastPooler(first=block_1)``; a
-                head that was trained on another pooler is then left out, with a warning. None for the model's
-                own; of a plain Transformers model, which names none, the mean, with a warning.
-            max_length: Where to cut texts, in tokens with special ones; None for the model's own limit.
-            device: Where to put the model; None for the GPU if there is one, else the CPU.
-            dtype: Of the network's weights, whatever the folder's are. ``torch.bfloat16`` is about twice as fast
-                on some processors, slower on others; it moves a vector by a cosine of some 1e-4. Vectors leave as
-                float32 anyway. With a ``backend`` also ``torch.int8``, where the CPU multiplies bytes.
-            truncate_dim: Features that ``encode`` keeps; None for the folder's number, or all.
-            trust: Modules whose poolers the folder may name, beside this library's and those that are imported.
-            prompts: What stands before texts, of a model whose folder doesn't say it; None for the folder's.
-            backend: What runs the network: ``torch``; or on the CPU, from a graph that is made once and kept,
-                ``onnx`` (onnxruntime) or ``openvino``. All else stays ours.
+            pooler: Pooler or its text, such as ``CLSPooler`` or ``FirstLastPooler(first=block_1)``. A head that
+                was trained on another pooler is then removed, with a warning. None for the model's own pooler. A
+                plain Transformers model has no pooler; None then gives its authors' pooler if known, otherwise
+                the mean over tokens, with a warning.
+            max_length: Longest text in tokens, special tokens included; None for the model's own limit.
+            device: Device of the model; None for the GPU if there is one, otherwise the CPU.
+            dtype: Type of the network's weights, whatever type was saved. ``torch.bfloat16`` is about twice as
+                fast on some processors and slower on others; its vectors differ by a cosine of about 1e-4.
+                Vectors are float32 anyway. A ``backend`` also takes ``torch.int8`` (8-bit products on the CPU).
+            truncate_dim: Number of first features that ``encode`` keeps; None for the folder's number, or all.
+            trust: Modules that the folder's pooler may come from, in addition to this library and modules that
+                are imported already.
+            prompts: Prompts of the model, if its folder doesn't have them; None for the folder's prompts.
+            backend: Runtime of the network: ``torch``, or on the CPU ``onnx`` (onnxruntime) or ``openvino``. For
+                the latter two an ONNX graph is exported once and cached. Pooler and head run in torch.
 
         Raises:
-            ImportError: A backend that isn't installed.
-            ValueError: No such model, a damaged folder, one that names a class of a module that isn't trusted, no
-                such pooler or backend, a length beyond the model's limit, or more features than there are.
-            TypeError: A ``dtype`` that is no type of torch, such as its name.
+            ImportError: The backend isn't installed.
+            ValueError: The model doesn't exist, its folder is damaged or names a class of a module that isn't
+                trusted, the pooler or backend is unknown, ``max_length`` exceeds the model's limit, or
+                ``truncate_dim`` exceeds the number of features.
+            TypeError: ``dtype`` is not a ``torch.dtype``.
         """
         if not isinstance(dtype, torch.dtype):
             raise InvalidTypeError(f"dtype: expected a type of torch, such as torch.bfloat16, got {dtype!r}")
@@ -166,9 +170,9 @@ class SentenceEncoder(nn.Module):
 
     @classmethod
     def of(cls, parts: ModelParts) -> Self:
-        """Returns the model of its parts, which are not copied."""
+        """Builds a model from its parts, which are not copied."""
         assert parts.pooler is not None
-        arguments = {each.name: getattr(parts, each.name) for each in fields(ModelParts)}
+        arguments = {field.name: getattr(parts, field.name) for field in fields(ModelParts)}
         pooling, card = arguments.pop("pooling"), arguments.pop("card")
         model = cls(**arguments)
         model.pooling, model.card = pooling, card
@@ -176,7 +180,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def parts(self) -> ModelParts:
-        """The parts of the model, not copied."""
+        """Parts of the model, which are not copied."""
         return ModelParts(**{field.name: getattr(self, field.name) for field in fields(ModelParts)})
 
     @property
@@ -186,17 +190,19 @@ class SentenceEncoder(nn.Module):
 
     @property
     def truncated(self) -> int:
-        """Number of texts that this thread's last ``encode`` cut, or ``encode_blocks`` as far as it was read.
+        """Number of texts that the last call of ``encode`` or ``encode_blocks`` truncated to the length limit.
 
-        Each thread has its own number: read it in the thread that encodes.
+        Each thread has its own number, so read it in the thread that encodes. For ``encode_blocks`` it counts the
+        blocks that were read so far.
         """
-        return _truncated.of.get(self, 0)
+        return _truncated.counts.get(self, 0)
 
     @property
     def identity(self) -> str:
-        """32 hex digits, the same for equal vectors: of weights, tokenizer, pooler, head, prompts and limits.
+        """Fingerprint of everything that the vectors depend on, 32 hex digits.
 
-        Vectors on disk carry it, so that those of one model are never taken for another's.
+        It covers weights, tokenizer, pooler, head, prompts and limits. Files of vectors store it, so that vectors
+        of another model are recognized.
         """
         return self.parts.identity
 
@@ -215,40 +221,40 @@ class SentenceEncoder(nn.Module):
         device: Device | None = None,
         max_length: int | None = None,
     ) -> Vectors:
-        """Returns one vector per sentence, in the order given.
+        """Encodes texts to vectors, in the order of the texts.
 
-        Texts are read in blocks, and encoded by falling length within one, so that little is padded and no more
-        than a block of them is in memory. A text above the length limit is cut and counted in ``truncated``.
+        Texts are read in blocks of up to 16,384 and sorted by length within a block, so that there is little
+        padding. Texts above the length limit are truncated and counted in ``truncated``.
 
         Args:
-            sentences: One text, or many from anything that can be iterated over, once.
-            batch_size: Texts at once; of long ones fewer go through the network together.
-            show_progress_bar: Whether to draw a bar.
-            convert_to_tensor: Whether to give a tensor on the model's device, not an array.
-            normalize_embeddings: Whether to give vectors of unit length.
-            prompt: Put before every text, or around it with ``{text}`` in it; None for that of ``prompt_name``.
-            prompt_name: Which of the model's prompts; None for its default, which may be none.
-            truncate_dim: Features to keep, the first ones, before vectors get unit length; None for the model's
-                own number, or all. Little is lost where a model was trained for it (Matryoshka representation
+            sentences: One text, or an iterable of texts, which is read once.
+            batch_size: Number of texts of a batch. A batch of long texts is encoded in several chunks.
+            show_progress_bar: Whether to draw a progress bar.
+            convert_to_tensor: Whether to return a tensor on the model's device instead of an array.
+            normalize_embeddings: Whether to scale vectors to unit length.
+            prompt: Prompt before every text, or template with ``{text}``; None for the prompt of ``prompt_name``.
+            prompt_name: Name of one of the model's prompts; None for its default prompt, if it has one.
+            truncate_dim: Number of first features to keep, before vectors are normalized; None for the model's
+                own number, or all. Little is lost if the model was trained for it (Matryoshka representation
                 learning, Kusupati et al. 2022, https://arxiv.org/abs/2205.13147).
-            precision: A byte (``int8``, ``uint8``) or a bit (``binary``, ``ubinary``) for each feature, by the
-                rules and with the values of sentence-transformers; see ``quantization.quantize``. Comes last,
-                after unit length.
-            ranges: Smallest and largest value of each feature that is kept, (2, D), for a byte: from
-                ``quantization.value_ranges`` over vectors encoded with the same options. They are never taken
-                from these texts, for then two calls would give bytes of different meaning.
-            device: Where to encode: a name, to which the model moves and where it stays; or a list of names, each
-                for a process with a copy of the model. Results come in order and are equal to one device's but
-                for rounding; tensors are then on the CPU. A script needs ``if __name__ == "__main__":``.
-            max_length: Longest text in tokens with special ones; None for the model's.
+            precision: ``float32``; ``int8`` or ``uint8`` for a byte, ``binary`` or ``ubinary`` for a bit per
+                feature, with the values of sentence-transformers; see ``quantization.quantize``. Vectors are
+                quantized last.
+            ranges: Smallest and largest value of each feature, (2, D), for ``int8`` and ``uint8``. Compute them
+                with ``quantization.value_ranges`` from vectors that were encoded with the same options. They are
+                never computed from ``sentences``, because bytes of two calls could then not be compared.
+            device: Device, to which the model moves and where it stays; or a list of devices, each of which gets
+                a process with a copy of the model. Vectors of several devices are equal to one device's except
+                for rounding, and tensors are on the CPU. A script then needs ``if __name__ == "__main__":``.
+            max_length: Longest text in tokens, special tokens included; None for the model's limit.
 
         Returns:
-            (N, D), or (D,) for one text: float32, or as ``precision`` says.
+            Vectors (N, D), or (D,) for one text. They are float32, or the type of ``precision``.
 
         Raises:
-            TypeError: Something that is not text.
-            ValueError: An option out of range, a byte without ``ranges``, a prompt without room for a text, a
-                name that no prompt has, both a prompt and a name, or a vector that is not finite.
+            TypeError: A text is not a string.
+            ValueError: An option is out of range, ``ranges`` are missing, the prompt leaves no room for a text,
+                ``prompt_name`` is unknown or given together with ``prompt``, or a vector is not finite.
 
         Example:
             >>> model.encode(open("texts.txt"), device=["cuda:0", "cuda:1"]).shape  # doctest: +SKIP
@@ -257,7 +263,7 @@ class SentenceEncoder(nn.Module):
         texts = [sentences] if isinstance(sentences, str) else sentences
         total = len(texts) if isinstance(texts, Sized) else None
         devices = len(device) if isinstance(device, list | tuple) else 0
-        # Each of several devices gets some of the texts.
+        # Several devices get at least four blocks each, if there are enough texts.
         block_size = max(-(-total // (4 * devices)), 1) if total is not None and devices else BLOCK_SIZE
         encoding = Encoding(
             block_size=min(BLOCK_SIZE, block_size),
@@ -274,19 +280,20 @@ class SentenceEncoder(nn.Module):
         blocks = self.encode_blocks(texts, encoding, show_progress_bar, convert_to_tensor)
         vectors = join_blocks(map(torch.as_tensor, blocks), total)
         if vectors is None:
-            width = self._kept(truncate_dim) or self.features
+            width = self._check_truncation(truncate_dim) or self.features
             vectors = quantize(torch.empty(0, width, device=self.device), precision, ranges)
         result = vectors[0] if isinstance(sentences, str) else vectors
         return result if convert_to_tensor else result.cpu().numpy()
 
     def encode_query(self, sentences: str | Iterable[str], **options: Any) -> Vectors:  # Any: of encode
-        """Returns the vectors of queries: ``encode`` with the prompt ``query``.
+        """Encodes queries: calls ``encode`` with the prompt ``query`` and the longest query.
 
-        Of a model without such a prompt no text gets any, not even the default, as in sentence-transformers.
+        If the model has no prompt ``query``, queries get no prompt, not even the default one, as in
+        sentence-transformers.
 
         Args:
-            sentences: One text, or many.
-            options: Those of ``encode``; a ``prompt`` or ``prompt_name`` takes the place of the model's.
+            sentences: One query, or an iterable of queries.
+            options: Options of ``encode``. ``prompt``, ``prompt_name`` and ``max_length`` override the model's.
 
         Example:
             >>> documents = model.encode_document(["A bird sings."])  # doctest: +SKIP
@@ -296,13 +303,13 @@ class SentenceEncoder(nn.Module):
         return self.encode(sentences, **self._options(QUERY, self.query_length, options))
 
     def encode_document(self, sentences: str | Iterable[str], **options: Any) -> Vectors:
-        """Returns the vectors of documents: ``encode`` with the prompt ``document``; see ``encode_query``."""
+        """Encodes documents: calls ``encode`` with the prompt ``document``; see ``encode_query``."""
         return self.encode(sentences, **self._options(DOCUMENT, self.document_length, options))
 
     def _options(
         self, kind: str, length: int | None, options: dict[str, Any]
     ) -> dict[str, Any]:  # Any: of encode
-        """Returns the options of ``encode`` for a kind of texts: its prompt and longest text, unless given."""
+        """Adds the prompt and the longest text of queries or documents to the options of ``encode``."""
         lengths = {} if length is None else {"max_length": length}
         return lengths | self.prompts.options(kind, options)
 
@@ -313,22 +320,24 @@ class SentenceEncoder(nn.Module):
         show_progress_bar: bool = False,
         convert_to_tensor: bool = False,
     ) -> Iterator[Vectors]:
-        """Returns the vectors of ``encode`` block by block, for more texts than fit into memory, or endless ones.
+        """Encodes texts block by block, for more texts than fit into memory, or an endless stream of texts.
 
-        The vectors of a block depend on its own texts alone: a run that was broken off can go on with the next.
-        Another ``block_size`` changes rounding, nothing else.
+        The vectors of a block depend only on its own texts, so an interrupted run can resume with the next block.
+        Another ``block_size`` changes only the rounding.
 
         Args:
-            sentences: Read a block at a time; on a GPU one block ahead, and with several devices two for each.
-            encoding: The options of ``encode``, and the texts of a block; None for those that it has by default.
-            show_progress_bar: As for ``encode``, as is ``convert_to_tensor``.
+            sentences: Texts, which are read a block at a time; one block ahead on a GPU, and two blocks for each
+                of several devices.
+            encoding: Options of ``encode`` and the block size; None for the defaults.
+            show_progress_bar: Whether to draw a progress bar.
+            convert_to_tensor: Whether to yield tensors on the model's device instead of arrays.
 
         Yields:
-            (n, D) for each block of n texts, the last one shorter; nothing where there are no texts.
+            Vectors (n, D) of each block of n texts.
 
         Raises:
-            TypeError: Something that is not text.
-            ValueError: As for ``encode``; options are checked at the call, before anything is read.
+            TypeError: A text is not a string.
+            ValueError: Same as ``encode``. Options are checked by the call, before a text is read.
 
         Example:
             >>> blocks = model.encode_blocks(open("texts.txt"), Encoding(block_size=10_000))  # doctest: +SKIP
@@ -338,11 +347,11 @@ class SentenceEncoder(nn.Module):
         if isinstance(sentences, str):
             raise InvalidTypeError("encode_blocks: expected many texts, got one string; put it into a list")
         encoding = encoding or Encoding()
-        kept, ranges, device = self._kept(encoding.truncate_dim), encoding.ranges, encoding.device
+        width, ranges, device = self._check_truncation(encoding.truncate_dim), encoding.ranges, encoding.device
         if encoding.is_byte:
-            ranges = check_ranges(ranges, kept or self.features, encoding.precision, where="encode.ranges")
+            ranges = check_ranges(ranges, width or self.features, encoding.precision, where="encode.ranges")
         prompt, length, limit = encoding.prompt_in(self.prompts), encoding.max_length, self.encoder.limit
-        encoding = replace(encoding, prompt=prompt, prompt_name=None, truncate_dim=kept, ranges=ranges)
+        encoding = replace(encoding, prompt=prompt, prompt_name=None, truncate_dim=width, ranges=ranges)
         if isinstance(device, str | torch.device) and torch.device(device) != self.device:
             self.to(device)
         tokenizer = self.tokenizer
@@ -353,35 +362,40 @@ class SentenceEncoder(nn.Module):
         frame = self.prompts.frame(prompt, tokenizer)
         tokenizer.check_frame(frame, "encode.prompt")
         work = BlockEncoder(self, tokenizer, encoding, not convert_to_tensor, frame)
-        _truncated.of[self] = 0
+        _truncated.counts[self] = 0
         blocks = encode_each(
-            work, sentences, show_progress_bar, lambda truncated: _truncated.of.__setitem__(self, truncated)
+            work, sentences, show_progress_bar, lambda truncated: _truncated.counts.__setitem__(self, truncated)
         )
         return blocks if convert_to_tensor else map(Tensor.numpy, blocks)
 
     @property
     def features(self) -> int:
-        """Features of a vector before any are dropped; measured, for a pooler of one's own gives any number."""
-        if self._measured is None or self._measured[:2] != (self.pooler, self.head):
+        """Number of features of a vector before ``truncate_dim`` applies, measured by encoding a text once."""
+        # A user's pooler may have any width.
+        if self._width is None or self._width[:2] != (self.pooler, self.head):
             work = BlockEncoder(self, self.tokenizer, Encoding(), frame=self.prompts.frame(None, self.tokenizer))
-            self._measured = self.pooler, self.head, work(TextBlock(0, ["a"])).vectors.shape[1]
-        return self._measured[2]
+            self._width = self.pooler, self.head, work(TextBlock(0, ["a"])).vectors.shape[1]
+        return self._width[2]
 
-    def _kept(self, truncate_dim: int | None) -> int | None:
-        """Returns how many features are kept; None for all."""
-        kept = self.truncate_dim if truncate_dim is None else truncate_dim
-        if kept is not None and not 1 <= kept <= self.features:
-            raise InvalidValueError(f"truncate_dim: expected 1 to {self.features} features, got {kept}")
-        return kept
+    def _check_truncation(self, truncate_dim: int | None) -> int | None:
+        """Returns the number of features to keep, by default the model's ``truncate_dim``; None for all.
+
+        Raises:
+            ValueError: The number is below 1 or above the number of features.
+        """
+        width = self.truncate_dim if truncate_dim is None else truncate_dim
+        if width is not None and not 1 <= width <= self.features:
+            raise InvalidValueError(f"truncate_dim: expected 1 to {self.features} features, got {width}")
+        return width
 
     def forward(self, batch: Batch) -> Tensor:
-        """Returns the vectors of a batch's rows, (S, D), in at least float32."""
-        embedder = Embedder(self.runtime or self.encoder, self.pooler, chunk_tokens=_AT_ONCE)
+        """Encodes a batch of S rows to vectors, (S, D), in at least float32."""
+        embedder = Embedder(self.runtime or self.encoder, self.pooler, chunk_tokens=_CHUNK_TOKENS)
         with self.runtime.undisturbed(self.pooler.layers) if self.runtime else nullcontext():
             return self.from_pooled(embedder.pool(batch))
 
     def from_pooled(self, pooled: Tensor) -> Tensor:
-        """Returns the vectors that leave the model from what its pooler gives: the head, then unit length."""
+        """Applies the head to the pooler's vectors, (S, D), and scales them to unit length if ``normalize``."""
         vectors = at_least_float32(pooled)
         if self.head is not None:
             weight = next(self.head.parameters(), vectors)
@@ -389,44 +403,49 @@ class SentenceEncoder(nn.Module):
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
 
     def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
-        """Returns the similarity of every vector with every other, (A, D) and (B, D) -> (A, B).
+        """Returns the similarity matrix of two sets of vectors, (A, D) and (B, D) -> (A, B).
 
-        It is the cosine, or what ``similarity_fn_name`` says.
+        The similarity is ``similarity_fn_name``, by default the cosine.
         """
         rows, columns = torch.as_tensor(embeddings1), torch.as_tensor(embeddings2)
         rows, columns = rows.reshape(-1, rows.shape[-1]), columns.reshape(-1, columns.shape[-1])
         return similarities(self.similarity_fn_name, rows, columns)
 
     def similarity_pairwise(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
-        """Returns the similarity of each vector with the one of the same number, (N, D) and (N, D) -> (N,)."""
+        """Returns the similarity of each pair of rows with the same index, (N, D) and (N, D) -> (N,)."""
         first, second = torch.as_tensor(embeddings1), torch.as_tensor(embeddings2)
         return pair_similarities(self.similarity_fn_name, first, second)
 
     def search(
         self, queries: str | Sequence[str], corpus: Sequence[str] | Vectors, top_k: int = 5
     ) -> list[list[Hit]]:
-        """Finds the most similar texts of a corpus, exactly, and with a block of similarities in memory.
+        """Finds the texts of a corpus that are most similar to each query, by exact search.
+
+        Memory holds one block of similarities at a time.
 
         Args:
-            queries: One query or many, encoded by ``encode_query``.
-            corpus: The texts, or their vectors from ``encode_document``, (C, D), of floating-point numbers.
-            top_k: Hits per query; all texts where there are fewer.
+            queries: One query or a list of queries, encoded by ``encode_query``.
+            corpus: Texts, or their floating-point vectors from ``encode_document``, (C, D).
+            top_k: Number of hits per query; all texts if the corpus has fewer.
 
         Returns:
-            For each query its hits, best first, the earlier text before an equal one.
+            Hits of each query, best first. Of equal hits the earlier text comes first.
 
         Raises:
-            TypeError: Something that is not text.
-            ValueError: Vectors of another width, or no hits asked for.
+            TypeError: A query or a text is not a string.
+            ValueError: The vectors have another number of features than the model, or ``top_k`` is below 1.
         """
-        asked = self.encode_query([queries] if isinstance(queries, str) else queries, convert_to_tensor=True)
+        rows = self.encode_query([queries] if isinstance(queries, str) else queries, convert_to_tensor=True)
         if not isinstance(corpus, Tensor | np.ndarray):
             corpus = self.encode_document(list(corpus), convert_to_tensor=True)
-        return nearest(self.similarity_fn_name, torch.as_tensor(asked), torch.as_tensor(corpus), top_k)
+        return nearest(self.similarity_fn_name, torch.as_tensor(rows), torch.as_tensor(corpus), top_k)
 
     def save_pretrained(self, path: str | Path, adapters_beside: bool = False) -> None:
-        """Saves a folder that ``from_pretrained`` and sentence-transformers load with equal vectors.
+        """Saves the model to a folder that ``from_pretrained`` and sentence-transformers load with equal vectors.
 
-        Adapters become part of the weights, or are written beside them as they were, in peft's format.
+        Args:
+            path: Folder. An existing model in it is replaced when the new one is complete.
+            adapters_beside: Whether to save adapters as separate files in peft's format, with unchanged weights.
+                Otherwise they are merged into the weights.
         """
         write_folder(Path(path), self.parts, adapters_beside)

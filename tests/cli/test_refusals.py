@@ -200,7 +200,7 @@ EMBED = [
     ("embed TEXTS v.npy --model BERT --block_size 0", "block_size: expected 1 or more, got 0"),
     ("embed TEXTS v.npy --model BERT --shard 0/4", "shard: expected 1/N to N/N ... got 0/4; add 1"),
     ("embed TEXTS v.npy --model BERT --shard 1/41", "shard 1/41: expected no more parts than ... got 40 texts"),
-    ("embed TEXTS v.npy --model BERT --shard 1/4 --precision int8", "ranges: expected ranges for int8 with a shard"),
+    ("embed TEXTS v.npy --model BERT --shard 1/4 --precision int8", "ranges: expected ranges for int8"),
 ]
 SEARCH = [
     ("search empty.txt --model m", "expected a query after the corpus, or --queries FILE"),

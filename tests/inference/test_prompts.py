@@ -138,7 +138,7 @@ def test_other_poolers_read_what_is_left_too(folders: dict[str, str], tmp_path: 
     ("options", "message"),
     [
         ({"prompt_name": "passage"}, "expected one of query, document, news-query, got 'passage'"),
-        ({"prompt_name": "query", "prompt": "a "}, "expected none beside prompt_name"),
+        ({"prompt_name": "query", "prompt": "a "}, "expected no prompt together with prompt_name"),
         ({"prompt": "the old bird " * 5}, "expected fewer tokens than the 14 that max_length 16 leaves.*got 15"),
     ],
 )
