@@ -1,4 +1,4 @@
-"""Views: parts that alter a text, at every level from the string to the embedding output."""
+"""Views: parts that alter a text, its tokens or its embeddings, so that two copies of the text differ."""
 
 from contrastive_text.views.base import EmbeddingView, GradientView, TextView, TokenView, View
 from contrastive_text.views.contextual import ContextualSubstitute

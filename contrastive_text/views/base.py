@@ -1,4 +1,4 @@
-"""Base classes of views, one for each level at which a view alters a text."""
+"""Base classes of views: one class for each level at which a view alters a text."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from contrastive_text.core.types import Frame, Tokens, Vocabulary
 
 
 def check_returned(where: str, view: object, returned: object, wanted: type, advice: str) -> None:
-    """Checks the kind of what a view has returned, which in a view of a user's own may be anything.
+    """Checks that a view, which may be a user's class, has returned an object of the right type.
 
     Args:
-        where: Place of the view in the configuration.
+        where: Name of the view in the configuration.
         view: The view.
-        returned: What came back.
-        wanted: What it should be.
-        advice: What to do.
+        returned: Object that the view has returned.
+        wanted: Expected type.
+        advice: Advice at the end of the error message.
 
     Raises:
-        TypeError: It is something else.
+        TypeError: The object has another type.
 
     Example:
         >>> check_returned("views.positive[0]", "a view", None, str, "end it with return")
@@ -39,36 +39,41 @@ def check_returned(where: str, view: object, returned: object, wanted: type, adv
 
 
 Unit = Literal["token", "word"]
-"""Unit that a view chooses: single tokens, or all tokens of a word."""
+"""Names of the units that a token view selects: single tokens, or all tokens of a word."""
 
 Words = Literal["blanks", "letters", "tokenizer"]
-"""Definition of a word: a text between blanks, a run of letters and digits, or a word of the tokenizer."""
+"""Names of the definitions of a word: text between blanks, letters and digits, or a word of the tokenizer."""
 
 
 class View:
-    """Anything that alters a text. Subclass one of the levels, not this.
+    """Base class of all views. A new view subclasses one of the levels, such as ``TextView``, instead.
 
     Attributes:
-        new_tokens: Tokens that the encoder's vocabulary gets for this view, such as ``[DEL]``.
-        words: What the view takes for a word; None for a view that knows no words. A token view whose ``unit`` is
-            ``word`` takes the words of the tokenizer.
+        new_tokens: Tokens that are added to the encoder's vocabulary for the view, such as ``[DEL]``.
+        words: Definition of a word that the view uses; None for a view without words. A token view whose ``unit``
+            is ``word`` uses the words of the tokenizer.
     """
 
     new_tokens: tuple[str, ...] = ()
     words: Words | None = None
 
     def build(self, vocabulary: Vocabulary) -> None:  # most views have nothing to build
-        """Takes what the view needs of the tokenizer; called in the main process, before any batch."""
+        """Receives facts about the vocabulary, such as the id of the mask token.
+
+        Called in the main process, before the first batch.
+        """
 
 
 class TextView(View, ABC):
-    """Alters the string, before tokenising.
+    """Base class of views that alter the string of a text before it is tokenized.
+
+    A subclass implements ``__call__``.
 
     Attributes:
-        around: What the view puts around a text and does no more, the same for each; None where it alters the
-            text.
-        checks_texts: Whether ``check`` asks something of each text: then every text that enters the view is
-            looked at before the first step.
+        around: Template that the view puts around every text without altering the text itself; None for a view
+            that alters the text.
+        checks_texts: Whether ``check`` examines texts. It is then called before the first step for every text
+            that the view will alter.
 
     Example:
         >>> class DropOneWord(TextView):
@@ -84,32 +89,44 @@ class TextView(View, ABC):
     checks_texts: bool = False
 
     def check(self, text: str) -> None:
-        """Checks that the view can alter a text, and raises a ``ValueError`` where it can't."""
+        """Checks that the view can alter a text (ValueError)."""
 
     @abstractmethod
     def __call__(self, text: str, rng: np.random.Generator) -> str:
-        """Returns the altered text; all randomness comes from ``rng``."""
+        """Returns the altered text.
+
+        Args:
+            text: Text to alter.
+            rng: Generator of all random draws.
+        """
 
     def alter_all(self, texts: Sequence[str], rngs: Sequence[np.random.Generator]) -> list[str]:
-        """Returns the altered texts of a batch; for views that are faster on many texts at once."""
-        altered = []
+        """Returns the altered texts of a batch. Views that are faster on many texts at once override it.
+
+        Args:
+            texts: Texts to alter.
+            rngs: Generator of the random draws of each text.
+        """
+        altered_texts = []
         for text, rng in zip(texts, rngs, strict=True):
             try:
-                altered.append(self(text, rng))
+                altered_texts.append(self(text, rng))
             except Exception as error:
                 error.add_note(f"on the text {text[:200]!r}")
                 raise
-        return altered
+        return altered_texts
 
 
 class TokenView(View, ABC):
-    """Alters the token ids.
+    """Base class of views that alter the token ids of a text.
+
+    A subclass implements ``__call__``.
 
     Attributes:
-        after_specials: Whether the view sees the special tokens too.
-        sets_positions: Whether it fills ``Tokens.positions``.
-        sets_labels: Whether it fills ``Tokens.labels``, for masked language modelling.
-        unit: What it chooses, single tokens or whole words: ``token`` or ``word``.
+        after_specials: Whether the view receives the special tokens too.
+        sets_positions: Whether the view sets ``Tokens.positions``.
+        sets_labels: Whether the view sets ``Tokens.labels``, for masked language modeling.
+        unit: Unit that the view selects: ``token``, or ``word`` for all tokens of a word.
 
     Example:
         >>> class Reverse(TokenView):
@@ -126,16 +143,23 @@ class TokenView(View, ABC):
 
     @abstractmethod
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns new tokens; ``tokens.take(order)`` keeps all lists aligned."""
+        """Returns the altered tokens. ``tokens.take(order)`` keeps ids, words, positions and labels aligned.
+
+        Args:
+            tokens: Tokens to alter.
+            rng: Generator of all random draws.
+        """
 
 
 class EmbeddingView(View, ABC):
-    """Alters the encoder's embedding output, after its normalisation and dropout, before the first block.
+    """Base class of views that alter the encoder's embedding output, before its first block.
 
-    The mask is read only: an erased token still takes part in attention and in the mean.
+    The embedding output is taken after its normalization and dropout. A view can't change the mask: a token that
+    is set to zero is still part of attention and of the mean. A subclass implements ``__call__``.
 
     Attributes:
-        specials: Whether it may alter special tokens too; if not, the mask that it gets leaves them out.
+        specials: Whether the view may alter special tokens. If false, they are False in the mask that it
+            receives.
 
     Example:
         >>> class Noise(EmbeddingView):
@@ -149,18 +173,25 @@ class EmbeddingView(View, ABC):
 
     @abstractmethod
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
-        """Returns altered embeddings, (n, L, D), from embeddings and the mask of what may be altered (n, L)."""
+        """Returns altered embeddings, (n, L, D).
+
+        Args:
+            embeddings: Embeddings of the tokens, (n, L, D).
+            mask: True for tokens that may be altered, (n, L).
+            rng: Generator of all random draws, with a key for each row.
+        """
 
 
 class GradientView(View, ABC):
-    """Alters the embedding output along the gradient of an objective, after all other views.
+    """Base class of views that move the embedding output along the gradient of an objective, after other views.
 
-    The module runs a first pass without it, takes the gradient of the objective's loss over all ranks
-    with respect to the embedding output, and gives it to the view in the pass that is trained on.
+    The module runs a first pass without the view, and computes the gradient of the objective's loss over all
+    ranks with respect to the embedding output. The view receives it in the second pass, which is trained. A
+    subclass implements ``__call__``.
 
     Attributes:
-        objective: Name of the objective whose gradient is taken; None for the only one.
-        same_dropout: Whether both passes see the same dropout masks.
+        objective: Name of the objective whose gradient is used; None for the only one.
+        same_dropout: Whether both passes use the same dropout masks.
 
     Example:
         >>> class Uphill(GradientView):
@@ -175,4 +206,11 @@ class GradientView(View, ABC):
 
     @abstractmethod
     def __call__(self, embeddings: Tensor, gradient: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
-        """Returns altered embeddings, (n, L, D), from embeddings and gradient (n, L, D) and the mask (n, L)."""
+        """Returns altered embeddings, (n, L, D).
+
+        Args:
+            embeddings: Embeddings of the tokens, (n, L, D).
+            gradient: Gradient of the loss with respect to the embeddings, (n, L, D).
+            mask: True for tokens, False for padding, (n, L).
+            rng: Generator of all random draws, with a key for each row.
+        """

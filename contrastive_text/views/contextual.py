@@ -1,4 +1,4 @@
-"""View that replaces words by words that a masked language model expects in their place."""
+"""View that replaces words of a text by predictions of a masked language model."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ if TYPE_CHECKING:
 
 
 class ContextualSubstitute(TextView):
-    """Replaces a share of the words by words that a masked language model expects there.
+    """Replaces a share of the words by words that a masked language model predicts in their place.
 
-    Of n words ``round(rate * n)`` are chosen at random among those of letters. One pass sees the text with a
-    mask token for each of them, as masked language models are trained; each gets a draw from the model's
-    distribution over the words that are one token, its own word left out. One pass for each word would
+    ``round(rate * n)`` of n words are selected at random from the words of letters. The model reads the text with
+    a mask token for each selected word, as in its training. Each word is replaced by a draw from the model's
+    distribution over the words that are one token, without the original word. One pass for each word would
     condition the draws on each other, at several times the cost. Source: the MLM row of Gao et al. 2021, SimCSE
     (https://arxiv.org/abs/2104.08821), table 1 (15 % of the words, by BERT); Kobayashi 2018
-    (https://arxiv.org/abs/1805.06201) for drawing in place of taking the best.
+    (https://arxiv.org/abs/1805.06201) for drawing instead of using the most probable word.
 
-    A draw depends on its text and generator only; the other texts of a batch change scores by rounding alone.
-    The model is loaded by each process that uses the view. Words beyond its length limit stay.
+    A draw depends on its text and generator only; other texts of a batch change scores only by rounding. Each
+    process that uses the view loads the model. Words beyond the model's length limit are not replaced.
 
     Args:
-        model_name_or_path: Hub name or folder of a model with a masked-language-model head.
+        model_name_or_path: Hub name or folder of a model with a masked language modeling head.
         rate: Share of the words to replace.
         top_k: Number of most probable words to draw from; None for all.
-        temperature: Divides the scores; above 1 for more variety.
-        batch_size: Texts in one pass of the model.
-        device: Where the model runs; with worker processes, the CPU.
+        temperature: Divisor of the logits; above 1 for more variety.
+        batch_size: Number of texts in a pass of the model.
+        device: Device of the model. With worker processes it must be the CPU.
 
     Raises:
-        ValueError: A rate outside [0, 1], a temperature of 0 or less, another number below 1, a model that can't
-            be found or an architecture without such a head; in use, a checkpoint without its weights.
+        ValueError: ``rate`` is outside [0, 1], ``temperature`` is 0 or less, ``top_k`` or ``batch_size`` is below
+            1. The model is not found, or its architecture has no such head. Raised on first use: the checkpoint
+            lacks weights of the head.
     """
 
     words: Words | None = "letters"
@@ -72,102 +73,103 @@ class ContextualSubstitute(TextView):
         return {**self.__dict__, "_filler": None}
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:
-        """Returns the text with some words replaced."""
+        """Returns the text with some words replaced by predicted words."""
         return self.alter_all([text], [rng])[0]
 
     def alter_all(self, texts: Sequence[str], rngs: Sequence[np.random.Generator]) -> list[str]:
-        """Returns the texts with some words replaced, by passes over texts of similar length."""
-        altered = list(texts)
-        gaps = [self._gaps(text, rng) for text, rng in zip(texts, rngs, strict=True)]
-        by_length = sorted((i for i, each in enumerate(gaps) if each.places), key=lambda i: len(texts[i]))
+        """Returns the texts with some words replaced by predicted words. Texts of similar length share a pass."""
+        altered_texts = list(texts)
+        gaps = [self._draw_gaps(text, rng) for text, rng in zip(texts, rngs, strict=True)]
+        by_length = sorted((i for i, gap in enumerate(gaps) if gap.draws), key=lambda i: len(texts[i]))
         for start in range(0, len(by_length), self.batch_size):
             rows = by_length[start : start + self.batch_size]
             for row, text in zip(rows, self._fill([gaps[row] for row in rows]), strict=True):
-                altered[row] = text
-        return altered
+                altered_texts[row] = text
+        return altered_texts
 
-    def _gaps(self, text: str, rng: np.random.Generator) -> _Gaps:
+    def _draw_gaps(self, text: str, rng: np.random.Generator) -> _Gaps:
         pieces = split_words(text)
-        eligible = [place for place in range(1, len(pieces), 2) if is_word(pieces[place])]
+        eligible = [index for index in range(1, len(pieces), 2) if is_word(pieces[index])]
         count = min(round(self.rate * (len(pieces) // 2)), len(eligible))
-        places = [eligible[i] for i in rng.permutation(len(eligible))[:count].tolist()]
-        return _Gaps(pieces, dict(zip(places, rng.random(count).tolist(), strict=True)))
+        indices = [eligible[i] for i in rng.permutation(len(eligible))[:count].tolist()]
+        return _Gaps(pieces, dict(zip(indices, rng.random(count).tolist(), strict=True)))
 
     def _fill(self, texts: Sequence[_Gaps]) -> list[str]:
         if self._filler is None:
             self._filler = _Filler(self.model_name_or_path, self.device)
-        places, scores = self._filler.score(texts)
+        gaps, scores = self._filler.score(texts)
         scores = scores / self.temperature
         if self.top_k is not None and self.top_k < scores.shape[1]:
-            cut = scores.topk(self.top_k).values[:, -1:]
-            scores = scores.masked_fill(scores < cut, -torch.inf)
-        # In the order of the vocabulary, not of the scores: rounding can't exchange two neighbours.
+            threshold = scores.topk(self.top_k).values[:, -1:]
+            scores = scores.masked_fill(scores < threshold, -torch.inf)
+        # In the order of the vocabulary, not of the scores, so that rounding can't exchange two words.
         shares = scores.softmax(dim=1).cumsum(dim=1)
-        draws = torch.tensor([texts[row].places[place] for row, place in places], dtype=torch.float64)
-        drawn = torch.searchsorted(shares, draws.unsqueeze(1) * shares[:, -1:], right=True).flatten().tolist()
-        altered = [list(text.pieces) for text in texts]
-        for (row, place), choice in zip(places, drawn, strict=True):
-            altered[row][place] = match_case(self._filler.words[choice], model=altered[row][place])
-        return ["".join(pieces) for pieces in altered]
+        draws = torch.tensor([texts[row].draws[index] for row, index in gaps], dtype=torch.float64)
+        choices = torch.searchsorted(shares, draws.unsqueeze(1) * shares[:, -1:], right=True).flatten().tolist()
+        new_pieces = [list(text.pieces) for text in texts]
+        for (row, index), choice in zip(gaps, choices, strict=True):
+            new_pieces[row][index] = match_case(self._filler.words[choice], model=new_pieces[row][index])
+        return ["".join(pieces) for pieces in new_pieces]
 
 
 class _Gaps(NamedTuple):
-    """A text in pieces, and a uniform draw for each piece to replace."""
+    """Pieces of a text, and the indices of the pieces to replace with a uniform random number for each."""
 
     pieces: list[str]
-    places: dict[int, float]
+    draws: dict[int, float]
 
 
 class _Filler:
-    """A masked language model, and the words that are one token of it."""
+    """Masked language model with the words of its vocabulary that are one token."""
 
     def __init__(self, name: str, device: str) -> None:
         model, self._tokenizer = _load(name)
-        self._model = model.to(device)  # type: ignore[arg-type]  # theirs; in eval mode, as it is loaded
+        self._model = model.to(device)  # type: ignore[arg-type]  # theirs; loaded in eval mode
         ids, self.words = _whole_words(self._tokenizer)
         self._ids = torch.tensor(ids, device=device)
-        # Tokens of a word's lower-case form -> the words that the model takes for that one.
+        # Tokens of a word's lower-case form -> indices of the words with these tokens.
         self._same: dict[tuple[int, ...], list[int]] = {}
         for column, word in enumerate(_tokens(self._tokenizer, [word.lower() for word in self.words])):
             self._same.setdefault(word, []).append(column)
         if len(self._same) < 2:
             raise InvalidValueError(
                 "ContextualSubstitute.model_name_or_path: expected a vocabulary with words of letters, got "
-                f"{len(ids)} of them in {name}"
+                f"{len(ids)} such words in {name}"
             )
-        # RoBERTa and its relatives keep two positions for padding; tokenizers without a limit have a huge one.
+        # RoBERTa and similar models reserve two positions; tokenizers without a limit have a huge limit.
         positions = self._model.config.to_dict().get("max_position_embeddings") or 10**9
         limit = min(self._tokenizer.model_max_length, positions - 2)
         self._cut = {"truncation": True, "max_length": limit} if limit < 10**8 else {}
 
     def score(self, texts: Sequence[_Gaps]) -> tuple[list[tuple[int, int]], Tensor]:
-        """Returns the gaps within the length limit, and the score of each word in them.
+        """Returns the gaps within the length limit, and the logits of all words for each gap.
 
         Returns:
-            M gaps as (text, piece), and scores in float64 on the CPU, (M, words); a gap's own word has none.
+            M gaps as (text, piece), and logits in float64 on the CPU, (M, words); -inf for the original word.
         """
         mask = self._tokenizer.mask_token
-        masked = [[mask if i in text.places else piece for i, piece in enumerate(text.pieces)] for text in texts]
+        masked = [[mask if i in text.draws else piece for i, piece in enumerate(text.pieces)] for text in texts]
         encoding = self._tokenizer(
             ["".join(pieces) for pieces in masked], padding=True, return_tensors="pt", **self._cut
         )
         starts = [list(accumulate(map(len, pieces), initial=0)) for pieces in masked]
-        gaps = [(row, place) for row, text in enumerate(texts) for place in text.places]
+        gaps = [(row, index) for row, text in enumerate(texts) for index in text.draws]
         tokens = {gap: encoding.char_to_token(gap[0], starts[gap[0]][gap[1]]) for gap in gaps}
         gaps = [gap for gap in gaps if tokens[gap] is not None]
-        where = torch.tensor([(row, tokens[row, place]) for row, place in gaps], dtype=torch.long).reshape(-1, 2)
-        scores = self._logits(encoding, where)[:, self._ids].double().cpu()
-        own = _tokens(self._tokenizer, [texts[row].pieces[place].lower() for row, place in gaps])
-        for i, word in enumerate(own):
+        positions = [(row, tokens[row, index]) for row, index in gaps]
+        indices = torch.tensor(positions, dtype=torch.long).reshape(-1, 2)
+        scores = self._logits(encoding, indices)[:, self._ids].double().cpu()
+        originals = _tokens(self._tokenizer, [texts[row].pieces[index].lower() for row, index in gaps])
+        for i, word in enumerate(originals):
             scores[i, self._same.get(word, [])] = -torch.inf
         return gaps, scores
 
-    def _logits(self, encoding: BatchEncoding, where: Tensor) -> Tensor:
-        """Returns the head's scores at the given (row, token) only: all of them would take too much memory."""
+    def _logits(self, encoding: BatchEncoding, indices: Tensor) -> Tensor:
+        """Returns the logits at some (row, token) indices only, because all logits would take too much memory."""
 
         def keep_gaps(module: nn.Module, inputs: object, output: BaseModelOutput) -> BaseModelOutput:  # noqa: ARG001  # torch's signature
             assert output.last_hidden_state is not None
-            output.last_hidden_state = output.last_hidden_state[tuple(where.T)].unsqueeze(0)
+            output.last_hidden_state = output.last_hidden_state[tuple(indices.T)].unsqueeze(0)
             return output
 
         hook = self._model.base_model.register_forward_hook(keep_gaps)
@@ -202,11 +204,11 @@ def _load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     with quiet():
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         model, report = AutoModelForMaskedLM.from_pretrained(name, dtype=torch.float32, output_loading_info=True)
-    if lacking := sorted(report["missing_keys"]):
+    if missing := sorted(report["missing_keys"]):
         raise InvalidValueError(
             "ContextualSubstitute.model_name_or_path: expected all weights of a masked language model, got "
-            f"{name} without {len(lacking)} ({', '.join(lacking[:3])}, ...); its words would be random ones: use "
-            "a checkpoint that was saved with its head"
+            f"{name} without {len(missing)} ({', '.join(missing[:3])}, ...). Its words would be random; use a "
+            "checkpoint that was saved with its head"
         )
     if tokenizer.mask_token is None or not tokenizer.is_fast:
         raise InvalidValueError(
@@ -217,20 +219,20 @@ def _load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def _whole_words(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[str]]:
-    """Returns the entries of the vocabulary that are a word of a running text by themselves.
+    """Returns the ids and texts of the vocabulary's tokens that are whole words of letters.
 
-    Found by going there and back, because every kind of tokenizer marks pieces of words in its own way.
+    Each token is decoded and encoded again, because tokenizers mark pieces of words in different ways.
     """
     ordinary = sorted(set(range(len(tokenizer))) - set(tokenizer.all_special_ids))
     texts = {i: str(tokenizer.decode([i])).strip() for i in ordinary}
     words = {i: text for i, text in texts.items() if is_word(text)}
-    back = _tokens(tokenizer, list(words.values()))
-    kept = [i for i, ids in zip(words, back, strict=True) if ids == (i,)]
-    return kept, [words[i] for i in kept]
+    encodings = _tokens(tokenizer, list(words.values()))
+    word_ids = [i for i, ids in zip(words, encodings, strict=True) if ids == (i,)]
+    return word_ids, [words[i] for i in word_ids]
 
 
 def _tokens(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> list[tuple[int, ...]]:
-    """Returns the tokens of each word as it stands inside a text, after a blank."""
+    """Returns the token ids of each word inside a text, after a blank."""
     if not words:
         return []
     return [

@@ -1,4 +1,4 @@
-"""Views of the encoder's embedding output: cutoffs, noise and adversarial steps; and the view of its dropout."""
+"""Views that alter the encoder's embedding output: cutoffs, noise, adversarial steps and shared dropout masks."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from contrastive_text.core.random import RowRandom
 from contrastive_text.views.base import EmbeddingView, GradientView, View
 
 EPSILON = 1e-10
-"""Added to the norm of a gradient, from ConSERT's code: no gradient gives no perturbation."""
+"""Epsilon that is added to the norm of a gradient, as in ConSERT's code, so that no gradient gives no step."""
 
 
 def _counts(mask: Tensor, rate: float, features: int = 1) -> Tensor:
-    """Returns ``int(count * features * rate)`` of each row's tokens, (n, L) -> (n,).
+    """Returns ``int(count * features * rate)`` for the number of tokens of each row, (n, L) -> (n,).
 
-    Python's float64 decides each count, in a table over all lengths, because not every device has float64.
+    Counts are computed in Python's float64 for all lengths, because not every device has float64.
     """
     counts = [int(count * features * rate) for count in range(mask.shape[1] + 1)]
     return sent(torch.tensor(counts), mask.device)[mask.sum(dim=1)]
 
 
 class FeatureCutoff(EmbeddingView):
-    """Sets an exact share of the features to zero, the same ones in every token of a text.
+    """Sets an exact share of the features to zero, the same features in all tokens of a text.
 
-    ``int(rate * D)`` features per text, without rescaling, padding too. Source: Yan et al. 2021, ConSERT
-    (https://arxiv.org/abs/2105.11741), section 3.2 "cutoff", and its authors' code (0.2 of 768: 153).
+    ``int(rate * D)`` features of each text are set to zero, without rescaling the others, in padding too. Source:
+    Yan et al. 2021, ConSERT (https://arxiv.org/abs/2105.11741), section 3.2 "cutoff", and the authors' code (0.2
+    of 768: 153).
 
     Args:
-        rate: Share of the features to erase.
+        rate: Share of the features to set to zero.
 
     Raises:
-        ValueError: A rate outside [0, 1].
+        ValueError: ``rate`` is outside [0, 1].
 
     Example:
         >>> rng = RowRandom(torch.tensor([1, 2]))
@@ -45,8 +46,8 @@ class FeatureCutoff(EmbeddingView):
     def __init__(self, rate: float = 0.2) -> None:
         self.rate = share("FeatureCutoff.rate", rate)
 
-    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the contract
-        """Returns the embeddings with some features erased, (n, L, D)."""
+    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the base's signature
+        """Returns the embeddings with some features set to zero, (n, L, D)."""
         rows, _, features = embeddings.shape
         eligible = torch.ones(rows, features, dtype=torch.bool, device=embeddings.device)
         count = torch.full((rows,), int(self.rate * features), device=embeddings.device)
@@ -54,18 +55,18 @@ class FeatureCutoff(EmbeddingView):
 
 
 class TokenCutoff(EmbeddingView):
-    """Sets an exact share of a text's tokens to zero, all their features.
+    """Sets all features of an exact share of a text's tokens to zero.
 
-    ``int(n * rate)`` of n tokens: at 0.15 a text of up to 6 stays whole. Erased tokens still take part in
-    attention and in the mean. Source: Yan et al. 2021, ConSERT (https://arxiv.org/abs/2105.11741), section 3.2
-    "cutoff" (0.15), and its authors' code (0.1 in the joint scripts).
+    ``int(n * rate)`` of n tokens are set to zero: at 0.15, no token of a text of up to 6 tokens. These tokens are
+    still part of attention and of the mean. Source: Yan et al. 2021, ConSERT (https://arxiv.org/abs/2105.11741),
+    section 3.2 "cutoff" (0.15), and the authors' code (0.1 in the joint scripts).
 
     Args:
-        rate: Share of the tokens to erase.
-        specials: Whether special tokens count and may be erased, as in the authors' code.
+        rate: Share of the tokens to set to zero.
+        specials: Whether special tokens are counted and may be set to zero, as in the authors' code.
 
     Raises:
-        ValueError: A rate outside [0, 1].
+        ValueError: ``rate`` is outside [0, 1].
 
     Example:
         >>> mask = torch.tensor([[True, True, True, True, False]])
@@ -78,29 +79,29 @@ class TokenCutoff(EmbeddingView):
         self.specials = specials
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
-        """Returns the embeddings with some tokens erased, (n, L, D)."""
-        erased = rng.choose(mask, _counts(mask, self.rate))
-        return embeddings.masked_fill(erased.unsqueeze(2), 0.0)
+        """Returns the embeddings with some tokens set to zero, (n, L, D)."""
+        erase = rng.choose(mask, _counts(mask, self.rate))
+        return embeddings.masked_fill(erase.unsqueeze(2), 0.0)
 
 
 class SpanCutoff(EmbeddingView):
-    """Sets a stretch of neighbouring tokens to zero, at a random place.
+    """Sets a span of neighboring tokens at a random position to zero.
 
-    ``int(n * rate)`` of n tokens; all places are equally likely. Source: Shen et al. 2020, "A Simple but
-    Tough-to-Beat Data Augmentation Approach for Natural Language Understanding and Generation"
+    The span has ``int(n * rate)`` of n tokens; all positions are equally likely. Source: Shen et al. 2020, "A
+    Simple but Tough-to-Beat Data Augmentation Approach for Natural Language Understanding and Generation"
     (https://arxiv.org/abs/2009.13818), "span cutoff".
 
-    Differs: their code also takes the stretch out of attention, and its draw of the start misses the last
-    place; here erased tokens stay in attention and in the mean, as in ConSERT's cutoffs. ConSERT's code has an
-    unpublished ``span`` of its own: it keeps a window of ``max(int(n * (1 - rate)), 1)`` tokens and replaces the
-    ids of all others by 0.
+    Differs: their code also removes the span from attention, and never draws the last position. Here the tokens
+        remain
+    in attention and in the mean, as in ConSERT's cutoffs. ConSERT's code has another, unpublished ``span``: it
+    keeps a window of ``max(int(n * (1 - rate)), 1)`` tokens and replaces the ids of all other tokens by 0.
 
     Args:
-        rate: Share of the tokens to erase.
-        specials: Whether special tokens count and may be erased.
+        rate: Share of the tokens to set to zero.
+        specials: Whether special tokens are counted and may be set to zero.
 
     Raises:
-        ValueError: A rate outside [0, 1].
+        ValueError: ``rate`` is outside [0, 1].
 
     Example:
         >>> mask = torch.tensor([[True, True, True, True, False]])
@@ -113,28 +114,28 @@ class SpanCutoff(EmbeddingView):
         self.specials = specials
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
-        """Returns the embeddings with a stretch of tokens erased, (n, L, D)."""
+        """Returns the embeddings with a span of tokens set to zero, (n, L, D)."""
         length = _counts(mask, self.rate)
-        # Draws are at most 1 - 2**-24: in float32, their product with a whole number stays below it.
+        # Draws are at most 1 - 2**-24, so that their float32 product with a whole number is below the number.
         start = (rng.rand() * (mask.sum(dim=1) - length + 1)).long()
-        place = mask.cumsum(dim=1) - 1 - start.unsqueeze(1)
-        erased = mask & (place >= 0) & (place < length.unsqueeze(1))
-        return embeddings.masked_fill(erased.unsqueeze(2), 0.0)
+        position = mask.cumsum(dim=1) - 1 - start.unsqueeze(1)
+        erase = mask & (position >= 0) & (position < length.unsqueeze(1))
+        return embeddings.masked_fill(erase.unsqueeze(2), 0.0)
 
 
 class EmbeddingDropout(EmbeddingView):
-    """Sets an exact share of a text's entries to zero, each on its own.
+    """Sets an exact share of the entries of a text's embeddings to zero, drawn independently of each other.
 
-    ``int(n * D * rate)`` of the entries of n tokens, without rescaling the others. Source: Yan et al. 2021,
-    ConSERT (https://arxiv.org/abs/2105.11741), section 3.2 "dropout" (0.2), and its authors' code. Unlike the
-    network's own dropout it has an exact count, acts once, and depends on the text's key alone.
+    ``int(n * D * rate)`` entries of n tokens are set to zero, without rescaling the others. Source: Yan et al.
+    2021, ConSERT (https://arxiv.org/abs/2105.11741), section 3.2 "dropout" (0.2), and the authors' code. Unlike
+    the dropout of the network it sets an exact number, is applied once, and depends only on the text's key.
 
     Args:
-        rate: Share of the entries to erase.
-        specials: Whether entries of special tokens count and may be erased, as in the authors' code.
+        rate: Share of the entries to set to zero.
+        specials: Whether entries of special tokens are counted and may be set to zero, as in the authors' code.
 
     Raises:
-        ValueError: A rate outside [0, 1].
+        ValueError: ``rate`` is outside [0, 1].
 
     Example:
         >>> rng = RowRandom(torch.tensor([2]))
@@ -148,28 +149,28 @@ class EmbeddingDropout(EmbeddingView):
         self.specials = specials
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
-        """Returns the embeddings with some entries erased, (n, L, D)."""
-        # Token by token, so that padding after a text shifts no entry's draw.
+        """Returns the embeddings with some entries set to zero, (n, L, D)."""
+        # Entries are ordered by token, so that padding after a text doesn't change the draws of its entries.
         entries = mask.unsqueeze(2).expand_as(embeddings).flatten(start_dim=1)
-        erased = rng.choose(entries, _counts(mask, self.rate, features=embeddings.shape[2]))
-        return embeddings.masked_fill(erased.view(embeddings.shape), 0.0)
+        erase = rng.choose(entries, _counts(mask, self.rate, features=embeddings.shape[2]))
+        return embeddings.masked_fill(erase.view(embeddings.shape), 0.0)
 
 
 class GaussianNoise(EmbeddingView):
-    """Adds normal noise to every token, in proportion to the token's size.
+    """Adds Gaussian noise to the embedding of every token, in proportion to its root mean square.
 
         e + scale * rms(e) * z,   z ~ N(0, 1) for each entry
 
-    with the root mean square of the token's D entries, through which no gradient flows. One scale then means
-    the same before BERT's blocks (entries of about 1, after LayerNorm) and before a decoder's (0.02), and what
-    an earlier view has erased stays erased.
+    ``rms`` is the root mean square of the token's D entries, without a gradient. A scale therefore has the same
+    effect before BERT's blocks (entries of about 1, after LayerNorm) and before a decoder's blocks (0.02). Tokens
+    that an earlier view has set to zero remain zero.
 
     Args:
         scale: Standard deviation of the noise, as a share of the token's root mean square.
         specials: Whether special tokens get noise too.
 
     Raises:
-        ValueError: A scale that is negative or not finite.
+        ValueError: ``scale`` is negative or not finite.
 
     Example:
         >>> rng, mask = RowRandom(torch.tensor([1])), torch.tensor([[True, False]])
@@ -192,46 +193,47 @@ class GaussianNoise(EmbeddingView):
 
 
 def fgv_perturbation(gradient: Tensor, norm: float) -> Tensor:
-    """Returns ``norm * g / (|g| + EPSILON)`` of the gradient g of each token.
+    """Scales the gradient g of each token to a fixed length: ``norm * g / (|g| + EPSILON)``, the FGV step.
 
     Args:
-        gradient: (..., D).
-        norm: Euclidean length of the perturbation.
+        gradient: Gradient of each token, (..., D).
+        norm: Euclidean length of the result.
 
     Returns:
-        (..., D), float32, or float64 where the gradient is.
+        (..., D), in float32, or in float64 for a gradient in float64.
 
     Example:
         >>> fgv_perturbation(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), norm=1.0)
         tensor([[0.6000, 0.8000],
                 [0.0000, 0.0000]])
     """
-    # In half precision squares vanish, and so does EPSILON.
+    # In half precision squares and EPSILON underflow.
     gradient = gradient.to(torch.promote_types(gradient.dtype, torch.float32))
     length: Tensor = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
     return norm * gradient / (length + EPSILON)
 
 
 class Adversarial(GradientView):
-    """Moves each token's embedding uphill: where the objective's loss grows fastest.
+    """Moves each token's embedding a fixed distance along the gradient of a loss, which increases the loss.
 
         e + norm * g / (|g| + 1e-10),   g = d loss / d e of the token
 
-    Source: the fast gradient value of Rozsa et al. 2016 (https://arxiv.org/abs/1605.01775) on embeddings, as
-    Miyato et al. 2017 (https://arxiv.org/abs/1605.07725, section 3) train on it; the view "adversarial attack"
-    of Yan et al. 2021, ConSERT (https://arxiv.org/abs/2105.11741), section 3.2, and its authors' code. Miyato et
-    al. divide by the norm over the whole text, ConSERT and this view by each token's own.
+    Source: the fast gradient value of Rozsa et al. 2016 (https://arxiv.org/abs/1605.01775) on embeddings, as in
+        Miyato
+    et al. 2017 (https://arxiv.org/abs/1605.07725, section 3); the view "adversarial attack" of Yan et al. 2021,
+    ConSERT (https://arxiv.org/abs/2105.11741), section 3.2, and the authors' code. Miyato et al. divide by the
+    norm over the whole text; ConSERT and this view divide by the norm of each token.
 
-    Differs: ConSERT's code follows the supervised objective only; here any one, by name.
+    Differs: ConSERT's code uses the gradient of the supervised objective only. Here any objective can be named.
 
     Args:
-        norm: Euclidean length of the step of each token; 1.0 is ConSERT's code's.
-        objective: Name of the objective to follow; None for the only one.
-        same_dropout: Whether the pass that finds the gradient has the dropout masks of the one trained on. In
-            the authors' code it hasn't.
+        norm: Euclidean length of the step of each token; 1.0 in ConSERT's code.
+        objective: Name of the objective whose gradient is used; None for the only one.
+        same_dropout: Whether the pass that computes the gradient and the pass that is trained use the same
+            dropout masks. In the authors' code they don't.
 
     Raises:
-        ValueError: A norm that is negative or not finite.
+        ValueError: ``norm`` is negative or not finite.
 
     Example:
         >>> embeddings, gradient = torch.zeros(1, 2, 2), torch.tensor([[[0.0, 5.0], [3.0, 4.0]]])
@@ -245,20 +247,21 @@ class Adversarial(GradientView):
         self.objective = objective
         self.same_dropout = same_dropout
 
-    def __call__(self, embeddings: Tensor, gradient: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the contract
-        """Returns the embeddings one step uphill, (n, L, D)."""
+    def __call__(self, embeddings: Tensor, gradient: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the base's signature
+        """Returns the embeddings moved along the gradient, (n, L, D)."""
         step = fgv_perturbation(gradient, self.norm).to(embeddings.dtype)
         return torch.where(mask.unsqueeze(2), embeddings + step, embeddings)
 
 
 class FixedDropout(View):
-    """Repeats the anchor's dropout masks for a role: dropout then makes no difference between the views.
+    """Applies the anchor's dropout masks to another role, so that dropout makes no difference between both.
 
-    A marker: the module encodes each slot by itself and gives those of the role the anchor's masks. A mask is
-    laid over places, so every text of the role must be as long as its anchor: use it with ``SameText`` and no
-    view that changes a text's length. It stands last in a chain, never on the anchor, and needs an encoder
-    with dropout. Source: "Fixed 0.1" of Gao et al. 2021, SimCSE (https://arxiv.org/abs/2104.08821), section 3,
-    in the table of dropout probabilities: without a second mask the method fails.
+    The view only marks the role: the module encodes each slot separately, and uses the anchor's masks for the
+    role. A mask applies to positions, so every text of the role must have the length of its anchor. Use the view
+    with ``SameText`` and without views that change the length of a text. It must be the last view of a chain,
+    can't be used on the anchor, and needs an encoder with dropout. Source: "Fixed 0.1" of Gao et al. 2021, SimCSE
+    (https://arxiv.org/abs/2104.08821), section 3, table of dropout probabilities. It shows that SimCSE fails
+    without different masks.
 
     Example:
         >>> from contrastive_text.views import ViewPlan

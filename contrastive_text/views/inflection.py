@@ -1,4 +1,4 @@
-"""English inflection: plurals, third persons, -ing forms and pasts of the words of WordNet."""
+"""English inflection of WordNet's words: plural, third person, -ing form and past."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import NamedTuple
 
 _SIBILANTS = ("s", "x", "z", "ch", "sh")
 
-# Endings of WordNet's irregular plurals that are in common use: wolves, heroes, theses, indices, women, ...
+# Endings of irregular plurals of WordNet that are in common use: wolves, heroes, theses, indices, women, ...
 _ENGLISH_PLURALS = ("ves", "oes", "ses", "ices", "men", "children", "people", "feet", "teeth", "mice")
 
-# English verbs whose past is like their base form and that WordNet's list of exceptions doesn't tell apart from
-# regular ones.
+# English verbs whose past equals their base form, and which WordNet's list of exceptions doesn't distinguish from
+# regular verbs.
 _UNCHANGED = frozenset(
     """
     bet broadcast burst bust cast cost forecast hurt miscast misread proofread quit read recast reread rid shed
     spread sweat telecast thrust typecast wed wet
-    """.split()  # noqa: SIM905  # a list of so many quoted words is hard to read
+    """.split()  # noqa: SIM905  # a list of many quoted words is hard to read
 )
 
 
 class Form(NamedTuple):
-    """One inflected form of a word.
+    """Inflected form of a word, such as its plural, with all spellings.
 
     Args:
-        spellings: Everything that a text may have in its place.
-        safe: The spelling to write; None where the form, or which of several it is, can't be told.
+        spellings: All spellings of the form.
+        safe: Spelling to insert into a text; None if the correct spelling is uncertain.
     """
 
     spellings: tuple[str, ...]
@@ -33,52 +33,62 @@ class Form(NamedTuple):
 
 
 def invert(exceptions: Iterable[str]) -> dict[str, list[str]]:
-    """Returns lemma -> irregular forms from the lines of a WordNet file such as ``noun.exc``.
+    """Returns the irregular forms of each lemma, from the lines of a WordNet file such as ``noun.exc``.
 
     Example:
         >>> invert(["geese goose", "axes ax axis"])
         {'goose': ['geese'], 'ax': ['axes'], 'axis': ['axes']}
     """
-    found: dict[str, list[str]] = {}
+    forms: dict[str, list[str]] = {}
     for line in exceptions:
         form, *lemmas = line.split()
         for lemma in lemmas:
             if lemma != form:  # feed is listed as a form of feed
-                found.setdefault(lemma, []).append(form)
-    return found
+                forms.setdefault(lemma, []).append(form)
+    return forms
 
 
-def base_form(lemma: str, irregular: Mapping[str, Sequence[str]]) -> tuple[Form, ...]:  # noqa: ARG001  # as its neighbours
-    """Returns the word as it is, for parts of speech that aren't inflected here."""
+def base_form(lemma: str, irregular: Mapping[str, Sequence[str]]) -> tuple[Form, ...]:  # noqa: ARG001  # common signature
+    """Returns only the base form of a word, for adjectives and adverbs, which are not inflected."""
     return (Form((lemma,), lemma),)
 
 
 def noun_forms(lemma: str, irregular: Mapping[str, Sequence[str]]) -> tuple[Form, ...]:
-    """Returns the base form and the plural.
+    """Returns the base form and the plural of a noun.
 
-    The plural is safe where it is regular, or where the one irregular form is an English one: Latin and Greek
-    plurals, and old ones such as brethren, often stand beside a more common regular form.
+    The plural is safe if it is regular, or if the only irregular form has an English ending. Latin, Greek and old
+    plurals, such as brethren, often have a more common regular form.
+
+    Args:
+        lemma: Base form of the noun.
+        irregular: Lemma -> irregular forms.
 
     Example:
         >>> noun_forms("city", {})[1], noun_forms("trauma", {"trauma": ["traumata"]})[1]
         (Form(spellings=('cities',), safe='cities'), Form(spellings=('traumas', 'traumata'), safe=None))
     """
-    regular, others = _add_s(lemma), tuple(irregular.get(lemma, ()))
+    regular, irregular_forms = _add_s(lemma), tuple(irregular.get(lemma, ()))
     safe: str | None
-    if others:
-        english = others == (regular,) or (len(others) == 1 and others[0].endswith(_ENGLISH_PLURALS))
-        safe = others[0] if english else None
+    if irregular_forms:
+        is_english = irregular_forms == (regular,) or (
+            len(irregular_forms) == 1 and irregular_forms[0].endswith(_ENGLISH_PLURALS)
+        )
+        safe = irregular_forms[0] if is_english else None
     else:
-        plural_already = lemma.endswith("s") and not lemma.endswith(("ss", "us"))
-        safe = None if plural_already else regular
-    return (Form((lemma,), lemma), Form((regular, *others), safe))
+        is_plural = lemma.endswith("s") and not lemma.endswith(("ss", "us"))
+        safe = None if is_plural else regular
+    return (Form((lemma,), lemma), Form((regular, *irregular_forms), safe))
 
 
 def verb_forms(lemma: str, irregular: Mapping[str, Sequence[str]]) -> tuple[Form, ...]:
-    """Returns the base form, the third person, the -ing form, and the past with the participle.
+    """Returns the base form, the third person, the -ing form, and the past with the participle of a verb.
 
-    The past is safe where it is regular, because past and participle are then alike; the exceptions tell
-    which consonants are doubled.
+    The past is safe if it is regular, because past and participle are then equal. Doubled consonants are taken
+    from the irregular forms.
+
+    Args:
+        lemma: Base form of the verb.
+        irregular: Lemma -> irregular forms.
 
     Example:
         >>> [form.safe for form in verb_forms("stop", {"stop": ["stopped", "stopping"]})]
@@ -86,13 +96,13 @@ def verb_forms(lemma: str, irregular: Mapping[str, Sequence[str]]) -> tuple[Form
         >>> [form.safe for form in verb_forms("go", {"go": ["went", "gone"]})]
         ['go', 'goes', 'going', None]
     """
-    others = irregular.get(lemma, ())
-    third = tuple(form for form in others if form.endswith("s"))
-    ing = tuple(form for form in others if form.endswith("ing") and len(form) > len(lemma))
-    past = tuple(form for form in others if not form.endswith(("ing", "s")))
+    forms = irregular.get(lemma, ())
+    third = tuple(form for form in forms if form.endswith("s"))
+    ing = tuple(form for form in forms if form.endswith("ing") and len(form) > len(lemma))
+    past = tuple(form for form in forms if not form.endswith(("ing", "s")))
     if past:
         safe = past[0] if len(past) == 1 and past[0].endswith("ed") else None
-    else:  # cutting has a doubled consonant, and no cutted stands beside it: the past is cut
+    else:  # WordNet lists cutting with a doubled consonant, but no cutted: the past is cut
         safe = None if ing else _add_ed(lemma)
     if lemma in _UNCHANGED:
         safe = None

@@ -1,4 +1,4 @@
-"""The view of masked language modelling: hides tokens and notes what they were."""
+"""View for masked language modeling: masks tokens and stores the original ids as labels."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from contrastive_text.views.tokens import unit_bounds, unit_places
 
 
 class MaskTokens(TokenView):
-    """Hides tokens for the model to predict, and writes their ids into ``labels``.
+    """Masks tokens for masked language modeling, and stores their original ids in ``labels``.
 
-    Each token is chosen independently with probability ``rate``; of the chosen ones a share ``mask`` becomes
-    the mask token, a share ``random`` any ordinary token, and the rest stays as it is. Special tokens, those
-    that views have added included, are neither chosen nor put in. Tokens that an earlier masking chose keep
-    their labels. Source: Devlin et al. 2019, BERT (https://arxiv.org/abs/1810.04805), section 3.1, drawn anew
-    every time (Liu et al. 2019, RoBERTa, section 4.1); used by DeCLUTR, CLEAR and SimCSE.
+    Each token is selected independently with probability ``rate``. Of the selected tokens a share ``mask``
+    becomes the mask token, a share ``random`` a random ordinary token, and the rest is unchanged. Special tokens,
+    including tokens that views have added, are neither selected nor inserted. Tokens that an earlier view has
+    masked keep their labels.
+    Source: Devlin et al. 2019, BERT (https://arxiv.org/abs/1810.04805), section 3.1, drawn again in every epoch
+        (Liu et
+    al. 2019, RoBERTa, section 4.1); used by DeCLUTR, CLEAR and SimCSE.
 
-    Differs: SimCSE's code and Transformers' collator draw random tokens from the whole table; special ones are
-    left out here, because none ever stands inside a text. BERT's code chooses a fixed number in each text.
+    Differs: SimCSE's code and Transformers' collator draw random tokens from the whole vocabulary. Here special
+        tokens
+    are excluded, because no text has them. BERT's code selects a fixed number of tokens in each text.
 
     Args:
-        rate: Probability that a token, or a word, is chosen.
-        mask: Share of the chosen tokens that the mask token replaces.
-        random: Share of the chosen tokens that a random token replaces.
-        whole_word: Whether words are chosen, with all their tokens; each token is then replaced on its own.
+        rate: Probability that a token, or a word, is selected.
+        mask: Share of the selected tokens that the mask token replaces.
+        random: Share of the selected tokens that a random token replaces.
+        whole_word: Whether all tokens of a word are selected together. Each token is then replaced independently.
 
     Raises:
-        ValueError: A rate outside [0, 1], or shares that are negative or more than 1 together.
+        ValueError: ``rate`` is outside [0, 1], or ``mask`` or ``random`` is negative or their sum is above 1.
 
     Example:
         >>> view = MaskTokens(rate=0.5, mask=1.0, random=0.0)
@@ -61,39 +64,40 @@ class MaskTokens(TokenView):
         self._ordinary_ids = np.arange(0)
 
     def build(self, vocabulary: Vocabulary) -> None:
-        """Takes the id of the mask token, and which ids are special.
+        """Stores the id of the mask token and the ids of special tokens.
 
         Raises:
-            ValueError: A tokenizer without a mask token.
+            ValueError: The tokenizer has no mask token.
         """
         if vocabulary.mask_id is None:
             raise InvalidValueError(
-                "MaskTokens: expected a tokenizer with a mask token, got one without; choose a checkpoint that "
-                "has one, or add it with tokenizer.add_special_tokens({'mask_token': '[MASK]'})"
+                "MaskTokens: expected a tokenizer with a mask token, got a tokenizer without a mask token; use a "
+                "checkpoint with a mask token, or add it with "
+                "tokenizer.add_special_tokens({'mask_token': '[MASK]'})"
             )
         self._mask_id = vocabulary.mask_id
         self._special_ids = vocabulary.special_ids
         self._ordinary_ids = np.setdiff1d(np.arange(vocabulary.size), list(vocabulary.special_ids))
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns the tokens with some hidden; ``labels`` is set even where none is."""
+        """Returns the tokens with some tokens masked and with ``labels``, also if no token is masked."""
         if self._mask_id is None:
             raise RuntimeError("MaskTokens: expected build(vocabulary) before the first call")
         ids = list(tokens.ids)
         labels = [NO_LABEL] * len(ids) if tokens.labels is None else list(tokens.labels)
         bounds = unit_bounds(tokens, self.unit)
-        chosen = (rng.random(len(bounds) - 1) < self.rate).nonzero()[0].tolist()
-        others = rng.integers(len(self._ordinary_ids), size=len(ids))
-        fates = rng.random(len(ids))
-        for place in unit_places(bounds, chosen):
-            token = tokens.ids[place]
+        units = (rng.random(len(bounds) - 1) < self.rate).nonzero()[0].tolist()
+        random_indices = rng.integers(len(self._ordinary_ids), size=len(ids))
+        draws = rng.random(len(ids))
+        for position in unit_places(bounds, units):
+            token = tokens.ids[position]
             if token in self._special_ids:
                 continue
-            if labels[place] == NO_LABEL:
-                labels[place] = token
-            fate = fates.item(place)
-            if fate < self.mask:
-                ids[place] = self._mask_id
-            elif fate < self.mask + self.random:
-                ids[place] = int(self._ordinary_ids[others[place]])
+            if labels[position] == NO_LABEL:
+                labels[position] = token
+            draw = draws.item(position)
+            if draw < self.mask:
+                ids[position] = self._mask_id
+            elif draw < self.mask + self.random:
+                ids[position] = int(self._ordinary_ids[random_indices[position]])
         return Tokens(ids=tuple(ids), words=tokens.words, positions=tokens.positions, labels=tuple(labels))

@@ -1,4 +1,4 @@
-"""Augmenters of the library nlpaug as views."""
+"""View that alters texts with an augmenter of the library nlpaug."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class _Augmenter(Protocol):
 class NlpaugView(TextView):
     """Alters texts with an augmenter of nlpaug (Ma 2019, https://github.com/makcedward/nlpaug).
 
-    The augmenter draws from the global generators of Python, numpy and torch; they are seeded from ``rng`` for
-    each text and put back afterwards. Where it gives nothing, or fails because the text is too short for it,
-    the text stays as it is. It is made in each process that needs it, and looks for its data and models by
-    itself: some augmenters download what they don't find.
+    Augmenters draw from the global random generators of Python, numpy and torch. The generators are seeded from
+    ``rng`` for each text and restored afterwards. If the augmenter returns no text, or fails because the text is
+    too short, the text is unchanged. Each process that uses the view builds the augmenter, which loads its own
+    data and models; some augmenters download missing files.
 
     Args:
-        augmenter: Class of the augmenter, such as ``nlpaug.augmenter.word.SynonymAug``; of nlpaug, or of a module
-            that is imported, or trusted by ``--trust``.
-        arguments: Its constructor's arguments, as plain data; None for its defaults.
+        augmenter: Class path of the augmenter, such as ``nlpaug.augmenter.word.SynonymAug``. It must be in
+            nlpaug, in an imported module, or in a module that ``--trust`` allows.
+        arguments: Arguments of the augmenter, as plain data; None for its defaults.
 
     Raises:
         ImportError: nlpaug is not installed.
-        ValueError: No such class, or one that is no augmenter.
-        TypeError: Arguments that it doesn't take.
+        ValueError: The class doesn't exist, or is not an augmenter.
+        TypeError: The augmenter doesn't accept the arguments.
     """
 
     def __init__(
@@ -46,41 +46,41 @@ class NlpaugView(TextView):
     ) -> None:
         self.augmenter = augmenter
         self.arguments = arguments
-        signature = inspect.signature(_find(augmenter))
+        signature = inspect.signature(_resolve_class(augmenter))
         try:
             signature.bind(**(arguments or {}))
         except TypeError as error:
             raise InvalidTypeError(
-                f"NlpaugView.arguments: expected some of {', '.join(signature.parameters)}, got "
-                f"{', '.join(arguments or {}) or 'none'}: {error}"
+                f"NlpaugView.arguments: expected arguments out of {', '.join(signature.parameters)}, got "
+                f"{', '.join(arguments or {}) or 'no arguments'}: {error}"
             ) from error
-        self._made: _Augmenter | None = None
+        self._augmenter: _Augmenter | None = None
 
     def __getstate__(self) -> dict[str, Any]:  # Any: as in object.__getstate__
         """Returns the state without the augmenter, which may hold a model."""
-        return {**self.__dict__, "_made": None}
+        return {**self.__dict__, "_augmenter": None}
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:
-        """Returns what the augmenter makes of the text."""
+        """Returns the text that the augmenter makes from a text, or the text itself if it makes none."""
         if not text.strip():
             return text
-        if self._made is None:
-            self._made = _find(self.augmenter)(**(self.arguments or {}))
+        if self._augmenter is None:
+            self._augmenter = _resolve_class(self.augmenter)(**(self.arguments or {}))
         with _seeded(int(rng.integers(2**32))):
             try:
-                found = self._made.augment(text)
+                output = self._augmenter.augment(text)
             except ValueError as error:
                 # nlpaug 1.1.11 draws more words or sentences than a short text has: crop, RandomSentAug.
                 if "than population" not in str(error):
                     raise
                 return text
-        first = found[0] if isinstance(found, list) and found else found
+        first = output[0] if isinstance(output, list) and output else output
         return first if isinstance(first, str) and first.strip() else text
 
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seeds the global generators of the CPU, and puts them back."""
+    """Seeds the global random generators of the CPU inside a block, and restores them afterwards."""
     python, numpy, pytorch = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
     random.seed(seed)
     np.random.seed(seed)
@@ -93,7 +93,7 @@ def _seeded(seed: int) -> Iterator[None]:
         torch.default_generator.set_state(pytorch)
 
 
-def _find(path: str) -> type[_Augmenter]:
+def _resolve_class(path: str) -> type[_Augmenter]:
     try:
         from nlpaug import Augmenter  # type: ignore[import-untyped]  # theirs
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The plan: one chain of views per role, or per slot of a role, checked when it is built."""
+"""View plan: the chain of views of each role or slot, with checks of their order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEVELS: tuple[tuple[str, type[View], bool], ...] = (
     ("gradient views", GradientView, False),
     ("FixedDropout", FixedDropout, False),
 )
-"""Levels in their order: name, class, and whether the views see special tokens."""
+"""Levels of views in the order of a chain: name, class, and whether the views receive special tokens."""
 
 
 def _level(view: View, where: str) -> int:
@@ -34,29 +34,29 @@ def _level(view: View, where: str) -> int:
             return level
     raise InvalidTypeError(
         f"{where}: expected a TextView, TokenView, EmbeddingView or GradientView, got {type(view).__name__}; "
-        "derive it from the base class of the level it alters"
+        "derive the class from the base class of the level that it alters"
     )
 
 
 def role_of(name: str) -> Role | None:
-    """Returns the role of a chain's name, such as ``anchor`` or ``anchor_2``; None for another name."""
-    found = re.fullmatch(r"([a-z]+)(_[1-9][0-9]*)?", name)
-    return next((role for role in ROLES if found and role == found[1]), None)
+    """Returns the role of a chain name, such as ``anchor`` or ``anchor_2``; None if the name is not valid."""
+    match = re.fullmatch(r"([a-z]+)(_[1-9][0-9]*)?", name)
+    return next((role for role in ROLES if match and role == match[1]), None)
 
 
 class ViewPlan:
-    """Which views run on which role, in the written order.
+    """Assigns chains of views to roles and slots, and applies them to texts, tokens and embeddings.
 
     Args:
-        views: Role -> chain, for all slots of the role; or role and number, counted from 1, such as ``anchor_2``
-            -> chain, for that slot alone, in place of the role's. Text views come before token views, those
-            before token views that see special tokens, then embedding views, and last a gradient view; a role
-            without a chain is left unaltered.
+        views: Name -> chain. The name is a role, for all its slots, or a role with the number of a slot from 1,
+            such as ``anchor_2``. A slot's chain replaces the chain of its role. In a chain, text views come
+            first, then token views, token views that receive special tokens, embedding views, and one gradient
+            view. Roles without a chain are not altered.
 
     Raises:
-        ValueError: An unknown role, a chain whose levels are out of order, two gradient views on a role, or
-            ``FixedDropout`` on the anchor, whose masks it repeats.
-        TypeError: Something that is not a view.
+        ValueError: A role is unknown, a chain is out of order or has two gradient views, or ``FixedDropout`` is
+            on the anchor, whose masks it uses.
+        TypeError: An object in a chain is not a view.
 
     Example:
         >>> from contrastive_text.views import DeleteTokens, SwapWords
@@ -70,8 +70,8 @@ class ViewPlan:
         for name, chain in (views or {}).items():
             if role_of(name) is None:
                 raise InvalidValueError(
-                    f"views.{name}: expected one of the roles {', '.join(ROLES)}, got {name!r}; "
-                    "a chain of views belongs to a role, or to one of its slots, such as anchor_2"
+                    f"views.{name}: expected one of the roles {', '.join(ROLES)}, or a slot such as anchor_2, "
+                    f"got {name!r}"
                 )
             self._check_order(name, chain)
             self.chains[name] = tuple(chain)
@@ -82,12 +82,12 @@ class ViewPlan:
         self.embedding_chains = self._chains_with(EmbeddingView)
         """Names of the chains with an embedding view."""
         self.gradient_views = [view for _, view in self.views_with_places() if isinstance(view, GradientView)]
-        """The gradient views, at most one of each chain."""
+        """Gradient views of all chains, at most one of each chain."""
         self.fixed_dropout = self._chains_with(FixedDropout)
-        """Names of the chains whose slots repeat the first anchor's dropout masks."""
+        """Names of the chains whose slots use the first anchor's dropout masks."""
         self._check_fixed_dropout()
         self._specials: tuple[int, int] | None = None
-        # Read for every text of every batch, and isinstance with an abstract class is slow.
+        # Cached, because it is read for every text of every batch, and isinstance with an abstract class is slow.
         self._token_views = {
             (name, after_specials): tuple(
                 view for view in chain if isinstance(view, TokenView) and view.after_specials == after_specials
@@ -100,14 +100,14 @@ class ViewPlan:
         return tuple(name for name, chain in self.chains.items() if any(isinstance(v, kind) for v in chain))
 
     def _check_fixed_dropout(self) -> None:
-        repeating = self.fixed_dropout
+        names = self.fixed_dropout
         first = self.chain_name(Slot("anchor", 0)) or "anchor"
-        if first in repeating:
+        if first in names:
             raise InvalidValueError(
-                f"views.{first}: expected no FixedDropout, got one; it repeats the anchor's dropout masks, so "
-                "put it on positive"
+                f"views.{first}: expected no FixedDropout on the anchor, whose dropout masks it uses, got "
+                "FixedDropout; move it to positive"
             )
-        for name in (first, *repeating) if repeating else ():
+        for name in (first, *names) if names else ():
             chain = self.chains.get(name, ())
             if any(
                 isinstance(view, TextView)
@@ -115,8 +115,9 @@ class ViewPlan:
                 for view in chain
             ):
                 raise InvalidValueError(
-                    f"views.{name}: expected no view that may change a text's length beside FixedDropout, got "
-                    f"{', '.join(type(view).__name__ for view in chain)}; masks are laid over places"
+                    f"views.{name}: expected no view that may change a text's length with FixedDropout, whose "
+                    f"masks apply to positions, got {', '.join(type(view).__name__ for view in chain)}; remove "
+                    "one"
                 )
 
     @staticmethod
@@ -131,84 +132,103 @@ class ViewPlan:
                 )
             if levels[i] == levels[i - 1] >= 4:
                 raise InvalidValueError(
-                    f"views.{role}: expected one {early} at most, got {late} after it; drop one"
+                    f"views.{role}: expected at most one {early}, got {late} after it; remove one"
                 )
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """The roles that have a chain."""
+        """Roles that have a chain of views, or whose slots have one."""
         return tuple(dict.fromkeys(role for name in self.chains if (role := role_of(name)) is not None))
 
     def chain_name(self, slot: Slot) -> str | None:
-        """Returns the name of the chain that alters a slot; None if it is left unaltered."""
-        own = f"{slot.role}_{slot.number + 1}"
-        return own if own in self.chains else slot.role if slot.role in self.chains else None
+        """Returns the name of the chain that alters a slot; None if no chain does."""
+        name = f"{slot.role}_{slot.number + 1}"
+        return name if name in self.chains else slot.role if slot.role in self.chains else None
 
     def hides(self, name: str | None) -> bool:
-        """Returns whether a view of the chain of that name hides tokens, to be predicted."""
+        """Returns True if the chain of a name has a view that masks tokens, such as ``MaskTokens``."""
         return any(isinstance(view, TokenView) and view.sets_labels for view in self.chains.get(name or "", ()))
 
     def has_gradient_view(self, slot: Slot) -> bool:
-        """Returns whether a slot has a gradient view."""
+        """Returns True if the chain of a slot has a gradient view."""
         return any(isinstance(view, GradientView) for view in self.chains.get(self.chain_name(slot) or "", ()))
 
     def rows(self, batch: Batch, name: str) -> Tensor:
         """Returns the indices of the rows that a chain alters, slot by slot, (rows,), on the host.
 
         Args:
-            batch: Rows.
-            name: Of the chain.
+            batch: Rows of the batch.
+            name: Name of the chain.
         """
-        wanted = [i for i, slot in enumerate(batch.slots) if self.chain_name(slot) == name]
-        return torch.cat([(batch.row_slots == i).nonzero().flatten() for i in wanted] or [batch.lengths[:0]])
+        slots = [i for i, slot in enumerate(batch.slots) if self.chain_name(slot) == name]
+        return torch.cat([(batch.row_slots == i).nonzero().flatten() for i in slots] or [batch.lengths[:0]])
 
     def views_with_places(self) -> Iterator[tuple[str, View]]:
-        """Yields every view with its place in the configuration, such as ``views.anchor[0]``."""
+        """Yields every view with its name in the configuration, such as ``views.anchor[0]``."""
         for name, chain in self.chains.items():
             for number, view in enumerate(chain):
                 yield f"views.{name}[{number}]", view
 
     @property
     def new_tokens(self) -> tuple[str, ...]:
-        """The tokens that the views need in the vocabulary."""
+        """Tokens that the views add to the vocabulary, such as ``[DEL]``."""
         return tuple(dict.fromkeys(token for _, view in self.views_with_places() for token in view.new_tokens))
 
     def build(self, vocabulary: Vocabulary) -> None:
-        """Hands every view what it needs of the tokenizer; called in the main process, before any batch."""
+        """Passes facts about the vocabulary to every view. Called in the main process, before the first batch."""
         self._specials = vocabulary.prefix, vocabulary.suffix
         for _, view in self.views_with_places():
             view.build(vocabulary)
 
     def alter_texts(self, name: str, texts: Sequence[str], rngs: Sequence[np.random.Generator]) -> list[str]:
-        """Returns the texts after the text views of the chain of that name, each with its own generator.
+        """Applies the text views of a chain to texts, except views that only put a template around texts.
 
-        Without what views put around texts, which ``around`` gives: nothing alters or cuts that.
+        Templates are returned by ``around``, because no view alters them and no length limit truncates them.
+
+        Args:
+            name: Name of the chain.
+            texts: Texts to alter.
+            rngs: Generator of the random draws of each text.
+
+        Raises:
+            TypeError: A view returns something other than a string.
         """
-        altered = list(texts)
+        altered_texts = list(texts)
         for number, view in enumerate(self.chains.get(name, ())):
             if isinstance(view, TextView) and view.around is None:
                 where = f"views.{name}[{number}]"
                 try:
-                    altered = view.alter_all(altered, rngs)
+                    altered_texts = view.alter_all(altered_texts, rngs)
                 except Exception as error:
                     error.add_note(f"raised by {where}, {type(view).__qualname__}")
                     raise
-                for each in altered:
-                    check_returned(where, view, each, str, "end its __call__ with return text")
-        return altered
+                for text in altered_texts:
+                    check_returned(where, view, text, str, "end its __call__ with return text")
+        return altered_texts
 
     def around(self, name: str | None) -> Frame:
-        """Returns what the views of a chain put around each of its texts, the first of them next to it."""
-        frame = Frame()
+        """Returns the combined template that the views of a chain put around each text, the first view inside."""
+        template = Frame()
         for view in self.chains.get(name or "", ()):
             if isinstance(view, TextView) and view.around is not None:
-                frame = view.around.around(frame)
-        return frame
+                template = view.around.around(template)
+        return template
 
     def alter_tokens(
         self, name: str, tokens: Tokens, rng: np.random.Generator, after_specials: bool = False
     ) -> Tokens:
-        """Returns the tokens after the token views of that chain, those before or those after special tokens."""
+        """Applies the token views of a chain to the tokens of a text.
+
+        Args:
+            name: Name of the chain.
+            tokens: Tokens of the text.
+            rng: Generator of all random draws.
+            after_specials: Whether to apply the views that receive special tokens. If false, the others are
+                applied.
+
+        Raises:
+            TypeError: A view returns something other than ``Tokens``.
+        """
         for view in self._token_views.get((name, after_specials), ()):
             try:
                 tokens = view(tokens, rng)
@@ -221,10 +241,14 @@ class ViewPlan:
         return tokens
 
     def alterable(self, view: EmbeddingView, mask: Tensor) -> Tensor:
-        """Returns the tokens that a view may alter: the real ones, or those between the special ones, (n, L).
+        """Returns a mask of the tokens that a view may alter, with or without special tokens, (n, L).
+
+        Args:
+            view: The view.
+            mask: True for tokens, False for padding, (n, L).
 
         Raises:
-            RuntimeError: Special tokens are to be left out, and ``build`` hasn't told their number.
+            RuntimeError: The view excludes special tokens, and ``build`` has not been called.
 
         Example:
             >>> from contrastive_text.views import TokenCutoff
@@ -239,21 +263,21 @@ class ViewPlan:
         if self._specials is None:
             where = f"{type(view).__name__}.specials"
             raise RuntimeError(f"{where}: expected plan.build(vocabulary) before the first call")
-        place, (before, after) = mask.cumsum(dim=1), self._specials
-        return mask & (place > before) & (place <= mask.sum(dim=1, keepdim=True) - after)
+        number, (before, after) = mask.cumsum(dim=1), self._specials
+        return mask & (number > before) & (number <= mask.sum(dim=1, keepdim=True) - after)
 
     def alter_embeddings(self, batch: Batch, gradient: Tensor | None = None) -> Alter | None:
-        """Returns the alteration of a batch's embedding output, or None if there is none.
+        """Returns a function that applies the embedding and gradient views to a batch; None without such views.
 
         Args:
-            batch: The rows that will be encoded.
-            gradient: What gradient views follow, (S, L, D); None for the pass that finds it.
+            batch: Rows that will be encoded.
+            gradient: Gradient for gradient views, (S, L, D); None in the pass that computes it.
         """
-        wanted = EmbeddingView if gradient is None else (EmbeddingView, GradientView)
+        kinds = EmbeddingView if gradient is None else (EmbeddingView, GradientView)
         chains = {
-            name: found
+            name: views
             for name, chain in self.chains.items()
-            if (found := [(number, view) for number, view in enumerate(chain) if isinstance(view, wanted)])
+            if (views := [(number, view) for number, view in enumerate(chain) if isinstance(view, kinds)])
         }
         if not chains:
             return None
@@ -261,7 +285,7 @@ class ViewPlan:
         def alter(embeddings: Tensor, mask: Tensor) -> Tensor:
             for name, chain in chains.items():
                 rows = self.rows(batch, name)
-                if not len(rows):  # rows of a chain may all stand in other blocks
+                if not len(rows):  # all rows of a chain may be in other chunks
                     continue
                 rows = sent(rows, embeddings.device)
                 part, part_mask, keys = embeddings[rows], mask[rows], batch.draw_keys[rows]
@@ -271,12 +295,12 @@ class ViewPlan:
                         part = view(part, self.alterable(view, part_mask), rng)
                     elif isinstance(view, GradientView) and gradient is not None:
                         part = view(part, gradient[rows], part_mask, rng)
-                    where, wanted = f"views.{name}[{number}]", tuple(shape)
-                    check_returned(where, view, part, Tensor, f"return vectors of {wanted}")
+                    where, size = f"views.{name}[{number}]", tuple(shape)
+                    check_returned(where, view, part, Tensor, f"return vectors of shape {size}")
                     if part.shape != shape:
                         raise InvalidValueError(
-                            f"{where}: expected {type(view).__qualname__} to return vectors of {wanted}, got "
-                            f"{tuple(part.shape)}; rows, tokens and features stay as many"
+                            f"{where}: expected {type(view).__qualname__} to return vectors of shape {size}, got "
+                            f"{tuple(part.shape)}; keep the number of rows, tokens and features"
                         )
                 embeddings = embeddings.index_copy(0, rows, part.to(embeddings.dtype))
             return embeddings

@@ -1,6 +1,6 @@
-"""View that replaces words by synonyms, and the sources of synonyms: files and WordNet.
+"""View that replaces words by synonyms, and sources of synonyms: files and WordNet.
 
-WordNet is read from a data folder of NLTK's layout; nothing is downloaded.
+WordNet is read from a data folder with NLTK's layout, and is not downloaded.
 """
 
 from __future__ import annotations
@@ -29,50 +29,50 @@ if TYPE_CHECKING:
     from nltk.tag.perceptron import PerceptronTagger  # type: ignore[import-untyped]  # theirs
 
 RateOf = Literal["replaceable", "all"]
-"""Words of which a rate is a share: the words that have a synonym, or all words."""
+"""Names of the words that a rate refers to: words that have a synonym, or all words."""
 
 SynonymTable: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
-"""Part of speech -> word -> its synonyms; the part of speech "" holds what needs no agreement.
+"""Part of speech -> word -> its synonyms; "" for synonyms that don't depend on the part of speech.
 
-A word is looked up as it is written, then in lower case; an entry without synonyms ends the search.
+A word is looked up unchanged, then in lower case. An entry without synonyms ends the search.
 """
 
 
 class SynonymSource(ABC):
-    """Base class of sources of synonyms.
+    """Base class of sources of synonyms for ``SubstituteSynonyms``. A subclass implements ``table``.
 
     Example:
         >>> class Animals(SynonymSource):
         ...     def table(self):
-        ...         return {"": {"dog": ("hound",)}}  # of every part of speech
+        ...         return {"": {"dog": ("hound",)}}  # for every part of speech
         >>> Animals().table()[""]["dog"]
         ('hound',)
     """
 
     @abstractmethod
     def table(self) -> SynonymTable:
-        """Returns all synonyms; called once, before the first text."""
+        """Returns the table of all synonyms. Called once, before the first text."""
 
-    def parts_of_speech(self, words: Sequence[str]) -> Sequence[str] | None:  # noqa: ARG002  # the contract
-        """Returns the part of speech of each word of a text; None where "" holds for all."""
+    def parts_of_speech(self, words: Sequence[str]) -> Sequence[str] | None:  # noqa: ARG002  # the base's signature
+        """Returns the part of speech of each word of a text; None if synonyms don't depend on it."""
         return None
 
 
 class SynonymFile(SynonymSource):
-    """Synonyms from a file, tab-separated or ``.json``, plain or ``.gz``.
+    """Source of synonyms from a file, tab-separated or ``.json``, optionally compressed as ``.gz``.
 
-    The first line of a tab-separated one names the columns: ``word`` and ``synonyms``, these joined by ``|``, or
-    ``word1`` and ``word2``, one pair a line and read in that direction. Rows of one word are put together; other
-    columns, such as ``pos``, are left out. A ``.json`` is one object, from words to lists of synonyms: the form
-    of the counter-fitted lists of Jia et al. 2019 (https://arxiv.org/abs/1909.00986), which CLEAR takes. Words
-    stand in the file as in a text: nothing is inflected, and synonyms that are not single words are left out, so
-    that a text keeps its number of words.
+    The first line of a tab-separated file names the columns: ``word`` and ``synonyms``, joined by ``|``, or
+    ``word1`` and ``word2``, a pair per line that is read in this direction. Rows of the same word are merged;
+    other columns, such as ``pos``, are ignored. A ``.json`` file has one object from words to lists of synonyms,
+    as the counter-fitted lists of Jia et al. 2019 (https://arxiv.org/abs/1909.00986), which CLEAR uses. Words are
+    not inflected. Synonyms that are not single words are ignored, so that a text keeps its number of words.
 
     Args:
-        path: The file.
+        path: Path of the file.
 
     Raises:
-        ValueError: No such file, other columns, a row of another length, or JSON of another form.
+        ValueError: The file doesn't exist, columns are missing, a row has the wrong length, or the JSON has
+            another form.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -87,40 +87,40 @@ class SynonymFile(SynonymSource):
         self.path = path
         if not Path(path).is_file():
             raise InvalidValueError(
-                f"SynonymFile.path: expected a tab-separated file or a .json, got {path!r}, which is no file"
+                f"SynonymFile.path: expected a tab-separated file or a .json, got {path!r}, which doesn't exist"
             )
 
     def table(self) -> SynonymTable:
-        """Returns the synonyms of the file, in its order."""
-        read = self._json() if Path(self.path.removesuffix(".gz")).suffix == ".json" else self._rows()
-        return {"": {word: kept for word, each in read.items() if (kept := _usable(word, each))}}
+        """Returns the synonyms of the file, in the file's order."""
+        lists = self._json() if Path(self.path.removesuffix(".gz")).suffix == ".json" else self._rows()
+        return {"": {word: words for word, synonyms in lists.items() if (words := _usable(word, synonyms))}}
 
     def _json(self) -> Mapping[str, Iterable[str]]:
-        wanted = "SynonymFile.path: expected a JSON object from words to lists of words"
+        expected = "SynonymFile.path: expected a JSON object from words to lists of words"
         try:
             content = json.loads("".join(decoded_lines(Path(self.path))))
         except (json.JSONDecodeError, RecursionError) as error:
-            raise InvalidValueError(f"{wanted} in {self.path}, got no JSON: {first_line(error)}") from error
+            raise InvalidValueError(f"{expected} in {self.path}, got no JSON: {first_line(error)}") from error
         if not isinstance(content, dict):
-            raise InvalidValueError(f"{wanted} in {self.path}, got a {type(content).__name__}")
+            raise InvalidValueError(f"{expected} in {self.path}, got a {type(content).__name__}")
         for word, synonyms in content.items():
-            if not (isinstance(synonyms, list) and all(isinstance(each, str) for each in synonyms)):
-                raise InvalidValueError(f"{wanted} in {self.path}, got {synonyms!r:.60} for {word!r}")
+            if not (isinstance(synonyms, list) and all(isinstance(synonym, str) for synonym in synonyms)):
+                raise InvalidValueError(f"{expected} in {self.path}, got {synonyms!r:.60} for {word!r}")
         return content
 
     def _rows(self) -> Mapping[str, Iterable[str]]:
-        found: dict[str, dict[str, None]] = {}
+        lists: dict[str, dict[str, None]] = {}
         rows = map(tab_fields, decoded_lines(Path(self.path)))
         header = next(rows, [])
         columns = next((pair for pair in _COLUMNS if set(pair) <= set(header)), None)
         if columns is None:
             raise InvalidValueError(
                 f"SynonymFile.path: expected columns word and synonyms, or word1 and word2, in {self.path}, "
-                f"got {', '.join(header) or 'nothing'}"
+                f"got {', '.join(header) or 'no columns'}"
             )
-        if twice := [name for name in columns if header.count(name) > 1]:
+        if repeats := [name for name in columns if header.count(name) > 1]:
             raise InvalidValueError(
-                f"SynonymFile.path: expected one column {twice[0]} in {self.path}, got two; rename one"
+                f"SynonymFile.path: expected one column {repeats[0]} in {self.path}, got two; rename one"
             )
         word, synonyms = (header.index(name) for name in columns)
         for number, row in enumerate(rows, start=2):
@@ -131,15 +131,15 @@ class SynonymFile(SynonymSource):
                     f"SynonymFile.path: expected {len(header)} columns in line {number} of "
                     f"{self.path}, got {len(row)}"
                 )
-            found.setdefault(row[word], {}).update(dict.fromkeys(row[synonyms].split("|")))
-        return found
+            lists.setdefault(row[word], {}).update(dict.fromkeys(row[synonyms].split("|")))
+        return lists
 
 
 _COLUMNS = (("word", "synonyms"), ("word1", "word2"))
 
 
 def _usable(word: str, synonyms: Iterable[str]) -> tuple[str, ...]:
-    """Returns the synonyms that are one word of letters, and another one than the word itself.
+    """Returns the synonyms that are single words of letters and differ from the word itself.
 
     Example:
         >>> _usable("big", ["large", "Big", "grown up", "h2o", "large"])
@@ -149,11 +149,11 @@ def _usable(word: str, synonyms: Iterable[str]) -> tuple[str, ...]:
 
 
 _Folder: TypeAlias = Path | zipfile.Path
-_Sense: TypeAlias = tuple[int, int, tuple[str, ...]]  # minus its count, its rank, synonyms: sorts by frequency
+_Sense: TypeAlias = tuple[int, int, tuple[str, ...]]  # negative count, rank, synonyms: sorts by frequency
 
 _FORMS = {"noun": noun_forms, "verb": verb_forms, "adj": base_form, "adv": base_form}
 _KINDS = {"1": "noun", "2": "verb", "3": "adj", "4": "adv", "5": "adj"}  # by senseidx(5)
-_PARTS = {  # of the Penn Treebank's tags, those with synonyms; names (NNP, NNPS) have none
+_PARTS = {  # Penn Treebank tags of words with synonyms; names (NNP, NNPS) have no synonyms
     **dict.fromkeys(("NN", "NNS"), "noun"),
     **dict.fromkeys(("VB", "VBD", "VBG", "VBN", "VBP", "VBZ"), "verb"),
     **dict.fromkeys(("JJ", "JJR", "JJS"), "adj"),
@@ -161,49 +161,54 @@ _PARTS = {  # of the Penn Treebank's tags, those with synonyms; names (NNP, NNPS
 }
 _TAGGER = "averaged_perceptron_tagger_eng"
 
-# WordNet holds nouns, verbs, adjectives and adverbs only, so a function word is found there as something else
-# (can: tin; but: merely), or its synonym breaks the sentence (have: feature; two: deuce). Words of one or two
-# letters are left out in any case; function words without an entry needn't stand here.
+# WordNet has nouns, verbs, adjectives and adverbs only. It has function words only in other senses (can: tin;
+# but: merely), or their synonyms break the sentence (have: feature; two: deuce). Words of one or two letters are
+# always excluded, and function words without an entry need not be listed.
 _FUNCTION_WORDS = frozenset(
     """
     about above across after all any around before behind being below beneath between but can despite done down
     each even ever had has have having here inside just like may might most much must near not nothing off only
     other out outside over own same some there through throughout till under whatever while why will within yet
     one two three four five six seven eight nine ten hundred thousand million billion
-    """.split()  # noqa: SIM905  # a list of so many quoted words is hard to read
+    """.split()  # noqa: SIM905  # a list of many quoted words is hard to read
 )
 
 
 _TABLES: dict[tuple[str, bool, int | None], SynonymTable] = {}
-"""The tables that this process has made, 2 seconds each: anchor and positive share one."""
+"""Arguments of ``WordNetSynonyms`` -> table that this process has built, in 2 seconds: two views share it."""
 
 
 class WordNetSynonyms(SynonymSource):
-    """The words that share a sense with a word in WordNet, inflected as the word is.
+    """Source of synonyms from WordNet: words that share a sense with a word, in the same inflected form.
 
-    Only a word's most frequent senses count, over all its parts of speech: a text about water is not to be
-    about urine. Left out are synonyms of several words, so that a text keeps its number of words; names, and
-    words that WordNet has as names where a text writes them so (Turkey); words of one or two letters, most of
-    them symbols in WordNet (in: indium, inch); function words and small numbers.
+    Only the most frequent senses of a word are used, over all its parts of speech, so that a text about water
+    doesn't become a text about urine. These synonyms and words are excluded: synonyms of several words, so that a
+    text keeps its number of words; names, and words that a text capitalizes like a name of WordNet (Turkey);
+    words of one or two letters, which are mostly symbols in WordNet (in: indium, inch); function words and small
+    numbers.
 
-    A plural, a third person, an -ing form or a past form counts as a sense of its base form (found: to find, then
-    to found), and its synonyms take the same form; those whose form can't be told for certain are left out.
-    Comparatives have the synonyms that WordNet gives them.
+    A plural, third person, -ing form or past form counts as a sense of its base form (found: to find, then to
+    found). Its synonyms get the same form; synonyms whose form is uncertain are excluded. Comparatives have the
+    synonyms that WordNet lists.
 
     Source: Fellbaum 1998, WordNet (https://wordnet.princeton.edu), for the synonyms of Wu et al. 2020, CLEAR
-    (https://arxiv.org/abs/2012.15466), section 3.3. Differs: theirs are the lists of Jia et al. 2019
-    (https://arxiv.org/abs/1909.00986), neighbours of word vectors, for about 40 % of the words of a corpus. Of
-    WordNet's, 1, 2 or all senses give 22, 30 or 37 % of the words of WikiText-2 a synonym.
+    (https://arxiv.org/abs/2012.15466), section 3.3.
+
+    Differs: CLEAR uses the lists of Jia et al. 2019 (https://arxiv.org/abs/1909.00986), which are neighbors of
+        word
+    vectors, for about 40 % of the words of a corpus. With 1, 2 or all senses of WordNet, 22, 30 or 37 % of the
+    words of WikiText-2 have a synonym.
 
     Args:
-        folder: Folder with ``corpora/wordnet`` or ``corpora/wordnet.zip``; None for those that NLTK searches.
-        same_part_of_speech: Whether a word gets only synonyms of the part of speech that it has in its text,
-            told by NLTK's perceptron tagger from the same folder; some 20 times slower.
-        senses: Number of senses that count; None for all, however rare. With ``same_part_of_speech``, of the
-            word as this part of speech.
+        folder: Folder with ``corpora/wordnet`` or ``corpora/wordnet.zip``; None for the folders that NLTK
+            searches.
+        same_part_of_speech: Whether a word gets only synonyms of its part of speech in the text. NLTK's
+            perceptron tagger in the same folder determines it; this is about 20 times slower.
+        senses: Number of senses that are used; None for all. With ``same_part_of_speech``, only senses of the
+            word's part of speech are counted.
 
     Raises:
-        ValueError: No WordNet, or no tagger, in the folder, or a number of senses below 1.
+        ValueError: WordNet or the tagger is not in the folder, or ``senses`` is below 1.
     """
 
     def __init__(
@@ -211,15 +216,15 @@ class WordNetSynonyms(SynonymSource):
     ) -> None:
         self.folder = folder
         self.same_part_of_speech = same_part_of_speech
-        self.senses = at_least("WordNetSynonyms.senses", senses, 1, "leave it out for all")
+        self.senses = at_least("WordNetSynonyms.senses", senses, 1, "set null for all")
         self._tagger: PerceptronTagger | None = None
-        _find(folder, "corpora", "wordnet")
+        _find_resource(folder, "corpora", "wordnet")
         if same_part_of_speech:
-            _find(folder, "taggers", _TAGGER)
+            _find_resource(folder, "taggers", _TAGGER)
 
     def table(self) -> SynonymTable:
-        """Returns the synonyms of all base and inflected forms."""
-        root = _find(self.folder, "corpora", "wordnet")
+        """Returns the synonyms of all base forms and inflected forms."""
+        root = _find_resource(self.folder, "corpora", "wordnet")
         key = (str(root), self.same_part_of_speech, self.senses)
         if key not in _TABLES:
             _TABLES[key] = self._read(root)
@@ -233,49 +238,51 @@ class WordNetSynonyms(SynonymSource):
             synsets = {}
             for offset, words in _synsets(root / f"data.{pos}"):
                 names.update(word for word in words if not word.islower())
-                synsets[offset] = [word for word in words if _takes_part(word)]
-            found = senses.setdefault(pos if self.same_part_of_speech else "", {})
+                synsets[offset] = [word for word in words if _is_replaceable(word)]
+            pos_senses = senses.setdefault(pos if self.same_part_of_speech else "", {})
             inflect = cache(partial(forms, irregular=invert(_lines(root / f"{pos}.exc"))))
             for lemma, count, number, offset in index[pos]:
-                # The index is in lower case throughout, so that senses of names stand in it too.
+                # The index has lower case only, so that it contains senses of names too.
                 if lemma not in synsets[offset]:
                     continue
-                others = [inflect(other) for other in synsets[offset] if other != lemma]
+                synonym_forms = [inflect(synonym) for synonym in synsets[offset] if synonym != lemma]
                 for i, form in enumerate(inflect(lemma)):
-                    fitting = tuple(safe for other in others if (safe := other[i].safe) is not None)
+                    synonyms = tuple(
+                        safe for inflected in synonym_forms if (safe := inflected[i].safe) is not None
+                    )
                     for spelling in form.spellings:
                         if spelling not in _FUNCTION_WORDS:
-                            found.setdefault(spelling, []).append((-count, number, fitting))
-        lists = {pos: self._most_frequent(found) for pos, found in senses.items()}
-        for each in lists.values():
-            each.update({name: () for name in names if name.lower() in each})
-        return lists
+                            pos_senses.setdefault(spelling, []).append((-count, number, synonyms))
+        tables = {pos: self._most_frequent(pos_senses) for pos, pos_senses in senses.items()}
+        for table in tables.values():
+            table.update({name: () for name in names if name.lower() in table})
+        return tables
 
     def _most_frequent(self, senses: Mapping[str, list[_Sense]]) -> dict[str, tuple[str, ...]]:
-        found = {}
-        for word, each in senses.items():
-            synonyms = chain.from_iterable(of_sense for *_, of_sense in sorted(each)[: self.senses])
-            if others := tuple(dict.fromkeys(synonym for synonym in synonyms if synonym != word)):
-                found[word] = others
-        return found
+        table = {}
+        for word, word_senses in senses.items():
+            synonyms = chain.from_iterable(words for *_, words in sorted(word_senses)[: self.senses])
+            if distinct := tuple(dict.fromkeys(synonym for synonym in synonyms if synonym != word)):
+                table[word] = distinct
+        return table
 
     def parts_of_speech(self, words: Sequence[str]) -> Sequence[str] | None:
         """Returns each word's part of speech: noun, verb, adj, adv or ""; None without agreement."""
         if not self.same_part_of_speech:
             return None
         if self._tagger is None:
-            self._tagger = _load_tagger(_find(self.folder, "taggers", _TAGGER))
+            self._tagger = _load_tagger(_find_resource(self.folder, "taggers", _TAGGER))
         return [_PARTS.get(tag, "") for _, tag in self._tagger.tag(words)]
 
 
-def _takes_part(word: str) -> bool:
+def _is_replaceable(word: str) -> bool:
     return len(word) > 2 and word.islower() and is_word(word) and word not in _FUNCTION_WORDS
 
 
-def _find(folder: str | None, kind: str, name: str) -> _Folder:
-    """Returns the folder of a resource, which may lie in a zip file, as NLTK's downloader leaves it."""
-    for place in _folders(folder):
-        plain, zipped = Path(place, kind, name), Path(place, kind, f"{name}.zip")
+def _find_resource(folder: str | None, kind: str, name: str) -> _Folder:
+    """Returns the folder of a resource of NLTK, which may be in a zip file."""
+    for root in _folders(folder):
+        plain, zipped = Path(root, kind, name), Path(root, kind, f"{name}.zip")
         if plain.is_dir():
             return plain
         if zipped.is_file():
@@ -283,7 +290,7 @@ def _find(folder: str | None, kind: str, name: str) -> _Folder:
     where = "one of the folders that NLTK searches" if folder is None else folder
     option = "" if folder is None else f"-d {folder} "
     raise InvalidValueError(
-        f"WordNetSynonyms.folder: expected {kind}/{name} in {where}, got none; fetch it once with: "
+        f"WordNetSynonyms.folder: expected {kind}/{name} in {where}, got a folder without it; download it with: "
         f"python -m nltk.downloader {option}{name}"
     )
 
@@ -292,7 +299,7 @@ def _folders(folder: str | None) -> Iterator[str]:
     if folder is not None:
         yield folder
         return
-    # What NLTK takes from the environment when it is first imported, so that a later change counts too.
+    # Read here too, because NLTK reads the environment only when it is imported.
     yield from filter(None, os.environ.get("NLTK_DATA", "").split(os.pathsep))
     import nltk.data  # type: ignore[import-untyped]  # theirs
 
@@ -300,33 +307,33 @@ def _folders(folder: str | None) -> Iterator[str]:
 
 
 def _lines(file: _Folder) -> Iterator[str]:
-    # The licence stands before the entries, indented.
+    # The indented lines before the entries are the license.
     return (line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith(" "))
 
 
 def _synsets(file: _Folder) -> Iterator[tuple[str, list[str]]]:
-    """Yields offset and words of every set of synonyms, by the format of WordNet's manual page wndb(5)."""
+    """Yields the offset and the words of every set of synonyms; see WordNet's manual page wndb(5)."""
     for line in _lines(file):
         offset, _, _, number, rest = line.split(" ", 4)
-        pairs = 2 * int(number, base=16)  # word and number of the sense
+        pairs = 2 * int(number, base=16)  # each word has a number of its sense
         yield offset, [word.partition("(")[0] for word in rest.split(" ", pairs)[:pairs:2]]
 
 
 def _senses(file: _Folder) -> dict[str, list[tuple[str, int, int, str]]]:
-    """Returns lemma, count in tagged text, rank and offset of every sense of a part of speech, by senseidx(5)."""
-    found: dict[str, list[tuple[str, int, int, str]]] = {pos: [] for pos in _FORMS}
+    """Returns lemma, count in tagged text, rank and offset of all senses by part of speech; see senseidx(5)."""
+    senses: dict[str, list[tuple[str, int, int, str]]] = {pos: [] for pos in _FORMS}
     for line in _lines(file):
         key, offset, number, count = line.split()
         lemma, _, kind = key.partition("%")
-        found[_KINDS[kind[0]]].append((lemma, int(count), int(number), offset))
-    return found
+        senses[_KINDS[kind[0]]].append((lemma, int(count), int(number), offset))
+    return senses
 
 
 def _load_tagger(folder: _Folder) -> PerceptronTagger:
     from nltk.tag.perceptron import PerceptronTagger
 
     tagger = PerceptronTagger(load=False)
-    # Read here, because NLTK opens no file outside its own search path.
+    # Read here, because NLTK opens no file outside its search path.
     tagger.decode_json_params(
         json.loads((folder / f"{_TAGGER}.{part}.json").read_text(encoding="utf-8"))
         for part in ("weights", "tagdict", "classes")
@@ -335,24 +342,25 @@ def _load_tagger(folder: _Folder) -> PerceptronTagger:
 
 
 class SubstituteSynonyms(TextView):
-    """Puts a synonym in the place of a share of the words.
+    """Replaces a share of the words of a text by synonyms.
 
-    Of the m words that have a synonym ``round(rate * m)`` are chosen at random; each gets one of its synonyms,
-    all equally likely, with its capitals. Everything else, the number of words and the white space included,
-    stays. Source: synonym substitution of Wu et al. 2020, CLEAR (https://arxiv.org/abs/2012.15466), section 3.3,
-    which takes 30 % and leaves open of which words. 30 % of all (``of: all``) is nearly every word that has a
-    synonym: two views then change the same places, and such words are hardly ever seen as they are. Here it is
-    30 % of those that have one.
+    ``round(rate * m)`` of the m words that have a synonym are selected at random. Each is replaced by one of its
+    synonyms, which are equally likely, with the same capitalization. The number of words and the white space
+    don't change. Source: synonym substitution of Wu et al. 2020, CLEAR (https://arxiv.org/abs/2012.15466),
+    section 3.3. CLEAR replaces 30 %, but doesn't define of which words. 30 % of all words (``of: all``) is nearly
+    every word that has a
+    synonym: two views then change the same words, which are hardly ever unchanged. The default is 30 % of the
+        words that
+    have a synonym.
 
     Args:
         rate: Share of the words to replace.
-        source: Where synonyms come from; None for ``WordNetSynonyms()``.
-        of: What the rate is a share of: the words that have a synonym, ``replaceable``, or ``all`` words, where
-            those with a synonym are taken until there are so many.
+        source: Source of synonyms; None for ``WordNetSynonyms()``.
+        of: Words that the rate refers to: ``replaceable`` for words that have a synonym, or ``all``. With
+            ``all``, at most all words that have a synonym are replaced.
 
     Raises:
-        ValueError: A rate outside [0, 1], something else that it is a share of, or no WordNet for the default
-            source.
+        ValueError: ``rate`` is outside [0, 1], ``of`` is unknown, or WordNet is missing for the default source.
 
     Example:
         >>> class Two(SynonymSource):
@@ -376,27 +384,27 @@ class SubstituteSynonyms(TextView):
         self._source = WordNetSynonyms() if source is None else source
         self._table: SynonymTable | None = None
 
-    def build(self, vocabulary: Vocabulary) -> None:  # noqa: ARG002  # the contract
-        """Makes the table of synonyms, so that workers get it ready-made."""
+    def build(self, vocabulary: Vocabulary) -> None:  # noqa: ARG002  # the base's signature
+        """Builds the table of synonyms, before worker processes copy the view."""
         self._table = self._source.table()
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:
-        """Returns the text with some words replaced."""
+        """Returns the text with some words replaced by synonyms."""
         if self._table is None:
             self._table = self._source.table()
         pieces = split_words(text)
         words = pieces[1::2]
         tags = self._source.parts_of_speech(words) or [""] * len(words)
-        found = []
-        for place, (word, tag) in enumerate(zip(words, tags, strict=True)):
-            synonyms_of = self._table.get(tag, {})
-            if synonyms := synonyms_of.get(word, synonyms_of.get(word.lower())):
-                found.append((place, synonyms))
-        count = min(round(self.rate * len(words if self.of == "all" else found)), len(found))
+        candidates = []
+        for index, (word, tag) in enumerate(zip(words, tags, strict=True)):
+            table = self._table.get(tag, {})
+            if synonyms := table.get(word, table.get(word.lower())):
+                candidates.append((index, synonyms))
+        count = min(round(self.rate * len(words if self.of == "all" else candidates)), len(candidates))
         if count == 0:
             return text
         draws = rng.random(count).tolist()
-        for i, draw in zip(rng.permutation(len(found))[:count].tolist(), draws, strict=True):
-            place, synonyms = found[i]
-            pieces[2 * place + 1] = match_case(synonyms[int(draw * len(synonyms))], model=words[place])
+        for i, draw in zip(rng.permutation(len(candidates))[:count].tolist(), draws, strict=True):
+            index, synonyms = candidates[i]
+            pieces[2 * index + 1] = match_case(synonyms[int(draw * len(synonyms))], model=words[index])
         return "".join(pieces)

@@ -1,4 +1,4 @@
-"""Views of the string: templates and swapped words; and the words of a text for views that replace words."""
+"""Views that alter the string of a text, and functions that split a text into words."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LETTERS = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*")
 
 
 def split_words(text: str) -> list[str]:
-    """Returns a text in pieces: words at the odd places, what stands around them at the even ones.
+    """Splits a text into pieces: words at odd indices, and the text between words at even indices.
 
-    A word is a run of letters and digits, with apostrophes and hyphens inside.
+    A word is a sequence of letters and digits, which may have apostrophes and hyphens inside.
 
     Example:
         >>> split_words("Well-known, isn't it?")
@@ -28,23 +28,27 @@ def split_words(text: str) -> list[str]:
 
 
 def tab_fields(line: str) -> list[str]:
-    """Returns the fields of a line of a tab-separated file, without the newline."""
+    """Splits a line of a tab-separated file into its fields, without the newline."""
     return re.sub(r"\r?\n\Z", "", line).split("\t")
 
 
 def is_word(text: str) -> bool:
-    """Whether a text is one word, and that of letters."""
+    """Returns True if a text is a single word of letters."""
     return _LETTERS.fullmatch(text) is not None
 
 
 def match_case(word: str, model: str) -> str:
-    """Returns a lower-case word with capitals where the model word has them: all, the first letter or none.
+    """Returns a lower-case word with the capitalization of another word: all letters, the first letter or none.
+
+    Args:
+        word: Word in lower case.
+        model: Word whose capitalization is copied.
 
     Example:
         >>> match_case("large", "Big"), match_case("large", "BIG"), match_case("one", "I")
         ('Large', 'LARGE', 'One')
     """
-    if model.islower():  # most words: first, because a view asks this of every word it replaces
+    if model.islower():  # first, because most words are
         return word
     if len(model) > 1 and model.isupper():
         return word.upper()
@@ -52,24 +56,25 @@ def match_case(word: str, model: str) -> str:
 
 
 class Prompt(TextView):
-    """Puts the text into a template; two templates make two views of one text.
+    """Puts each text into a template. Two templates give two views of the same text (PromptBERT).
 
     Source: contrastive learning with two templates of Jiang et al. 2022, PromptBERT
-    (https://arxiv.org/abs/2201.04337), section 4. The vector of its mask token is ``MaskTokenPooler``'s. No view
-    alters the template, wherever in the chain it stands, and of a text that is too long the text is cut, never
-    the template.
+    (https://arxiv.org/abs/2201.04337), section 4. ``MaskTokenPooler`` reads the vector of the template's mask
+    token. No view of the chain alters the template. If a row is too long, the text is truncated, not the
+    template.
 
     Args:
-        template: A text with ``{text}`` in it once, and with ``{mask}`` where the mask token is wanted; other
-            braces stand for themselves. It stands within the model's prompt. Where both have something after the
-            text, these texts have the template alone: the model's prompt is dropped, before the text too.
-        apart: Whether its two parts and the text are tokenised each by itself, as in PromptBERT's code; otherwise
-            they are one string, in which a byte-level vocabulary joins a blank to the word after it.
-        counted: Whether the length limit counts the template, as in SNCSE; otherwise it is the text's own, as in
-            PromptBERT, as far as the network takes longer rows.
+        template: Text with ``{text}`` once, and ``{mask}`` for the mask token; other braces are literal. The
+            template is put inside the model's prompt. If both have text after ``{text}``, the whole prompt is
+            dropped for these texts.
+        apart: Whether the two parts of the template and the text are tokenized separately, as in PromptBERT's
+            code. If false, they are tokenized as one string, in which a byte-level vocabulary joins a blank to
+            the next word.
+        counted: Whether the length limit includes the template, as in SNCSE. If false, the limit applies to the
+            text only, as in PromptBERT, up to the limit of the network.
 
     Raises:
-        ValueError: A template without ``{text}``, or with more than one.
+        ValueError: The template doesn't have ``{text}`` exactly once.
 
     Example:
         >>> Prompt("This sentence: {text} means")("It rains.", np.random.default_rng(0))
@@ -78,29 +83,31 @@ class Prompt(TextView):
 
     def __init__(self, template: str = SLOT, apart: bool = False, counted: bool = True) -> None:
         if SLOT not in template:
-            raise InvalidValueError(f"Prompt.template: expected {SLOT} exactly once, got {template!r} without it")
+            raise InvalidValueError(f"Prompt.template: expected {SLOT} exactly once, got {template!r}")
         self.template = template
         self.apart, self.counted = apart, counted
         self.around = Frame.of(template, "Prompt.template", apart, counted)
 
-    def __call__(self, text: str, rng: np.random.Generator) -> str:  # noqa: ARG002  # the contract
-        """Returns the template with the text in it."""
+    def __call__(self, text: str, rng: np.random.Generator) -> str:  # noqa: ARG002  # the base's signature
+        """Returns the template with the text inserted."""
         return self.template.replace(SLOT, text)
 
 
 class SwapWords(TextView):
-    """Swaps neighbouring words.
+    """Swaps neighboring words of a text at random.
 
-    Walks through the words from the left and swaps a word with the next one with probability ``rate``; a
-    word is carried on when it is swapped again. White space between words becomes one blank where a swap
-    took place; a text without a swap stays as it is. Source: random swap of Wei and Zou 2019, EDA
-    (https://arxiv.org/abs/1901.11196), section 2. Differs: neighbours only, so that the text stays readable.
+    From left to right, each word is swapped with the next word with probability ``rate``. A swapped word may be
+    swapped again and move on. In a text with swaps, white space between words becomes one blank; a text without
+    swaps is unchanged. Source: random swap of Wei and Zou 2019, EDA (https://arxiv.org/abs/1901.11196), section
+    2.
+
+    Differs: only neighbors are swapped, so that the text stays readable.
 
     Args:
         rate: Probability of each swap.
 
     Raises:
-        ValueError: A rate outside [0, 1].
+        ValueError: ``rate`` is outside [0, 1].
 
     Example:
         >>> SwapWords(rate=1.0)("a b c", np.random.default_rng(0))
@@ -113,7 +120,7 @@ class SwapWords(TextView):
         self.rate = share("SwapWords.rate", rate)
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:
-        """Returns the text with some words swapped."""
+        """Returns the text with some neighboring words swapped."""
         words = text.split()
         swaps = rng.random(max(len(words) - 1, 0)) < self.rate
         for i in np.flatnonzero(swaps):

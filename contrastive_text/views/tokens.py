@@ -1,7 +1,7 @@
 """Views that delete, crop, reorder or repeat tokens or whole words, or shuffle positions.
 
-Apart from the draws, these views are plain Python, because a call of numpy costs more than a loop over the dozen
-tokens of a sentence: 4 to 14 us for 13 tokens with their generator, in place of 14 to 44 with arrays.
+Except for random draws, the views are plain Python, because a call of numpy takes longer than a loop over the
+dozen tokens of a sentence: 4 to 14 us for 13 tokens with their generator, instead of 14 to 44 us with arrays.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from contrastive_text.views.base import TokenView, Unit
 
 
 def unit_bounds(tokens: Tokens, unit: Unit) -> Sequence[int]:
-    """Returns the place of the first token of each unit of a text, and the text's length.
+    """Returns the index of the first token of each unit (token or word) of a text, and the length of the text.
 
-    A word is a run of tokens with one word number.
+    A word is a sequence of tokens with the same word number.
 
     Example:
         >>> unit_bounds(Tokens(ids=(5, 6, 7), words=(0, 0, 1)), "word")
@@ -36,7 +36,11 @@ def unit_bounds(tokens: Tokens, unit: Unit) -> Sequence[int]:
 
 
 def unit_places(bounds: Sequence[int], units: Sequence[int]) -> Sequence[int]:
-    """Returns the places of the tokens of some units, unit by unit.
+    """Returns the indices of the tokens of some units, unit by unit.
+
+    Args:
+        bounds: Index of the first token of each unit, and the length of the text.
+        units: Numbers of the units.
 
     Example:
         >>> unit_places([0, 2, 3], [1, 0])
@@ -44,16 +48,17 @@ def unit_places(bounds: Sequence[int], units: Sequence[int]) -> Sequence[int]:
     """
     if isinstance(bounds, range):  # units are tokens
         return units
-    return [place for unit in units for place in range(bounds[unit], bounds[unit + 1])]
+    return [index for unit in units for index in range(bounds[unit], bounds[unit + 1])]
 
 
 def some_spans(units: int, covered: int, most: int, rng: np.random.Generator) -> list[range]:
-    """Draws spans of units that don't overlap and whose lengths differ by one at most, in the order of the text.
+    """Draws spans of units that don't overlap and whose lengths differ by at most one, in the order of the text.
 
     Args:
-        units: Units of the text.
-        covered: Units in all spans together.
-        most: Number of spans; fewer where ``covered`` is less.
+        units: Number of units of the text.
+        covered: Number of units in all spans.
+        most: Number of spans; if ``covered`` is less, there are ``covered`` spans.
+        rng: Generator of the draws.
 
     Example:
         >>> sorted(map(len, some_spans(39, covered=10, most=4, rng=np.random.default_rng(0))))
@@ -71,15 +76,15 @@ def some_spans(units: int, covered: int, most: int, rng: np.random.Generator) ->
 
 
 def delete(tokens: Tokens, gone: Collection[int], mark: int | None = None) -> Tokens:
-    """Returns the tokens that are left, and a mark for each run of deleted ones.
+    """Deletes tokens of a text, and optionally replaces each sequence of deleted tokens by a mark.
 
-    The mark takes word and position of the run's first token and has no label. A mark that stands beside
-    deleted tokens is merged with theirs.
+    The mark has the word and the position of the first deleted token, and no label. It is merged with marks next
+    to it.
 
     Args:
-        tokens: The text.
-        gone: Places of the tokens to delete.
-        mark: Id of the mark; None to leave no trace.
+        tokens: Tokens of the text.
+        gone: Indices of the tokens to delete.
+        mark: Token id of the mark; None for no mark.
 
     Example:
         >>> delete(Tokens(ids=(5, 6, 7, 8), words=(0, 1, 2, 3)), {0, 1, 3}, mark=9).ids
@@ -87,45 +92,49 @@ def delete(tokens: Tokens, gone: Collection[int], mark: int | None = None) -> To
     """
     if not gone:
         return tokens
-    marked = [False] * len(tokens)
-    for place in gone:
-        marked[place] = True
+    is_marked = [False] * len(tokens)
+    for index in gone:
+        is_marked[index] = True
     if mark is None:
-        return tokens.take([place for place, is_gone in enumerate(marked) if not is_gone])
+        return tokens.take([index for index, is_gone in enumerate(is_marked) if not is_gone])
     if mark in tokens.ids:
-        marked = [is_gone or token == mark for is_gone, token in zip(marked, tokens.ids, strict=True)]
-    return _with_marks(tokens, marked, mark)
+        is_marked = [is_gone or token == mark for is_gone, token in zip(is_marked, tokens.ids, strict=True)]
+    return _insert_marks(tokens, is_marked, mark)
 
 
 def merge_marks(tokens: Tokens, mark: int) -> Tokens:
-    """Returns the tokens with one mark in the place of each run of marks.
+    """Replaces each sequence of marks by a single mark.
+
+    Args:
+        tokens: Tokens of the text.
+        mark: Token id of the mark.
 
     Example:
         >>> merge_marks(Tokens(ids=(9, 9, 7), words=(0, 3, 2)), mark=9).ids
         (9, 7)
     """
-    marked = [token == mark for token in tokens.ids]
-    return _with_marks(tokens, marked, mark) if any(map(and_, marked, marked[1:])) else tokens
+    is_marked = [token == mark for token in tokens.ids]
+    return _insert_marks(tokens, is_marked, mark) if any(map(and_, is_marked, is_marked[1:])) else tokens
 
 
-def _with_marks(tokens: Tokens, marked: Sequence[bool], mark: int) -> Tokens:
+def _insert_marks(tokens: Tokens, is_marked: Sequence[bool], mark: int) -> Tokens:
     ids, words, positions, labels = tokens.ids, tokens.words, tokens.positions, tokens.labels
-    left = [i for i, is_marked in enumerate(marked) if not (is_marked and i and marked[i - 1])]
+    indices = [i for i, is_mark in enumerate(is_marked) if not (is_mark and i and is_marked[i - 1])]
     return Tokens(
-        ids=tuple([mark if marked[i] else ids[i] for i in left]),
-        words=tuple([words[i] for i in left]),
-        positions=positions and tuple([positions[i] for i in left]),
-        labels=labels and tuple([NO_LABEL if marked[i] else labels[i] for i in left]),
+        ids=tuple([mark if is_marked[i] else ids[i] for i in indices]),
+        words=tuple([words[i] for i in indices]),
+        positions=positions and tuple([positions[i] for i in indices]),
+        labels=labels and tuple([NO_LABEL if is_marked[i] else labels[i] for i in indices]),
     )
 
 
 class _Deletion(TokenView):
-    """A view that deletes tokens or words, and may leave a mark for each run of deleted ones."""
+    """Base class of views that delete tokens or words, and may insert a mark for each deleted sequence."""
 
     def __init__(self, rate: float, mark: str | None, unit: Unit) -> None:
         where = type(self).__name__
         if mark == "":
-            raise InvalidValueError(f"{where}.mark: expected a token such as [DEL], got ''; None leaves no trace")
+            raise InvalidValueError(f"{where}.mark: expected a token such as [DEL], got ''; set None for no mark")
         self.rate = share(f"{where}.rate", rate)
         self.mark = mark
         self.unit: Unit = one_of(f"{where}.unit", unit, Unit)
@@ -133,31 +142,31 @@ class _Deletion(TokenView):
         self._mark_id: int | None = None
 
     def build(self, vocabulary: Vocabulary) -> None:
-        """Takes the id of the mark."""
+        """Stores the token id of the mark."""
         self._mark_id = None if self.mark is None else vocabulary.added[self.mark]
 
-    def _without(self, tokens: Tokens, bounds: Sequence[int], units: Sequence[int]) -> Tokens:
+    def _delete_units(self, tokens: Tokens, bounds: Sequence[int], units: Sequence[int]) -> Tokens:
         if self.mark is not None and self._mark_id is None:
             raise RuntimeError(f"{type(self).__name__}: expected build(vocabulary) before the first call")
         return delete(tokens, unit_places(bounds, units), self._mark_id)
 
 
 class DeleteTokens(_Deletion):
-    """Deletes a share of the tokens or words, chosen at random.
+    """Deletes a random share of the tokens or words of a text.
 
-    ``round(rate * n)`` of n units go, but never the last one left: of 1, 2 or 3 units at a rate of 0.7 none, 1
-    and 2. A mark stands for each run of deleted units; without one they leave no trace. Source: word deletion of
-    Wu et al. 2020, CLEAR (https://arxiv.org/abs/2012.15466), section 3.3 (rate 0.7, mark [DEL], tokens), and
-    of Gao et al. 2021, SimCSE (https://arxiv.org/abs/2104.08821), table 1 (no mark, words).
+    ``round(rate * n)`` of n units are deleted, but at least one remains: of 1, 2 or 3 units at a rate of 0.7, 0,
+    1 and 2 are deleted. With ``mark``, each deleted sequence is replaced by a mark. Source: word deletion of Wu
+    et al. 2020, CLEAR (https://arxiv.org/abs/2012.15466), section 3.3 (rate 0.7, mark [DEL], tokens), and of Gao
+    et al. 2021, SimCSE (https://arxiv.org/abs/2104.08821), table 1 (no mark, words).
 
     Args:
         rate: Share of the units to delete.
-        mark: Token that stands for what is deleted, such as [DEL]; None for none.
-        exact: Whether the share is exact; if not, each unit goes independently with probability ``rate``.
-        unit: Whether tokens or whole words are deleted.
+        mark: Token that replaces each deleted sequence, such as [DEL]; None for no mark.
+        exact: Whether the share is exact. If false, each unit is deleted independently with probability ``rate``.
+        unit: Unit to delete: ``token`` or ``word``.
 
     Raises:
-        ValueError: A rate outside [0, 1], an empty mark or an unknown unit.
+        ValueError: ``rate`` is outside [0, 1], ``mark`` is empty, or ``unit`` is unknown.
 
     Example:
         >>> tokens = Tokens(ids=(5, 6, 7, 8), words=(0, 1, 2, 3))
@@ -172,35 +181,35 @@ class DeleteTokens(_Deletion):
         self.exact = exact
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns the tokens that are left, in their order, and the marks."""
+        """Returns the remaining tokens in order, with marks."""
         bounds = unit_bounds(tokens, self.unit)
         units = len(bounds) - 1
-        # A binomial number of units, all choices equally likely, is one independent draw per unit.
-        drawn = round(self.rate * units) if self.exact else int(rng.binomial(units, self.rate))
-        count = min(drawn, units - 1)
+        # A binomial number of units with equally likely choices is one independent draw per unit.
+        target = round(self.rate * units) if self.exact else int(rng.binomial(units, self.rate))
+        count = min(target, units - 1)
         if count <= 0:
             return tokens
-        return self._without(tokens, bounds, rng.permutation(units)[:count].tolist())
+        return self._delete_units(tokens, bounds, rng.permutation(units)[:count].tolist())
 
 
 class DeleteSpans(_Deletion):
-    """Deletes some spans of the text, chosen at random.
+    """Deletes random spans of tokens or words of a text.
 
-    All spans together have ``round(spans * rate * n)`` of n units, at least one and never all. They don't
-    overlap, and their lengths differ by one at most; a text that loses fewer units than there are spans loses
-    single ones. Marks, or none, as in ``DeleteTokens``. Source: span deletion of Wu et al. 2020, CLEAR
-    (https://arxiv.org/abs/2012.15466), section 3.3, 5 spans of 5 %, which leaves open how a share becomes a
-    number. Each span rounded down would take 13 % of 39 tokens, and one token at least each all of 5; here 39
-    lose 26 %, and 5 lose 20 %.
+    All spans together have ``round(spans * rate * n)`` of n units, at least one unit and not all. They don't
+    overlap, and their lengths differ by at most one. If there are fewer units to delete than spans, single units
+    are deleted. Marks are as in ``DeleteTokens``. Source: span deletion of Wu et al. 2020, CLEAR
+    (https://arxiv.org/abs/2012.15466), section 3.3, 5 spans of 5 %. The paper doesn't define how a share becomes
+    a number. If each span were rounded down, 13 % of 39 tokens would be deleted; with at least one token per
+    span, all of 5 tokens. Here 26 % of 39 and 20 % of 5 tokens are deleted.
 
     Args:
         spans: Number of spans.
         rate: Mean length of a span, as a share of the text; 0 deletes nothing.
-        mark: Token that stands for what is deleted; None for none.
-        unit: Whether spans are counted in tokens or in whole words.
+        mark: Token that replaces each deleted sequence; None for no mark.
+        unit: Unit of the spans: ``token`` or ``word``.
 
     Raises:
-        ValueError: Fewer than 0 spans, or as for ``DeleteTokens``.
+        ValueError: ``spans`` is below 0, ``rate`` is outside [0, 1], ``mark`` is empty, or ``unit`` is unknown.
 
     Example:
         >>> view = DeleteSpans(spans=1, rate=0.5)
@@ -216,19 +225,19 @@ class DeleteSpans(_Deletion):
         self.spans = at_least("DeleteSpans.spans", spans, 0, "5 is CLEAR's")
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns the tokens that are left, in their order, and the marks."""
+        """Returns the remaining tokens in order, with marks."""
         bounds = unit_bounds(tokens, self.unit)
         units = len(bounds) - 1
         portion = self.spans * self.rate
         if portion == 0 or units < 2:
             return tokens
-        covered = min(max(round(portion * units), 1), units - 1)
-        gone = [unit for span in some_spans(units, covered, most=self.spans, rng=rng) for unit in span]
-        return self._without(tokens, bounds, gone)
+        count = min(max(round(portion * units), 1), units - 1)
+        span_units = [unit for span in some_spans(units, count, most=self.spans, rng=rng) for unit in span]
+        return self._delete_units(tokens, bounds, span_units)
 
 
 class DeleteOneWord(TokenView):
-    """Deletes one word, chosen at random; a text of one word stays as it is.
+    """Deletes a random word of a text; a text of one word is unchanged.
 
     Source: "delete one word" of Gao et al. 2021, SimCSE (https://arxiv.org/abs/2104.08821), table 1.
 
@@ -240,23 +249,23 @@ class DeleteOneWord(TokenView):
     unit: Unit = "word"
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns the tokens of the other words, in their order."""
+        """Returns the tokens of the remaining words in order."""
         bounds = unit_bounds(tokens, self.unit)
         words = len(bounds) - 1
         return tokens if words < 2 else delete(tokens, unit_places(bounds, [int(rng.integers(words))]))
 
 
 class CropTokens(TokenView):
-    """Keeps one stretch of the text, chosen at random.
+    """Keeps a random span of a text and deletes the tokens before and after it.
 
-    Of n tokens ``round(rate * n)`` go, before and after the stretch, but never the last one left. Source:
-    the crop of Gao et al. 2021, SimCSE (https://arxiv.org/abs/2104.08821), table 1.
+    ``round(rate * n)`` of n tokens are deleted, but at least one remains. Source: the crop of Gao et al. 2021,
+    SimCSE (https://arxiv.org/abs/2104.08821), table 1.
 
     Args:
-        rate: Share of the tokens to cut off.
+        rate: Share of the tokens to delete.
 
     Raises:
-        ValueError: A rate outside [0, 1].
+        ValueError: ``rate`` is outside [0, 1].
 
     Example:
         >>> CropTokens(rate=0.5)(Tokens(ids=(5, 6, 7, 8), words=(0, 1, 2, 3)), np.random.default_rng(0)).ids
@@ -267,7 +276,7 @@ class CropTokens(TokenView):
         self.rate = share("CropTokens.rate", rate)
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns the tokens of the stretch."""
+        """Returns the tokens of the span."""
         length = max(len(tokens) - round(self.rate * len(tokens)), 1)
         if length >= len(tokens):
             return tokens
@@ -276,41 +285,41 @@ class CropTokens(TokenView):
 
 
 def exchange(bounds: Sequence[int], pairs: Iterable[tuple[range, range]]) -> Sequence[int]:
-    """Returns the order of places after the two spans of each pair are exchanged.
+    """Returns the order of token indices after the two spans of each pair are exchanged.
 
     Args:
-        bounds: Start of each unit, and the end of the last.
-        pairs: Two spans of units each; no two spans overlap.
+        bounds: Index of the first token of each unit, and the length of the text.
+        pairs: Pairs of spans of units; no two spans overlap.
 
     Example:
         >>> exchange([0, 2, 3, 4, 5], [(range(0, 1), range(2, 3))])
         [3, 2, 0, 1, 4]
     """
-    places = [place for a, b in pairs for place in ((a, b), (b, a))]
+    moves = [move for a, b in pairs for move in ((a, b), (b, a))]
     order: list[int] = []
-    kept = 0
-    for old, new in sorted(places, key=lambda place: place[0].start):
-        order += [*range(kept, old.start), *new]
-        kept = old.stop
-    return unit_places(bounds, [*order, *range(kept, len(bounds) - 1)])
+    start = 0
+    for old, new in sorted(moves, key=lambda move: move[0].start):
+        order += [*range(start, old.start), *new]
+        start = old.stop
+    return unit_places(bounds, [*order, *range(start, len(bounds) - 1)])
 
 
 class ReorderSpans(TokenView):
-    """Exchanges the two spans of some pairs, all chosen at random.
+    """Exchanges random pairs of spans of tokens or words of a text.
 
-    All spans together have ``round(2 * pairs * rate * n)`` of n units, at least two. None overlap, and their
-    lengths differ by one at most; a text with fewer units to move gets fewer pairs. Marks of an earlier deletion
-    move like any token, and those that come to stand side by side are merged. Source: reordering of Wu et al.
-    2020, CLEAR (https://arxiv.org/abs/2012.15466), section 3.3, 5 pairs of spans of about 5 %.
+    All spans together have ``round(2 * pairs * rate * n)`` of n units, at least two. They don't overlap, and
+    their lengths differ by at most one. A text with fewer units to move has fewer pairs. Marks of earlier
+    deletions move like other tokens; neighboring marks are merged. Source: reordering of Wu et al. 2020, CLEAR
+    (https://arxiv.org/abs/2012.15466), section 3.3, 5 pairs of spans of about 5 %.
 
     Args:
         pairs: Number of pairs of spans.
         rate: Mean length of a span, as a share of the text; 0 moves nothing.
-        unit: Whether spans are counted in tokens or in whole words.
-        mark: Token of earlier deletions, of which one stands for a run; None to leave runs as they are.
+        unit: Unit of the spans: ``token`` or ``word``.
+        mark: Token of earlier deletions whose sequences are merged; None for no merging.
 
     Raises:
-        ValueError: Fewer than 0 pairs, a rate outside [0, 1] or an unknown unit.
+        ValueError: ``pairs`` is below 0, ``rate`` is outside [0, 1], or ``unit`` is unknown.
 
     Example:
         >>> tokens = Tokens(ids=(5, 6, 7, 8), words=(0, 1, 2, 3))
@@ -328,47 +337,48 @@ class ReorderSpans(TokenView):
         self._mark_id: int | None = None
 
     def build(self, vocabulary: Vocabulary) -> None:
-        """Takes the id of the mark, where another view has asked for it."""
+        """Stores the token id of the mark, if another view has added it."""
         self._mark_id = None if self.mark is None else vocabulary.added.get(self.mark)
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns all tokens in their new order, runs of marks merged."""
+        """Returns all tokens in their new order, with neighboring marks merged."""
         bounds = unit_bounds(tokens, self.unit)
         units = len(bounds) - 1
         portion = 2 * self.pairs * self.rate
         if portion == 0 or units < 2:
             return tokens
-        moved = min(max(round(portion * units), 2), units)
-        spans = some_spans(units, moved, most=min(2 * self.pairs, moved // 2 * 2), rng=rng)
-        drawn = [spans[i] for i in rng.permutation(len(spans)).tolist()]
-        ordered = tokens.take(exchange(bounds, zip(drawn[::2], drawn[1::2], strict=True)))
-        return ordered if self._mark_id is None else merge_marks(ordered, self._mark_id)
+        count = min(max(round(portion * units), 2), units)
+        spans = some_spans(units, count, most=min(2 * self.pairs, count // 2 * 2), rng=rng)
+        shuffled = [spans[i] for i in rng.permutation(len(spans)).tolist()]
+        new_tokens = tokens.take(exchange(bounds, zip(shuffled[::2], shuffled[1::2], strict=True)))
+        return new_tokens if self._mark_id is None else merge_marks(new_tokens, self._mark_id)
 
 
 class RepeatTokens(TokenView):
-    """Writes some tokens or words twice, each in its place, so that two views of a text differ in length.
+    """Repeats random tokens or words of a text in place, so that its two views differ in length (ESimCSE).
 
-    Of a row of L tokens, special ones among them, fewer than ``min(most, int(rate * L))`` are repeated, each
-    number equally likely; which ones is drawn without replacement, and never a special one. A row may get longer
-    than the encoder's ``max_length`` by that, up to the limit of the network. Source: word repetition of Wu et
-    al. 2022, ESimCSE (https://arxiv.org/abs/2109.04380), section 3.1, as the authors' code has it
+    In a row of L tokens, including special tokens, fewer than ``min(most, int(rate * L))`` tokens are repeated;
+    all numbers are equally likely. They are drawn without replacement, and never include special tokens. The row
+    may then be longer than the encoder's ``max_length``, up to the limit of the network. Source: word repetition
+    of Wu et al. 2022, ESimCSE (https://arxiv.org/abs/2109.04380), section 3.1, as in the authors' code
     (caskcsg/sentemb, ``train.py``, ``--dup_type bpe``).
 
-    Of n words, with ``unit: word``, fewer than ``min(most, n, max(2, int(rate * n)))`` are repeated, and never
-    the last one (``--dup_type word``).
+    With ``unit: word``, fewer than ``min(most, n, max(2, int(rate * n)))`` of n words are repeated, and never the
+    last word (``--dup_type word``).
 
-    Differs: the paper draws up to ``max(2, int(rate * n))`` of n sub-words, the last number included and without
-    ``most``; the code doesn't, and a row of 6 tokens or fewer stays as it is. The authors draw once, when the
-    data are read, here each epoch draws anew. Their words are parted by blanks, here by the tokenizer, for which
-    punctuation is a word.
+    Differs: the paper repeats up to ``max(2, int(rate * n))`` of n sub-words, this number included, without
+        ``most``.
+    The authors' code excludes the number, so that a row of up to 6 tokens is unchanged, as here. The authors draw
+    once when the data are read; here every epoch has new draws. Their words are separated by blanks; here the
+    tokenizer separates them, and punctuation is a word.
 
     Args:
-        rate: Bound on the repeated units, as a share of the row; 0 repeats nothing.
-        most: Bound on their number; neither bound is reached.
-        unit: Whether tokens or whole words are repeated.
+        rate: Upper bound on the number of repeated units, exclusive, as a share of the row; 0 repeats nothing.
+        most: Upper bound on the number of repeated units, exclusive.
+        unit: Unit to repeat: ``token`` or ``word``.
 
     Raises:
-        ValueError: A rate outside [0, 1], fewer than 1 as ``most``, or an unknown unit.
+        ValueError: ``rate`` is outside [0, 1], ``most`` is below 1, or ``unit`` is unknown.
 
     Example:
         >>> view = RepeatTokens(rate=0.5)
@@ -380,46 +390,47 @@ class RepeatTokens(TokenView):
     def __init__(self, rate: float = 0.32, most: int = 10, unit: Unit = "token") -> None:
         self.rate = share("RepeatTokens.rate", rate)
         self.most = at_least(
-            "RepeatTokens.most", most, 1, "fewer than that many units are repeated, and 10 is ESimCSE's"
+            "RepeatTokens.most", most, 1, "fewer units than most are repeated, and ESimCSE has 10"
         )
         self.unit: Unit = one_of("RepeatTokens.unit", unit, Unit)
         self._specials = 0
 
     def build(self, vocabulary: Vocabulary) -> None:
-        """Takes the number of special tokens, which count in a row's length."""
+        """Stores the number of special tokens, which are part of a row's length."""
         self._specials = vocabulary.prefix + vocabulary.suffix
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns the tokens, the chosen ones twice."""
+        """Returns the tokens with some units repeated."""
         bounds = unit_bounds(tokens, self.unit)
         units = len(bounds) - 1
-        below = min(self.most, self._below(units))
-        count = int(rng.integers(below)) if below > 0 and self.rate > 0 else 0
+        bound = min(self.most, self._rate_bound(units))
+        count = int(rng.integers(bound)) if bound > 0 and self.rate > 0 else 0
         if count == 0:
             return tokens
-        # Words never repeat the last one; of a rate near 1 there may be fewer tokens than are to be repeated.
-        chosen = set(rng.permutation(units - (self.unit == "word"))[:count].tolist())
-        return tokens.take(unit_places(bounds, [i for i in range(units) for _ in range(1 + (i in chosen))]))
+        # The last word is never repeated. With a rate near 1 there may be fewer tokens than ``count``.
+        repeats = set(rng.permutation(units - (self.unit == "word"))[:count].tolist())
+        return tokens.take(unit_places(bounds, [i for i in range(units) for _ in range(1 + (i in repeats))]))
 
-    def _below(self, units: int) -> int:
-        """Returns the number that a share of the row bounds its repeated units by."""
+    def _rate_bound(self, units: int) -> int:
+        """Returns the exclusive upper bound on the number of repeated units that ``rate`` sets."""
         if self.unit == "token":
             return int(self.rate * (units + self._specials)) if units else 0
         return min(units, max(2, int(self.rate * units)))
 
 
 class ShufflePositions(TokenView):
-    """Puts the positions of a text's tokens in random order.
+    """Shuffles the positions of a text's tokens, which changes only their position embeddings.
 
-    Ids keep their places; only the position embedding sees the new order, and padding keeps its own. Positions
-    that an earlier view has set are shuffled as they are. Source: Yan et al. 2021, ConSERT
-    (https://arxiv.org/abs/2105.11741), section 3.2 "token shuffling", and its authors' code.
+    The order of the token ids and the positions of padding don't change. Positions that an earlier view has set
+    are shuffled. Source: Yan et al. 2021, ConSERT (https://arxiv.org/abs/2105.11741), section 3.2 "token
+    shuffling", and the authors' code.
 
-    Differs: their code gives RoBERTa positions from 0, of which 1 is the padding's; here they count from 0 and
-    the encoder puts them where its position table begins.
+    Differs: their code gives RoBERTa positions from 0, although 1 is the position of padding. Here positions
+        count from
+    0, and the encoder shifts them to the start of its position table.
 
     Args:
-        specials: Whether special tokens change positions too, as in the authors' code.
+        specials: Whether positions of special tokens are shuffled too, as in the authors' code.
 
     Example:
         >>> tokens = Tokens(ids=(2, 7, 8, 9, 3), words=(-1, 0, 1, 2, -1))
@@ -434,10 +445,10 @@ class ShufflePositions(TokenView):
         self.specials = specials
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns the tokens with ``positions`` set, a permutation of what they were."""
+        """Returns the tokens with shuffled ``positions``."""
         before = tuple(range(len(tokens))) if tokens.positions is None else tokens.positions
-        moved = [i for i, word in enumerate(tokens.words) if self.specials or word != NO_WORD]
+        indices = [i for i, word in enumerate(tokens.words) if self.specials or word != NO_WORD]
         after = list(before)
-        for place, drawn in zip(moved, rng.permutation(len(moved)).tolist(), strict=True):
-            after[place] = before[moved[drawn]]
+        for index, source in zip(indices, rng.permutation(len(indices)).tolist(), strict=True):
+            after[index] = before[indices[source]]
         return Tokens(ids=tokens.ids, words=tokens.words, positions=tuple(after), labels=tokens.labels)

@@ -75,7 +75,7 @@ def test_rows_of_other_lengths_than_their_anchors_are_refused() -> None:
 
 def test_fixed_dropout_on_the_anchor_and_without_dropout_is_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"views\.anchor: expected no FixedDropout, got one; .* put it on positive"
+        ValueError, match=r"views\.anchor: expected no FixedDropout on the anchor.* move it to positive"
     ):
         module_of({"anchor": [FixedDropout()]}, dropout=0.3)
     with pytest.raises(

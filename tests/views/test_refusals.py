@@ -66,7 +66,7 @@ class Levelless(View):
         (lambda: SubstituteSynonyms(0.5, SynonymFile(__file__), OTHER), ["SubstituteSynonyms.of", "'other'"]),
         (lambda: SynonymFile("none.tsv"), ["SynonymFile.path", "a tab-separated file or a .json", "none.tsv"]),
         (lambda: TextsFromFile("a.tsv", missing=OTHER), ["TextsFromFile.missing", "error or keep", "'other'"]),
-        (lambda: TextsFromFile("a.csv"), ["TextsFromFile.path", ".tsv or a .jsonl", "'a.csv'"]),
+        (lambda: TextsFromFile("a.csv"), ["TextsFromFile.path", ".tsv or .jsonl", "'a.csv'"]),
         (lambda: ViewPlan({"positives": [SwapWords()]}), ["views.positives", "anchor, positive", "'positives'"]),
     ],
 )  # fmt: skip
@@ -76,7 +76,7 @@ def test_values_that_a_view_can_not_use_are_refused(refused: Callable[[], object
 
 @pytest.mark.parametrize("other", [str.lower, "SwapWords", torch.nn.Dropout(0.1), Levelless()])
 def test_what_is_not_a_view_of_a_level_is_refused_with_its_place(other: Any) -> None:
-    words = ["views.anchor[1]", "expected a TextView, TokenView", type(other).__name__, "derive it"]
+    words = ["views.anchor[1]", "expected a TextView, TokenView", type(other).__name__, "derive the class"]
     parts.check_refused(lambda: ViewPlan({"anchor": [SwapWords(), other]}), TypeError, words)
 
 
@@ -125,7 +125,7 @@ def test_a_model_that_can_not_fill_gaps_is_refused(tmp_path: Path) -> None:
         (TextsFromFile, "a.jsonl", "{\n", ["a.jsonl:1", "a JSON object", "invalid JSON"]),
         (TextsFromFile, "a.jsonl", "[]\n", ["a.jsonl:1", "a text under text", "got None"]),
         (SynonymFile, "a.tsv", "a\tb\nbig\tlarge\n", ["SynonymFile.path", "word and synonyms", "got a, b"]),
-        (SynonymFile, "a.tsv", "", ["SynonymFile.path", "word and synonyms", "got nothing"]),
+        (SynonymFile, "a.tsv", "", ["SynonymFile.path", "word and synonyms", "got no columns"]),
         (SynonymFile, "a.tsv", "word\tsynonyms\nbig\n", ["SynonymFile.path", "2 columns in line 2", "got 1"]),
         (SynonymFile, "a.json", "[]", ["SynonymFile.path", "a JSON object", "got a list"]),
         (SynonymFile, "a.json", json.dumps({"big": "large"}), ["a JSON object", "got 'large' for 'big'"]),

@@ -256,7 +256,7 @@ def test_a_missing_corpus_is_named_at_construction_with_the_command_that_fetches
     nltk = pytest.importorskip("nltk.data")
     monkeypatch.setattr(nltk, "path", [])
     monkeypatch.delenv("NLTK_DATA", raising=False)
-    command = rf"got none; fetch it once with: python -m nltk\.downloader -d {tmp_path} wordnet$"
+    command = rf"got a folder without it; download it with: python -m nltk\.downloader -d {tmp_path} wordnet$"
     with pytest.raises(
         ValueError, match=rf"WordNetSynonyms\.folder: expected corpora/wordnet in {tmp_path}, {command}"
     ):

@@ -331,7 +331,9 @@ def test_each_text_has_its_alternatives_and_one_is_drawn(file: str) -> None:
 
 
 def test_a_text_that_is_not_there_is_an_error_or_stays(file: str) -> None:
-    with pytest.raises(ValueError, match=r"an alternative of every text, got none of the text 'else'; .* keep"):
+    with pytest.raises(
+        ValueError, match=r"an alternative of every text, got no alternative of the text 'else'; .* keep"
+    ):
         TextsFromFile(file)("else", generator(0))
     assert [TextsFromFile(file, missing="keep")(text, generator(0)) for text in ("else", "näh")] == [
         "else",
@@ -344,7 +346,7 @@ def test_a_file_that_was_changed_is_an_error_and_no_other_text(file: str) -> Non
     view.build(Vocabulary(size=1))
     content = Path(file).read_bytes()
     Path(file).write_bytes(content.replace("näh".encode(), "nöh".encode()))
-    with pytest.raises(OSError, match="expected the file as it was when the run began"):
+    with pytest.raises(OSError, match="expected the file of the start of the run"):
         view("näh", generator(0))
 
 

@@ -191,7 +191,7 @@ def test_what_a_view_of_a_users_own_returns_is_looked_at() -> None:
         (lambda: ViewPlan({"positive": [ReturnsIds()]}).alter_tokens("positive", Tokens((5, 6), (0, 1)), rng),
          TypeError, ["views.positive: expected ReturnsIds to return a Tokens, got a list", "tokens.take"]),
         (lambda: altered(ViewPlan({"positive": [DropsFirst()]}), batch(), torch.zeros(10, 9, 4)), ValueError,
-         ["views.positive[0]: expected DropsFirst to return vectors of (4, 9, 4), got (4, 8, 4)"]),
+         ["views.positive[0]: expected DropsFirst to return vectors of shape (4, 9, 4), got (4, 8, 4)"]),
     ]  # fmt: skip
     for call, error, words in refused:
         parts.check_refused(call, error, words)
