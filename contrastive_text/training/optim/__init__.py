@@ -1,4 +1,4 @@
-"""How weights move: optimisers, learning-rate schedules, one gradient out of many losses."""
+"""Optimizers, learning-rate schedules, and combiners, which make one gradient of several losses."""
 
 from contrastive_text.training.optim.combine import Combine, PCGrad, Uncertainty, WeightedSum, gradient_figures
 from contrastive_text.training.optim.optimizers import AdamW, Optimizer, TorchOptimizer, TorchSchedule

@@ -19,15 +19,15 @@ from contrastive_text.core.random import fold, generator
 from contrastive_text.core.similarity import full_precision
 
 SumReduction = Literal["sum", "mean"]
-"""How the losses of a step make one: added up, or divided by their number too."""
+"""Reduction of the losses of a step to one: their sum or their mean."""
 
 
 class Combine(nn.Module, ABC):
-    """Base class of combiners: from the losses of a step to one scalar for ``backward``.
+    """Base class of combiners: computes one scalar for ``backward`` from the losses of a step.
 
-    A combiner may learn weights of its own: it makes them in ``build`` and the module's optimiser trains them.
+    A combiner may have learned weights: ``build`` creates them and the module's optimizer trains them.
 
-    One of your own:
+    To write a combiner, override ``forward``:
 
     Example:
         >>> class Doubled(Combine):
@@ -38,10 +38,10 @@ class Combine(nn.Module, ABC):
     """
 
     def build(self, names: Sequence[str]) -> None:  # most combiners have nothing to build
-        """Makes what depends on the names of the objectives; the module calls it once."""
+        """Creates the parameters that depend on the names of the objectives. The module calls it once."""
 
     def logs(self) -> dict[str, Tensor]:
-        """Returns figures to log beside the losses, scalars without a gradient; none unless overridden."""
+        """Returns metrics to log in addition to the losses: scalars without a gradient. Default: empty."""
         return {}
 
     @abstractmethod
@@ -53,7 +53,7 @@ class Combine(nn.Module, ABC):
                 loss of the whole batch. Only objectives of this step; the same names, in the same order, on
                 every rank.
             parameters: All parameters that require a gradient.
-            key: Key of the step's draws: the same on every rank, another one for every micro-batch.
+            key: Key of the step's random draws: equal on every rank, different for every micro-batch.
 
         Returns:
             A scalar; its mean over ranks is the combined loss of the whole batch.
@@ -62,16 +62,16 @@ class Combine(nn.Module, ABC):
 
 @final
 class WeightedSum(Combine):
-    """Adds the losses up, or takes their mean.
+    """Combiner that returns the sum or the mean of the weighted losses.
 
-    Weights are the module's: the losses come weighted. With ``mean`` three tasks give (a + b + c) / 3; the
-    number is that of the objectives in the step, so that a task on its own counts whole.
+    The module has already applied its weights to the losses. With ``mean`` three objectives give (a + b + c) / 3.
+    Only the objectives of the step are counted: a single objective is not divided.
 
     Args:
         reduction: ``sum`` or ``mean``.
 
     Raises:
-        ValueError: Another reduction.
+        ValueError: The reduction is unknown.
 
     Example:
         >>> losses = {"a": torch.tensor(1.0), "b": torch.tensor(3.0)}
@@ -90,17 +90,17 @@ class WeightedSum(Combine):
 
 @final
 class Uncertainty(Combine):
-    """Weighs every loss by a learned variance: the sum of ``exp(-s) L + s / 2``.
+    """Combiner that weights each loss by a learned variance: the sum of ``exp(-s) L + s / 2``.
 
     Kendall, Gal, Cipolla 2018, https://arxiv.org/abs/1705.07115, section 3.2, equations 7 to 10, with
-    s = log sigma^2, one per objective. s starts at 0, that is weight 1; under a constant loss L the weight goes
-    to 1 / (2 L), so that losses of any scale come to count alike. An objective that isn't in the step leaves
-    its s as it is. ``AdamW`` spares scalars from weight decay, which would pull the weights to 1.
+    s = log sigma^2 for each objective. s starts at 0, which is weight 1. Under a constant loss L the weight
+    converges to 1 / (2 L), so losses of any scale contribute equally. If an objective isn't in the step, its s
+    stays unchanged. ``AdamW`` excludes scalars from weight decay, which would pull the weights to 1.
 
-    Its value is the loss it minimises, ``s / 2`` included: it can fall below 0.
+    The value includes ``s / 2``, so it can fall below 0.
 
-    Differs: equation 7 halves the loss of a regression and equation 10 not that of a classification. Here no
-    loss is halved; give a regression the weight 0.5 for the paper's form.
+    Differs: equation 7 halves the loss of a regression, and equation 10 does not halve the loss of a
+    classification. Here no loss is halved; give a regression the weight 0.5 for the paper's form.
 
     Example:
         >>> combine = Uncertainty()
@@ -116,7 +116,7 @@ class Uncertainty(Combine):
         self.log_variances = nn.ParameterDict()
 
     def build(self, names: Sequence[str]) -> None:
-        """Makes one log variance per objective, 0 at the start."""
+        """Creates one log variance per objective, initialized to 0."""
         self.log_variances = nn.ParameterDict({name: nn.Parameter(torch.zeros(())) for name in names})
 
     def logs(self) -> dict[str, Tensor]:
@@ -124,10 +124,10 @@ class Uncertainty(Combine):
         return {f"weight/{name}": (-s.detach()).exp() for name, s in self.log_variances.items()}
 
     def forward(self, values: Mapping[str, Tensor], parameters: Sequence[nn.Parameter], key: int) -> Tensor:  # noqa: ARG002  # the base's signature
-        """Returns the weighted sum. Every rank adds the whole ``s / 2``, which the mean over ranks keeps.
+        """Returns the weighted sum of the losses. Every rank adds ``s / 2``, so the mean over ranks has it once.
 
         Raises:
-            ValueError: An objective that ``build`` wasn't told of.
+            ValueError: A loss has a name that was not given to ``build``.
         """
         terms = []
         for name, value in values.items():
@@ -149,23 +149,23 @@ def add_up(values: Mapping[str, Tensor], mean: bool) -> Tensor:
 
 
 Scope = Literal["shared", "all"]
-"""Over which parameters two gradients are compared: those that both objectives use, or all."""
+"""Parameters over which two gradients are compared: the parameters that both objectives use, or all of them."""
 
 GradientReduction = Literal["sum", "mean", "mixed"]
-"""How projected gradients make one: their sum, their mean over the users of a parameter, or the mean on
-parameters that every objective uses and the sum on others."""
+"""Reduction of projected gradients: their sum, their mean over the objectives that use a parameter, or the mean
+for parameters that every objective uses and the sum for the rest."""
 
 
 def without_conflicts(gradient: Tensor, others: Iterable[Tensor]) -> Tensor:
-    """Takes out of a gradient what points against the others, one after another.
+    """Projects a gradient onto the normal plane of each gradient that it conflicts with, in order.
 
-    Where the running gradient g and another one h have g . h < 0, g becomes g - (g . h) / (h . h) h; a dot
-    product of exactly 0 is no conflict (Yu et al. 2020, algorithm 1, lines 5 to 8). The order counts from
-    two others on.
+    If the running gradient g and another gradient h have g . h < 0, g becomes g - (g . h) / (h . h) h. A dot
+    product of exactly 0 is not a conflict (Yu et al. 2020, algorithm 1, lines 5 to 8). With two or more other
+    gradients the result depends on their order.
 
     Args:
         gradient: (E,).
-        others: Gradients as they were before any projection, each (E,).
+        others: Gradients before any projection, each (E,).
 
     Returns:
         (E,), a new tensor.
@@ -177,7 +177,7 @@ def without_conflicts(gradient: Tensor, others: Iterable[Tensor]) -> Tensor:
     running = gradient.clone()
     for other in others:
         dot, square = (running * other).sum(), (other * other).sum()
-        # 0 times the other where there is no conflict: an if would make the CPU wait for the device.
+        # Subtracts 0 times the other gradient if there is no conflict: an `if` would synchronize with the device.
         share = torch.where((dot < 0) & (square > 0), dot / square, 0.0)
         running -= share * other
     return running
@@ -185,40 +185,42 @@ def without_conflicts(gradient: Tensor, others: Iterable[Tensor]) -> Tensor:
 
 @final
 class PCGrad(Combine):
-    """Projects each objective's gradient off those it conflicts with, and adds them up.
+    """Combiner that removes conflicts between the gradients of objectives before it adds them up (PCGrad).
 
-    Yu et al. 2020, https://arxiv.org/abs/2001.06782, algorithm 1: for each objective, the others in random
-    order; see ``without_conflicts``. With three and more objectives the result depends on that order, which
-    is drawn from ``seed`` and the key of the step: the same on every rank, in every run and after a resume.
-    A step with one objective takes its plain gradient, at no cost.
+    Yu et al. 2020, https://arxiv.org/abs/2001.06782, algorithm 1: each objective's gradient is projected
+    against the other gradients in random order; see ``without_conflicts``. With three or more objectives the
+    result depends on that order. The order is drawn from ``seed`` and the key of the step: it is the same on
+    every rank, in every run and after a resume. A step with one objective uses its plain gradient, at no cost.
 
-    Gradients are averaged over ranks before they are projected, so the result is that of the whole batch; a
-    parameter of no objective gets no gradient, and neither decay nor moments move it. What it returns has
-    the projected gradient and the value of the plain losses, so clipping, accumulation (the sum of projected
-    micro-batches) and DDP stay as they are. The module refuses ``16-mixed``: these gradients are taken before
-    the loss is scaled, and small ones would vanish in float16. ``bf16-mixed`` is fine.
+    Gradients are averaged over ranks before they are projected, so the result is the gradient of the whole
+    batch. A parameter that no objective uses gets no gradient: neither weight decay nor moments change it. The
+    returned scalar has the projected gradient and the value of the plain losses. Clipping, gradient accumulation
+    (the sum of projected micro-batches) and DDP therefore work as usual. The module refuses ``16-mixed``: the
+    gradients are computed before the loss is scaled, and small gradients would underflow in float16.
+    ``bf16-mixed`` is supported.
 
-    Memory: one gradient of all parameters per objective at once, and about four more while they are
-    projected, in float32 at least; the graph is kept until the last objective's backward pass. Time: one
-    backward pass and one all-reduce per objective.
+    Memory: one gradient of all parameters per objective, and about four more during the projection, at least
+    in float32. The graph is kept until the last objective's backward pass. Time: one backward pass and one
+    all-reduce per objective.
 
-    Differs: the repository WeiChengTseng/Pytorch-PCGrad, of which ``scope="all", reduction="mixed"`` is the
-    formula, ignores its ``reduction``, and gives a layer of two among three tasks the sum of gradients where
-    a layer of all three gets the mean; the default is the paper's sum. It compares whole gradients, heads
-    included, so that the size of a head weakens the projection of shared layers and heads change; the
-    default compares and changes only what both objectives use. It gives parameters of no task a gradient
-    of zero, which decay and moments still move. Its order comes from Python's global generator.
+    Differs: the repository WeiChengTseng/Pytorch-PCGrad (its formula is ``scope="all", reduction="mixed"``)
+    ignores its ``reduction``. Among three tasks it uses the sum of gradients for a layer of two tasks, and the
+    mean for a layer of all three; the default here is the paper's sum. It compares whole gradients, including
+    heads: large heads weaken the projection of shared layers, and the gradients of heads change. The default
+    here compares and changes only parameters that both objectives use. The repository also gives unused
+    parameters a gradient of zero, so decay and moments still change them. Its order comes from Python's global
+    random generator.
 
     Args:
-        scope: ``shared`` compares two gradients over the parameters that both objectives use and leaves
-            others as they are; ``all`` compares them whole, with zeros where an objective uses nothing.
-        reduction: ``sum``; ``mean`` over the objectives that use a parameter; ``mixed``, the mean on
-            parameters that all objectives of the step use, the sum on others. The value is the sum of the
-            losses with ``sum``, their mean with the other two.
-        seed: Seed of the orders.
+        scope: ``shared`` compares two gradients over the parameters that both objectives use and leaves the
+            others unchanged; ``all`` compares whole gradients, with zeros for unused parameters.
+        reduction: ``sum``; ``mean`` over the objectives that use a parameter; ``mixed``, the mean for
+            parameters that all objectives of the step use, and the sum for the rest. The value is the sum of the
+            losses with ``sum``, and their mean with ``mean`` and ``mixed``.
+        seed: Seed of the random orders.
 
     Raises:
-        ValueError: Another scope or reduction.
+        ValueError: The scope or the reduction is unknown.
 
     Example:
         >>> weight = nn.Parameter(torch.tensor([2.0, 3.0]))
@@ -250,16 +252,16 @@ class PCGrad(Combine):
         return surrogate - surrogate.detach() + value
 
     def orders(self, count: int, key: int) -> list[list[int]]:
-        """Draws for each of the objectives an order of the others."""
+        """Draws a random order of the other objectives for each objective."""
         rng = generator(fold(self.seed, key))
         return [rng.permutation([j for j in range(count) if j != i]).tolist() for i in range(count)]
 
     def merge(self, gradients: Gradients, orders: Sequence[Sequence[int]]) -> Tensor:
-        """Returns one gradient, (E,), out of n.
+        """Projects the gradients of n objectives and reduces them to one gradient, (E,).
 
         Args:
             gradients: The n gradients.
-            orders: For each objective the others, in the order of their projections.
+            orders: For each objective the numbers of the others, in the order of the projections.
         """
         rows, used = gradients.rows, gradients.used
         total = torch.zeros_like(rows[0])
@@ -279,7 +281,7 @@ class Gradients:
     """The gradients of n objectives, each with the E entries of all K parameters in a row.
 
     Args:
-        rows: One gradient per objective, (E,), 0 where a parameter isn't used; float32 at least.
+        rows: One gradient per objective, (E,), 0 for entries of unused parameters; at least float32.
         used: Whether an objective uses a parameter, on any rank, (n, K).
         sizes: Number of entries of each parameter, (K,).
     """
@@ -289,21 +291,21 @@ class Gradients:
     sizes: Tensor
 
     def spread(self, figures: Tensor) -> Tensor:
-        """Returns one figure per entry from one per parameter, (K,) -> (E,)."""
+        """Repeats one value per parameter for each entry of the parameter, (K,) -> (E,)."""
         return figures.repeat_interleave(self.sizes, output_size=len(self.rows[0]))
 
 
 def objective_gradients(
     values: Mapping[str, Tensor], parameters: Sequence[nn.Parameter], keep_graph: bool = False
 ) -> Gradients:
-    """Returns the gradient of every objective on the whole batch; ``grad`` of the parameters stays as it is.
+    """Computes the gradient of every objective on the whole batch; ``grad`` of the parameters stays unchanged.
 
-    Each costs one backward pass and one all-reduce, of the gradient and of which parameters it reaches. A
-    rank without rows for an objective has a loss without a graph and counts as zero. Autocast is off, as in
-    an ordinary backward pass: objectives compute in float32 what it would round.
+    Each gradient costs one backward pass and one all-reduce. The all-reduce also collects which parameters are
+    used. A rank without rows for an objective has a loss without a graph and contributes zeros. Autocast is
+    off, as in an ordinary backward pass, so nothing that objectives compute in float32 is rounded.
 
     Args:
-        values: Name -> this rank's loss, whose mean over ranks is that of the whole batch; the same names,
+        values: Name -> this rank's loss, whose mean over ranks is the loss of the whole batch; the same names,
             in the same order, on every rank.
         parameters: Parameters that require a gradient, all on one device.
         keep_graph: Whether the graph is needed afterwards.
@@ -314,16 +316,16 @@ def objective_gradients(
     rows, used = [], []
     with full_precision(device):
         for number, value in enumerate(values.values(), start=1):
-            found: Sequence[Tensor | None] = [None] * len(parameters)
+            gradients: Sequence[Tensor | None] = [None] * len(parameters)
             if value.requires_grad:
                 retain = keep_graph or number < len(values)
-                found = torch.autograd.grad(value, parameters, retain_graph=retain, allow_unused=True)
-            reached = torch.tensor([gradient is not None for gradient in found], device=device)
+                gradients = torch.autograd.grad(value, parameters, retain_graph=retain, allow_unused=True)
+            reached = torch.tensor([gradient is not None for gradient in gradients], device=device)
             parts = [
                 torch.zeros(size, dtype=dtype, device=device)
                 if gradient is None
                 else gradient.flatten().to(dtype)
-                for gradient, size in zip(found, sizes, strict=True)
+                for gradient, size in zip(gradients, sizes, strict=True)
             ]
             total = sum_over_ranks(torch.cat([*parts, reached.to(dtype)]))
             rows.append(total[: -len(sizes)].div_(world_size()))
@@ -332,18 +334,18 @@ def objective_gradients(
 
 
 def gradient_figures(values: Mapping[str, Tensor], parameters: Sequence[nn.Parameter]) -> dict[str, Tensor]:
-    """Returns the length of each objective's gradient and the cosine of each two, to log now and then.
+    """Returns the norm of each objective's gradient and the cosine of each pair of gradients, for a log.
 
-    The graph is kept, so call it before ``backward``. It costs one backward pass and, in memory, one gradient
-    per objective. All ranks call it together and get the same figures: those of the whole batch.
+    The graph is kept, so call it before ``backward``. It costs one backward pass per objective, and memory for
+    one gradient per objective. All ranks must call it together. They get the same values, of the whole batch.
 
     Args:
         values: Name -> this rank's weighted loss, as in ``Combine.forward``.
         parameters: All parameters that require a gradient.
 
     Returns:
-        ``norm/NAME`` over all parameters; ``cosine/A/B`` over those that both use, 0 where one of the two
-        gradients is. Two objectives without a common parameter have no cosine.
+        ``norm/NAME`` over all parameters; ``cosine/A/B`` over the parameters that both objectives use, 0 if one
+        of the two gradients is 0. Two objectives without a common parameter have no cosine.
 
     Example:
         >>> weight = nn.Parameter(torch.tensor([3.0, 0.0]))
@@ -353,10 +355,10 @@ def gradient_figures(values: Mapping[str, Tensor], parameters: Sequence[nn.Param
     gradients = objective_gradients(values, parameters, keep_graph=True)
     figures = {f"norm/{name}": row.norm() for name, row in zip(values, gradients.rows, strict=True)}
     for (i, a), (j, b) in combinations(enumerate(values), 2):
-        both = gradients.used[i] & gradients.used[j]
-        if both.any():
-            shared = gradients.spread(both)
-            one, other = gradients.rows[i] * shared, gradients.rows[j] * shared
-            length = one.norm() * other.norm()
-            figures[f"cosine/{a}/{b}"] = torch.where(length > 0, (one * other).sum() / length, 0.0)
+        is_shared = gradients.used[i] & gradients.used[j]
+        if is_shared.any():
+            mask = gradients.spread(is_shared)
+            first, second = gradients.rows[i] * mask, gradients.rows[j] * mask
+            length = first.norm() * second.norm()
+            figures[f"cosine/{a}/{b}"] = torch.where(length > 0, (first * second).sum() / length, 0.0)
     return figures

@@ -25,9 +25,9 @@ from contrastive_text.training.optim.uncorrected_adamw import UncorrectedAdamW
 
 
 class Optimizer(ABC):
-    """Base class of optimiser settings; ``build`` gives torch's optimiser.
+    """Base class of optimizer settings; ``build`` creates the torch optimizer.
 
-    One of your own:
+    To use another optimizer, override ``build``:
 
     Example:
         >>> class PlainSGD(Optimizer):
@@ -39,40 +39,40 @@ class Optimizer(ABC):
 
     @abstractmethod
     def build(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-        """Builds the optimiser.
+        """Builds the torch optimizer.
 
         Args:
-            parameters: Names and parameters, as ``nn.Module.named_parameters`` gives them.
+            parameters: Names and parameters, as ``nn.Module.named_parameters`` yields them.
 
         Returns:
-            torch's optimiser, at the peak learning rate.
+            The torch optimizer, at the peak learning rate.
         """
 
 
 @final
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay, which spares biases and normalisation weights.
+    """AdamW, without weight decay for biases and normalization weights.
 
     Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101, algorithm 2, as ``torch.optim.AdamW``. The
-    defaults are those of unsupervised SimCSE with BERT-base. Parameters of fewer than two dimensions (biases,
-    weights of LayerNorm) form a group without decay; frozen parameters are left out.
+    defaults are the values of unsupervised SimCSE with BERT-base. Parameters with fewer than two dimensions
+    (biases, weights of LayerNorm) form a group without decay. Frozen parameters are skipped.
 
-    Without ``bias_correction`` it is ``UncorrectedAdamW``, as DeCLUTR and ConSERT train: under a constant
-    gradient the first step is 3.16 times as long, the tenth 6.5 times, the hundredth still 3.2 times.
+    Without ``bias_correction`` it is ``UncorrectedAdamW``, which DeCLUTR and ConSERT use. Under a constant
+    gradient its first step is 3.16 times as long, the tenth 6.5 times, the hundredth still 3.2 times.
 
-    Differs: torch takes the decay off before the step, the optimiser of those two after it; each is kept.
+    Differs: torch applies the decay before the step, and ``UncorrectedAdamW`` after it, as its source does.
 
     Args:
         lr: Peak learning rate, positive.
         betas: Decay of the running means of the gradient and of its square, each in [0, 1).
         eps: Added to the denominator, positive.
-        weight_decay: Share of a weight, times the learning rate, that each step takes off; 0 or more.
-        bias_correction: Whether the running means are corrected for having started at 0.
-        fused: Whether torch's fused kernel takes the step, five times as fast on a CPU; ``UncorrectedAdamW`` has
-            none.
+        weight_decay: Share of a weight, times the learning rate, that each step subtracts; 0 or more.
+        bias_correction: Whether the running means are corrected for their start at 0.
+        fused: Whether torch's fused kernel computes the step, which is five times as fast on a CPU. Without
+            ``bias_correction`` there is no fused kernel.
 
     Raises:
-        ValueError: A value is out of its range.
+        ValueError: A value is out of range.
 
     Example:
         >>> optimizer = AdamW(weight_decay=0.01).build(nn.Linear(2, 1).named_parameters())
@@ -99,13 +99,13 @@ class AdamW(Optimizer):
         self.fused = fused
 
     def build(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-        """Builds torch's optimiser with a group with decay and one without.
+        """Builds the torch optimizer, with one group of parameters with weight decay and one without.
 
         Args:
-            parameters: Names and parameters, as ``nn.Module.named_parameters`` gives them.
+            parameters: Names and parameters, as ``nn.Module.named_parameters`` yields them.
 
         Returns:
-            The optimiser; a group without parameters is left out.
+            The optimizer. A group without parameters is omitted.
 
         Raises:
             ValueError: No parameter requires a gradient.
@@ -121,7 +121,7 @@ class AdamW(Optimizer):
 def decayed_apart(
     parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float, where: str
 ) -> list[dict[str, Any]]:  # Any: torch's groups
-    """Returns the groups of trained parameters, matrices with weight decay and others without; none is empty.
+    """Returns groups of the trained parameters: matrices with weight decay, others without. Omits empty groups.
 
     Raises:
         ValueError: No parameter requires a gradient.
@@ -139,9 +139,9 @@ def decayed_apart(
 
 
 def unscaled_before(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Leaves it to the scaler to unscale float16's gradients.
+    """Makes the gradient scaler unscale float16 gradients before the optimizer step, and returns the optimizer.
 
-    A fused kernel offers to do that itself, which is too late to clip them, and Lightning refuses to clip then.
+    A fused kernel would unscale them inside the step. That is too late to clip them: Lightning then refuses to.
     """
     if vars(optimizer).get("_step_supports_amp_scaling"):
         optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]  # torch's, undeclared
@@ -150,26 +150,26 @@ def unscaled_before(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 _T = TypeVar("_T")
 _TOTAL = "total"
-"""An option of a schedule with this value is the number of optimiser steps of the run."""
-_PROBED = 100
-"""Steps of a run on which options are tried, before its length is known."""
+"""Value of a schedule option that is replaced by the number of optimizer steps of the run."""
+_TRIAL_STEPS = 100
+"""Number of optimizer steps with which schedule options are checked before the length of the run is known."""
 
 
 @final
 class TorchOptimizer(Optimizer):
-    """An optimiser of ``torch.optim``, or of another library, with weight decay as ``AdamW`` has it.
+    """Optimizer of ``torch.optim`` or of another library, with weight decay for matrices only.
 
-    Parameters of fewer than two dimensions form a group without decay; frozen ones are left out.
+    Parameters with fewer than two dimensions form a group without decay. Frozen parameters are skipped.
 
     Args:
-        name: Class of ``torch.optim``, such as ``SGD``, or the path of another one, such as
+        name: Class of ``torch.optim``, such as ``SGD``, or the path of another class, such as
             ``bitsandbytes.optim.AdamW8bit``, of a module that is imported or trusted (``trust``).
         lr: Peak learning rate, positive; a schedule multiplies it.
-        weight_decay: As the class understands it; 0 or more.
+        weight_decay: The argument ``weight_decay`` of the class; 0 or more.
         options: Further arguments of the class.
 
     Raises:
-        ValueError: No such class, arguments that it refuses, or weight decay where it has none.
+        ValueError: The class doesn't exist, refuses the arguments, or has no weight decay though one is given.
 
     Example:
         >>> optimizer = TorchOptimizer("SGD", lr=0.1, weight_decay=0.01, options={"momentum": 0.9})
@@ -193,44 +193,45 @@ class TorchOptimizer(Optimizer):
             raise InvalidValueError(
                 f"TorchOptimizer.weight_decay: expected an optimiser that has it, got {name}; leave it out"
             )
-        for given in ("lr", "weight_decay"):
-            if given in (options or {}):
+        for option in ("lr", "weight_decay"):
+            if option in (options or {}):
                 raise InvalidValueError(
-                    f"TorchOptimizer.options: expected others than {given}, got it; give {given} beside them"
+                    f"TorchOptimizer.options: expected others than {option}, got it; give {option} beside them"
                 )
         self.build([("matrix", nn.Parameter(torch.zeros(2, 2)))])
 
     def build(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-        """Builds the optimiser, with a group with decay and one without where it decays.
+        """Builds the torch optimizer: two groups if there is weight decay, otherwise one.
 
         Raises:
-            ValueError: No parameter requires a gradient, or what the class refuses.
+            ValueError: No parameter requires a gradient, or the class refuses its arguments.
         """
         settings = {"lr": self.lr, **(self.options or {})}
         groups = decayed_apart(parameters, self.weight_decay, "TorchOptimizer")
-        if not self.weight_decay:  # one group, for those that take no second one
+        if not self.weight_decay:  # one group: some optimizers support only one
             groups = [{"params": [weight for group in groups for weight in group["params"]]}]
             settings |= {"weight_decay": 0.0} if self._decays else {}
-        with _answering(f"TorchOptimizer({self.name})"):
+        with _naming_place(f"TorchOptimizer({self.name})"):
             return unscaled_before(self._cls(groups, **settings))
 
 
 @final
 class TorchSchedule(Schedule):
-    """A learning-rate scheduler of ``torch.optim.lr_scheduler``, as shares of the peak rate.
+    """Learning-rate scheduler of ``torch.optim.lr_scheduler`` as a multiplier of the peak rate.
 
-    It is stepped beside a rate of 1, so its own rates are shares of the optimiser's ``lr``: ``eta_min=0.1`` is a
-    tenth of it, ``max_lr=1`` the peak. What else a scheduler changes, such as the momentum of ``OneCycleLR``,
-    stays as the optimiser has it. ``ReduceLROnPlateau``, which reads a score, is refused.
+    The scheduler runs on a separate optimizer with learning rate 1, so its rates are multipliers of the real
+    ``lr``: ``eta_min=0.1`` is a tenth of the peak, ``max_lr=1`` is the peak. Only the rate is used: the momentum
+    of ``OneCycleLR``, for example, does not reach the real optimizer. ``ReduceLROnPlateau``, which reads a score,
+    is refused.
 
     Args:
-        name: Class of ``torch.optim.lr_scheduler``, such as ``OneCycleLR``, or the path of another one, of a
+        name: Class of ``torch.optim.lr_scheduler``, such as ``OneCycleLR``, or the path of another class, of a
             module that is imported or trusted (``trust``).
-        options: Its arguments beside the optimiser; ``total`` in the place of a number is the run's number of
-            optimiser steps.
+        options: Arguments of the class except the optimizer. The value ``total`` is replaced by the number of
+            optimizer steps of the run.
 
     Raises:
-        ValueError: No such class, or arguments that it refuses.
+        ValueError: The class doesn't exist, or refuses the arguments.
 
     Example:
         >>> schedule = TorchSchedule("CosineAnnealingLR", options={"T_max": "total", "eta_min": 0.1})
@@ -251,52 +252,52 @@ class TorchSchedule(Schedule):
             )
         self._rates = array("d")
         self._run: tuple[int, LRScheduler] | None = None
-        self.factor(0, _PROBED)
+        self.factor(0, _TRIAL_STEPS)
 
     @property
     def needs_total(self) -> bool:
-        """Whether one of the options is ``total``."""
+        """Whether an option has the value ``total``."""
         return _TOTAL in (self.options or {}).values()
 
     def factor(self, step: int, total: int) -> float:
-        """Returns the rate of the step, where the optimiser's own is 1."""
-        with _answering(f"TorchSchedule({self.name})"):
+        """Returns the scheduler's learning rate at the step, for an optimizer with learning rate 1."""
+        with _naming_place(f"TorchSchedule({self.name})"):
             if self._run is None or self._run[0] != total:
                 self._run = total, self._scheduler(total)
                 self._rates = array("d")
             scheduler = self._run[1]
             while len(self._rates) <= step:
                 if self._rates:
-                    scheduler.optimizer.step()  # there is no gradient; torch warns without it
+                    scheduler.optimizer.step()  # changes nothing: there is no gradient; without it torch warns
                     scheduler.step()
                 self._rates.append(float(scheduler.optimizer.param_groups[0]["lr"]))
         return self._rates[step]
 
     def _scheduler(self, total: int) -> LRScheduler:
-        known = {name: total if value == _TOTAL else value for name, value in (self.options or {}).items()}
-        return self._cls(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9), **known)
+        options = {name: total if value == _TOTAL else value for name, value in (self.options or {}).items()}
+        return self._cls(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9), **options)
 
 
 def _class_of(name: str, base: type[_T], module: ModuleType, where: str) -> type[_T]:
-    """Returns the class of a name in torch's module, or of a path."""
-    known = {
-        each: cls
-        for each, cls in vars(module).items()
+    """Returns the class with a name in a torch module, or with a dotted path."""
+    classes = {
+        label: cls
+        for label, cls in vars(module).items()
         if inspect.isclass(cls) and issubclass(cls, base) and cls is not base
     }
     if "." in name:
         return resolve(name, base, where)
-    if name not in known:
+    if name not in classes:
         raise InvalidValueError(
             f"{where}: expected a class of {module.__name__} or the path of another one, got {name!r}"
-            f"{nearest(name, known)}"
+            f"{nearest(name, classes)}"
         )
-    return known[name]
+    return classes[name]
 
 
 @contextmanager
-def _answering(where: str) -> Iterator[None]:
-    """Says of what a class refuses whose option it was."""
+def _naming_place(where: str) -> Iterator[None]:
+    """Re-raises errors of a torch class as ValueError with the place of the option in front."""
     try:
         yield
     except (TypeError, ValueError, RuntimeError) as error:

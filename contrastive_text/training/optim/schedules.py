@@ -1,4 +1,4 @@
-"""Learning-rate schedules: which share of the peak rate each optimiser step gets."""
+"""Learning-rate schedules: multipliers of the peak rate for each optimizer step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from contrastive_text.core.errors import InvalidValueError
 class Schedule(ABC):
     """Base class of learning-rate schedules.
 
-    A schedule of your own is a class with ``factor``:
+    To write a schedule, override ``factor``:
 
     Example:
         >>> class HalfAtTheEnd(Schedule):
@@ -30,7 +30,7 @@ class Schedule(ABC):
 
     @property
     def needs_total(self) -> bool:
-        """Whether ``factor`` reads ``total``; a run of unknown length is then refused."""
+        """Whether ``factor`` reads ``total``. If it does, a run of unknown length is refused."""
         return True
 
     @abstractmethod
@@ -38,9 +38,8 @@ class Schedule(ABC):
         """Returns the multiplier of the peak learning rate.
 
         Args:
-            step: Number of the optimiser step, from 0 to total - 1; torch also asks once for total.
-            total: Optimiser steps of the whole run; 0 if unknown, which only schedules without
-                ``needs_total`` see.
+            step: Number of the optimizer step, from 0 to total - 1; torch also calls it once with total.
+            total: Optimizer steps of the whole run. 0 if unknown, only if ``needs_total`` is false.
 
         Returns:
             A number from 0 to 1.
@@ -48,14 +47,15 @@ class Schedule(ABC):
 
 
 class WarmupSchedule(Schedule):
-    """Base class of schedules that rise linearly from 0 to the peak before they go their own way.
+    """Base class of schedules with a linear warm-up from 0 to the peak; ``after_warmup`` is the rest.
 
     Args:
-        warmup_steps: Optimiser steps of the rise.
-        warmup_ratio: The same as a share of the run, in [0, 1], rounded up to whole steps; give one of the two.
+        warmup_steps: Optimizer steps of the warm-up.
+        warmup_ratio: Warm-up as a share of the run, in [0, 1], rounded up to whole steps; give either this or
+            ``warmup_steps``.
 
     Raises:
-        ValueError: One is negative, both are given, or the ratio is above 1.
+        ValueError: A value is negative, both are given, or the ratio is above 1.
 
     Example:
         >>> class SquareRoot(WarmupSchedule):
@@ -76,28 +76,28 @@ class WarmupSchedule(Schedule):
             )
 
     def factor(self, step: int, total: int) -> float:
-        """Returns step / warm-up, then ``after_warmup``."""
+        """Returns step / warm-up during the warm-up, and ``after_warmup`` after it."""
         warmup = self.warmup_steps or math.ceil(total * self.warmup_ratio)
         return step / warmup if step < warmup else self.after_warmup(step, warmup, total)
 
     @abstractmethod
     def after_warmup(self, step: int, warmup: int, total: int) -> float:
-        """Returns the multiplier of a step that is no less than ``warmup``, the steps of the rise."""
+        """Returns the multiplier of a step after the warm-up: ``step`` is at least ``warmup``."""
 
 
 @final
 class ConstantSchedule(WarmupSchedule):
-    """Peak rate throughout, after a linear warm-up if one is given (CS224N).
+    """Schedule with a constant rate, after an optional linear warm-up (CS224N).
 
-    As Transformers' ``get_constant_schedule_with_warmup``. Needs no length of the run, except with a
-    ``warmup_ratio``.
+    Equals Transformers' ``get_constant_schedule_with_warmup``. It doesn't need the length of the run, except with
+    a ``warmup_ratio``.
 
     Args:
-        warmup_steps: Optimiser steps of the rise from 0 to the peak.
-        warmup_ratio: The same as a share of the run, in [0, 1]; give one of the two.
+        warmup_steps: Optimizer steps of the warm-up from 0 to the peak.
+        warmup_ratio: Warm-up as a share of the run, in [0, 1]; give either this or ``warmup_steps``.
 
     Raises:
-        ValueError: One is negative, both are given, or the ratio is above 1.
+        ValueError: A value is negative, both are given, or the ratio is above 1.
 
     Example:
         >>> [ConstantSchedule(warmup_steps=2).factor(step, total=9) for step in range(4)]
@@ -116,18 +116,18 @@ class ConstantSchedule(WarmupSchedule):
 
 @final
 class LinearSchedule(WarmupSchedule):
-    """Linear fall to 0 at the end of the run, after a linear rise if a warm-up is given.
+    """Schedule with a linear decay to 0 at the end of the run, after an optional linear warm-up.
 
-    As Transformers' ``get_linear_schedule_with_warmup`` (SimCSE without warm-up, CLEAR with 24,000 steps,
-    ConSERT with a ratio of 0.1): step / warm-up, then (total - step) / (total - warm-up). A warm-up given as
-    a ratio is rounded up to whole steps.
+    Equals Transformers' ``get_linear_schedule_with_warmup``: step / warm-up, then (total - step) / (total -
+    warm-up). SimCSE uses no warm-up, CLEAR 24,000 steps, and ConSERT a ratio of 0.1. A warm-up given as a ratio
+    is rounded up to whole steps.
 
     Args:
-        warmup_steps: Optimiser steps of the rise from 0 to the peak.
-        warmup_ratio: The same as a share of the run, in [0, 1]; give one of the two.
+        warmup_steps: Optimizer steps of the warm-up from 0 to the peak.
+        warmup_ratio: Warm-up as a share of the run, in [0, 1]; give either this or ``warmup_steps``.
 
     Raises:
-        ValueError: One is negative, both are given, or the ratio is above 1.
+        ValueError: A value is negative, both are given, or the ratio is above 1.
 
     Example:
         >>> [LinearSchedule(warmup_ratio=0.5).factor(step, total=4) for step in range(5)]
@@ -135,24 +135,24 @@ class LinearSchedule(WarmupSchedule):
     """
 
     def after_warmup(self, step: int, warmup: int, total: int) -> float:
-        """Returns the share of the remaining steps."""
+        """Returns the remaining steps as a share of the steps after the warm-up."""
         return max(0.0, (total - step) / max(1, total - warmup))
 
 
 @final
 class CosineSchedule(WarmupSchedule):
-    """Half a cosine from the peak to 0, after a linear rise if a warm-up is given.
+    """Schedule with a cosine decay from the peak to 0, after an optional linear warm-up.
 
     (1 + cos(pi p)) / 2 with p = (step - warm-up) / (total - warm-up) (Loshchilov and Hutter 2017,
     https://arxiv.org/abs/1608.03983, equation 5, without restarts; Transformers'
     ``get_cosine_schedule_with_warmup``).
 
     Args:
-        warmup_steps: Optimiser steps of the rise from 0 to the peak.
-        warmup_ratio: The same as a share of the run, in [0, 1]; give one of the two.
+        warmup_steps: Optimizer steps of the warm-up from 0 to the peak.
+        warmup_ratio: Warm-up as a share of the run, in [0, 1]; give either this or ``warmup_steps``.
 
     Raises:
-        ValueError: One is negative, both are given, or the ratio is above 1.
+        ValueError: A value is negative, both are given, or the ratio is above 1.
 
     Example:
         >>> [round(CosineSchedule().factor(step, total=4), 3) for step in range(5)]
@@ -160,28 +160,28 @@ class CosineSchedule(WarmupSchedule):
     """
 
     def after_warmup(self, step: int, warmup: int, total: int) -> float:
-        """Returns half a cosine."""
+        """Returns the cosine decay: 1 at the end of the warm-up, 0 at the end of the run."""
         return 0.5 * (1 + math.cos(math.pi * _progress(step, warmup=warmup, total=total)))
 
 
 @final
 class SlantedTriangularSchedule(Schedule):
-    """Short linear rise and long linear fall between 1 / ratio and 1 (DeCLUTR).
+    """Slanted triangular schedule: a short linear rise and a long linear decay between 1 / ratio and 1 (DeCLUTR).
 
     (1 + p (ratio - 1)) / ratio with cut = floor(total * cut_fraction); p = t / cut below cut, then
     1 - (t - cut) / (total - cut) (Howard and Ruder 2018, https://arxiv.org/abs/1801.06146, section 3.2, with
-    total - cut where they write cut (1 / cut_fraction - 1): the fall ends at total after rounding too). The first
-    optimiser step has t = 1 and the last one t = total, as in the training library of DeCLUTR.
+    total - cut in place of their cut (1 / cut_fraction - 1), so the decay ends at total after rounding too). The
+    first optimizer step has t = 1 and the last has t = total, as in the training library of DeCLUTR.
 
-    Differs: that library takes the current step for the last one while the length of the data is unknown, so
-    that the rate stays at peak / ratio for the whole run; here such a run is refused (``ScheduledRates``).
+    Differs: if the length of the data is unknown, that library uses the current step as the last step. The rate
+    then stays at peak / ratio for the whole run. Here such a run is refused (``ScheduledRates``).
 
     Args:
         cut_fraction: Share of the run in which the rate rises, in (0, 1).
-        ratio: Peak divided by the lowest rate, at least 1.
+        ratio: Peak rate divided by the lowest rate, at least 1.
 
     Raises:
-        ValueError: A value is out of its range.
+        ValueError: A value is out of range.
 
     Example:
         >>> [SlantedTriangularSchedule().factor(step, total=100) for step in (9, 54, 99)]
@@ -196,28 +196,28 @@ class SlantedTriangularSchedule(Schedule):
         self.ratio = at_least(f"{name}.ratio", ratio, 1, "DeCLUTR uses 32")
 
     def factor(self, step: int, total: int) -> float:
-        """Returns the formula's value at t = step + 1, from 1 / ratio to 1."""
+        """Returns the multiplier at t = step + 1, from 1 / ratio to 1."""
         t, cut = step + 1, int(total * self.cut_fraction)
         p = t / cut if t < cut else 1 - _progress(t, warmup=cut, total=total)
         return (1 + p * (self.ratio - 1)) / self.ratio
 
 
 class ScheduledRates(LambdaLR):
-    """Multiplies the rate of every group of parameters by the schedule's factor.
+    """torch scheduler that multiplies the learning rate of every parameter group by a ``Schedule``'s factor.
 
-    Differs: torch's refuses groups that are added later, as ``BaseFinetuning`` adds layers that it unfreezes.
-    Here such a group has, when it is added, the rate that it comes with, and follows the schedule from there.
-    torch's also takes the saved peak rates of a resumed run. Here a state holds the step alone: the peak rate and
-    the schedule are those of the configuration, from the first resumed step on.
+    Differs: ``LambdaLR`` refuses groups that are added later, such as the layers that ``BaseFinetuning``
+    unfreezes. Here such a group starts with its given rate and then follows the schedule. ``LambdaLR`` also
+    restores the saved peak rates of a resumed run. Here the state holds only the step. A resumed run takes the
+    peak rate and the schedule from its configuration.
 
     Args:
-        optimizer: At the peak rate.
-        schedule: Step -> multiplier.
-        total: Optimiser steps of the whole run, as in ``trainer.estimated_stepping_batches``; None, infinity
-            and numbers below 1 mean that it is unknown.
+        optimizer: Optimizer at the peak rate.
+        schedule: Schedule that computes the multiplier of a step.
+        total: Optimizer steps of the whole run, as in ``trainer.estimated_stepping_batches``; None, infinity
+            and numbers below 1 mean that the length is unknown.
 
     Raises:
-        ValueError: The schedule needs the length of the run and it is unknown.
+        ValueError: The schedule needs the length of the run, and the length is unknown.
 
     Example:
         >>> weights = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
@@ -230,17 +230,17 @@ class ScheduledRates(LambdaLR):
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, schedule: Schedule, total: float | None) -> None:
-        known = int(total) if total is not None and 1 <= total < math.inf else 0
-        if not known and schedule.needs_total:
+        known_total = int(total) if total is not None and 1 <= total < math.inf else 0
+        if not known_total and schedule.needs_total:
             raise InvalidValueError(
                 f"{type(schedule).__name__}: expected the number of optimiser steps of the run, got {total}; "
                 "set trainer.max_steps, or trainer.max_epochs with a data set that has a length"
             )
-        self._factor: Callable[[int], float] = lambda step: schedule.factor(step, total=known)
+        self._factor: Callable[[int], float] = lambda step: schedule.factor(step, total=known_total)
         super().__init__(optimizer, self._factor)
 
     def get_lr(self) -> list[float | Tensor]:
-        """Returns the rate of each group, of later ones too."""
+        """Returns the learning rate of each parameter group, including groups that were added later."""
         for group in self.optimizer.param_groups[len(self.base_lrs) :]:
             now = self._factor(self.last_epoch - 1)
             self.base_lrs.append(group["lr"] / now if now else group["lr"])
@@ -248,22 +248,24 @@ class ScheduledRates(LambdaLR):
         return [base * factor for base in self.base_lrs]
 
     def state_dict(self) -> dict[str, Any]:  # Any: torch's
-        """Returns the place in the schedule, without the schedule."""
+        """Returns the step and the rates, without the schedule itself."""
         return {name: value for name, value in super().state_dict().items() if name != "_factor"}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: torch's
-        """Goes to a saved step, and sets the rates that the own schedule has there.
+        """Restores a saved step, and sets the rates that the current schedule has at this step.
 
         Args:
-            state_dict: As ``state_dict`` gives it. Peak rates are read of groups that were added later.
+            state_dict: Result of ``state_dict``. Only groups that were added later take their peak rates from it.
         """
-        own = list(self.base_lrs)
-        super().load_state_dict({**state_dict, "base_lrs": [*own, *state_dict["base_lrs"][len(own) :]]})
+        base_rates = list(self.base_lrs)
+        super().load_state_dict(
+            {**state_dict, "base_lrs": [*base_rates, *state_dict["base_lrs"][len(base_rates) :]]}
+        )
         for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
             group["lr"] = rate
         self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
 
 def _progress(step: int, warmup: int, total: int) -> float:
-    """Share of the way from the end of the warm-up to the end of the run, in [0, 1]."""
+    """Returns the share of the steps after the warm-up that are done, in [0, 1]."""
     return min(1.0, (step - warmup) / max(1, total - warmup))

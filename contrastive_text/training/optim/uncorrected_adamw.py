@@ -1,4 +1,4 @@
-"""AdamW without bias correction, as DeCLUTR and ConSERT train."""
+"""AdamW without bias correction, the optimizer of DeCLUTR and ConSERT."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contrastive_text.core.errors import InvalidTypeError
 
 @final
 class UncorrectedAdamW(torch.optim.Optimizer):
-    """Takes Adam's steps without bias correction, then decays the weights.
+    """AdamW without bias correction; weight decay comes after the step.
 
     With gradient g, from m = v = 0::
 
@@ -22,19 +22,20 @@ class UncorrectedAdamW(torch.optim.Optimizer):
         p <- p - lr m / (sqrt(v) + eps)
         p <- p - lr weight_decay p
 
-    Both means start too small, v more so than m: under a constant gradient a step is (1 - b1^t) / sqrt(1 - b2^t)
-    times as long as a corrected one, with the usual betas 3.2 times at first and at most 6.6 times. Source: the
-    ``AdamW`` of Transformers before version 5 with ``correct_bias=False``, which DeCLUTR and ConSERT train with.
+    Both running means start too small, v more than m. Under a constant gradient a step is
+    (1 - b1^t) / sqrt(1 - b2^t) times as long as a corrected step. With the usual betas the factor is 3.2 at first
+    and at most 6.6. Source: ``AdamW`` of Transformers before version 5 with ``correct_bias=False``, which DeCLUTR
+    and ConSERT use.
 
-    Differs: the means of weights in half precision are kept in float32, where squares of small gradients
-    neither vanish nor stop to decay.
+    Differs: for weights in half precision the running means are stored in float32, where squares of small
+    gradients neither underflow nor stop to decay.
 
     Args:
-        parameters: Parameters, or groups of them with settings of their own.
+        parameters: Parameters, or parameter groups with their own settings.
         lr: Learning rate.
         betas: Decay of the running means of the gradient and of its square.
         eps: Added to the denominator.
-        weight_decay: Share of a weight, times the learning rate, that each step takes off.
+        weight_decay: Share of a weight, times the learning rate, that each step subtracts.
 
     Example:
         >>> weight = nn.Parameter(torch.zeros(1))
@@ -62,16 +63,16 @@ class UncorrectedAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Takes a step along the gradients that there are.
+        """Updates every parameter that has a gradient.
 
         Args:
-            closure: Computes the loss and its gradients first.
+            closure: Function that computes the loss and the gradients; called before the update.
 
         Returns:
-            What the closure gives.
+            The loss that the closure returns, or None without a closure.
 
         Raises:
-            TypeError: A sparse gradient.
+            TypeError: A gradient is sparse.
         """
         loss = None
         if closure is not None:
@@ -95,8 +96,8 @@ class UncorrectedAdamW(torch.optim.Optimizer):
         torch._foreach_add_(scales, eps)
         torch._foreach_addcdiv_(weights, means, scales, value=-lr)
         if weight_decay:
-            # Not a product with 1 - lr * weight_decay: in float32 numbers below 1 are 6e-8 apart, too far for
-            # the 1.6e-7 of DeCLUTR's last steps.
+            # Not a product with 1 - lr * weight_decay: float32 numbers just below 1 are 6e-8 apart, too coarse
+            # for the 1.6e-7 of DeCLUTR's last steps.
             torch._foreach_add_(weights, weights, alpha=-lr * weight_decay)
 
     def _moments(self, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,10 +114,10 @@ class UncorrectedAdamW(torch.optim.Optimizer):
         return state["exp_avg"], state["exp_avg_sq"]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: as torch types it
-        """Takes over a state; the means keep their precision, which torch lowers to the weight's.
+        """Loads the optimizer state; running means stay in float32, which torch would cast to the weight's type.
 
         Args:
-            state_dict: What ``state_dict`` gave.
+            state_dict: Result of ``state_dict``.
         """
         super().load_state_dict(state_dict)
         numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
@@ -127,5 +128,5 @@ class UncorrectedAdamW(torch.optim.Optimizer):
 
 
 def _precision(weight: Tensor) -> torch.dtype:
-    """The weight's own type, at least float32."""
+    """Returns the data type of a weight's running means: the type of the weight, at least float32."""
     return torch.promote_types(weight.dtype, torch.float32)
