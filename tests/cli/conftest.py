@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import tiny
 from foreign_code import IMPORTED, note
+from shells import Shell
 
 from contrastive_text.cli import run
 
@@ -81,23 +82,13 @@ def finished(
 
 
 @pytest.fixture
-def answer(here: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[Sequence[str]], str]:
-    """Runs a command that must fail; gives what it said, which is a few lines and no traceback."""
-    del here
-
-    def said(words: Sequence[str]) -> str:
-        capsys.readouterr()
-        try:
-            status: object = run(words)
-            message = capsys.readouterr().err
-        except SystemExit as error:
-            status = error.code
-            message = status if isinstance(status, str) else capsys.readouterr().err
-        assert status not in (0, None)
-        assert "Traceback" not in message
-        assert "error:" in message
-        lines = message.strip().splitlines()
-        assert len(lines) <= 6, message
-        return " ".join(" ".join(lines).split())
-
-    return said
+def shell(
+    files: dict[str, str],
+    tiny_words: list[str],
+    here: Path,  # noqa: ARG001  # works there
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+) -> Shell:
+    """The shell of a user in a working directory of the test's own."""
+    known = {"FIT": ["fit", "--recipe", "simcse"], "TINY": tiny_words}
+    return Shell(known | {name.upper(): [path] for name, path in files.items()}, request, capsys)

@@ -5,45 +5,52 @@ from __future__ import annotations
 import dataclasses
 import errno
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import pytorch_lightning as pl
 import tiny
 import torch
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.callbacks import DeviceStatsMonitor, EarlyStopping
+from shells import Shell
 
-from contrastive_text.cli import run
 from contrastive_text.cli.commands import RECORDS
 from contrastive_text.cli.main import answer as answer_of
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
 from contrastive_text.core.storage.checkpoints import read_checkpoint
 from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
-
-# Lightning on the place of the best checkpoint, where validate, test and predict load one of another run
-pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed from")
-
-Answer = Callable[[Sequence[str]], str]
-FIT = ["fit", "--recipe", "simcse"]
+from contrastive_text.training.run_parser import answering
 
 
-def test_a_logger_without_its_library_is_one_line(answer: Answer, tiny_words: list[str]) -> None:
-    if find_spec("wandb") is not None:
-        pytest.skip("wandb is installed")
-    said = answer([*FIT, *tiny_words, "--trainer.logger", "WandbLogger"])
+@pytest.mark.skipif(find_spec("wandb") is not None, reason="wandb is installed")
+def test_a_logger_without_its_library_is_one_line(shell: Shell) -> None:
+    said = shell.refused("FIT TINY --trainer.logger WandbLogger")
     assert said.endswith("error: WandbLogger: expected the library wandb, got none; pip install wandb")
 
 
-def test_a_run_without_an_end_is_answered(answer: Answer, tiny_words: list[str]) -> None:
-    endless = ["--trainer.max_epochs", "-1", "--trainer.max_steps", "-1"]
-    assert "set trainer.max_steps" in answer([*FIT, *tiny_words, *endless])
+CALLBACKS = "--trainer.callbacks=pytorch_lightning.callbacks."
+LATE = [
+    ("--trainer.max_epochs -1 --trainer.max_steps -1", "set trainer.max_steps"),
+    (f"{CALLBACKS}LearningRateMonitor --trainer.logger=false", "that has no logger; change that --trainer"),
+    (f"{CALLBACKS}StochasticWeightAveraging --trainer.callbacks.swa_lrs=0", "`swa_lrs` should a positive"),
+]
+
+
+@pytest.mark.parametrize(("options", "said"), LATE)
+def test_what_lightning_refuses_when_a_run_begins_is_answered(shell: Shell, options: str, said: str) -> None:
+    assert said in shell.refused(f"FIT TINY {options}")
 
 
 # What is not ours
 
 
 def test_an_error_inside_a_user_s_own_part_keeps_its_traceback(
-    tiny_words: list[str], here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    shell: Shell, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "faulty_of_mine", raising=False)
     (here / "faulty_of_mine.py").write_text(
@@ -52,9 +59,9 @@ def test_an_error_inside_a_user_s_own_part_keeps_its_traceback(
         "    def __call__(self, text, rng):\n"
         "        raise ValueError('a slip of mine')\n"
     )
-    views = '{"anchor": ["faulty_of_mine.Faulty"]}'
-    assert run([*FIT, *tiny_words, "--model.views", views, "--trainer.max_steps", "1"]) == 1
-    said = capsys.readouterr().err
+    views = "'{anchor: [faulty_of_mine.Faulty]}'"
+    assert shell.status(f"FIT TINY --model.views {views} --trainer.max_steps 1") == 1
+    said = shell.capture.readouterr().err
     assert "Traceback" in said
     assert "faulty_of_mine.py" in said
     told = said[said.rindex("ValueError: a slip of mine") :].splitlines()
@@ -80,32 +87,54 @@ def test_a_part_of_lightning_that_refuses_its_arguments_is_named() -> None:
     assert answer_of(own) is None  # whose bug keeps its traceback
 
 
+def test_a_figure_and_a_library_that_are_not_there_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        pytest.raises(ContrastiveTextError, match=r"metric `val/no` which is not available.* `val/yes`"),
+        answering(),
+    ):
+        EarlyStopping("val/no")._validate_condition_metric({"val/yes": torch.zeros(())})
+    monkeypatch.setattr("pytorch_lightning.callbacks.device_stats_monitor._PSUTIL_AVAILABLE", False)
+    on_cpu: Any = SimpleNamespace(loggers=[1], strategy=SimpleNamespace(root_device=torch.device("cpu")))
+    with pytest.raises(ContrastiveTextError, match="`psutil` is not installed"), answering():
+        DeviceStatsMonitor().setup(on_cpu, pl.LightningModule(), "fit")
+
+
+def test_a_bug_of_a_part_keeps_its_traceback() -> None:
+    class Bug(EarlyStopping):
+        def setup(self, *_: Any) -> None:  # Any: Lightning's
+            raise RuntimeError("mine")
+
+    module: Any = pl.LightningModule()
+    module.trainer = pl.Trainer(accelerator="cpu", logger=False, max_steps=1)
+    no_numbers: Any = {"a": torch.zeros(2)}
+    bugs: list[tuple[type[Exception], Callable[[], object]]] = [
+        (RuntimeError, lambda: Bug("a").setup()),
+        (RuntimeError, lambda: EarlyStopping("a")._evaluate_stopping_criteria(no_numbers["a"])),
+        (MisconfigurationException, lambda: module.log("a", 1.0)),
+        (ModuleNotFoundError, lambda: __import__("no_such_library")),
+        (ValueError, lambda: int("a")),
+        (TypeError, lambda: len(no_numbers)()),
+    ]
+    for kind, run in bugs:
+        with pytest.raises(kind) as caught, answering():
+            run()
+        assert not isinstance(caught.value, ContrastiveTextError)
+
+
 # Memory
 
 
-@pytest.mark.parametrize(
-    ("error", "command", "expected"),
-    [
-        (
-            MemoryError("Unable to allocate 9 GiB"),
-            "embed",
-            "allocate 9 GiB; give a smaller --batch_size",
-        ),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "fit", "or --chunk auto"),
-        (
-            torch.OutOfMemoryError("CUDA out of memory. Tried to get 2 GiB"),
-            "fit",
-            "CUDA out of memory; give",
-        ),
-        (OSError(errno.ENOMEM, "Cannot allocate memory"), "search", "give a smaller --batch_size"),
-        (
-            RuntimeError("caused by insufficient shared memory (shm)."),
-            "fit",
-            "--data.num_workers 0",
-        ),
-        (MemoryError(), "export", "got MemoryError: none left; make batches smaller"),
-    ],
-)
+LACKS = [
+    (MemoryError("Unable to allocate 9 GiB"), "embed", "allocate 9 GiB; give a smaller --batch_size"),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "fit", "or --chunk auto"),
+    (torch.OutOfMemoryError("CUDA out of memory. Tried to get 2 GiB"), "fit", "CUDA out of memory; give"),
+    (OSError(errno.ENOMEM, "Cannot allocate memory"), "search", "give a smaller --batch_size"),
+    (RuntimeError("caused by insufficient shared memory (shm)."), "fit", "--data.num_workers 0"),
+    (MemoryError(), "export", "got MemoryError: none left; make batches smaller"),
+]
+
+
+@pytest.mark.parametrize(("error", "command", "expected"), LACKS)
 def test_lack_of_memory_is_answered_as_such(error: Exception, command: str, expected: str) -> None:
     said = answer_of(error, command)
     assert said is not None and said.startswith("memory: expected enough memory, got ") and expected in said

@@ -15,15 +15,16 @@ import pytest
 import tiny
 import torch
 import yaml
+from shells import Shell
 
 import contrastive_text
-from contrastive_text.cli import run
 from contrastive_text.cli.words import expand_recipes
 from contrastive_text.data import read_pairs
 from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import MeanPooler
 from contrastive_text.recipes import BASE
+from contrastive_text.recipes.layers import value_at
 from contrastive_text.training.module import ContrastiveModule
 
 # Lightning on the place of the best checkpoint, where validate, test and predict load one of another run
@@ -32,54 +33,29 @@ pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed from")
 COMMANDS = ("fit", "validate", "test", "predict", "views", "embed", "evaluate", "ensemble")
 
 
-def printed_config(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
-    """The configuration of a run, as ``--print_config`` shows it."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as left:
-        run([*words, "--print_config"])
-    assert left.value.code in (0, None)
-    loaded: dict[str, object] = yaml.safe_load(capsys.readouterr().out)
-    return loaded
-
-
-def at(config: object, path: str) -> object:
-    for key in path.split("."):
-        assert isinstance(config, dict)
-        config = config[key]
-    return config
-
-
-def scores_in(text: str) -> list[float]:
-    return [float(number) for number in re.findall(r"-?\d+\.\d+", text)]
-
-
 # Before a command
 
 
-@pytest.mark.parametrize(("words", "status"), [([], 2), (["-h"], 0), (["--help"], 0)])
-def test_help_names_every_command(words: list[str], status: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(words) == status
-    said = capsys.readouterr().out
+@pytest.mark.parametrize(("line", "status"), [("", 2), ("-h", 0), ("--help", 0)])
+def test_help_names_every_command(shell: Shell, line: str, status: int) -> None:
+    assert shell.status(line) == status
+    said = shell.capture.readouterr().out
     assert all(f"\n  {command} " in said for command in COMMANDS)
     assert "contrastive-text recipes simcse" in said
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--version"]) == 0
-    assert capsys.readouterr().out.strip() == contrastive_text.__version__
+def test_version(shell: Shell) -> None:
+    assert shell("--version").out.strip() == contrastive_text.__version__
 
 
-def test_python_m_runs_the_same_commands(
-    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    del here  # a process of its own is started by tests/cli/test_working_directory.py
-    monkeypatch.setattr(sys, "argv", ["contrastive-text", "evaluate", files["bert"], files["pairs"]])
+def test_python_m_runs_the_same_commands(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of its own is started by tests/cli/test_own_parts.py."""
+    monkeypatch.setattr(sys, "argv", ["contrastive-text", *shell.words("evaluate BERT PAIRS")])
     with pytest.raises(SystemExit) as left, warnings.catch_warnings():
         runpy.run_path(str(Path(contrastive_text.__file__).parent / "__main__.py"), run_name="__main__")
     assert left.value.code == 0
-    said = capsys.readouterr()
-    assert "pairs.tsv" in said.out
-    assert "taking the mean over tokens" in said.out
+    said = shell.capture.readouterr().out
+    assert "pairs.tsv" in said and "taking the mean over tokens" in said
 
 
 # Recipe, files, options
@@ -97,7 +73,7 @@ CONTRASTIVE = "model.objectives.contrastive.init_args"
 MINE = "model: {pooler: MeanPooler}\ndata: {batch_size: 32}\ntrainer: {max_epochs: 3}\n"
 PRINTED = [
     (
-        "--recipe simcse --model.objectives.contrastive.loss.temperature 0.3 --model.optimizer.lr 7e-4 "
+        "FIT --model.objectives.contrastive.loss.temperature 0.3 --model.optimizer.lr 7e-4 "
         "--model.pooler MaxPooler --data.batch_size 9",
         {
             f"{CONTRASTIVE}.loss.class_path": "contrastive_text.InfoNCE",
@@ -110,7 +86,7 @@ PRINTED = [
         },
     ),
     (
-        "--recipe simcse --config mine.yaml --data.batch_size 16",
+        "FIT --config mine.yaml --data.batch_size 16",
         {
             "model.pooler.class_path": "contrastive_text.poolers.MeanPooler",
             "data.batch_size": 16,
@@ -119,55 +95,35 @@ PRINTED = [
         },
     ),
     (
-        "--config mine.yaml --recipe simcse",  # a recipe's pooler gives way to any other
+        "fit --config mine.yaml --recipe simcse",  # a recipe's pooler gives way to any other
         {"model.pooler.class_path": "contrastive_text.poolers.MeanPooler", "data.batch_size": 64},
+    ),
+    ("FIT --model.objectives.contrastive.between views", {f"{CONTRASTIVE}.between": "views"}),
+    (
+        "FIT --model.objectives.contrastive.between BetweenViews",
+        {f"{CONTRASTIVE}.between": {"class_path": "contrastive_text.objectives.BetweenViews"}},
     ),
 ]
 
 
-@pytest.mark.parametrize(("words", "expected"), PRINTED)
+@pytest.mark.parametrize(("line", "expected"), PRINTED)
 def test_later_files_override_earlier_ones_and_options_all_files(
-    words: str, expected: dict[str, object], here: Path, capsys: pytest.CaptureFixture[str]
+    shell: Shell, here: Path, line: str, expected: dict[str, object]
 ) -> None:
     (here / "mine.yaml").write_text(MINE)
-    config = printed_config(["fit", *words.split()], capsys)
-    assert {place: at(config, place) for place in expected} == expected
+    config = shell.config(line)
+    assert {place: value_at(config, place) for place in expected} == expected
 
 
-def test_what_is_compared_may_be_a_name_or_a_class(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    del here
-    place = "model.objectives.contrastive.init_args.between"
-    words = ["fit", "--recipe", "simcse", "--model.objectives.contrastive.between"]
-    assert at(printed_config([*words, "views"], capsys), place) == "views"
-    spec = {"class_path": "contrastive_text.objectives.BetweenViews"}
-    assert at(printed_config([*words, "BetweenViews"], capsys), place) == spec
-    with pytest.raises(SystemExit):
-        run([*words, "view", "--print_config"])
-    assert "got view; there are BetweenTexts, BetweenViews" in (said := capsys.readouterr().err)
-    assert "or one of 'texts', 'views'" in said
-
-
-def test_one_seed_goes_to_the_data_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = printed_config(["fit", "--recipe", "simcse", "--seed_everything", "5"], capsys)
-    assert at(config, "seed_everything") == 5
+def test_one_seed_goes_to_the_data_too(shell: Shell, here: Path) -> None:
+    config = shell.config("FIT --seed_everything 5")
+    assert config["seed_everything"] == 5
     # the run's own file says what the data got
-    words = ["fit", "--config", "run.yaml", "--data.seed", "6"]
     (here / "run.yaml").write_text(yaml.safe_dump(config))
-    assert run(words) == 2
-    assert "data.seed: expected no value in a run" in capsys.readouterr().err
+    assert "data.seed: expected no value in a run" in shell.refused("fit --config run.yaml --data.seed 6")
     (here / "other.yaml").write_text("data: {seed: 6}")
-    assert run(["fit", "--config", "other.yaml"]) == 2
-    assert "set seed_everything" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_the_printed_configuration_runs_again(
-    files: dict[str, str], tiny_words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    del files
-    config = printed_config(["fit", "--recipe", "simcse", *tiny_words], capsys)
-    (here / "again.yaml").write_text(yaml.safe_dump(config))
-    assert printed_config(["fit", "--config", "again.yaml"], capsys) == config
+    assert "set seed_everything" in shell.refused("fit --config other.yaml")
+    assert shell.config("fit --config run.yaml") == config
 
 
 # Training
@@ -178,7 +134,7 @@ def test_a_run_leaves_its_configuration_figures_checkpoint_and_model(
 ) -> None:
     folder = Path(finished["folder"])
     config = yaml.safe_load((folder / "config.yaml").read_text())
-    assert at(config, "data.train") == files["texts"]
+    assert config["data"]["train"] == files["texts"]
     rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
     for name in (
         "train/loss", "train/contrastive", "train/contrastive/accuracy", "train/contrastive/positive_similarity",
@@ -195,73 +151,51 @@ def test_a_run_leaves_its_configuration_figures_checkpoint_and_model(
     assert all(torch.equal(p, ours[name]) for name, p in module.encoder.model.named_parameters())
 
 
+@pytest.mark.parametrize(
+    ("command", "part", "said"), [("validate", "validation", "val"), ("test", "test", "test")]
+)
 def test_validate_and_test_give_the_score_that_the_saved_model_has(
-    finished: dict[str, str], files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+    shell: Shell, finished: dict[str, str], files: dict[str, str], command: str, part: str, said: str
 ) -> None:
-    del here
     (score, *_) = evaluate_pairs(SentenceEncoder.from_pretrained(finished["model"]), read_pairs(files["pairs"]))
-    for command, part in (("validate", "validation"), ("test", "test")):
-        capsys.readouterr()
-        words = [command, "--ckpt_path", finished["checkpoint"], f"--data.{part}", files["pairs"]]
-        assert run([*words, "--trainer.accelerator", "cpu"]) == 0
-        said = capsys.readouterr().out
-        assert f"{command[:3] if command == 'validate' else command}/spearman" in said
-        # a rank correlation of the same order, printed with 15 digits of a float32
-        assert scores_in(said)[:2] == pytest.approx([score.pearson, score.spearman], abs=1e-3)
+    out = shell(f"{command} --ckpt_path CHECKPOINT --data.{part} PAIRS --trainer.accelerator cpu").out
+    assert f"{said}/spearman" in out
+    # a rank correlation of the same order, printed with 15 digits of a float32
+    scores = [float(number) for number in re.findall(r"-?\d+\.\d+", out)]
+    assert scores[:2] == pytest.approx([score.pearson, score.spearman], abs=1e-3)
 
 
-def test_predict_writes_the_vectors_of_the_saved_model(
-    finished: dict[str, str], files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("option", "pooler"),
+    [("", None), pytest.param("--model.pooler MeanPooler", MeanPooler(), marks=pytest.mark.slow)],
+)
+def test_predict_writes_the_vectors_of_the_saved_model_but_for_parts_beside_the_checkpoint(
+    shell: Shell, finished: dict[str, str], here: Path, option: str, pooler: MeanPooler | None
 ) -> None:
-    words = ["predict", "--ckpt_path", finished["checkpoint"], "--data.predict", files["texts"]]
-    assert run([*words, "--trainer.accelerator", "cpu", "--data.eval_batch_size", "7"]) == 0
+    words = f"predict --ckpt_path CHECKPOINT --data.predict TEXTS --trainer.accelerator cpu {option}"
+    said = shell(f"{words} --data.eval_batch_size 7").out
     (file,) = here.rglob("predictions.npy")
-    expected = SentenceEncoder.from_pretrained(finished["model"]).encode(tiny.TEXTS)
+    model = SentenceEncoder.from_pretrained(finished["model"])
+    expected = (SentenceEncoder(model.encoder, pooler) if pooler else model).encode(tiny.TEXTS)
     # float32: other batches, other widths of padding
     np.testing.assert_allclose(np.load(file), expected, rtol=0, atol=1e-5)
-    assert "40 vectors of 16 features" in " ".join(capsys.readouterr().out.split())
+    assert "40 vectors of 16 features" in " ".join(said.split())
 
 
 @pytest.mark.slow
-def test_options_beside_a_checkpoint_override_its_parts(
-    finished: dict[str, str], files: dict[str, str], here: Path
-) -> None:
-    words = ["predict", "--ckpt_path", finished["checkpoint"], "--data.predict", files["texts"]]
-    assert run([*words, "--trainer.accelerator", "cpu", "--model.pooler", "MeanPooler"]) == 0
-    (file,) = here.rglob("predictions.npy")
-    module = ContrastiveModule.load_from_checkpoint(finished["checkpoint"])
-    expected = SentenceEncoder(module.encoder, MeanPooler()).encode(tiny.TEXTS)
-    np.testing.assert_allclose(np.load(file), expected, rtol=0, atol=1e-5)  # as above
+def test_runs_in_one_folder_have_places_of_their_own_and_a_models_is_taken_if_it_is_named(shell: Shell) -> None:
+    validated = "FIT TINY --data.validation PAIRS --trainer.val_check_interval null"
+    said = shell(validated).out  # five steps, fewer than the recipe's validation interval
+    assert "best val/spearman" in said and "Model saved to runs/version_0/model" in said
+    said = shell.refused("embed TEXTS v.npy --model runs/version_0")
+    assert "the folder of a run; give runs/version_0/model" in said
+    said = shell(f"{validated} --trainer.max_steps 1 --export.dirpath runs/version_0/model").out
+    assert "runs/version_0/model holds a model: this run's will take its place" in said
+    assert "Model saved to runs/version_2/model" in shell("FIT TINY --trainer.max_steps 1").out
 
 
 @pytest.mark.slow
-def test_a_second_run_in_the_same_folder_gets_its_own_place(
-    tiny_words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for number in (0, 1):
-        assert run(["fit", "--recipe", "simcse", *tiny_words, "--trainer.max_steps", "1"]) == 0
-        assert f"Model saved to runs/version_{number}/model" in capsys.readouterr().out
-        assert (here / "runs" / f"version_{number}" / "model" / "modules.json").is_file()
-
-
-@pytest.mark.slow
-def test_the_plain_recipe_runs_on_a_few_lines_of_text(
-    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["fit", "--recipe", "simcse", "--data.train", files["texts"], "--data.validation", files["pairs"]]
-    words += ["--model.encoder.model_name_or_path", files["bert"], "--data.batch_size", "8"]
-    words += ["--data.num_workers", "0", "--trainer.accelerator", "cpu", "--trainer.log_every_n_steps", "1"]
-    assert run(words) == 0  # five steps, fewer than the recipe's validation interval
-    assert "best val/spearman" in capsys.readouterr().out
-    assert (here / "runs" / "version_0" / "model").is_dir()
-    assert run(["embed", files["texts"], "v.npy", "--model", "runs/version_0"]) == 2
-    assert "the folder of a run; give runs/version_0/model" in capsys.readouterr().err
-    assert run([*words, "--trainer.max_steps", "1", "--export.dirpath", "runs/version_0/model"]) == 0
-    assert "runs/version_0/model holds a model: this run's will take its place" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_early_stopping_comes_from_a_file(tiny_words: list[str], files: dict[str, str], here: Path) -> None:
+def test_early_stopping_comes_from_a_file(shell: Shell, here: Path) -> None:
     (here / "stop.yaml").write_text(
         "trainer:\n"
         "  max_epochs: 20\n"
@@ -270,8 +204,7 @@ def test_early_stopping_comes_from_a_file(tiny_words: list[str], files: dict[str
         # no score rises by 1000: the first validation is the best, the third ends the run
         "      init_args: {monitor: val/spearman, mode: max, patience: 2, min_delta: 1000}\n"
     )
-    words = ["fit", "--recipe", "simcse", *tiny_words, "--config", "stop.yaml"]
-    assert run([*words, "--data.validation", files["pairs"]]) == 0
+    shell("FIT TINY --config stop.yaml --data.validation PAIRS")
     rows = list(csv.DictReader((here / "runs" / "version_0" / "metrics.csv").read_text().splitlines()))
     assert len([row for row in rows if row["val/spearman"]]) == 3
     saved = torch.load(next((here / "runs").rglob("*.ckpt")), weights_only=True)
@@ -284,7 +217,7 @@ def test_early_stopping_comes_from_a_file(tiny_words: list[str], files: dict[str
 SWAP = """\
 from contrastive_text.views import TokenView
 
-class {name}(TokenView):
+class TurnAround(TokenView):
     def __init__(self, rate: float = 0.1):
         self.rate = rate
     def __call__(self, tokens, rng):
@@ -295,20 +228,17 @@ class {name}(TokenView):
 
 @pytest.mark.slow
 def test_a_view_in_the_working_directory_runs_is_printed_and_survives_its_checkpoint(
-    tiny_words: list[str], here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    shell: Shell, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = here / "views_of_mine.py"
-    file.write_text(SWAP.format(name="TurnAround"))
-    assert len(file.read_text().splitlines()) <= 10
+    (here / "views_of_mine.py").write_text(SWAP)
     (here / "swap.yaml").write_text(
         "model:\n  views:\n    positive:\n"
         "      - class_path: views_of_mine.TurnAround\n"
         "        init_args: {rate: 1.0}\n"
         "      - FeatureCutoff\n"
     )
-    chosen = ["--recipe", "simcse", *tiny_words, "--config", "swap.yaml"]
-    assert run(["views", *chosen, "--n", "2"]) == 0
-    said = capsys.readouterr().out
+    chosen = "--recipe simcse TINY --config swap.yaml"
+    said = shell(f"views {chosen} --n 2").out
     lines = said.splitlines()
     (turned,) = (line for line in lines if "views.positive[0]" in line)
     (cut,) = (line for line in lines if "views.positive[1]" in line)
@@ -318,8 +248,7 @@ def test_a_view_in_the_working_directory_runs_is_printed_and_survives_its_checkp
     assert "[-" in said and "{+" in said
     assert tiny.TEXTS[1] in said
     assert tiny.TEXTS[2] not in said  # two rows were asked for
-    assert run(["fit", *chosen, "--trainer.max_steps", "2"]) == 0
-    assert "TurnAround(rate=1.0)" in capsys.readouterr().out
+    assert "TurnAround(rate=1.0)" in shell(f"fit {chosen} --trainer.max_steps 2").out
     (checkpoint,) = here.rglob("*.ckpt")
     torch.load(checkpoint, weights_only=True)
     monkeypatch.delitem(sys.modules, "views_of_mine")
@@ -338,10 +267,10 @@ def test_a_view_in_the_working_directory_runs_is_printed_and_survives_its_checkp
 
 @pytest.mark.parametrize("suffix", [".npy", ".tsv", ".parquet"])
 def test_embed_writes_one_vector_per_text(
-    finished: dict[str, str], files: dict[str, str], here: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+    shell: Shell, finished: dict[str, str], here: Path, suffix: str
 ) -> None:
+    said = shell(f"embed TEXTS vectors{suffix} --model MODEL --batch_size 40").out
     out = here / f"vectors{suffix}"
-    assert run(["embed", files["texts"], out.name, "--model", finished["model"], "--batch_size", "40"]) == 0
     if suffix == ".npy":
         vectors = np.load(out)
     elif suffix == ".tsv":
@@ -351,34 +280,32 @@ def test_embed_writes_one_vector_per_text(
         vectors = np.array(parquet.read_table(out)["embedding"].to_pylist(), dtype=np.float32)
     expected = SentenceEncoder.from_pretrained(finished["model"]).encode(tiny.TEXTS, batch_size=40)
     assert np.array_equal(vectors, expected)  # nine digits hold a float32
-    assert "texts.txt: text -> text; 40 rows" in capsys.readouterr().out
+    assert "texts.txt: text -> text; 40 rows" in said
 
 
-def test_embed_takes_a_column_and_gives_unit_length(finished: dict[str, str], here: Path) -> None:
+def test_embed_takes_a_column_and_gives_unit_length(shell: Shell, here: Path) -> None:
     (here / "notes.jsonl").write_text("".join(f"{json.dumps({'note': t, 'id': 1})}\n" for t in tiny.TEXTS[:5]))
-    words = ["embed", "notes.jsonl", "v.npy", "--model", finished["model"], "--column", "note", "--normalize"]
-    assert run(words) == 0
+    shell("embed notes.jsonl v.npy --model MODEL --column note --normalize")
     vectors = np.load(here / "v.npy")
     assert vectors.shape == (5, 16)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=0, atol=1e-6)  # float32
 
 
 def test_evaluate_prints_every_file_and_sub_set(
-    finished: dict[str, str], files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+    shell: Shell, finished: dict[str, str], files: dict[str, str], here: Path
 ) -> None:
     lines = Path(files["pairs"]).read_text().splitlines()
     marked = [f"{line}\t{'news' if i % 2 else 'forum'}" for i, line in enumerate(lines[1:])]
     (here / "marked.tsv").write_text("\n".join([f"{lines[0]}\tgenre", *marked]) + "\n")
-    assert run(["evaluate", finished["model"], files["pairs"], "marked.tsv"]) == 0
-    said = capsys.readouterr().out
+    said = shell("evaluate MODEL PAIRS marked.tsv").out
     model = SentenceEncoder.from_pretrained(finished["model"])
     for path, count in ((files["pairs"], 1), ("marked.tsv", 3)):
         scores = evaluate_pairs(model, read_pairs(path))
         assert len(scores) == count
         for score in scores:
-            row = next(
-                line for line in said.splitlines() if Path(path).name in line and f" {score.subset} " in line
+            named = (
+                each for each in said.splitlines() if Path(path).name in each and f" {score.subset} " in each
             )
-            assert f"{score.spearman:.2f}" in row
-            assert f" {score.pairs} " in row
+            row = next(named)
+            assert f"{score.spearman:.2f}" in row and f" {score.pairs} " in row
     assert "CLSPooler, at most 32 tokens" in said

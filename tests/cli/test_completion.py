@@ -36,11 +36,14 @@ def test_the_tab_key_offers_commands_options_and_values(
         pytest.skip(f"{shell} isn't installed")
     assert run(["completion", shell]) == 0
     script = capsys.readouterr().out
-    assert set(offered(shell, script, [""], here)) == {*COMMANDS}
-    assert offered(shell, script, ["dup"], here) == ["duplicates"]
-    assert set(offered(shell, script, ["fit", "--recipe", ""], here)) == {*recipe_names()}
-    assert offered(shell, script, ["fit", "--valid"], here) == ["--validation"]
-    assert offered(shell, script, ["sweep", "--take", ""], here) == ["best", "last"]
-    assert offered(shell, script, ["sweep", "--ta"], here) == ["--take"]
-    assert offered(shell, script, ["new", "po"], here) == ["pooler"]
-    assert offered(shell, script, ["embed", "texts.tx"], here) == []  # the shell's turn: files
+    for words, expected in {
+        ("",): {*COMMANDS},
+        ("dup",): {"duplicates"},
+        ("fit", "--recipe", ""): {*recipe_names()},
+        ("fit", "--valid"): {"--validation"},
+        ("sweep", "--take", ""): {"best", "last"},
+        ("sweep", "--ta"): {"--take"},
+        ("new", "po"): {"pooler"},
+        ("embed", "texts.tx"): set(),  # the shell's turn: files
+    }.items():
+        assert {*offered(shell, script, words, here)} == expected, words

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import tiny
+from shells import Shell
 
 from contrastive_text import SentenceEncoder
-from contrastive_text.cli import run
 from contrastive_text.core.similarity import cosine_similarity_matrix
 from contrastive_text.data import read_pairs
 from contrastive_text.data.files.readers import TextStream
@@ -19,13 +19,8 @@ from contrastive_text.inference.embedding_run import EmbeddingRun
 from contrastive_text.poolers import CLSPooler, MeanPooler
 
 
-def test_the_table_has_every_figure_and_the_verdicts(
-    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    del here
-    words = ["diagnose", files["bert"], files["texts"], "--pairs", files["pairs"], "--guide", files["bert"]]
-    assert run(words) == 0
-    said = capsys.readouterr().out
+def test_the_table_has_every_figure_and_the_verdicts(shell: Shell, files: dict[str, str]) -> None:
+    said = shell("diagnose BERT TEXTS --pairs PAIRS --guide BERT").out
     model = SentenceEncoder.from_pretrained(files["bert"], pooler=MeanPooler(), device="cpu")
     found = diagnose(CachedEncoder(model), tiny.TEXTS, read_pairs(files["pairs"]))
     assert "texts.txt: text -> text; 40 rows" in said
@@ -43,14 +38,10 @@ def test_the_table_has_every_figure_and_the_verdicts(
     assert all(f"warning: {each}" in said for each in found.warnings)
 
 
-def test_json_is_all_that_stands_on_standard_output(
-    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_json_is_all_that_stands_on_standard_output(shell: Shell, files: dict[str, str], here: Path) -> None:
     other = SentenceEncoder.from_pretrained(files["bert"], pooler=CLSPooler(), device="cpu")
     EmbeddingRun(other, TextStream(files["texts"], distinct=True), here / "guide.npy", with_ids=True).finish()
-    words = ["diagnose", files["bert"], files["texts"], "--format", "json", "--limit", "20", "--seed", "3"]
-    assert run([*words, "--guide", "guide.npy"]) == 0
-    captured = capsys.readouterr()
+    captured = shell("diagnose BERT TEXTS --format json --limit 20 --seed 3 --guide guide.npy")
     found = json.loads(captured.out)
     model = SentenceEncoder.from_pretrained(files["bert"], pooler=MeanPooler(), device="cpu")
     embed = CachedEncoder(model)
@@ -68,29 +59,18 @@ def test_json_is_all_that_stands_on_standard_output(
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_it_is_written_to_a_file_if_asked_for(
-    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str], form: str
-) -> None:
-    assert run(["diagnose", files["bert"], files["texts"], "--format", form, "--output", "found"]) == 0
-    assert "Diagnosis written to found" in "".join(capsys.readouterr())
-    assert "isotropy" in (here / "found").read_text()
-
-
-def test_texts_that_are_cut_are_said(
-    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+def test_it_is_written_to_a_file_if_asked_for_and_texts_that_are_cut_are_said(
+    shell: Shell, here: Path, form: str
 ) -> None:
     (here / "long.txt").write_text("a bird\n" + 20 * "the old bird sings " + "\n")
-    assert run(["diagnose", files["bert"], "long.txt"]) == 0
-    assert "1 of 2 texts were truncated to 32 tokens" in capsys.readouterr().out
+    said = shell(f"diagnose BERT long.txt --format {form} --output found")
+    assert "Diagnosis written to found" in said.out + said.err
+    assert "isotropy" in (here / "found").read_text()
+    assert form == "json" or "1 of 2 texts were truncated to 32 tokens" in said.out
 
 
-def test_a_pooler_without_a_mean_is_said(
-    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    del here
-    words = ["diagnose", files["bert"], files["texts"], "--pairs", files["pairs"], "--pooler", "CLSPooler"]
-    assert run(words) == 0
-    said = capsys.readouterr().out
+def test_a_pooler_without_a_mean_is_said(shell: Shell, files: dict[str, str]) -> None:
+    said = shell("diagnose BERT TEXTS --pairs PAIRS --pooler CLSPooler").out
     assert f"{files['bert']}: CLSPooler, asked for, 40 different texts" in said
     (line,) = [line for line in said.splitlines() if "frequency bias" in line]
     assert "n/a" in line

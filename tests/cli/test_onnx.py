@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from shells import Shell
 
-from contrastive_text.cli import run
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference.onnx_export import Exported
@@ -17,7 +17,7 @@ PROMPTS = Prompts({"default": "text: "}, "default")
 
 
 def test_what_onnx_prints(
-    files: dict[str, str], here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shell: Shell, files: dict[str, str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     SentenceEncoder(TransformerEncoder(files["bert"]), CLSPooler(), prompts=PROMPTS).save_pretrained("model")
 
@@ -28,8 +28,7 @@ def test_what_onnx_prints(
         return Exported(("input_ids", "attention_mask"), model.features, 2.54e-7)
 
     monkeypatch.setattr("contrastive_text.inference.onnx_export.export_onnx", written)
-    assert run(["onnx", "model", "graph", "--opset", "17"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert shell("onnx model graph --opset 17").out.splitlines() == [
         "graph/model.onnx: 1.5 MB, input_ids, attention_mask (texts, tokens) int64 -> "
         "sentence_embedding (texts, 16) float32",
         "its vectors differ from the model's by at most 2.5e-07 of the largest feature",

@@ -79,30 +79,31 @@ def test_the_usage_lists_every_command() -> None:
     assert set(COMMANDS) - RECORDS.keys() == {"fit", "validate", "test", "predict", "views"}
 
 
-@pytest.mark.parametrize(
-    ("record", "field", "known"),
-    [
-        ("Embed", "backend", ["torch", *BACKENDS]),
-        ("Embed", "dtype", DTYPES),
-        ("Embed", "precision", PRECISIONS),
-        ("Search", "format", SEARCHED),
-        ("Evaluate", "suite", [*SUITES, "glue", "mteb"]),
-        ("Evaluate", "setting", SETTINGS),
-        ("Evaluate", "protocol", PROTOCOLS),
-        ("Evaluate", "classifier", CLASSIFIERS),
-        ("Evaluate", "format", FORMATS),
-        ("Compare", "format", COMPARED),
-        ("Mine", "form", get_args(Form)),
-        ("Mine", "ranks", get_args(Ranks)),
-        ("Mine", "take", get_args(Take)),
-        ("Mine", "short", get_args(Short)),
-        ("Sweep", "take", get_args(SweepTake)),
-        ("Sweep", "format", SWEPT),
-    ],
-)
-def test_choices_are_those_of_the_library(record: str, field: str, known: Sequence[str]) -> None:
+CHOICES: dict[str, Sequence[str]] = {
+    "Embed.backend": ["torch", *BACKENDS],
+    "Embed.dtype": [*DTYPES],
+    "Embed.precision": [*PRECISIONS],
+    "Search.format": [*SEARCHED],
+    "Evaluate.suite": [*SUITES, "glue", "mteb"],
+    "Evaluate.setting": [*SETTINGS],
+    "Evaluate.protocol": [*PROTOCOLS],
+    "Evaluate.classifier": [*CLASSIFIERS],
+    "Evaluate.format": [*FORMATS],
+    "Compare.format": [*COMPARED],
+    "Mine.form": get_args(Form),
+    "Mine.ranks": get_args(Ranks),
+    "Mine.take": get_args(Take),
+    "Mine.short": get_args(Short),
+    "Sweep.take": get_args(SweepTake),
+    "Sweep.format": [*SWEPT],
+}
+
+
+@pytest.mark.parametrize("place", CHOICES)
+def test_choices_are_those_of_the_library(place: str) -> None:
+    record, _, field = place.partition(".")
     kind, *_ = _unfolded(get_type_hints(vars(commands)[record])[field])
-    assert sorted(get_args(kind)) == sorted(known)
+    assert sorted(get_args(kind)) == sorted(CHOICES[place])
 
 
 @pytest.mark.parametrize(
@@ -119,36 +120,37 @@ def test_defaults_are_those_of_the_library(record: str, field: str, default: obj
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("line", "expected"),
     [
-        (["a"], Tried(Path("a"))),
-        (["--flag", "a", "--kind", "b", "c", "d"], Tried(Path("a"), ["c", "d"], kind="b", flag=True)),
-        (["a", "--each=1", "--each", "2"], Tried(Path("a"), each=["1", "2"])),
-        (["a", "--numbers", "x=1", "y=-2"], Tried(Path("a"), numbers={"x": 1, "y": -2})),
-        (["--flag", "--", "-a", "--flag"], Tried(Path("-a"), ["--flag"], flag=True)),
+        ("a", Tried(Path("a"))),
+        ("--flag a --kind b c d", Tried(Path("a"), ["c", "d"], kind="b", flag=True)),
+        ("a --each=1 --each 2", Tried(Path("a"), each=["1", "2"])),
+        ("a --numbers x=1 y=-2", Tried(Path("a"), numbers={"x": 1, "y": -2})),
+        ("--flag -- -a --flag", Tried(Path("-a"), ["--flag"], flag=True)),
     ],
 )
-def test_words_become_a_record(words: Sequence[str], expected: Tried) -> None:
-    read = read_options(Tried, words)
-    assert {name: value or None for name, value in vars(read).items()} == {
-        name: value or None for name, value in vars(expected).items()
-    }
+def test_words_become_a_record(line: str, expected: Tried) -> None:
+    read, record = (
+        {name: value or None for name, value in vars(each).items()}
+        for each in (read_options(Tried, line.split()), expected)
+    )
+    assert read == record
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("line", "said"),
     [
-        ([], "the following arguments are required: place"),
-        (["a", "--flg"], "no option --flg; did you mean --flag?"),
-        (["--fla"], "no option --fla; did you mean --flag?"),
-        (["a", "--kind", "c"], "argument --kind: invalid choice: 'c'"),
-        (["a", "--numbers", "x"], "argument --numbers: expected NAME=NUMBER, got x"),
-        (["a", "--numbers", "x=y"], "argument --numbers: expected NAME=NUMBER, got x=y"),
+        ("", "the following arguments are required: place"),
+        ("a --flg", "no option --flg; did you mean --flag?"),
+        ("--fla", "no option --fla; did you mean --flag?"),
+        ("a --kind c", "argument --kind: invalid choice: 'c'"),
+        ("a --numbers x", "argument --numbers: expected NAME=NUMBER, got x"),
+        ("a --numbers x=y", "argument --numbers: expected NAME=NUMBER, got x=y"),
     ],
 )
-def test_wrong_words_are_answered_with_the_usage(words: Sequence[str], said: str) -> None:
+def test_wrong_words_are_answered_with_the_usage(line: str, said: str) -> None:
     with pytest.raises(ValueError, match="usage: contrastive-text tried ") as caught:
-        read_options(Tried, words)
+        read_options(Tried, line.split())
     assert said in str(caught.value)
 
 

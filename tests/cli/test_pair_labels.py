@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import tiny
 from covering import rest_slow
+from shells import Shell
 
 from contrastive_text import Run
-from contrastive_text.cli import run
 from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.objectives import Contrastive, NegativesAsHard
 
@@ -23,34 +23,35 @@ SNLI = "sentence1\tsentence2\tgold_label\n" + "".join(
 )
 
 
-@pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to run in, with labelled pairs and an encoder."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "quora.tsv").write_text(QUORA)
-    (tmp_path / "snli.tsv").write_text(SNLI)
-    tiny.save_bert(tmp_path / "model")
-    return tmp_path
+FIT = "FIT TINY --data.task.pairing Given --data.batch_size 4 --trainer.max_steps 1 --data.train"
+MINE = "--model BERT --device cpu"
 
 
-def trains(*words: str) -> list[str]:
-    fit = "fit --recipe simcse --encoder model --data.task.pairing Given --batch_size 4 --data.num_workers 0"
-    quick = "--trainer.max_steps 1 --trainer.accelerator cpu --trainer.enable_progress_bar false"
-    return [*fit.split(), *quick.split(), *words]
+@pytest.fixture(autouse=True)
+def labelled(here: Path) -> None:
+    """Files of labelled pairs."""
+    (here / "quora.tsv").write_text(QUORA)
+    (here / "snli.tsv").write_text(SNLI)
 
 
 @pytest.mark.parametrize("name", rest_slow(["quora.tsv", "snli.tsv"]))
 def test_labels_that_no_objective_reads_are_refused_with_the_remedies(
-    files: Path, capsys: pytest.CaptureFixture[str], name: str
+    shell: Shell, here: Path, name: str
 ) -> None:
-    assert run(trains("--train", name)) == 2
-    said = capsys.readouterr().err
+    said = shell.refused(f"{FIT} {name}")
     assert f"{name}: expected pairs that all belong together, or an objective that reads " in said
     for remedy in ("positives", "hard", "all"):
         assert f"--data.task.pair_labels {remedy}" in said
-    assert run(["mine", name, "out.tsv", "--model", "model", "--device", "cpu"]) == 2
-    assert "(--pair_labels hard)" in capsys.readouterr().err
-    assert not (files / "out.tsv").exists()
+    assert "(--pair_labels hard)" in shell.refused(f"mine {name} out.tsv {MINE}")
+    assert not (here / "out.tsv").exists()
+
+
+def built_run(files: dict[str, str], name: str, choice: str, **config: object) -> Run:
+    """Returns a run of pairs as a choice has them, before its data are read."""
+    config = {"data.task.pairing": "Given", "data.batch_size": 4, **config}
+    run = Run.from_recipe("simcse", files["bert"], config, train=name, pair_labels=choice, accelerator="cpu")
+    run.data.attach(run.module)
+    return run
 
 
 @pytest.mark.parametrize(
@@ -67,11 +68,9 @@ def test_labels_that_no_objective_reads_are_refused_with_the_remedies(
     ),
 )
 def test_a_run_takes_the_rows_that_the_option_says(
-    files: Path, name: str, choice: str, rows: int, said: str
+    files: dict[str, str], name: str, choice: str, rows: int, said: str
 ) -> None:
-    config, train = {"data.task.pairing": "Given", "data.batch_size": 4}, str(files / name)
-    built = Run.from_recipe("simcse", "model", config, train=train, pair_labels=choice, accelerator="cpu")
-    built.data.attach(built.module)
+    built = built_run(files, name, choice)
     built.data.setup("fit")
     table = built.data.table("train")["train"]
     assert len(table) == rows
@@ -84,15 +83,12 @@ def test_a_run_takes_the_rows_that_the_option_says(
 
 @pytest.mark.parametrize(("choice", "pairs"), [("positives", 18), ("hard", 18), ("all", 24)])
 @pytest.mark.slow
-def test_mining_takes_the_rows_that_the_option_says(
-    files: Path, capsys: pytest.CaptureFixture[str], choice: str, pairs: int
-) -> None:
-    words = ["mine", "quora.tsv", "out.jsonl", "--model", "model", "--device", "cpu", "--same", "1"]
-    assert run([*words, "--pair_labels", choice, "--form", "tuples", "--negatives", "2"]) == 0
-    assert f"{pairs} pairs of {pairs} queries; a corpus of {24 if choice != 'positives' else 18} texts" in (
-        capsys.readouterr().out
-    )
-    rows = [json.loads(line) for line in (files / "out.jsonl").read_text().splitlines()]
+def test_mining_takes_the_rows_that_the_option_says(shell: Shell, here: Path, choice: str, pairs: int) -> None:
+    words = f"mine quora.tsv out.jsonl {MINE} --same 1 --form tuples --negatives 2"
+    corpus = 24 if choice != "positives" else 18
+    said = shell(f"{words} --pair_labels {choice}").out
+    assert f"{pairs} pairs of {pairs} queries; a corpus of {corpus} texts" in said
+    rows = [json.loads(line) for line in (here / "out.jsonl").read_text().splitlines()]
     # Every fourth text, which follows one that is labelled 0, is a candidate if it is a pair's or taken as hard.
     apart = {tiny.TEXTS[i - 1] for i in range(0, 24, 4)}
     assert bool(apart & {text for row in rows for text in row["negative"]}) == (choice != "positives")
@@ -111,12 +107,9 @@ SPREAD = {"class_path": "WholeBatch", "init_args": {"loss": {"class_path": "Alig
 )
 @pytest.mark.slow
 def test_a_choice_that_clashes_with_the_objective_is_refused(
-    files: Path, choice: str, objective: dict[str, object], said: str
+    files: dict[str, str], choice: str, objective: dict[str, object], said: str
 ) -> None:
-    config = {"data.task.pairing": "Given", "model.objectives": {"other": objective}}
-    train = str(files / "quora.tsv")
-    built = Run.from_recipe("simcse", "model", config, train=train, pair_labels=choice, accelerator="cpu")
-    built.data.attach(built.module)
+    built = built_run(files, "quora.tsv", choice, **{"model.objectives": {"other": objective}})
     with pytest.raises(ContrastiveTextError, match=said):
         built.data.setup("fit")
 
@@ -131,20 +124,14 @@ def test_retrieval_by_labelled_pairs_takes_those_labelled_0_for_no_answers(tmp_p
     assert data.relevance == ({0: 1.0}, {2: 1.0})
 
 
-def test_rows_with_fewer_hard_negatives_train_and_the_summary_counts_them(
-    files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_with_fewer_hard_negatives_train_and_the_summary_counts_them(shell: Shell, here: Path) -> None:
     rows = [
         {"query": text, "pos": [tiny.TEXTS[i - 1]], "neg": tiny.TEXTS[20 : 20 + i % 3]}
         for i, text in enumerate(tiny.TEXTS[:16])
     ]
-    path = files / "triples.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert run(trains("--train", str(path))) == 0
-    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    (here / "triples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = " ".join(shell(f"{FIT} triples.jsonl").out.replace("│", " ").split())
     assert "at most 11 per anchor: 3 other positives, 8 hard negatives" in said
     assert "rows have 0 to 2 hard negatives, 0.938 on average" in said
-    words = trains("--train", str(path), "--data.task.pairing.init_args.negatives", "1")
-    assert run([*words, "--dry_run"]) == 0
-    said = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "at most 7 per anchor: 3 other positives, 4 hard negatives" in said
+    one = shell(f"{FIT} triples.jsonl --data.task.pairing.init_args.negatives 1 --dry_run").out
+    assert "at most 7 per anchor: 3 other positives, 4 hard negatives" in " ".join(one.replace("│", " ").split())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from shells import Shell
 
 from contrastive_text.cli.commands import RECORDS
 from contrastive_text.cli.options import paths_of
@@ -15,54 +16,49 @@ from contrastive_text.cli.paths import RUN_READS, RUN_WRITES, ReadPath, Role, ch
 from contrastive_text.core.storage.disk import held
 from contrastive_text.core.storage.manifests import GRAPH
 
-Answer = Callable[[Sequence[str]], str]
 TEXTS, PAIRS, RANGES = "texts.tsv", "pairs.tsv", "ranges.npy"
-WORDS: Mapping[str, Sequence[str]] = {
-    "embed": (TEXTS, "OUT.npy", "--model", "model", "--ranges", RANGES, "--precision", "int8"),
-    "search": (TEXTS, "--queries", PAIRS, "--index", "OUT.npy", "--model", "model"),
-    "duplicates": (TEXTS, "OUT.tsv", "--keep", "KEPT.txt", "--model", "model"),
-    "mine": (PAIRS, "OUT.tsv", "--corpus", TEXTS, "--model", "model", "--rescore", "run"),
-    "evaluate": ("model", "--suite", "sts", "--data", "data", "--output", "OUT.txt", "--cache", "CACHE"),
-    "compare": ("model", "run", "--data", "data", "--texts", TEXTS, "--output", "OUT.txt", "--cache", "CACHE"),
-    "diagnose": ("model", TEXTS, "--pairs", PAIRS, "--output", "OUT.txt"),
-    "report": ("run", "--pairs", PAIRS, "--texts", TEXTS, "--output", "OUT"),
-    "merge": ("OUT", "model", "run/model", "--pairs", PAIRS),
-    "postprocess": ("model", TEXTS, "OUT", "--pairs", PAIRS, "--whiten"),
-    "corpus": ("consert", "--data", "data", "--output", "OUT.txt"),
-    "export": ("run", "OUT"),
-    "onnx": ("model", "OUT"),
-    "ensemble": ("OUT", "--runs", "run"),
-    "fit": (
-        "--recipe", "simcse", "--config", "c.yaml", "--data.train", TEXTS, "--data.validation", PAIRS,
-        "--model.encoder.model_name_or_path", "model", "--init_from", "run",
-        "--export.dirpath", "OUT", "--checkpoint.dirpath", "CACHE",
-    ),
+RUN = f"--recipe simcse --config c.yaml --data.train {TEXTS} --data.validation {PAIRS} --encoder model"
+LINES = {
+    "embed": f"{TEXTS} OUT.npy --model model --ranges {RANGES} --precision int8",
+    "search": f"{TEXTS} --queries {PAIRS} --index OUT.npy --model model",
+    "duplicates": f"{TEXTS} OUT.tsv --keep KEPT.txt --model model",
+    "mine": f"{PAIRS} OUT.tsv --corpus {TEXTS} --model model --rescore run",
+    "evaluate": "model --suite sts --data data --output OUT.txt --cache CACHE",
+    "compare": f"model run --data data --texts {TEXTS} --output OUT.txt --cache CACHE",
+    "diagnose": f"model {TEXTS} --pairs {PAIRS} --output OUT.txt",
+    "report": f"run --pairs {PAIRS} --texts {TEXTS} --output OUT",
+    "merge": f"OUT model run/model --pairs {PAIRS}",
+    "postprocess": f"model {TEXTS} OUT --pairs {PAIRS} --whiten",
+    "corpus": "consert --data data --output OUT.txt",
+    "export": "run OUT",
+    "onnx": "model OUT",
+    "ensemble": "OUT --runs run",
+    "fit": f"{RUN} --init_from run --export.dirpath OUT --checkpoint.dirpath CACHE",
     "sweep": (
-        "--recipe", "simcse", "--config", "c.yaml", "--data.train", TEXTS, "--data.validation", PAIRS,
-        "--model.encoder.model_name_or_path", "model", "--vary", "model.pooler=MeanPooler", "--output", "OUT",
-        "--select", "val/spearman", "--report", "sts:mean", "--report_data", "data",
+        f"{RUN} --vary model.pooler=MeanPooler --output OUT --select val/spearman --report sts:mean "
+        "--report_data data"
     ),
-}  # fmt: skip
-"""Command -> words that name each of its inputs, and its outputs in capitals."""
+}
+"""Command -> a line that names each of its inputs, and its outputs in capitals."""
 ROLES = {command: paths_of(record) for command, record in RECORDS.items()} | {"fit": RUN_READS | RUN_WRITES}
 PARSED_FOR_LONG = ("fit", "sweep")
-CASES = [
-    pytest.param(
-        command, output, read,
-        marks=[pytest.mark.slow] if command in PARSED_FOR_LONG and (output, read) != ("OUT", "model") else [],
-    )
-    for command, words in WORDS.items()
-    for output in words
-    if output.partition(".")[0] in ("OUT", "KEPT", "CACHE")
-    for read in dict.fromkeys(words)
-    if read in (TEXTS, PAIRS, RANGES, "model", "run", "data", "c.yaml")
-]  # fmt: skip
+
+
+def cases() -> Iterator[object]:
+    """Yields commands with every output and every input once: how two are compared is the same for all."""
+    for command, line in LINES.items():
+        words = dict.fromkeys(line.split())
+        outputs = [word for word in words if word.partition(".")[0] in ("OUT", "KEPT", "CACHE")]
+        inputs = [word for word in words if word in (TEXTS, PAIRS, RANGES, "model", "run", "data", "c.yaml")]
+        for number in range(max(len(outputs), len(inputs))):
+            marks = [pytest.mark.slow] if command in PARSED_FOR_LONG and number else []
+            output, read = outputs[number % len(outputs)], inputs[number % len(inputs)]
+            yield pytest.param(command, output, read, marks=marks)
 
 
 @pytest.fixture
-def inputs(here: Path, files: dict[str, str], tiny_words: list[str]) -> dict[str, bytes]:
+def inputs(here: Path, files: dict[str, str]) -> dict[str, bytes]:
     """What all commands read; gives the bytes of every file."""
-    del tiny_words
     shutil.copytree(files["bert"], here / "model")
     shutil.copytree(files["bert"], here / "run" / "model")
     (here / "run" / "checkpoints").mkdir()
@@ -86,28 +82,24 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_every_command_declares_its_paths() -> None:
     assert {command for command, roles in ROLES.items() if not roles} == {"completion", "new", "paper", "recipes"}
-    writing = {command for command, roles in ROLES.items() if not all_read(roles)}
-    assert writing == WORDS.keys()
+    reading = {command for command, roles in ROLES.items() if all_read(roles)}
+    assert ROLES.keys() - reading == LINES.keys()
 
 
-@pytest.mark.parametrize(("command", "output", "read"), CASES)
+@pytest.mark.parametrize(("command", "output", "read"), [*cases()])
 def test_no_input_is_written_over(
-    inputs: dict[str, bytes], here: Path, answer: Answer, command: str, output: str, read: str
+    inputs: dict[str, bytes], here: Path, shell: Shell, command: str, output: str, read: str
 ) -> None:
-    for name in (read, f".{os.sep}{read}")[: 1 if command in PARSED_FOR_LONG else 2]:
-        words = [name if word == output else word for word in WORDS[command]]
-        said = answer([command, *words])
-        assert any(f"expected {a}" in said for a in ("another", "a file", "a folder", "a new", "a name")), said
-        assert contents(here) == inputs
+    said = shell.refused(f"{command} {re.sub(rf'{output}(?= |$)', read, LINES[command])}")
+    assert any(f"expected {a}" in said for a in ("another", "a file", "a folder", "a new", "a name")), said
+    assert contents(here) == inputs
 
 
-@pytest.mark.parametrize("name", ["linked", "hard", "data/../texts.tsv", "model/../linked"])
-def test_a_file_is_known_under_every_name(
-    inputs: dict[str, bytes], here: Path, answer: Answer, name: str
-) -> None:
+@pytest.mark.parametrize("name", ["./texts.tsv", "linked", "hard", "data/../texts.tsv", "model/../linked"])
+def test_a_file_is_known_under_every_name(inputs: dict[str, bytes], here: Path, shell: Shell, name: str) -> None:
     (here / "linked").symlink_to(TEXTS)
     (here / "hard").hardlink_to(here / TEXTS)
-    said = answer(["diagnose", "model", TEXTS, "--output", name])
+    said = shell.refused(f"diagnose model {TEXTS} --output {name}")
     assert "expected another file than the input texts.tsv, got the same file, which would be lost" in said
     assert {name: contents(here)[name] for name in inputs} == inputs
 
@@ -158,8 +150,8 @@ def test_places_that_would_lose_something_or_cannot_be_are_refused(
     assert inputs.items() <= contents(here).items()
 
 
-def test_what_is_usual_is_left_alone(inputs: dict[str, bytes], here: Path) -> None:
-    del inputs
+@pytest.mark.usefixtures("inputs")
+def test_what_is_usual_is_left_alone(here: Path) -> None:
     (here / "graph").mkdir()
     (here / "graph" / GRAPH).touch()
     (here / "old.txt").touch()
@@ -177,31 +169,26 @@ def test_what_is_usual_is_left_alone(inputs: dict[str, bytes], here: Path) -> No
         check_paths(ROLES[command], values)
 
 
+@pytest.mark.usefixtures("inputs")
 def test_a_folder_that_cannot_be_written_to_is_told_before_any_work(
-    inputs: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, answer: Answer
+    monkeypatch: pytest.MonkeyPatch, shell: Shell
 ) -> None:
-    del inputs
-
     def refuses(**_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuses)
-    for command, words in WORDS.items():
-        if command in PARSED_FOR_LONG:
-            continue
-        said = answer([command, *words])
-        assert "expected a writable folder, got Permission denied in" in said, command
+    for command, line in LINES.items():
+        if command not in PARSED_FOR_LONG:
+            said = shell.refused(f"{command} {line}")
+            assert "expected a writable folder, got Permission denied in" in said, command
 
 
 @pytest.mark.parametrize("command", ["embed", "postprocess", "export", "onnx", "ensemble", "report", "search"])
-def test_an_output_that_another_process_writes_is_refused(
-    inputs: dict[str, bytes], here: Path, answer: Answer, command: str, finished: dict[str, str]
-) -> None:
-    del inputs
-    words = [finished["folder"] if word == "run" else word for word in WORDS[command]]
-    if command == "embed":
-        words = [TEXTS, "OUT.npy", "--model", "model"]
-    output = next(word for word in words if word.startswith("OUT"))
+@pytest.mark.usefixtures("inputs")
+def test_an_output_that_another_process_writes_is_refused(here: Path, shell: Shell, command: str) -> None:
+    line = re.sub(r"\brun\b", "FOLDER", LINES[command].partition(" --ranges")[0])
+    output = next(word for word in line.split() if word.startswith("OUT"))
     with held(here / output) as mine:
         assert mine
-        assert "expected no other writer, got another process that is writing it" in answer([command, *words])
+        said = shell.refused(f"{command} {line}")
+        assert "expected no other writer, got another process that is writing it" in said

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny
 import torch
-import yaml
+from shells import Shell
 from transformers import AutoModel, AutoTokenizer
 
 from contrastive_text.cli import run
@@ -20,9 +19,6 @@ from contrastive_text.core.targets import Classes, Scores
 from contrastive_text.core.types import Role, Slot
 from contrastive_text.recipes.layers import merge, option_over
 from contrastive_text.training.module import ContrastiveModule
-
-Answer = Callable[[Sequence[str]], str]
-
 
 RUN = """
 model:
@@ -58,10 +54,14 @@ def trained(files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture
-def predict(trained: Path) -> list[str]:
-    (checkpoint,) = trained.rglob("*.ckpt")
-    words = ["predict", "--ckpt_path", str(checkpoint), "--trainer.accelerator", "cpu"]
-    return [*words, "--trainer.enable_progress_bar", "false", "--data.eval_batch_size", "7"]
+def checkpoint(trained: Path) -> Path:
+    return next(trained.rglob("*.ckpt"))
+
+
+@pytest.fixture
+def predict(checkpoint: Path) -> str:
+    words = f"predict --ckpt_path {checkpoint} --trainer.accelerator cpu"
+    return f"{words} --trainer.enable_progress_bar false --data.eval_batch_size 7"
 
 
 def encoded(module: ContrastiveModule, texts: Sequence[str], roles: Sequence[Role]) -> Encoded:
@@ -85,58 +85,62 @@ def encoded(module: ContrastiveModule, texts: Sequence[str], roles: Sequence[Rol
     return Encoded(torch.cat(vectors), slots, torch.arange(len(texts)))
 
 
+def table(path: Path) -> list[list[str]]:
+    return [line.split("\t") for line in path.read_text().splitlines()]
+
+
+def numbers(lines: Sequence[Sequence[str]]) -> torch.Tensor:
+    """Returns those of the last column."""
+    return torch.tensor([float(line[-1]) for line in lines], dtype=torch.float64)
+
+
 # Files of predictions
 
 
 def test_predict_writes_a_table_for_each_task_and_says_so(
-    trained: Path, predict: list[str], files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
+    shell: Shell, checkpoint: Path, predict: str, files: dict[str, str], here: Path
 ) -> None:
-    words = ["--data.tasks.sst.predict", files["texts"], "--data.tasks.sts.predict", files["pairs"]]
-    capsys.readouterr()
-    assert run([*predict, *words, "--data.predict", files["texts"]]) == 0
-    said = capsys.readouterr().out
+    tasks = "--data.tasks.sst.predict TEXTS --data.tasks.sts.predict PAIRS"
+    said = shell(f"{predict} {tasks} --data.predict TEXTS").out
     (folder,) = here.glob("runs/*/predictions")
     place = folder.relative_to(here)
     assert f"40 predictions of sst written to {place / 'sst.tsv'}\n" in said
     assert f"12 predictions of sts written to {place / 'sts.tsv'}\n" in said
     assert np.load(folder.parent / "predictions.npy").shape == (40, 16)
-    (checkpoint,) = trained.rglob("*.ckpt")
     module = ContrastiveModule.load_from_checkpoint(checkpoint).eval()
     with torch.no_grad():
         sentiment = module.objective_parts()["sentiment"].predict(encoded(module, tiny.TEXTS, ["anchor"]))
         odds = sentiment.double().exp()
         shares = odds / odds.sum(dim=1, keepdim=True)
-    lines = [line.split("\t") for line in (folder / "sst.tsv").read_text().splitlines()]
-    assert lines[0] == ["text", "prediction", "probability"]
-    assert [line[0] for line in lines[1:]] == list(tiny.TEXTS)
-    assert [line[1] for line in lines[1:]] == [("bad", "good")[int(row.argmax())] for row in shares]
-    written = torch.tensor([float(line[2]) for line in lines[1:]], dtype=torch.float64)
+    names, *lines = table(folder / "sst.tsv")
+    assert names == ["text", "prediction", "probability"]
+    assert [line[0] for line in lines] == list(tiny.TEXTS)
+    assert [line[1] for line in lines] == [("bad", "good")[int(row.argmax())] for row in shares]
     # six digits, of float32 sums in another order
-    torch.testing.assert_close(written, shares.amax(dim=1), rtol=0, atol=2e-6)
-    pairs = [line.split("\t") for line in Path(files["pairs"]).read_text().splitlines()[1:]]
+    torch.testing.assert_close(numbers(lines), shares.amax(dim=1), rtol=0, atol=2e-6)
+    pairs = table(Path(files["pairs"]))[1:]
     texts = [pair[0] for pair in pairs] + [pair[1] for pair in pairs]
     with torch.no_grad():
         vectors = encoded(module, texts, ["anchor", "positive"]).embeddings.double()
     cosines = torch.cosine_similarity(vectors[:12], vectors[12:])
-    lines = [line.split("\t") for line in (folder / "sts.tsv").read_text().splitlines()]
-    assert lines[0] == ["anchor", "positive", "prediction"]
-    assert [line[:2] for line in lines[1:]] == [pair[:2] for pair in pairs]
-    written = torch.tensor([float(line[2]) for line in lines[1:]], dtype=torch.float64)
-    torch.testing.assert_close(written, 5 * cosines, rtol=0, atol=1e-4)  # four digits are written
+    names, *lines = table(folder / "sts.tsv")
+    assert names == ["anchor", "positive", "prediction"]
+    assert [line[:2] for line in lines] == [pair[:2] for pair in pairs]
+    torch.testing.assert_close(numbers(lines), 5 * cosines, rtol=0, atol=1e-4)  # four digits are written
 
 
 def test_one_task_alone_is_predicted_its_pairs_as_one_sequence(
-    trained: Path, predict: list[str], here: Path
+    shell: Shell, trained: Path, checkpoint: Path, predict: str, here: Path
 ) -> None:
-    assert run([*predict, "--data.tasks.rte.predict", str(trained / "rte.tsv")]) == 0
+    shell(f"{predict} --data.tasks.rte.predict {trained / 'rte.tsv'}")
     (folder,) = here.glob("runs/*/predictions")
     assert [path.name for path in folder.iterdir()] == ["rte.tsv"]  # the other tasks have no file
     assert not (folder.parent / "predictions.npy").exists()
-    header, *lines = (line.split("\t") for line in (folder / "rte.tsv").read_text().splitlines())
-    assert header == ["anchor", "positive", "prediction", "probability"]
+    names, *lines = table(folder / "rte.tsv")
+    assert names == ["anchor", "positive", "prediction", "probability"]
     (saved,) = trained.glob("*/model")
     tokenizer, model = AutoTokenizer.from_pretrained(saved), AutoModel.from_pretrained(saved).eval()
-    module = ContrastiveModule.load_from_checkpoint(next(trained.rglob("*.ckpt"))).eval()
+    module = ContrastiveModule.load_from_checkpoint(checkpoint).eval()
     answers = []
     with torch.no_grad():
         for first, second, _, _ in lines:
@@ -145,9 +149,9 @@ def test_one_task_alone_is_predicted_its_pairs_as_one_sequence(
             read = Encoded(model(**inputs)[0].mean(dim=1), (Slot("anchor", 0),), torch.arange(1))
             answers.append(module.objective_parts()["entailment"].predict(read)[0].softmax(dim=0))
     assert [line[2] for line in lines] == [("no", "yes")[int(answer.argmax())] for answer in answers]
-    written = torch.tensor([float(line[3]) for line in lines])
-    torch.testing.assert_close(written, torch.stack(answers).amax(dim=1), rtol=0, atol=1e-5)
-    assert len({*written.tolist()}) > 30
+    expected = torch.stack(answers).amax(dim=1).double()
+    torch.testing.assert_close(numbers(lines), expected, rtol=0, atol=1e-5)
+    assert len({*numbers(lines).tolist()}) > 30
 
 
 def test_a_table_has_a_line_for_each_row_whatever_the_texts_hold(tmp_path: Path) -> None:
@@ -164,27 +168,17 @@ def test_a_table_has_a_line_for_each_row_whatever_the_texts_hold(tmp_path: Path)
 # Options that open an entry
 
 
-def test_options_name_tasks_labels_and_objectives_that_no_file_has(
-    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["contrastive-text"])
-    words = ["fit", "--recipe", "simcse", "--model.encoder.model_name_or_path", files["bert"]]
-    words += ["--data.tasks.nli.train", str(here / "3"), "--data.tasks.nli.labels.3", "entailment"]
-    words += ["--data.tasks.nli.pairing", "Given", "--data.tasks.nli.batch_size", "4"]
-    words += ["--data.tasks.nli.columns.anchor", "premise", "--data.tasks.nli.validation", "null"]
-    words += ["--model.objectives.nli", "PairClassification", "--model.objectives.nli.classes", "2"]
-    words += ["--model.objectives.nli.task", "nli", "--model.weights.nli", "0.5"]
-    words += ["--model.views.anchor", "SwapWords"]
-    with pytest.raises(SystemExit) as left:
-        run([*words, "--print_config"])
-    assert left.value.code in (0, None)
-    config = yaml.safe_load(capsys.readouterr().out)
+def test_options_name_tasks_labels_and_objectives_that_no_file_has(shell: Shell) -> None:
+    task = "train=folder/3 labels.3=entailment pairing=Given batch_size=4 columns.anchor=premise validation=null"
+    objective = "=PairClassification .classes=2 .task=nli"
+    words = [f"--data.tasks.nli.{option}" for option in task.split()]
+    words += [f"--model.objectives.nli{option}" for option in objective.split()]
+    config = shell.config(f"FIT {' '.join(words)} --model.weights.nli 0.5 --model.views.anchor SwapWords")
     task = config["data"]["tasks"]["nli"]
     task = task.get("init_args", task)
-    assert task["train"] == str(here / "3")
+    assert (task["train"], task["batch_size"], task["validation"]) == ("folder/3", 4, None)
     assert task["labels"] == {"3": "entailment"}
     assert task["columns"] == {"anchor": "premise"}
-    assert (task["batch_size"], task["validation"]) == (4, None)
     assert task["pairing"]["class_path"].endswith(".Given")
     objectives = config["model"]["objectives"]
     assert set(objectives) == {"contrastive", "nli"}

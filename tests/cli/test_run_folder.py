@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +15,9 @@ import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities.rank_zero import rank_zero_only as of_fabric
 from pytorch_lightning.utilities import rank_zero_only
+from shells import Shell
 
 from contrastive_text import Run
-from contrastive_text.cli import run as shell
 from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.core.storage.checkpoints import best_checkpoint, read_checkpoint
 from contrastive_text.core.storage.disk import held
@@ -33,12 +33,6 @@ class Killed(Exception):
     """Stands for a kill."""
 
 
-@pytest.fixture
-def words(tiny_words: list[str], here: Path) -> list[str]:  # noqa: ARG001  # works in a folder of its own
-    """A fit of five steps that is never validated."""
-    return ["fit", *tiny_words, "--recipe", "simcse"]
-
-
 def kill_at(step: int, patch: pytest.MonkeyPatch) -> None:
     """Ends the next run in a step, without a word to any callback."""
 
@@ -49,52 +43,52 @@ def kill_at(step: int, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OwnFolders, "on_train_batch_start", start, raising=False)
 
 
+def assert_same_run(one: Path, other: Path) -> None:
+    whole, again = (read_checkpoint(best_checkpoint(folder, "test")).weights for folder in (one, other))
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
+    assert (one / "metrics.csv").read_bytes() == (other / "metrics.csv").read_bytes()
+
+
 def test_a_run_that_is_killed_before_its_first_validation_resumes_in_its_folder(
-    words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    shell: Shell, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = here / "runs"
-    assert shell(words) == 0
+    shell("FIT TINY")
     assert not list(runs.glob("*/resume*"))
     with monkeypatch.context() as patch:
         kill_at(4, patch)
-        assert shell([*words, "--resumable.minutes", "0"]) == 1
+        assert shell.status("FIT TINY --resumable.minutes 0") == 1
     (path,) = (runs / "version_1").glob("*.ckpt")
     assert path.name == "resume-step=4.ckpt"  # one of four
     shutil.copytree(runs / "version_1", here / "damaged")
-    capfd.readouterr()
-    assert shell(["fit", "--resume", "runs/version_1"]) == 0
-    assert "Resuming runs/version_1 from runs/version_1/resume-step=4.ckpt: step 4" in capfd.readouterr().out
-    whole, again = weights(runs / "version_0"), weights(runs / "version_1")
-    assert all(torch.equal(whole[name], again[name]) for name in whole)
-    assert (runs / "version_1" / "metrics.csv").read_bytes() == (runs / "version_0" / "metrics.csv").read_bytes()
-    assert shell(["fit", "--resume", "runs/version_1"]) == 0
-    assert "Finished before: runs/version_1, whose model is runs/version_1/model" in capfd.readouterr().out
+    said = shell("fit --resume runs/version_1").out
+    assert "Resuming runs/version_1 from runs/version_1/resume-step=4.ckpt: step 4" in said
+    assert_same_run(runs / "version_0", runs / "version_1")
+    said = shell("fit --resume runs/version_1").out
+    assert "Finished before: runs/version_1, whose model is runs/version_1/model" in said
 
     # A damaged checkpoint is skipped for an older one, and alone it is refused.
     newest = here / "damaged" / "resume-step=4.ckpt"
     newest.write_bytes(newest.read_bytes()[:-9])
     older = newest.with_name("resume-step=3.ckpt")
     os.link(best_checkpoint(runs / "version_0", "test"), older)
-    for given, said in (
-        (["nowhere"], "expected the folder of a run, with config.yaml in it, found none at nowhere"),
-        (["damaged", "--model.optimizer.lr", "1"], "got others: model.optimizer.lr 1.0 instead of 3e-05"),
-    ):
-        assert shell(["fit", "--resume", *given]) == 2
-        assert said in capfd.readouterr().err
-    assert shell(["fit", "--resume", "damaged", "--trainer.max_steps", "5"]) == 0
-    said = capfd.readouterr().out
+    said = shell.refused("fit --resume nowhere")
+    assert "expected a run folder with config.yaml, found none at nowhere" in said
+    said = shell.refused("fit --resume damaged --model.optimizer.lr 1")
+    assert "got others: model.optimizer.lr 1.0 instead of 3e-05" in said
+    said = shell("fit --resume damaged --trainer.max_steps 5").out
     assert "Left out: damaged/resume-step=4.ckpt: expected a whole checkpoint" in said
     assert "Resuming damaged from damaged/resume-step=3.ckpt: step 5" in said
 
 
 def test_a_run_whose_folder_was_moved_keeps_its_best_checkpoint(
-    words: list[str], files: dict[str, str], here: Path, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    validated = ["--data.validation", files["pairs"], "--trainer.val_check_interval", "1"]
-    validated += ["--model.optimizer.lr", "1e-9"]  # changes no order of the cosines, so the first stays the best
+    # The rate changes no order of the cosines, so the first stays the best.
+    validated = "--data.validation PAIRS --trainer.val_check_interval 1 --model.optimizer.lr 1e-9"
     with monkeypatch.context() as patch:
         kill_at(4, patch)
-        assert shell([*words, *validated, "--resumable.minutes", "0"]) == 1
+        assert shell.status(f"FIT TINY {validated} --resumable.minutes 0") == 1
     run, moved = here / "runs" / "version_0", here / "elsewhere"
     (path,) = run.glob("resume-step=4.ckpt")
     assert Path(read_checkpoint(path).best.path) == Path("runs", "version_0", "checkpoints", "step=1.ckpt")
@@ -103,7 +97,7 @@ def test_a_run_whose_folder_was_moved_keeps_its_best_checkpoint(
     # Another run has taken the folder's place.
     (run / "checkpoints").mkdir(parents=True)
     (run / "checkpoints" / "step=1.ckpt").write_bytes(b"of another run")
-    assert shell(["fit", "--resume", str(moved)]) == 0
+    shell(f"fit --resume {moved}")
     (kept,) = (moved / "checkpoints").glob("*.ckpt")
     assert (kept.name, kept.read_bytes()) == ("step=1.ckpt", best)
 
@@ -111,14 +105,14 @@ def test_a_run_whose_folder_was_moved_keeps_its_best_checkpoint(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")  # runs share it here
 def test_a_run_never_resumes_from_a_checkpoint_of_another_run(
-    words: list[str], here: Path, monkeypatch: pytest.MonkeyPatch
+    shell: Shell, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared = ["--checkpoint.dirpath", "kept", "--export.dirpath", "model"]
+    shared = "FIT TINY --checkpoint.dirpath kept --export.dirpath model"
     with monkeypatch.context() as patch:
         kill_at(2, patch)
-        assert shell([*words, *shared, "--folder", "stopped", "--resumable.minutes", "0"]) == 1
-        assert shell([*words, *shared, "--folder", "begun"]) == 1
-    assert shell([*words, *shared, "--folder", "other"]) == 0
+        assert shell.status(f"{shared} --folder stopped --resumable.minutes 0") == 1
+        assert shell.status(f"{shared} --folder begun") == 1
+    shell(f"{shared} --folder other")
     (kept,) = (here / "kept").glob("*.ckpt")
     (here / "other" / "finished").unlink()  # killed just before its end
     former = (here / "other" / "config.yaml").stat().st_mtime - 1
@@ -135,60 +129,44 @@ def test_a_run_never_resumes_from_a_checkpoint_of_another_run(
 
 
 @pytest.mark.slow
-def test_no_run_goes_on_from_weights_alone(
-    finished: dict[str, str], files: dict[str, str], here: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_no_run_goes_on_from_weights_alone(shell: Shell, finished: dict[str, str], here: Path) -> None:
     saved = torch.load(finished["checkpoint"], weights_only=True)
     for name in ("optimizer_states", "lr_schedulers", "callbacks"):  # as ModelCheckpoint(save_weights_only=True)
         del saved[name]
     torch.save(saved, "weights.ckpt")
     expected = (
-        r"expected a checkpoint that a run can go on from, got one with weights and without optimizer_states"
+        "expected a checkpoint that a run can go on from, got one with weights and without optimizer_states"
     )
-    assert shell(["fit", "--ckpt_path", "weights.ckpt"]) == 2
-    assert f"error: weights.ckpt: {expected}" in capfd.readouterr().err
+    assert f"error: weights.ckpt: {expected}" in shell.refused("fit --ckpt_path weights.ckpt")
     assert not (here / "runs").exists()
     (here / "run").mkdir()
     shutil.copy(Path(finished["folder"], "config.yaml"), "run")
     os.link("weights.ckpt", "run/resume-step=9.ckpt")
-    assert shell(["fit", "--resume", "run"]) == 2
-    assert f"got run/resume-step=9.ckpt: {expected}" in capfd.readouterr().err
+    assert f"got run/resume-step=9.ckpt: {expected}" in shell.refused("fit --resume run")
     module = ContrastiveModule.load_from_checkpoint("weights.ckpt")
     data = TextDataModule.load_from_checkpoint("weights.ckpt")
     trainer = pl.Trainer(accelerator="cpu", max_steps=9, logger=False, enable_checkpointing=False)
     with pytest.raises(ContrastiveTextError, match=rf"weights\.ckpt: {expected}"):
         trainer.fit(module, data, ckpt_path="weights.ckpt", weights_only=True)
-    assert shell(["test", "--ckpt_path", "weights.ckpt", "--data.test", files["pairs"]]) == 0
+    shell("test --ckpt_path weights.ckpt --data.test PAIRS")
 
 
-def test_a_disk_without_room_is_told_before_the_first_step(
-    words: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_disk_without_room_is_told_before_the_first_step(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SaveWhenStopped, "on_train_start", lambda *_: pytest.fail("a step was begun"))
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
-    assert shell(words) == 2
-    assert "expected room for" in capfd.readouterr().err
+    assert "expected room for" in shell.refused("FIT TINY")
 
 
 @pytest.mark.slow
-def test_two_runs_never_write_to_one_folder(
-    words: list[str], here: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for option, place in (("--export.dirpath", "model"), ("--checkpoint.dirpath", "kept")):
-        with held(here / place):
-            assert shell([*words, option, place]) == 2
-        said = capfd.readouterr().err
-        assert (
-            f"{option.removeprefix('--')}: expected a folder that no other run writes to, got {here / place}"
-            in said
-        )
+def test_two_runs_never_write_to_one_folder(shell: Shell, here: Path) -> None:
     (here / "real").mkdir()
-    (here / "link").symlink_to("real")
-    with held(here / "real"):  # by another of its names
-        assert shell([*words, "--export.dirpath", "link"]) == 2
-    assert "export.dirpath: expected a folder that no other run writes to" in capfd.readouterr().err
-    both = ["--checkpoint.dirpath", "real", "--export.dirpath", "kept/../link"]
-    assert shell([*words, *both, "--trainer.max_steps", "1"]) == 0  # one run, whose folders are one
+    (here / "link").symlink_to("real")  # by another of its names
+    for option, place, name in (("export", "real", "link"), ("checkpoint", "kept", "kept")):
+        with held(here / place):
+            said = shell.refused(f"FIT TINY --{option}.dirpath {name}")
+        assert f"{option}.dirpath: expected a folder that no other run writes to, got " in said
+    # one run, whose folders are one
+    shell("FIT TINY --checkpoint.dirpath real --export.dirpath kept/../link --trainer.max_steps 1")
     assert not [path for path in here.rglob(".*") if path.suffix == ".lock"]
     first, second = (RunLogger(here / "races", name="") for _ in range(2))
     assert [first.version, second.version] == [0, 1]
@@ -202,18 +180,10 @@ def test_a_checkpoint_by_the_clock_is_never_taken_before_what_a_resumed_run_woul
 
 # Under SLURM
 
-SLURM = {
-    "SLURM_JOB_NAME": "train",
-    "SLURM_JOB_ID": "1234567",
-    "SLURM_NTASKS": "1",
-    "SLURM_NTASKS_PER_NODE": "1",
-    "SLURM_STEP_NUM_TASKS": "1",
-    "SLURM_NNODES": "1",
-    "SLURM_PROCID": "0",
-    "SLURM_LOCALID": "0",
-    "SLURM_NODEID": "0",
-    "SLURM_NODELIST": "gpu[07-08],gpu12",
-}
+ALONE = dict.fromkeys(("NTASKS", "NTASKS_PER_NODE", "STEP_NUM_TASKS", "NNODES"), 1)
+FIRST = dict.fromkeys(("PROCID", "LOCALID", "NODEID"), 0)
+OF_A_JOB = {"JOB_NAME": "train", "JOB_ID": 1234567, "NODELIST": "gpu[07-08],gpu12"}
+SLURM = {f"SLURM_{name}": str(value) for name, value in (ALONE | FIRST | OF_A_JOB).items()}
 """What srun gives to a single task."""
 OF_FOUR = {"NTASKS": 4, "STEP_NUM_TASKS": 4, "NTASKS_PER_NODE": 2, "NNODES": 2}
 LAST = {
@@ -238,21 +208,13 @@ def task(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return become
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return dict(read_checkpoint(best_checkpoint(folder, "test")).weights)
-
-
 @pytest.mark.slow  # four runs
 def test_the_same_command_goes_on_where_slurm_stopped_it(
-    tiny_words: list[str],
-    here: Path,
-    task: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    shell: Shell, here: Path, task: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task is sent Lightning's signal, saves, and is requeued; the log has every step once."""
-    words = ["fit", "--recipe", "simcse", *tiny_words]
-    assert shell([*words, "--folder", "whole"]) == 0
+    mine = "FIT TINY --folder mine"
+    shell("FIT TINY --folder whole")
     task()
     (here / "scontrol").write_text('#!/bin/sh\necho "$@" > requeued\n')
     (here / "scontrol").chmod(0o755)
@@ -266,44 +228,34 @@ def test_the_same_command_goes_on_where_slurm_stopped_it(
                 os.kill(os.getpid(), signal.SIGUSR1)
 
         patch.setattr(SaveWhenStopped, "on_train_batch_start", signalled)
-        with pytest.raises(SystemExit) as left:
-            shell([*words, "--folder", "mine"])
-    assert left.value.code == 128 + signal.SIGUSR1
+        assert shell.status(mine) == 128 + signal.SIGUSR1
+    assert "Requeued: scontrol requeue 1234567" in shell.capture.readouterr().out
     assert (here / "requeued").read_text() == "requeue 1234567\n"
     assert not list(here.rglob("hpc_ckpt*"))
-    assert "Requeued: scontrol requeue 1234567" in capfd.readouterr().out
-    assert shell([*words, "--folder", "mine", "--model.optimizer.lr", "1"]) == 2
-    assert "got others: model.optimizer.lr 1.0 instead of 3e-05; give the same" in capfd.readouterr().err
-    assert shell([*words, "--folder", "mine"]) == 0
-    assert "Resuming mine from mine/resume-step=3.ckpt: step 3" in capfd.readouterr().out
-    whole, mine = weights(here / "whole"), weights(here / "mine")
-    assert all(torch.equal(whole[name], mine[name]) for name in whole)
-    assert (here / "mine" / "metrics.csv").read_bytes() == (here / "whole" / "metrics.csv").read_bytes()
+    said = shell.refused(f"{mine} --model.optimizer.lr 1")
+    assert "got others: model.optimizer.lr 1.0 instead of 3e-05; give the same" in said
+    assert "Resuming mine from mine/resume-step=3.ckpt: step 3" in shell(mine).out
+    assert_same_run(here / "whole", here / "mine")
     assert not list((here / "mine").glob("resume*"))
-    assert shell([*words, "--folder", "mine"]) == 0
-    assert "Finished before: mine, whose model is mine/model" in capfd.readouterr().out
+    assert "Finished before: mine, whose model is mine/model" in shell(mine).out
 
 
 def test_a_folder_and_processes_that_cannot_be_a_run_s_are_refused(
-    tiny_words: list[str],
-    here: Path,
-    task: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-    answer: Callable[[Sequence[str]], str],
+    shell: Shell, here: Path, task: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["fit", "--recipe", "simcse", *tiny_words]
     (here / "other").mkdir()
     (here / "other" / "notes.txt").write_text("mine")
-    assert "got other with notes.txt and without config.yaml" in answer([*words, "--folder", "other"])
-    named = [*words, "--folder", "mine"]
-    assert "got trainer.logger false; drop that" in answer([*named, "--trainer.logger", "false"])
+    assert "got other with notes.txt and without config.yaml" in shell.refused("FIT TINY --folder other")
+    named = "FIT TINY --folder mine"
+    assert "got trainer.logger false; drop that" in shell.refused(f"{named} --trainer.logger false")
     with monkeypatch.context() as patch:
         patch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
-        assert "would begin again; give --folder runs/NAME" in answer(words)
+        assert "would begin again; give --folder runs/NAME" in shell.refused("FIT TINY")
         patch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-        assert "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in answer(named)
+        assert "export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in shell.refused(named)
     task(SLURM_STEP_NUM_TASKS="2")
-    assert "expected 2 processes, as many as were started, got 1 on each of 1 machines" in answer(words)
+    said = shell.refused("FIT TINY")
+    assert "expected 2 processes, as many as were started, got 1 on each of 1 machines" in said
     assert not (here / "runs").exists()
     assert not (here / "mine").exists()
 

@@ -6,7 +6,7 @@ import base64
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 from huggingface_hub import constants
-
-from contrastive_text.cli.main import run
+from shells import Shell
 
 
 @dataclass
@@ -112,9 +111,6 @@ def _committed(hub: Hub, content: bytes) -> dict[str, str]:
     return {"commitUrl": f"{hub.endpoint}/{name}/commit/{'1' * 40}", "commitOid": "1" * 40}
 
 
-Answer = Callable[[Sequence[str]], str]
-
-
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub that the library takes for the usual one, and a token."""
@@ -133,12 +129,14 @@ def model(finished: dict[str, str], here: Path) -> Path:
     return here / "model"
 
 
+SHARE = "share model --to me/mine"
+
+
 def test_a_model_arrives_private_with_its_card_and_without_a_user_s_own_files(
-    hub: Hub, model: Path, capsys: pytest.CaptureFixture[str]
+    shell: Shell, hub: Hub, model: Path
 ) -> None:
     (model / "README.md").write_text("---\nlicense: mit\n---\nMy model.\n", encoding="utf-8")  # edited
-    assert run(["share", "model", "--to", "me/mine"]) == 0
-    said = capsys.readouterr().out
+    said = shell(SHARE).out
     assert hub.private == {"me/mine": True}
     assert hub.tokens == {"Bearer hf_mine"}
     written = {path.relative_to(model).as_posix() for path in model.rglob("*") if path.is_file()}
@@ -148,41 +146,38 @@ def test_a_model_arrives_private_with_its_card_and_without_a_user_s_own_files(
     assert "didn't write them: notes.txt" in said and f"uploaded: {hub.endpoint}/me/mine/commit/111" in said
 
 
-def test_whom_it_is_open_to_is_what_was_asked_for(hub: Hub, model: Path, answer: Answer) -> None:
-    assert run(["share", "model", "--to", "me/mine", "--public"]) == 0
+@pytest.mark.usefixtures("model")
+def test_whom_it_is_open_to_is_what_was_asked_for(shell: Shell, hub: Hub) -> None:
+    shell(f"{SHARE} --public")
     assert hub.private == {"me/mine": False}
     hub.files.clear()
-    assert "which is there and public; add --public" in answer(["share", str(model), "--to", "me/mine"])
+    assert "which is there and public; add --public" in shell.refused(SHARE)
     hub.private["me/mine"] = True
-    said = answer(["share", "model", "--to", "me/mine", "--public"])
-    assert "which is there and private; leave out --public" in said
+    assert "which is there and private; leave out --public" in shell.refused(f"{SHARE} --public")
     assert not hub.files
 
 
-def test_a_dry_run_asks_nobody(
-    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("model")
+def test_a_dry_run_asks_nobody(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # where nobody is
-    assert run(["share", str(model), "--to", "me/mine", "--dry_run"]) == 0
-    assert "would be uploaded to me/mine (private); nothing was uploaded" in capsys.readouterr().out
+    assert "would be uploaded to me/mine (private); nothing was uploaded" in shell(f"{SHARE} --dry_run").out
 
 
 def test_what_stands_in_the_way_is_said(
-    hub: Hub, model: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer
+    shell: Shell, hub: Hub, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["share", str(model), "--to", "me/mine"]
     hub.refuses = 403
-    said = answer(words)
+    said = shell.refused(SHARE)
     assert f"expected {hub.endpoint} to take me/mine" in said and "403" in said
     hub.refuses = None
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert "got HF_HUB_OFFLINE=1; unset it" in answer(words)
+    assert "got HF_HUB_OFFLINE=1; unset it" in shell.refused(SHARE)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(model / "no-token"))
-    assert "expected a token of the hub, got none" in answer(words)
+    assert "expected a token of the hub, got none" in shell.refused(SHARE)
     (model / "config.json").write_text("{}", encoding="utf-8")
-    assert "config.json: 2 bytes instead of" in answer(words)
+    assert "config.json: 2 bytes instead of" in shell.refused(SHARE)
     (model / "contrastive_text.manifest.json").unlink()
-    assert "expected a model that this library has saved" in answer(words)
+    assert "expected a model that this library has saved" in shell.refused(SHARE)
     assert not hub.files and not hub.private

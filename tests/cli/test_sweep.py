@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import sts_files
 import tiny
 from covering import rest_slow
+from shells import Shell, run_here
 
-from contrastive_text.cli import run, sweep
+from contrastive_text.cli import sweep
 from contrastive_text.core.storage.disk import held
 from contrastive_text.evaluation import CachedEncoder, sts_scores
 from contrastive_text.inference import SentenceEncoder
 from contrastive_text.runs.grid import Cell
 from contrastive_text.runs.sweep_table import SweepRun, SweepTable, read_validations
 
-Answer = Callable[[Sequence[str]], str]
-ONE = "model.pooler=MaxPooler"
-
-
-@pytest.fixture
-def words(tiny_words: list[str], files: dict[str, str]) -> list[str]:
-    """The options of a sweep of runs of two steps."""
-    fast = ["--trainer.max_steps", "2", "--model.optimizer.lr", "1e-2", "--data.validation", files["pairs"]]
-    return ["sweep", "--recipe", "simcse", *tiny_words, *fast]
+SWEEP = "sweep --recipe simcse TINY --trainer.max_steps 2 --model.optimizer.lr 1e-2 --data.validation PAIRS"
+"""A sweep of runs of two steps."""
 
 
 @pytest.fixture
@@ -42,22 +35,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
 
     def call(words: Sequence[str], log: Path, mode: str = "wb") -> str:
         started.append(words)
-        with log.open(mode[0]) as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-            status = run(words)
-        return "" if status == 0 else log.read_text().rpartition("error: ")[2].strip()
+        return run_here(words, log, mode)
 
     monkeypatch.setattr(sweep, "_call", call)
     return started
 
 
-def test_a_grid_is_run_once_and_a_lost_run_again(
-    words: list[str], here: Path, calls: list[Sequence[str]], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_grid_is_run_once_and_a_lost_run_again(shell: Shell, here: Path, calls: list[Sequence[str]]) -> None:
     (here / "grid.yaml").write_text("model.views.anchor: [none, 'FeatureCutoff(rate=0.5)']\n")
-    options = "--grid grid.yaml --vary model.pooler=CLSPooler --seeds 1 --output out"
-    command = [*words, *options.split()]
-    assert run(command) == 0
-    said = capsys.readouterr().out
+    command = f"{SWEEP} --grid grid.yaml --vary model.pooler=CLSPooler --seeds 1 --output out"
+    said = shell(command).out
     assert "2 cells x 1 seed = 2 runs, in out" in said
     assert "none | CLSPooler, seed 1: val/spearman" in said
     assert "; 1 run left, about " in said
@@ -72,25 +59,21 @@ def test_a_grid_is_run_once_and_a_lost_run_again(
     (lost,) = out.glob("none_CLSPooler/seed-1")
     for file in lost.iterdir():
         file.unlink()
-    assert run(command) == 0
-    assert "1 of them are finished already" in capsys.readouterr().out
+    assert "1 of them are finished already" in shell(command).out
     assert len(calls) == 3
     assert {name: (out / name).read_bytes() for name in tables} == tables
 
 
 @pytest.mark.slow
-def test_a_cell_is_the_fit_that_its_command_says(
-    words: list[str], here: Path, calls: list[Sequence[str]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    vary = ["--vary", "model.views.positive=[FeatureCutoff(rate=0.5), GaussianNoise]", "--seeds", "5", "6"]
-    assert run([*words, *vary, "--keep_weights", "--output", "one", "--format", "json"]) == 0
+def test_a_cell_is_the_fit_that_its_command_says(shell: Shell, here: Path, calls: list[Sequence[str]]) -> None:
+    vary = "--vary 'model.views.positive=[FeatureCutoff(rate=0.5), GaussianNoise]' --seeds 5 6"
+    said = shell(f"{SWEEP} {vary} --keep_weights --output one --format json").out
     kept = (here / "one" / "table.json").read_text()
-    assert kept in capsys.readouterr().out
+    assert kept in said
     (here / "views.yaml").write_text(
         "model: {views: {positive: [{class_path: FeatureCutoff, init_args: {rate: 0.5}}, GaussianNoise]}}\n"
     )
-    fit = ["fit", *words[1:], "--config", "views.yaml", "--seed_everything", "6", "--folder", "fit"]
-    assert run(fit) == 0
+    shell(f"{SWEEP.replace('sweep', 'fit', 1)} --config views.yaml --seed_everything 6 --folder fit")
     assert json.loads(kept)["cells"][0]["runs"][1]["figures"] == read_validations(here / "fit")[-1]
     assert len([*(here / "one").rglob("model.safetensors")]) == 2
     assert (here / "one" / "points.svg").exists()
@@ -99,25 +82,22 @@ def test_a_cell_is_the_fit_that_its_command_says(
 
 @pytest.mark.slow
 def test_a_failing_cell_loses_no_other_and_is_tried_again(
-    words: list[str], here: Path, answer: Answer, calls: list[Sequence[str]]
+    shell: Shell, here: Path, calls: list[Sequence[str]]
 ) -> None:
-    command = [*words, "--vary", "data.batch_size=8,1000", "--seeds", "1", "--output", "out"]
-    said = answer(command)
+    command = f"{SWEEP} --vary data.batch_size=8,1000 --seeds 1 --output out"
+    said = shell.refused(command)
     assert "1 of 2 runs failed, the first, 1000, with: " in said
     assert "the same command runs them again" in said
     table = (here / "out" / "table.md").read_text()
     assert "| 1000 | failed | 0 | | |" in table
     assert "- failed: 1000, seed 1: " in table
-    answer(command)
+    shell.refused(command)
     assert [" ".join(each).count("--data.batch_size=1000") for each in calls] == [0, 1, 1]
 
 
-def test_a_dry_run_checks_and_runs_nothing(
-    words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    vary = ["--vary", "model.views.anchor=none,FeatureCutoff(rate=0.5)", "--init_from", "a/seed-{seed}"]
-    assert run([*words, *vary, "--dry_run"]) == 0
-    said = capsys.readouterr().out
+def test_a_dry_run_checks_and_runs_nothing(shell: Shell, here: Path) -> None:
+    vary = "--vary model.views.anchor=none,FeatureCutoff(rate=0.5) --init_from a/seed-{seed}"
+    said = shell([*shell.words(SWEEP), *vary.split(), "--dry_run"]).out
     assert "2 cells x 3 seeds = 6 runs, in runs/sweep" in said
     assert "--init_from=a/seed-1 '--model.views.anchor=[]' " in said
     assert "--checkpoint.monitor=val/spearman --seed_everything=1 --folder=runs/sweep/none/seed-1" in said
@@ -128,24 +108,19 @@ def test_a_dry_run_checks_and_runs_nothing(
     ("more", "said"),
     rest_slow([
         ("--vary model.poolr=MaxPooler", "no option 'model.poolr'; did you mean --model.pooler?"),
-        ("--vary model.optimizer.lr=1e-3,fast", "in the cell fast: model.optimizer.lr: expected float, got fast"),
         ("--vary model.views.anchor=none,FeatureCutof", "model.views: expected a class of this library"),
         ("--vary model.views.anchor=none,FeatureCutoff(rate=2)", "FeatureCutoff(rate=2): FeatureCutoff.rate: ex"),
         ("--vary model.views.anchor=[FeatureCutoff,CropTokens]", "in the cell [FeatureCutoff,CropTokens]: view"),
-        ("--vary model.optimizer.weight_decay=0.1,1e-1", "got one configuration for 0.1 and 1e-1"),
         ("--vary recipe=simcse,simsce", "recipe: expected a recipe"),
         ("--vary model.optimizer=AdamW(lr=1),AdamW(lr=2) --model.optimizer.lr 3", "one configuration for AdamW("),
         ("--vary seed_everything=1,2", "because the sweep sets it, got seed_everything; give --seeds"),
-        ("--export.dirpath x", "--export.dirpath: expected no such option"),
         ("--checkpoint.monitor val/loss", "--checkpoint.monitor: expected no such option, because"),
         ("--data.validation null", "data.validation: expected a file to score the runs on"),
         ("--trainer.logger false", "got trainer.logger false; drop that"),
         ("--grid list.yaml", "--grid list.yaml: expected a list of values under each key"),
-        ("--grid twice.yaml", "--grid twice.yaml: lr: expected different values, got 1 twice"),
         ("--select train/loss", "--select: expected a validation figure"),
         ("--select sts:mean", "got sts:mean. Test data must not select weights"),
         ("--seeds 0", "--seeds: expected a number of 1 or more, or different seeds, got 0"),
-        ("--seeds 2 2", "different seeds, got 2 2"),
         ("--report sts:mean", "expected a folder of the suite's data sets, got no folder; add --report_data"),
         ("--report nonsense", "--report: expected val/FIGURE, or a task or mean of a suite (sts, sts-pearson, "),
         ("--take last --report sts:mean --report_data data", "expected --take best, got last"),
@@ -153,63 +128,45 @@ def test_a_dry_run_checks_and_runs_nothing(
         ("--report sts:STS12 --report_data data --report_pooler CLSPoler", "CLSPoler"),
         ("--report_data data", "--report_data: expected a report of a suite, such as sts:mean, got val/spearman"),
         ("--report sts:STS13 --report_data data", "sts:STS13: expected the data of sts:STS13 in"),
-        ("--report sts:STS3 --report_data data", "expected one of STS12, STS13"),
         ("--report transfer:mean --report_data data", "--report_data: expected the data"),
     ], quick=6),
 )  # fmt: skip
-def test_what_is_wrong_is_said_before_the_first_run(
-    words: list[str], here: Path, answer: Answer, more: str, said: str
-) -> None:
+def test_what_is_wrong_is_said_before_the_first_run(shell: Shell, here: Path, more: str, said: str) -> None:
     (here / "data").mkdir()
     (here / "data" / "stsb.test.tsv").write_text("sentence1\tsentence2\tscore\na b\tb\t1\nc\td\t2\n")
     (here / "list.yaml").write_text("model.pooler: MaxPooler\n")
-    (here / "twice.yaml").write_text("lr: [1, 1]\n")
-    assert said in answer([*words, *more.split()])
+    assert said in shell.refused([*shell.words(SWEEP), *more.split()])
     assert not (here / "runs").exists()
 
 
 @pytest.mark.slow
 def test_a_run_of_other_options_is_refused_and_a_new_report_needs_weights(
-    words: list[str], here: Path, answer: Answer, calls: list[Sequence[str]]
+    shell: Shell, here: Path, calls: list[Sequence[str]]
 ) -> None:
     sts_files.write_tables(here / "data")
     (here / "data" / "sts13.test.tsv").unlink()
-    command = [*words, "--vary", "model.pooler=MeanPooler", "--seeds", "1", "--output", "out"]
-    assert run([*command, "--keep_weights"]) == 0
-    said = answer([*command, "--model.optimizer.lr", "3e-3"])
+    command = f"{SWEEP} --vary model.pooler=MeanPooler --seeds 1 --output out"
+    shell(f"{command} --keep_weights")
+    said = shell.refused(f"{command} --model.optimizer.lr 3e-3")
     assert "run in out/MeanPooler/seed-1, got model.optimizer.lr 0.003 instead of 0.01; give" in said
-    assert "got init_from 'a' instead of None" in answer([*command, "--init_from", "a"])
+    assert "got init_from 'a' instead of None" in shell.refused(f"{command} --init_from a")
 
     # A suite is measured on weights that stayed, as evaluate does, and is in the table next to the choice.
-    report = ["--report", "sts:mean", "--report_data", "data"]
+    report = f"{command} --report sts:mean --report_data data"
     model = SentenceEncoder.from_pretrained(here / "out/MeanPooler/seed-1/model")
     scores = [each.score for each in sts_scores(CachedEncoder(model), here / "data") if not each.missing]
-    assert run([*command, *report]) == 0
+    shell(report)
     table = json.loads((here / "out" / "table.json").read_text())["cells"][0]
     assert table["reports"]["sts:mean"]["mean"] == pytest.approx(sum(scores) / len(scores), abs=1e-12)
     assert "sts:mean of STS12, " in (here / "out" / "table.md").read_text()
     assert [words[0] for words in calls] == ["fit", "evaluate"]
-    said = answer([*command, *report, "--report_pooler", "CLSPooler"])
+    said = shell.refused(f"{report} --report_pooler CLSPooler")
     assert "got 1 runs without weights: out/MeanPooler/seed-1; delete them to run them again, or drop" in said
 
 
 @pytest.mark.slow
-def test_an_unknown_figure_is_answered_with_the_known_ones(
-    words: list[str], answer: Answer, calls: list[Sequence[str]]
-) -> None:
-    said = answer([*words, "--vary", ONE, "--select", "val/sperman", "--output", "out", "--seeds", "1"])
-    assert "--select: expected a figure of the validation (val/" in said
-    assert "val/spearman" in said
-    assert len(calls) == 1
-
-
-@pytest.mark.slow
-def test_a_run_of_another_process_is_waited_for(
-    words: list[str],
-    here: Path,
-    calls: list[Sequence[str]],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_a_run_of_another_process_is_waited_for_and_an_unknown_figure_answered_with_the_known(
+    shell: Shell, here: Path, calls: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = here / "out" / "MeanPooler" / "seed-1"
     other = held(place.with_name("seed-1.run"))
@@ -223,25 +180,26 @@ def test_a_run_of_another_process_is_waited_for(
         other.__exit__(None, None, None)
 
     monkeypatch.setattr(sweep.time, "sleep", finish)
-    assert run([*words, "--vary", "model.pooler=MeanPooler,MaxPooler", "--seeds", "1", "--output", "out"]) == 0
-    said = capsys.readouterr().out
+    command = f"{SWEEP} --vary model.pooler=MeanPooler,MaxPooler --seeds 1 --output out"
+    said = shell(command).out
     assert "MaxPooler, seed 1: " in said
     assert "MeanPooler, seed 1: " not in said
     assert "| MeanPooler | **12.50** | 1 | | |" in said or "| MeanPooler | 12.50 | 1 | | |" in said
     assert len(calls) == 1
+    said = shell.refused(f"{SWEEP} --vary model.pooler=MaxPooler --seeds 1 --select val/sperman --output other")
+    assert "--select: expected a validation figure (val/" in said and "val/spearman" in said
 
 
 @pytest.mark.slow  # processes that import everything
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
 def test_a_stopped_sweep_resumes_inside_the_run_that_it_was_in(
-    by: signal.Signals, words: list[str], here: Path, calls: list[Sequence[str]]
+    by: signal.Signals, shell: Shell, here: Path, calls: list[Sequence[str]]
 ) -> None:
-    command = [*words, "--vary", "model.pooler=MeanPooler", "--seeds", "1"]
-    command[command.index("--trainer.max_steps") + 1] = "300"
-    command += ["--trainer.max_epochs", "-1", "--trainer.val_check_interval", "300"]
-    shell = [sys.executable, "-m", "contrastive_text", *command, "--output", "out"]
+    bounds = "--trainer.max_steps 300 --trainer.max_epochs -1 --trainer.val_check_interval 300"
+    command = shell.words(f"{SWEEP} {bounds} --vary model.pooler=MeanPooler --seeds 1 --output out")
     place = here / "out" / "MeanPooler" / "seed-1"
-    with subprocess.Popen(shell, stdout=subprocess.PIPE, text=True) as process:
+    typed = [sys.executable, "-m", "contrastive_text", *command]
+    with subprocess.Popen(typed, stdout=subprocess.PIPE, text=True) as process:
         until = time.monotonic() + 200
         while not (place / "metrics.csv").exists() and time.monotonic() < until:
             time.sleep(0.05)
@@ -252,7 +210,7 @@ def test_a_stopped_sweep_resumes_inside_the_run_that_it_was_in(
     assert [*place.glob("resume-step=*.ckpt")]
     with held(place) as is_free:
         assert is_free  # the fit has ended
-    assert run([*command, "--output", "out"]) == 0
+    shell(command)
     assert "Resuming out/MeanPooler/seed-1 from " in (here / "out" / "MeanPooler" / "seed-1.log").read_text()
     assert len(calls) == 1
 
@@ -271,18 +229,23 @@ def test_without_matplotlib_there_are_tables(
 
 @pytest.mark.slow
 def test_a_ranking_chooses_and_stops_the_runs_of_a_sweep(
-    words: list[str], here: Path, calls: list[Sequence[str]], capsys: pytest.CaptureFixture[str]
+    shell: Shell, here: Path, calls: list[Sequence[str]]
 ) -> None:
     asked = [f"question {text}\t{text}\n" for text in tiny.TEXTS[:6]]
     (here / "mine.tsv").write_text("".join(["query\tpositive\n", *asked]))
-    command = [*words[: words.index("--data.validation")], "--data.retrieval.files", "mine.tsv", "--seeds", "1"]
     # No score rises by 100: the second validation ends a run (with an interval of 1 Lightning waits for the
     # end of the epoch).
-    command += ["--trainer.max_steps", "8", "--trainer.max_epochs", "-1", "--trainer.val_check_interval", "2"]
-    command += ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=val/ndcg@10"]
-    command += [f"--trainer.callbacks.{option}" for option in ("mode=max", "patience=0", "min_delta=100")]
-    assert run([*command, "--select", "val/mine/ndcg@10", "--output", "ranked"]) == 0  # one cell, no key varies
-    assert "the run, seed 1: val/mine/ndcg@10" in capsys.readouterr().out
+    stops = " ".join(
+        f"--trainer.callbacks.{option}"
+        for option in ("monitor=val/ndcg@10", "mode=max", "patience=0", "min_delta=100")
+    )
+    command = (
+        f"{SWEEP.replace('--data.validation PAIRS', '--data.retrieval.files mine.tsv')} --seeds 1 "
+        "--trainer.max_steps 8 --trainer.max_epochs -1 --trainer.val_check_interval 2 "
+        f"--trainer.callbacks+=EarlyStopping {stops}"
+    )
+    said = shell(f"{command} --select val/mine/ndcg@10 --output ranked").out  # one cell, no key varies
+    assert "the run, seed 1: val/mine/ndcg@10" in said
     steps = read_validations(here / "ranked" / "seed-1")
     assert len(steps) == 2
     assert all("val/mine/ndcg@10" in each for each in steps)

@@ -1,11 +1,13 @@
-"""Checkpoints of others: nothing that only they name is imported or made, by whatever reads them."""
+"""Checkpoints and configurations of others: nothing that only they name is imported or made."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import json
 import shutil
+import sys
 from argparse import ArgumentError
 from collections.abc import Callable
 from pathlib import Path
@@ -15,18 +17,21 @@ import pytest
 import torch
 from covering import rest_slow
 from foreign_code import EVIL, POPEN
+from shells import Shell
 
 from contrastive_text import ContrastiveModule, TextDataModule
 from contrastive_text.cli import run
 from contrastive_text.core.config.foreign import check_foreign
 from contrastive_text.core.errors import ContrastiveTextError
+from contrastive_text.recipes.layers import read_config
 from contrastive_text.runs.ensemble import TaskEnsemble
 from contrastive_text.training.run_parser import importing_parts, run_parser
 
 
-def _in_checkpoint(saved: dict[str, Any], place: str, value: object) -> None:
+def put(saved: dict[str, Any], place: str, value: object) -> None:
+    """Puts a value at a place of a checkpoint."""
+    *way, last = place.split("|")
     at: Any = saved
-    *way, last = place.split(".")
     for name in way:
         at = at[name]
     at[last] = value
@@ -37,36 +42,40 @@ MODEL, DATA = "hyper_parameters", "datamodule_hyper_parameters"
 NLPAUG = {"class_path": "NlpaugView", "init_args": {"augmenter": "evil.Evil"}}
 
 HOLES: dict[str, tuple[str, object]] = {
-    "a shell command among the columns": (f"{DATA}.task.columns", POPEN),
-    "a shell command in a column": (f"{DATA}.task.columns", {"anchor": POPEN}),
-    "a shell command in the encoder's configuration": (f"{MODEL}.encoder.init_args.config", POPEN),
+    "a shell command among the columns": (f"{DATA}|task|columns", POPEN),
+    "a shell command in a column": (f"{DATA}|task|columns", {"anchor": POPEN}),
+    "a shell command in the encoder's configuration": (f"{MODEL}|encoder|init_args|config", POPEN),
     "a shell command in an augmenter's arguments": (
-        f"{MODEL}.views",
+        f"{MODEL}|views",
         {"anchor": [{**NLPAUG, "init_args": {"augmenter": "nlpaug.Augmenter", "arguments": POPEN}}]},
     ),
-    "an augmenter": (f"{MODEL}.views", {"anchor": [NLPAUG]}),
-    "a shell command in place of a pooler": (f"{MODEL}.pooler", POPEN),
-    "a class of the working directory": (f"{MODEL}.pooler", EVIL),
-    "a class as a word": (f"{MODEL}.pooler", "evil.Evil"),
-    "a class as text": (f"{MODEL}.pooler", json.dumps(EVIL)),
-    "a file that names a class": (f"{MODEL}.pooler", "evil.yaml"),
-    "a class inside a part": (f"{MODEL}.objectives.contrastive.init_args.loss", EVIL),
-    "a chain of views": (f"{MODEL}.views", {"anchor": "evil.Evil"}),
-    "a view of a task": (f"{MODEL}.views", {"a": {"anchor": [EVIL]}}),
-    "a pairing": (f"{DATA}.task.pairing", EVIL),
-    "the pairing of a task": (f"{DATA}.tasks", {"a": {"train": "a.txt", "pairing": EVIL}}),
-    "a task": (f"{DATA}.tasks", {"a": EVIL}),
-    "another module": (f"{MODEL}._class_path", "evil.Evil"),
-    "another instantiator": (f"{MODEL}._instantiator", "evil.Evil"),
+    "an augmenter": (f"{MODEL}|views", {"anchor": [NLPAUG]}),
+    "a shell command in place of a pooler": (f"{MODEL}|pooler", POPEN),
+    "a class of the working directory": (f"{MODEL}|pooler", EVIL),
+    "a class as a word": (f"{MODEL}|pooler", "evil.Evil"),
+    "a class as text": (f"{MODEL}|pooler", json.dumps(EVIL)),
+    "a file that names a class": (f"{MODEL}|pooler", "evil.yaml"),
+    "a class inside a part": (f"{MODEL}|objectives|contrastive|init_args|loss", EVIL),
+    "a chain of views": (f"{MODEL}|views", {"anchor": "evil.Evil"}),
+    "a view of a task": (f"{MODEL}|views", {"a": {"anchor": [EVIL]}}),
+    "a pairing": (f"{DATA}|task|pairing", EVIL),
+    "the pairing of a task": (f"{DATA}|tasks", {"a": {"train": "a.txt", "pairing": EVIL}}),
+    "a task": (f"{DATA}|tasks", {"a": EVIL}),
+    "another module": (f"{MODEL}|_class_path", "evil.Evil"),
+    "another instantiator": (f"{MODEL}|_instantiator", "evil.Evil"),
     "arguments under an older name": ("hparams", {"pooler": EVIL}),
     "arguments in the place of one": ("hparams_name", "head"),
+    "a dotted name": (f"{MODEL}|pooler.class_path", "evil.Evil"),
+    "a name with a plus": (f"{MODEL}|pooler+", "evil.Evil"),
+    "a dotted name inside a part": (f"{MODEL}|objectives|contrastive|init_args|loss.class_path", "evil.Evil"),
+    "a dotted name in a task": (f"{DATA}|tasks", {"a": {"train": "a.txt", "pairing.class_path": "evil.Evil"}}),
 }
 
 
 def _foreign_run(hole: str, folder: Path, finished: dict[str, str]) -> Path:
     """Makes a run and an ensemble of a damaged checkpoint, and gives the checkpoint."""
     saved = copy.deepcopy(torch.load(finished["checkpoint"], weights_only=True))
-    _in_checkpoint(saved, *HOLES[hole])
+    put(saved, *HOLES[hole])
     place = folder / "foreign" / "checkpoints" / "step=5.ckpt"
     place.parent.mkdir(parents=True)
     torch.save(saved, place)
@@ -89,7 +98,7 @@ def test_a_checkpoint_has_nothing_imported_or_made(hole: str, foreign: Path, fin
         if HOLES[hole][0].startswith(where) or where == "either":
             with pytest.raises(ContrastiveTextError):
                 call()
-        elif "." not in HOLES[hole][0]:
+        elif "|" not in HOLES[hole][0]:
             with contextlib.suppress(ContrastiveTextError):
                 call()
     if hole == "a shell command among the columns":  # tests/hostile has the other commands
@@ -117,45 +126,27 @@ def test_no_spelling_of_a_name_has_anything_imported(place: tuple[str, ...], fin
     for name in place:
         at = at[name]
     before = dict(at)
+    values = itertools.cycle(
+        ("evil.Evil", json.dumps(EVIL), "evil.yaml")
+    )  # each spelling meets each, name by name
     for key in dict.fromkeys(key.format(name) for name in (*before, "pairing") for key in KEYS):
-        for value in ("evil.Evil", json.dumps(EVIL), "evil.yaml"):
-            at[key] = value
-            with contextlib.suppress(ValueError):
-                check_foreign(config, "a.ckpt")
-                with importing_parts(config, is_foreign=True), contextlib.suppress(ArgumentError):
-                    run_parser().parse_object(config)
-            at.clear()
-            at.update(before)
+        at[key] = next(values)
+        with contextlib.suppress(ValueError):
+            check_foreign(config, "a.ckpt")
+            with importing_parts(config, is_foreign=True), contextlib.suppress(ArgumentError):
+                run_parser().parse_object(config)
+        at.clear()
+        at.update(before)
 
 
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (f"{MODEL}|pooler.class_path", "evil.Evil"),
-        (f"{MODEL}|pooler+", "evil.Evil"),
-        (f"{MODEL}|objectives|contrastive|init_args|loss.class_path", "evil.Evil"),
-        (f"{DATA}|tasks", {"a": {"train": "a.txt", "pairing.class_path": "evil.Evil"}}),
-        (f"{DATA}|task|columns", {"pairing.class_path": "evil.Evil"}),
-        (f"{DATA}|task|columns", {"anchor": json.dumps(EVIL)}),
-    ],
-)
-def test_a_dotted_name_or_a_part_as_text_in_a_checkpoint_has_nothing_imported(
-    place: str, value: object, foreign: Path, finished: dict[str, str]
+@pytest.mark.parametrize("columns", [{"pairing.class_path": "evil.Evil"}, {"anchor": json.dumps(EVIL)}])
+def test_a_part_among_the_names_of_columns_is_a_name(
+    columns: dict[str, str], foreign: Path, finished: dict[str, str]
 ) -> None:
     saved = torch.load(finished["checkpoint"], weights_only=True)
-    *way, last = place.split("|")
-    at = saved
-    for name in way:
-        at = at[name]
-    at[last] = value
+    put(saved, f"{DATA}|task|columns", columns)
     torch.save(saved, foreign / "a.ckpt")
-    cls = ContrastiveModule if place.startswith(MODEL) else TextDataModule
-    if "columns" not in place:
-        with pytest.raises(ContrastiveTextError):
-            cls.load_from_checkpoint(foreign / "a.ckpt")
-        return
-    loaded = TextDataModule.load_from_checkpoint(foreign / "a.ckpt")
-    assert "evil.Evil" in str(loaded.task.columns)
+    assert TextDataModule.load_from_checkpoint(foreign / "a.ckpt").task.columns == columns
 
 
 def test_a_misspelt_argument_of_a_checkpoint_is_answered(here: Path, finished: dict[str, str]) -> None:
@@ -164,3 +155,82 @@ def test_a_misspelt_argument_of_a_checkpoint_is_answered(here: Path, finished: d
     torch.save(saved, here / "a.ckpt")
     with pytest.raises(ContrastiveTextError, match="did you mean pooler"):
         ContrastiveModule.load_from_checkpoint(here / "a.ckpt")
+
+
+# Configurations: parts that they name, and the one in the folder of a run that others made
+
+
+def test_a_place_of_a_part_takes_parts_of_its_kind_from_any_module(shell: Shell, here: Path) -> None:
+    (here / "kind.py").write_text(
+        "from contrastive_text.poolers import MeanPooler\nfrom pytorch_lightning import Callback\n"
+        "class Mine(MeanPooler):\n    pass\nclass Told(Callback):\n    pass\n"
+    )
+    (here / "right.yaml").write_text(
+        "model: {pooler: {class_path: kind.Mine}}\ntrainer: {callbacks: [{class_path: kind.Told}]}\n"
+    )
+    (here / "wrong.yaml").write_text("model: {pooler: {class_path: kind.Told}}\n")
+    chosen = "sweep --recipe simcse TINY --dry_run --vary model.combine=none --data.validation PAIRS --config"
+    shell(f"{chosen} right.yaml")
+    shell.refused(f"{chosen} wrong.yaml")
+    del sys.modules["kind"]
+
+
+# A run's own file
+
+FSDP = "pytorch_lightning.strategies.FSDPStrategy"
+CALLS = "pytorch_lightning.callbacks.LambdaCallback"
+
+
+@pytest.mark.usefixtures("foreign")
+def test_a_run_s_file_has_nothing_imported_for_its_trainer() -> None:
+    Path("evil").write_text("class_path: evil.Evil\n")
+    places = [
+        *(
+            (name, text)
+            for name in ("strategy", "profiler", "logger", "callbacks")
+            for text in ("evil.yaml", "evil")
+        ),
+        ("callbacks", "evil.Evil"),
+        ("callbacks", [{"class_path": CALLS, "init_args": {"on_fit_start": "os.system"}}]),
+    ]
+    policies = [["evil.Evil"], "[evil.Evil]", "- evil.Evil", "evil.Evil", EVIL, {"x": EVIL}]
+    names = ("auto_wrap_policy", "cpu_offload", "mixed_precision", "device_mesh", "anything_else")
+    for name in names:
+        places += [("strategy", {"class_path": FSDP, "init_args": {name: value}}) for value in policies]
+    for place, value in places:
+        with importing_parts({}, is_foreign=True), contextlib.suppress(Exception):
+            run_parser().parse_object({"trainer": {place: value}, "model": {"encoder": "TransformerEncoder"}})
+
+
+RESUMED: dict[str, Any] = {
+    "a dotted place": {"model.pooler": "evil.Evil"},
+    "dotted callbacks": {"trainer.callbacks": [EVIL]},
+    "one callback more": {"trainer": {"callbacks+": EVIL}},
+    "a dotted argument": {"trainer": {"x.callbacks": [EVIL]}},
+    "an argument beside a part's": {"model": {"encoder": {"init_args": {}, "class_path+": "evil.Evil"}}},
+    "another file": {"config": "evil.yaml"},
+    "another command": {"fit": {"model": {"pooler": "evil.Evil"}}},
+    "a name that no run has": {"optimizer": EVIL},
+    "a part in place of a number": {"chunk": EVIL},
+    "parts in place of a model": {"model": [EVIL]},
+    "pickles": {"model": {"pooler": EVIL}, "weights_only": False},
+}
+
+
+def test_a_run_that_is_resumed_has_nothing_imported(
+    shell: Shell, foreign: Path, finished: dict[str, str]
+) -> None:
+    place = foreign / "run"
+    (place / "checkpoints").mkdir(parents=True)
+    shutil.copy(finished["checkpoint"], place / "checkpoints")
+    config = read_config(Path(finished["folder"]) / "config.yaml")
+    for hole, value in RESUMED.items():
+        changed = {
+            name: {**config[name], **inner}
+            if name in config and isinstance(inner, dict) and name != "chunk"
+            else inner
+            for name, inner in value.items()
+        }
+        (place / "config.yaml").write_text(json.dumps({**config, **changed}))
+        assert shell.status(f"fit --resume {place}") == 2, hole
+        assert "error: " in shell.capture.readouterr().err, hole

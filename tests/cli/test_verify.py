@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
-from pytest import CaptureFixture
+from shells import Shell
 
-from contrastive_text.cli.main import run
 from contrastive_text.core.storage.manifests import MANIFEST
 from contrastive_text.data import TextTokenizer, learn_vocabulary
 from contrastive_text.data.cache import tokenize_documents
@@ -98,34 +97,34 @@ def test_what_is_written_after_the_last_saved_block_does_not_count(made: Path) -
     assert damaged(made) == []
 
 
-def test_all_that_lies_in_a_run_is_looked_at(
-    model: Path, tmp_path: Path, capsys: CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+def test_all_that_lies_in_a_run_is_looked_at(shell: Shell, model: Path, here: Path) -> None:
+    (here / "run" / "checkpoints").mkdir(parents=True)
     shutil.copytree(model, "run/model")
-    AtomicCheckpointIO().save_checkpoint({"state_dict": {}}, "run/checkpoints/a.ckpt")
+    checkpoint = here / "run/checkpoints/a.ckpt"
+    AtomicCheckpointIO().save_checkpoint({"state_dict": {}}, checkpoint)
     Path("run/config.yaml").write_text("a: 1\n")
     Path("run/model/notes.txt").write_text("mine\n")
-    Path("run/again").symlink_to(tmp_path / "run")
-    assert run(["verify", "run"]) == 0
-    said = capsys.readouterr().out
-    assert "run/checkpoints/a.ckpt: ok by the checksums of its archive\n" in said
-    assert "run/model/model.safetensors: ok\n" in said
-    assert "run/model/1_Pooling/config.json: ok\n" in said
-    assert "run: no digest of this library for config.yaml\n" in said
-    assert "run/model: no digest of this library for notes.txt\n" in said
-    assert "files are byte for byte what was written\n" in said
+    Path("run/again").symlink_to(here / "run")
+    said = shell("verify run").out
+    for line in (
+        "run/checkpoints/a.ckpt: ok by the checksums of its archive\n",
+        "run/model/model.safetensors: ok\n",
+        "run/model/1_Pooling/config.json: ok\n",
+        "run: no digest of this library for config.yaml\n",
+        "run/model: no digest of this library for notes.txt\n",
+        "files are byte for byte what was written\n",
+    ):
+        assert line in said
     Path("run/model/modules.json").unlink()
-    content = bytearray(Path("run/checkpoints/a.ckpt").read_bytes())
+    content = bytearray(checkpoint.read_bytes())
     content[len(content) // 2] ^= 1
-    Path("run/checkpoints/a.ckpt").write_bytes(content)
-    assert run(["verify", "run"]) == 2
-    told = capsys.readouterr()
-    assert "run/model/modules.json: damaged: no file\n" in told.out
-    assert "run/checkpoints/a.ckpt: damaged: expected a whole checkpoint" in told.out
-    assert "run: expected files that match their digests, got 2 damaged of" in told.err
-    assert run(["verify", "run/checkpoints/a.ckpt"]) == 2
+    checkpoint.write_bytes(content)
+    assert shell.status("verify run") == 2
+    out, err = shell.capture.readouterr()
+    assert "run/model/modules.json: damaged: no file\n" in out
+    assert "run/checkpoints/a.ckpt: damaged: expected a whole checkpoint" in out
+    assert "run: expected files that match their digests, got 2 damaged of" in err
+    assert shell.status("verify run/checkpoints/a.ckpt") == 2
 
 
 def test_what_cannot_be_read_is_damaged_and_the_rest_is_looked_at(

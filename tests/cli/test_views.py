@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from shells import Shell
 from torch import Tensor
 
-from contrastive_text.cli import run
 from contrastive_text.cli.views import show_task
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.terminal import console
@@ -31,8 +31,8 @@ class Lengths(Guide):
         return torch.tensor([[1.0, len(text)] for text in batch.texts])
 
 
-def test_a_guides_order_of_the_shown_rows_and_keys_are_said(files: dict[str, str], here: Path) -> None:
-    del here  # prints wide
+@pytest.mark.usefixtures("here")  # prints wide
+def test_a_guides_order_of_the_shown_rows_and_keys_are_said(files: dict[str, str]) -> None:
     removing = FalseNegatives("teacher", absolute_margin=3.0)  # all candidates are too near
     objectives = {
         "gist": Contrastive(columns=[Duplicates(), Siblings(), removing]),
@@ -51,24 +51,17 @@ def test_a_guides_order_of_the_shown_rows_and_keys_are_said(files: dict[str, str
     assert said.count("masked by") == 3 * 2 - 1  # the positive of row 1 is row 0's anchor
 
 
-def test_spans_of_documents_are_shown(
-    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    del here
-    documents = [" ".join(tiny.TEXTS)] * 3
-    Path("documents.txt").write_text("".join(f"{text}\n" for text in documents), encoding="utf-8")
-    words = ["views", "--recipe", "declutr", "--encoder", files["bert"], "--data.train", "documents.txt"]
-    short = {"min_length": 4, "max_length": 16, "anchors": 1}
-    words += [f"--data.task.pairing.{name}={number}" for name, number in short.items()]
-    assert run([*words, "--model.encoder.max_length", "32", "--n", "2"]) == 0
-    assert "views.anchor[0]" in capsys.readouterr().out
+SHORT = "--encoder BERT --model.encoder.max_length 32"
 
 
-def test_as_many_rows_as_are_shown_are_enough_whatever_a_step_takes(
-    files: dict[str, str], here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    del here
-    Path("three.txt").write_text("".join(f"{text}\n" for text in tiny.TEXTS[:3]), encoding="utf-8")
-    words = ["views", "--recipe", "consert", "--encoder", files["bert"], "--data.train", "three.txt"]
-    assert run([*words, "--model.encoder.max_length", "32", "--data.batch_size", "8192"]) == 0
-    assert "changed, on 3 rows" in capsys.readouterr().out
+def test_spans_of_documents_are_shown(shell: Shell, here: Path) -> None:
+    (here / "documents.txt").write_text(3 * f"{' '.join(tiny.TEXTS)}\n")
+    spans = " ".join(f"--data.task.pairing.{each}" for each in ("min_length=4", "max_length=16", "anchors=1"))
+    said = shell(f"views --recipe declutr --data.train documents.txt {SHORT} {spans} --n 2").out
+    assert "views.anchor[0]" in said
+
+
+def test_as_many_rows_as_are_shown_are_enough_whatever_a_step_takes(shell: Shell, here: Path) -> None:
+    tiny.write_texts(here / "three.txt", tiny.TEXTS[:3])
+    said = shell(f"views --recipe consert --data.train three.txt {SHORT} --data.batch_size 8192").out
+    assert "changed, on 3 rows" in said

@@ -69,38 +69,34 @@ def test_c11_c12_clear_predicts_the_original_and_uses_cls_without_the_projection
     assert isinstance(module.sentence_encoder().pooler, CLSPooler) and module.sentence_encoder().head is None
 
 
-NUMBERS = [
-    ("simcse/unsup_bert_base", "bert-base-uncased", 32, 3e-5, 64, 1),
-    ("simcse/unsup_bert_large", "bert-large-uncased", 32, 1e-5, 64, 1),
-    ("simcse/unsup_roberta_base", "roberta-base", 32, 1e-5, 512, 1),
-    ("simcse/unsup_roberta_large", "roberta-large", 32, 3e-5, 512, 1),
-    ("simcse/sup_bert_base", "bert-base-uncased", 32, 5e-5, 512, 3),
-    ("simcse/sup_bert_large", "bert-large-uncased", 32, 1e-5, 512, 3),
-    ("simcse/sup_roberta_base", "roberta-base", 32, 5e-5, 512, 3),
-    ("simcse/sup_roberta_large", "roberta-large", 32, 1e-5, 512, 3),
-    ("rankcse/listnet", "bert-base-uncased", 32, 3e-5, 128, 1),
-    ("rankcse/listmle", "bert-base-uncased", 32, 3e-5, 128, 1),
-    ("sbert_nli", "bert-base-uncased", 128, 2e-5, 16, 1),
-    *((f"consert/{name}_base", "bert-base-uncased", 64, 2e-5, 96, 1) for name in ("sup", "joint")),
-    ("consert/sup_large", "bert-large-uncased", 64, 2e-5, 96, 1),
-    ("consert/joint_large", "bert-large-uncased", 40, 2e-5, 96, 1),
-    ("consert/joint_base_paper", "bert-base-uncased", 64, 2e-5, 96, 1),
-    ("consert/joint_large_paper", "bert-large-uncased", 40, 2e-5, 96, 1),
-    *((f"consert/{name}_unsup_base", "bert-base-uncased", 64, 5e-7, 96, 25) for name in ("sup", "joint")),
-    ("consert/sup_unsup_large", "bert-large-uncased", 64, 5e-7, 96, 10),
-    ("consert/joint_unsup_large", "bert-large-uncased", 40, 5e-7, 96, 10),
-]
-"""Recipe, encoder, length, learning rate, batch size and epochs of the readmes and scripts of the papers."""
+NUMBERS = {
+    "simcse/unsup_bert_base": ("bert-base-uncased", 32, 3e-5, 64, 1),
+    "simcse/unsup_bert_large": ("bert-large-uncased", 32, 1e-5, 64, 1),
+    "simcse/unsup_roberta_base": ("roberta-base", 32, 1e-5, 512, 1),
+    "simcse/unsup_roberta_large": ("roberta-large", 32, 3e-5, 512, 1),
+    "simcse/sup_bert_base": ("bert-base-uncased", 32, 5e-5, 512, 3),
+    "simcse/sup_bert_large": ("bert-large-uncased", 32, 1e-5, 512, 3),
+    "simcse/sup_roberta_base": ("roberta-base", 32, 5e-5, 512, 3),
+    "simcse/sup_roberta_large": ("roberta-large", 32, 1e-5, 512, 3),
+    **dict.fromkeys(("rankcse/listnet", "rankcse/listmle"), ("bert-base-uncased", 32, 3e-5, 128, 1)),
+    "sbert_nli": ("bert-base-uncased", 128, 2e-5, 16, 1),
+    **{f"consert/{name}": ("bert-base-uncased", 64, 2e-5, 96, 1) for name in ("sup_base", "joint_base")},
+    "consert/sup_large": ("bert-large-uncased", 64, 2e-5, 96, 1),
+    "consert/joint_large": ("bert-large-uncased", 40, 2e-5, 96, 1),
+    "consert/joint_base_paper": ("bert-base-uncased", 64, 2e-5, 96, 1),
+    "consert/joint_large_paper": ("bert-large-uncased", 40, 2e-5, 96, 1),
+    **{f"consert/{name}_unsup_base": ("bert-base-uncased", 64, 5e-7, 96, 25) for name in ("sup", "joint")},
+    "consert/sup_unsup_large": ("bert-large-uncased", 64, 5e-7, 96, 10),
+    "consert/joint_unsup_large": ("bert-large-uncased", 40, 5e-7, 96, 10),
+}
+"""Recipe -> encoder, length, learning rate, batch size and epochs of the readmes and scripts of the papers."""
+PLACES = ("model.encoder.model_name_or_path", "model.encoder.max_length", "model.optimizer.lr")
+PLACES += ("data.batch_size", "trainer.max_epochs")
 
 
-@pytest.mark.parametrize(("name", "encoder", "length", "rate", "batch", "epochs"), NUMBERS)
-def test_a_recipe_has_the_numbers_of_its_source(
-    name: str, encoder: str, length: int, rate: float, batch: int, epochs: int
-) -> None:
-    config = read_recipe(name)
-    places = ("encoder.model_name_or_path", "encoder.max_length", "optimizer.lr")
-    assert [value_at(config, f"model.{place}") for place in places] == [encoder, length, rate]
-    assert (config["data"]["batch_size"], config["trainer"]["max_epochs"]) == (batch, epochs)
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_recipe_has_the_numbers_of_its_source(name: str) -> None:
+    assert tuple(value_at(read_recipe(name), place) for place in PLACES) == NUMBERS[name]
 
 
 LOSS, COLUMNS = (f"model.objectives.contrastive.{place}" for place in ("loss", "columns"))
@@ -184,9 +180,7 @@ def test_s8_supervised_simcse_keeps_its_head_for_use_and_unsupervised_does_not(b
     assert kept.sentence_encoder().head is kept.head.network
 
 
-def test_sbert_reads_the_paper_s_features_of_the_last_layer_s_mean(
-    bert: str,
-) -> None:
+def test_sbert_reads_the_paper_s_features_of_the_last_layer_s_mean(bert: str) -> None:
     module = built("sbert_nli", bert)
     inference = module.objectives["inference"]
     assert inference.classes == NLI_CLASSES

@@ -9,16 +9,12 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
+from browsers import DESK, INSTALLED, MISSING, PHONE, Browser, browsing
 from selenium.webdriver.support.ui import WebDriverWait
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
-PHONE, DESK = (390, 844, True), (1280, 900, False)
 PAGES = ("index.html", "choose.html", "parts/SwapWords.html", "api/losses.html", "tutorials/1_own_texts.html")
 
 pytestmark = pytest.mark.skipif(
@@ -39,29 +35,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    if not (CHROMIUM.is_file() and DRIVER.is_file()):
-        pytest.skip(f"there is no {CHROMIUM} with its driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for word in ("headless=new", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking"):
-        options.add_argument(f"--{word}")
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('browser')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
-    yield driver
-    driver.quit()
-
-
-def told(browser: webdriver.Chrome, script: str) -> Any:  # Any: what the script gives
-    return browser.execute_script(script)  # type: ignore[no-untyped-call]  # selenium's
-
-
-def opened(browser: webdriver.Chrome, page: Path, screen: tuple[int, int, bool]) -> None:
-    width, height, mobile = screen
-    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    browser.get(page.as_uri())
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if not INSTALLED:
+        pytest.skip(MISSING)
+    with browsing(tmp_path_factory.mktemp("browser")) as driver:
+        yield driver
 
 
 def test_nothing_comes_from_another_host(site: Path) -> None:
@@ -83,19 +61,19 @@ def test_every_public_name_has_its_place_in_the_interface(site: Path) -> None:
 @pytest.mark.parametrize("screen", [PHONE, DESK], ids=["phone", "desk"])
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_fits_and_shows_its_pictures(
-    site: Path, browser: webdriver.Chrome, page: str, screen: tuple[int, int, bool]
+    site: Path, browser: Browser, page: str, screen: tuple[int, int, bool]
 ) -> None:
     browser.get_log("browser")
-    opened(browser, site / page, screen)
-    assert told(browser, "return document.documentElement.scrollWidth") <= screen[0]
-    pictures = told(browser, "return [...document.querySelectorAll('article img')].map(i => i.naturalWidth)")
+    browser.opened(site / page, screen)
+    assert browser.told("return document.documentElement.scrollWidth") <= screen[0]
+    pictures = browser.told("return [...document.querySelectorAll('article img')].map(i => i.naturalWidth)")
     assert all(pictures) and (pictures or not page.startswith("parts/"))
     assert browser.get_log("browser") == []
 
 
-def test_search_finds_a_page(site: Path, browser: webdriver.Chrome) -> None:
-    opened(browser, site / "index.html", DESK)
-    told(browser, "document.querySelector('#__search').click()")
+def test_search_finds_a_page(site: Path, browser: Browser) -> None:
+    browser.opened(site / "index.html", DESK)
+    browser.told("document.querySelector('#__search').click()")
     browser.find_element("css selector", ".md-search__input").send_keys("SwapWords")
     titles = "return [...document.querySelectorAll('.md-search-result__item h1')].map(h => h.textContent)"
-    WebDriverWait(browser, 60).until(lambda browser: "SwapWords" in told(browser, titles))
+    WebDriverWait(browser, 60).until(lambda browser: "SwapWords" in browser.told(titles))

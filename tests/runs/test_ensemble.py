@@ -6,10 +6,12 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
 import torch
+from shells import Shell
 
 from contrastive_text.cli import run
 from contrastive_text.data import TextDataModule, TextTask
@@ -33,33 +35,33 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
-def words_of(files: dict[str, str], folder: Path, task: str, *options: str) -> list[str]:
-    """A run of one task of its own name, or of both."""
-    words = [
-        "fit", "--model.encoder", "TransformerEncoder", "--model.encoder.model_name_or_path", files["bert"],
-        "--data.batch_size", "8", "--data.num_workers", "0", "--trainer.accelerator", "cpu",
-        "--trainer.enable_progress_bar", "false", "--trainer.log_every_n_steps", "1",
-        "--trainer.val_check_interval", "1.0", "--trainer.default_root_dir", str(folder),
-        "--model.optimizer", "AdamW", *options,
-    ]  # fmt: skip
-    for name in ("sst", "sts") if task == "both" else (task,):
-        words += [f"--data.tasks.{name}.train", files[name], f"--data.tasks.{name}.validation", files[name]]
-        objective = "TextClassification" if name == "sst" else "PairRegression"
-        words += [f"--model.objectives.{name}", objective, f"--model.objectives.{name}.task", name]
-        if name == "sst":
-            words += ["--model.objectives.sst.classes", "[bad, good]"]
-        else:
-            words += ["--data.tasks.sts.pairing", "Given"]
-    return words
+FIT = (
+    "fit --model.encoder TransformerEncoder --data.batch_size 8 --data.num_workers 0 --trainer.accelerator cpu "
+    "--trainer.enable_progress_bar false --trainer.log_every_n_steps 1 --trainer.val_check_interval 1.0 "
+    "--model.optimizer AdamW"
+)
+OBJECTIVES = {
+    "sst": "--model.objectives.sst TextClassification --model.objectives.sst.classes [bad,good]",
+    "sts": "--model.objectives.sts PairRegression --data.tasks.sts.pairing Given",
+}
+"""Task -> the options of its objective."""
+
+
+def fit(files: dict[str, str], folder: Path, *tasks: str, more: str) -> None:
+    """Runs one task, or several."""
+    line = f"{FIT} --model.encoder.model_name_or_path {files['bert']} --trainer.default_root_dir {folder} {more}"
+    for name in tasks:
+        line += f" --data.tasks.{name}.train {files[name]} --data.tasks.{name}.validation {files[name]}"
+        line += f" {OBJECTIVES[name]} --model.objectives.{name}.task {name}"
+    assert run(line.split()) == 0
 
 
 @pytest.fixture(scope="module")
 def runs(files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run that learns to tell good texts from bad ones, and one of both tasks that learns next to nothing."""
     folder = tmp_path_factory.mktemp("runs")
-    slow, fast = ("--model.optimizer.lr", "1e-6"), ("--model.optimizer.lr", "1e-2", "--trainer.max_epochs", "4")
-    assert run(words_of(files, folder / "both", "both", *slow)) == 0
-    assert run(words_of(files, folder / "sst", "sst", *fast)) == 0
+    fit(files, folder / "both", "sst", "sts", more="--model.optimizer.lr 1e-6")
+    fit(files, folder / "sst", "sst", more="--model.optimizer.lr 1e-2 --trainer.max_epochs 4")
     return {name: folder / name / "version_0" for name in ("both", "sst")}
 
 
@@ -71,11 +73,12 @@ def ensemble(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, capsys: Any) -> Shell:
+    """The shell of a user in a working directory of the test's own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("COLUMNS", "200")
-    return tmp_path
+    return Shell({}, request, capsys)
 
 
 def checkpoint(folder: Path) -> Path:
@@ -154,35 +157,31 @@ def test_a_run_that_is_the_best_on_no_task_is_left_out_and_the_first_of_equals_w
 
 @pytest.mark.slow
 def test_the_shell_builds_scores_and_predicts_task_by_task(
-    files: dict[str, str], runs: dict[str, Path], here: Path, capsys: pytest.CaptureFixture[str]
+    shell: Shell, files: dict[str, str], runs: dict[str, Path], tmp_path: Path
 ) -> None:
-    assert run(["ensemble", "out", "--runs", str(runs["both"]), str(runs["sst"])]) == 0
+    said = shell(f"ensemble out --runs {runs['both']} {runs['sst']}").out
     choices = read_choices("out")
-    said = capsys.readouterr().out
     for choice in choices.values():
         assert f"{choice.score:.2f}" in said
         assert choice.source in said
-    options = ["--ckpt_path", "out", "--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false"]
-    assert run(["validate", *options]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    options = "--ckpt_path out --trainer.accelerator cpu --trainer.enable_progress_bar false"
+    lines = shell(f"validate {options}").out.splitlines()
     for task, choice in choices.items():
         (row,) = (line for line in lines if f" {choice.member} " in line and f" {task} " in line)
         assert f" {choice.score:.2f} " in row
     (row,) = (line for line in lines if " overall " in line)
     assert f" {sum(choice.score for choice in choices.values()) / 2:.2f} " in row
     # one task alone
-    assert run(["test", *options, "--data.tasks.sts.test", files["sts"]]) == 0
-    said = capsys.readouterr().out
+    said = shell(f"test {options} --data.tasks.sts.test {files['sts']}").out
     assert f" {choices['sts'].score:.2f} " in said
     assert " sst " not in said
-    predict = ["--data.tasks.sst.predict", files["sst"], "--data.tasks.sts.predict", files["sts"]]
-    assert run(["predict", *options, *predict]) == 0
-    (folder,) = here.glob("runs/*/predictions")
+    shell(f"predict {options} --data.tasks.sst.predict {files['sst']} --data.tasks.sts.predict {files['sts']}")
+    (folder,) = tmp_path.glob("runs/*/predictions")
     loaded = TaskEnsemble.load("out", device="cpu")
-    lines = (folder / "sst.tsv").read_text().splitlines()
-    assert lines[0] == "text\tprediction\tprobability"
+    names, *lines = (folder / "sst.tsv").read_text().splitlines()
+    assert names == "text\tprediction\tprobability"
     named = loaded.predict("sst", [{"text": row["text"]} for row in SST])
-    assert [line.split("\t")[1] for line in lines[1:]] == named
+    assert [line.split("\t")[1] for line in lines] == named
     assert len((folder / "sts.tsv").read_text().splitlines()) == 17
 
 
@@ -236,19 +235,14 @@ def test_an_unknown_task_and_rows_without_a_column_are_refused(ensemble: Path) -
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("line", "said"),
     [
-        (["fit"], "expected a checkpoint to resume from, got the ensemble"),
-        (["predict"], "data.tasks: expected a file of sst or sts, got none"),
-        (["predict", "--data.predict", "x.txt"], "data.predict: expected files of tasks"),
-        (["test", "--data.test", "[a.tsv, b.tsv]"], "data.test: expected files of tasks"),
-        (["test", "--data.tasks.quora.test", "x.tsv"], "data.tasks.quora: expected one of the ensemble's tasks"),
+        ("fit", "expected a checkpoint to resume from, got the ensemble"),
+        ("predict", "data.tasks: expected a file of sst or sts, got no file"),
+        ("predict --data.predict x.txt", "data.predict: expected no file, got --data.predict=x.txt"),
+        ("test --data.test '[a.tsv, b.tsv]'", "data.test: expected no file, got ['a.tsv'"),
+        ("test --data.tasks.quora.test x.tsv", "data.tasks.quora: expected one of the ensemble's tasks"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_an_ensemble_cannot_do_is_answered(
-    ensemble: Path, here: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    del here
-    assert run([*words, "--ckpt_path", str(ensemble)]) == 2
-    assert said in capsys.readouterr().err
+def test_what_an_ensemble_cannot_do_is_answered(shell: Shell, ensemble: Path, line: str, said: str) -> None:
+    assert said in shell.refused(f"{line} --ckpt_path {ensemble}")

@@ -8,6 +8,7 @@ from pathlib import Path
 import glue_files
 import pytest
 import tiny
+from shells import run_here
 
 from contrastive_text.cli import run
 from contrastive_text.data.files import frames as hub
@@ -108,22 +109,12 @@ def test_scores_are_clear_s_means_and_medians_over_seeds() -> None:
 
 @pytest.mark.slow
 def test_every_kind_of_task_is_fine_tuned_once_and_tabled(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("contrastive_text.cli.sweep._call", run_here)
     bert = tiny.save_bert(tmp_path / "bert", max_position_embeddings=64)
-    words = ["evaluate", bert, "--suite", "glue", "--data", str(folder)]
-    words += [
-        "--tasks",
-        "MNLI",
-        "MRPC",
-        "CoLA",
-        "STS-B",
-        *glue_files.write_short(tmp_path),
-        "--format",
-        "json",
-        "--runs",
-        str(tmp_path / "runs"),
-    ]
+    words = ["evaluate", bert, "--suite", "glue", "--data", str(folder), "--runs", str(tmp_path / "runs")]
+    words += ["--tasks", "MNLI", "MRPC", "CoLA", "STS-B", *glue_files.write_short(tmp_path), "--format", "json"]
     assert run(words) == 0
     first = capsys.readouterr()
     found = json.loads(first.out)["glue"]["models"][bert]["tasks"]
@@ -145,10 +136,3 @@ def test_the_shipped_grid_is_that_of_roberta() -> None:
     assert [cell.labels for cell in cells] == [
         (rate, size) for rate in ("1e-05", "2e-05", "3e-05") for size in ("16", "32")
     ]
-
-
-def test_glue_stands_by_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert run(["evaluate", "m", "--suite", "glue", "sts", "--data", str(tmp_path)]) == 2
-    assert "expected no other suite" in capsys.readouterr().err
-    assert run(["evaluate", "m", "--suite", "sts", "--seeds", "2", "--data", str(tmp_path)]) == 2
-    assert "--seeds: expected something that reads it, got sts; leave it out, or score" in capsys.readouterr().err

@@ -7,21 +7,11 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
+from browsers import DESK, INSTALLED, MISSING, PHONE, Browser, browsing
 
-CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
-PHONE, DESK = (390, 844, True), (1280, 900, False)
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (CHROMIUM.is_file() and DRIVER.is_file()), reason=f"there is no {CHROMIUM} with its driver"
-    ),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not INSTALLED, reason=MISSING)]
 
 SHOWN = """
 const own = element => [...element.childNodes].some(node => node.nodeType === 3 && node.data.trim());
@@ -75,39 +65,18 @@ return { poor, ground: ground(document.body), seen: shown.filter(own).length };
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    quiet = ("no-first-run", "disable-background-networking", "disable-component-update", "disable-sync")
-    for word in ("headless=new", "no-sandbox", "disable-gpu", "disable-quic", *quiet):
-        options.add_argument(f"--{word}")
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('browser')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
-    yield driver
-    driver.quit()
-
-
-def opened(browser: webdriver.Chrome, page: Path, screen: tuple[int, int, bool], theme: str = "light") -> None:
-    width, height, mobile = screen
-    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    features = [{"name": "prefers-color-scheme", "value": theme}]
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
-    browser.get(page.as_uri())
-
-
-def told(browser: webdriver.Chrome, script: str) -> Any:  # Any: what the script gives
-    return browser.execute_script(script)  # type: ignore[no-untyped-call]  # selenium's
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browsing(tmp_path_factory.mktemp("browser")) as driver:
+        yield driver
 
 
 @pytest.mark.parametrize("screen", [PHONE, DESK], ids=["phone", "desk"])
 @pytest.mark.parametrize("name", ["page", "page_of_two"])
 def test_everything_fits_and_can_be_read(
-    browser: webdriver.Chrome, request: pytest.FixtureRequest, name: str, screen: tuple[int, int, bool]
+    browser: Browser, request: pytest.FixtureRequest, name: str, screen: tuple[int, int, bool]
 ) -> None:
-    opened(browser, request.getfixturevalue(name), screen)
-    found = told(browser, LAYOUT)
+    browser.opened(request.getfixturevalue(name), screen)
+    found = browser.told(LAYOUT)
     assert found["width"] <= screen[0]
     assert found["outside"] == []
     assert found["small"] == []
@@ -115,19 +84,17 @@ def test_everything_fits_and_can_be_read(
 
 
 @pytest.mark.parametrize(("theme", "ground"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 22, 26)")])
-def test_all_text_stands_out_in_both_themes(
-    browser: webdriver.Chrome, page_of_two: Path, theme: str, ground: str
-) -> None:
-    opened(browser, page_of_two, PHONE, theme)
-    found = told(browser, CONTRAST)
+def test_all_text_stands_out_in_both_themes(browser: Browser, page_of_two: Path, theme: str, ground: str) -> None:
+    browser.opened(page_of_two, PHONE, theme)
+    found = browser.told(CONTRAST)
     assert found["ground"] == ground
     assert found["seen"] > 100
     assert found["poor"] == []
 
 
-def test_nothing_is_asked_of_the_network_and_nothing_goes_wrong(browser: webdriver.Chrome, page: Path) -> None:
+def test_nothing_is_asked_of_the_network_and_nothing_goes_wrong(browser: Browser, page: Path) -> None:
     browser.get_log("browser"), browser.get_log("performance")  # those of other pages
-    opened(browser, page, DESK)
+    browser.opened(page, DESK)
     messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
     assert {url for url in asked if not url.startswith("data:")} == {page.as_uri()}
@@ -135,41 +102,39 @@ def test_nothing_is_asked_of_the_network_and_nothing_goes_wrong(browser: webdriv
 
 
 def test_a_dot_of_the_map_shows_its_text_under_the_pointer_and_the_keys(
-    browser: webdriver.Chrome, page_of_two: Path
+    browser: Browser, page_of_two: Path
 ) -> None:
-    opened(browser, page_of_two, PHONE)
+    browser.opened(page_of_two, PHONE)
     place = """
         const point = document.querySelectorAll(".point")[7];
         point.scrollIntoView({block: "center"});
         const box = point.getBoundingClientRect();
         return [box.x + box.width / 2, box.y + box.height / 2]"""
-    x, y = told(browser, place)
+    x, y = browser.told(place)
     for kind in ("mouseMoved", "mousePressed"):
         event = {"type": kind, "x": x, "y": y, "button": "left", "clickCount": 1}
         browser.execute_cdp_cmd("Input.dispatchMouseEvent", event)
     lit = """return [document.querySelector(".reader").textContent,
         [...document.querySelectorAll(".point.on")].map(point => point.querySelector("title").textContent)]"""
-    text, points = told(browser, lit)
+    text, points = browser.told(lit)
     assert len(points) == 2  # the same text on the map of each run
     assert points == [text, text]
 
-    start = told(
-        browser,
+    start = browser.told(
         """const point = document.querySelector('.point[tabindex="0"]'); point.focus();
         return point.querySelector("title").textContent""",
     )
-    assert told(browser, lit)[0] == start
+    assert browser.told(lit)[0] == start
     read = {start}
     for key in ("ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"):
         browser.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": "keyDown", "key": key, "code": key})
-        read.add(told(browser, lit)[0])
+        read.add(browser.told(lit)[0])
     assert len(read) > 1
 
 
-def test_texts_of_the_map_can_be_searched(browser: webdriver.Chrome, page_of_two: Path) -> None:
-    opened(browser, page_of_two, DESK)
-    texts = told(
-        browser,
+def test_texts_of_the_map_can_be_searched(browser: Browser, page_of_two: Path) -> None:
+    browser.opened(page_of_two, DESK)
+    texts = browser.told(
         """const map = document.querySelector("#map svg");
         return [...map.querySelectorAll(".point title")].map(title => title.textContent)""",
     )
@@ -177,21 +142,21 @@ def test_texts_of_the_map_can_be_searched(browser: webdriver.Chrome, page_of_two
     found = [text for text in texts if wanted.lower() in text.lower()]
     browser.find_element("css selector", "#map input").send_keys(wanted.upper())
     lit = """return [...document.querySelectorAll(".point.hit title")].map(title => title.textContent)"""
-    assert told(browser, lit) == 2 * found
-    assert told(browser, """return document.querySelectorAll(".point.dim").length""") == 2 * (
+    assert browser.told(lit) == 2 * found
+    assert browser.told("""return document.querySelectorAll(".point.dim").length""") == 2 * (
         len(texts) - len(found)
     )
-    assert told(browser, """return document.querySelector(".search output").textContent""").startswith(
+    assert browser.told("""return document.querySelector(".search output").textContent""").startswith(
         f"{len(found)} of {len(texts)} texts"
     )
-    listed = told(browser, """return [...document.querySelectorAll(".found button")].map(e => e.textContent)""")
+    listed = browser.told("""return [...document.querySelectorAll(".found button")].map(e => e.textContent)""")
     assert listed == found[:20]
     browser.find_element("css selector", ".found button").click()
-    assert told(browser, """return document.querySelector(".reader").textContent""") == found[0]
+    assert browser.told("""return document.querySelector(".reader").textContent""") == found[0]
 
 
-def test_the_page_prints_on_a_few_sheets_in_light_colours(browser: webdriver.Chrome, page: Path) -> None:
-    opened(browser, page, DESK, theme="dark")
+def test_the_page_prints_on_a_few_sheets_in_light_colours(browser: Browser, page: Path) -> None:
+    browser.opened(page, DESK, theme="dark")
     printed = browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True, "printBackground": True})
     content = base64.b64decode(printed["data"])
     assert 3 <= len(re.findall(rb"/Type\s*/Page\b", content)) <= 10
@@ -201,4 +166,4 @@ def test_the_page_prints_on_a_few_sheets_in_light_colours(browser: webdriver.Chr
     }
     assert boxes == {(0, 0, 595, 842)} or boxes == {(0, 0, 596, 842)}  # A4 in points
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    assert told(browser, CONTRAST)["ground"] == "rgb(255, 255, 255)"
+    assert browser.told(CONTRAST)["ground"] == "rgb(255, 255, 255)"

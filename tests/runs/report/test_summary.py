@@ -52,24 +52,17 @@ def test_each_run_is_judged_and_the_second_against_the_first(spaces: list[Space]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ends", "answer"),
-    [
+def test_an_interval_decides_the_answer(
+    monkeypatch: pytest.MonkeyPatch, spaces: list[Space], material: Material
+) -> None:
+    for ends, answer in (
         ((0.1, 0.3), "Training helped"),
         ((-0.3, -0.1), "Training made it worse"),
         ((-0.1, 0.1), "No difference that these pairs can show"),
-    ],
-)
-def test_an_interval_decides_the_answer(
-    monkeypatch: pytest.MonkeyPatch,
-    spaces: list[Space],
-    material: Material,
-    ends: tuple[float, float],
-    answer: str,
-) -> None:
-    found = Gain(50.0, 60.0, PairedBootstrap(0.1, torch.linspace(*ends, 99).double()), "bert")
-    monkeypatch.setattr("contrastive_text.runs.report.summary.gain", lambda *_: found)
-    assert judgments(spaces[:1], material)[0].answer == answer
+    ):
+        found = Gain(50.0, 60.0, PairedBootstrap(0.1, torch.linspace(*ends, 99).double()), "bert")
+        monkeypatch.setattr("contrastive_text.runs.report.summary.gain", lambda *_, found=found: found)
+        assert judgments(spaces[:1], material)[0].answer == answer
 
 
 @pytest.mark.slow
