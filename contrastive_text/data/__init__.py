@@ -1,4 +1,4 @@
-"""Data: readers, tokenising, the collator, the order of an epoch; Lightning is imported on demand."""
+"""Data: file readers, tokenization, the collator and the order of an epoch. Lightning is imported on demand."""
 
 from __future__ import annotations
 
@@ -58,4 +58,4 @@ __all__ = [
 ]
 
 
-__getattr__ = importing(__name__)  # it needs Lightning
+__getattr__ = importing(__name__)  # TextDataModule needs Lightning

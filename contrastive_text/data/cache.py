@@ -1,4 +1,4 @@
-"""Caches on disk, whose entries are made once by one of several processes; and tokens of documents in a cache."""
+"""Caches on disk, whose entries are created by one process at a time, and cached tokens of documents."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ from contrastive_text.core.types import Row, Tokens
 from contrastive_text.data.tokenizing import TextTokenizer
 
 _FORMAT = 2
-"""Raised when the files mean something else than before."""
+"""Version of the cached files. It is part of the key of an entry and changes with their meaning."""
 
 _INT32, _INT64 = "<i4", "<i8"
 _FILES = ("ids", "words", "offsets")
 
-_BLOCK = 1 << 20
-"""Characters that are tokenised at once: the tokenizers library keeps some 200 bytes for each of their tokens."""
+_BLOCK_CHARACTERS = 1 << 20
+"""Characters that are tokenized at once. The tokenizers library uses about 200 bytes per token."""
 
-_MANY = 2000
-"""Documents from which on there is a progress bar."""
+_PROGRESS_DOCUMENTS = 2000
+"""Smallest number of documents with a progress bar."""
 
 
 def cached(
     folder: Path, key: str, what: str, names: Sequence[str], make: Callable[[Path], None]
 ) -> tuple[Path, bool]:
-    """Returns an entry of a cache, and whether this call has made it.
+    """Returns the folder of a cache entry, and whether this call created it.
 
-    An entry whose bytes aren't those of its manifest is told of and made anew. Of two processes that want the
-    same one, the second waits for the first and takes what that has made.
+    An entry that doesn't match its manifest is reported and created again. If two processes want the same entry,
+    the second waits for the first and uses its result.
 
     Args:
-        folder: Of all entries.
-        key: Name of the entry, which stands for all that it is made of.
-        what: What the entry holds, for messages.
-        names: Its files.
-        make: Writes them into a folder; what it raises leaves nothing.
+        folder: Folder of all entries.
+        key: Name of the entry: a hash of everything it depends on.
+        what: Content of the entry, for messages.
+        names: Names of its files.
+        make: Writes these files to a folder. If it raises an error, no entry is created.
 
     Warns:
         UserWarning: A damaged entry.
 
     Raises:
-        OSError: The folder can't be written.
+        OSError: The folder can't be written to.
     """
     entry = folder / key
     if not _damage(entry, names):
@@ -73,18 +73,18 @@ def cached(
         if not (damage := _damage(entry, names)):
             return entry, False
         if os.path.lexists(entry):
-            warnings.warn(f"{entry}: damaged {what} ({'; '.join(damage)}); they are made anew", stacklevel=3)
+            warnings.warn(f"{entry}: damaged {what} ({'; '.join(damage)}); they are created again", stacklevel=3)
         if not entry.is_dir():
             entry.unlink(missing_ok=True)
-        with whole_folder(entry, last=names[-1]) as made:
-            make(made)
+        with whole_folder(entry, last=names[-1]) as temporary:
+            make(temporary)
     return entry, True
 
 
 def cache_folder(given: Path | None, kind: str) -> Path:
-    """Returns the folder of a cache: the given one, or ``contrastive_text/KIND`` in the user's cache folder.
+    """Returns the folder of a cache: the given folder, or ``contrastive_text/KIND`` in the user's cache folder.
 
-    That is in ``$XDG_CACHE_HOME`` or ``~/.cache``.
+    The user's cache folder is ``$XDG_CACHE_HOME`` or ``~/.cache``.
     """
     if given is not None:
         return given.expanduser().absolute()
@@ -92,7 +92,7 @@ def cache_folder(given: Path | None, kind: str) -> Path:
 
 
 def _damage(entry: Path, names: Sequence[str]) -> list[str]:
-    """Returns what is wrong with an entry; nothing for a whole one."""
+    """Compares a cache entry with its manifest. Returns a line for each difference; empty if they match."""
     try:
         manifest = Manifest.read(entry)
     except (OSError, ValueError):
@@ -104,19 +104,19 @@ def _damage(entry: Path, names: Sequence[str]) -> list[str]:
 
 @final
 class TokenTable:
-    """Rows ``{"text": Tokens}``, with their targets if they have any, read from disk when they are asked for.
+    """Rows ``{"text": Tokens}`` of cached token ids, with targets if they have any, read from disk on access.
 
-    The folder has three flat arrays: ``ids`` and ``words`` of all tokens (int32), and ``offsets`` (int64), of
-    which text i has the places from the i-th to the next. A pickled table is its folder's name: a worker
-    process maps the same files. A row of 10,000 tokens takes 0.2 ms.
+    The folder has three flat arrays: ``ids`` and ``words`` of all tokens (int32), and ``offsets`` (int64). Text i
+    has the tokens from the i-th offset to the next. A table is pickled as its folder's name, and a worker process
+    maps the same files. Reading a row of 10,000 tokens takes 0.2 ms.
 
     Args:
-        folder: An entry of the cache.
-        source: Where the tokens came from, for a reader of the run.
-        targets: The label or score of each text; None for texts without.
+        folder: Folder of a cache entry.
+        source: Origin of the tokens, for the run's summary.
+        targets: Label or score of each text; None for texts without any.
 
     Attributes:
-        lengths: Tokens of each text, (N,), int64.
+        lengths: Number of tokens of each text, (N,), int64.
 
     Raises:
         FileNotFoundError: The entry was deleted.
@@ -126,17 +126,17 @@ class TokenTable:
         self.folder = folder
         self.source = source
         self.targets = targets
-        self._ids, self._words = (_mapped(folder / name, _INT32) for name in ("ids", "words"))
-        self._offsets = _mapped(folder / "offsets", _INT64)
+        self._ids, self._words = (_open_array(folder / name, _INT32) for name in ("ids", "words"))
+        self._offsets = _open_array(folder / "offsets", _INT64)
         self.lengths: npt.NDArray[np.int64] = np.diff(self._offsets)
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> Row:
-        start = range(len(self))[index]  # negative numbers too
-        place = slice(self._offsets[start], self._offsets[start + 1])
-        tokens = Tokens(ids=tuple(self._ids[place].tolist()), words=tuple(self._words[place].tolist()))
+        start = range(len(self))[index]  # supports negative numbers
+        span = slice(self._offsets[start], self._offsets[start + 1])
+        tokens = Tokens(ids=tuple(self._ids[span].tolist()), words=tuple(self._words[span].tolist()))
         return {"text": tokens} if self.targets is None else {"text": tokens, "target": self.targets[start]}
 
     def __iter__(self) -> Iterator[Row]:
@@ -149,28 +149,27 @@ class TokenTable:
 def tokenize_documents(
     texts: Sequence[str], tokenizer: TextTokenizer, cache_dir: Path | None = None
 ) -> TokenTable:
-    """Tokenises texts, uncut and without special tokens, or finds their tokens of an earlier call.
+    """Tokenizes texts, uncut and without special tokens, or reads their cached tokens.
 
-    The key is BLAKE2b over the texts in their order and the description of the tokenizer. An entry is there as a
-    whole or not at all; one whose bytes aren't those of its manifest is told of and made anew. Of two processes
-    that want the same one, the second waits for the first and takes what that has made. On one slow core
-    BERT's tokenizer makes a million tokens in 3.5 s; to find them, with 5 MB of text to hash and 8 MB of files to
-    check, takes 0.02 s.
+    The cache key is BLAKE2b of the texts in their order and of the tokenizer's description. An entry is complete
+    or absent. An entry that doesn't match its manifest is reported and created again. If two processes want the
+    same entry, the second waits for the first and uses its result. On one slow core BERT's tokenizer takes 3.5 s
+    for a million tokens. Finding them in the cache takes 0.02 s: 5 MB of text to hash and 8 MB of files to check.
 
     Args:
         texts: The documents.
-        tokenizer: Its length limit doesn't count here.
-        cache_dir: Folder of all entries; None for ``contrastive_text/tokens`` in the user's.
+        tokenizer: Tokenizer, whose length limit is ignored here.
+        cache_dir: Folder of all entries; None for ``contrastive_text/tokens`` in the user's cache folder.
 
     Returns:
-        The tokens; ``source`` says whether they were made or found.
+        The tokens; ``source`` says whether they were read from the cache.
 
     Warns:
         UserWarning: A damaged entry.
 
     Raises:
-        TypeError: A tokenizer that can't be described, because it is none of the tokenizers library.
-        OSError: The folder can't be written.
+        TypeError: The tokenizer isn't of the tokenizers library, so that it has no description.
+        OSError: The folder can't be written to.
 
     Example:
         >>> from contrastive_text.data import learn_vocabulary
@@ -179,13 +178,13 @@ def tokenize_documents(
         >>> with TemporaryDirectory() as folder:
         ...     table = tokenize_documents(["a bird sings", "a bird"], tokenizer, Path(folder))
         >>> table.lengths.tolist(), table.source.split()[0]
-        ([3, 2], 'tokenised')
+        ([3, 2], 'tokenized')
     """
     folder = cache_folder(cache_dir, "tokens")
-    entry, made = cached(
-        folder, _key(texts, tokenizer), "tokens", _FILES, lambda made: _write(made, texts, tokenizer)
+    entry, is_new = cached(
+        folder, _key(texts, tokenizer), "tokens", _FILES, lambda is_new: _write(is_new, texts, tokenizer)
     )
-    return TokenTable(entry, source=f"tokenised and cached in {entry}" if made else f"tokens read from {entry}")
+    return TokenTable(entry, source=f"tokenized and cached in {entry}" if is_new else f"tokens read from {entry}")
 
 
 def _key(texts: Sequence[str], tokenizer: TextTokenizer) -> str:
@@ -197,9 +196,11 @@ def _key(texts: Sequence[str], tokenizer: TextTokenizer) -> str:
         )
     backend = fast.backend_tokenizer
     description = json.loads(backend.to_str())
-    # Cutting and padding are set by whoever called last, and never for these tokens.
-    kept = {name: part for name, part in description.items() if name not in ("truncation", "padding")}
-    settings = (_FORMAT, tokenizers.__version__, backend.encode_special_tokens, json.dumps(kept))
+    # Every caller may set truncation and padding. They don't apply to these tokens.
+    description_parts = {
+        name: part for name, part in description.items() if name not in ("truncation", "padding")
+    }
+    settings = (_FORMAT, tokenizers.__version__, backend.encode_special_tokens, json.dumps(description_parts))
     digest = hashlib.blake2b(digest_size=16)
     for part in chain(map(str, settings), texts):
         content = part.encode()
@@ -210,21 +211,22 @@ def _key(texts: Sequence[str], tokenizer: TextTokenizer) -> str:
 
 def _write(folder: Path, texts: Sequence[str], tokenizer: TextTokenizer) -> None:
     lengths = [0]
-    # A text that passes a multiple of the size begins a block: those after it are shorter in all than the size.
-    passed = np.cumsum([len(text) for text in texts]) // _BLOCK
-    bounds = [0, *(np.flatnonzero(np.diff(passed)) + 1).tolist(), len(texts)]
+    # A text whose end passes a multiple of the block size begins a new block, so the texts after it fit in the
+    # block.
+    block_numbers = np.cumsum([len(text) for text in texts]) // _BLOCK_CHARACTERS
+    bounds = [0, *(np.flatnonzero(np.diff(block_numbers)) + 1).tolist(), len(texts)]
     blocks = list(pairwise(bounds)) if texts else []
     with (folder / "ids").open("wb") as ids, (folder / "words").open("wb") as words:
-        for start, stop in track(blocks, description="Tokenising", disable=len(texts) < _MANY):
+        for start, stop in track(blocks, description="Tokenizing", disable=len(texts) < _PROGRESS_DOCUMENTS):
             tokens = tokenizer(texts[start:stop])
             lengths += map(len, tokens)
-            np.fromiter(chain.from_iterable(each.ids for each in tokens), dtype=_INT32).tofile(ids)
-            np.fromiter(chain.from_iterable(each.words for each in tokens), dtype=_INT32).tofile(words)
+            np.fromiter(chain.from_iterable(row.ids for row in tokens), dtype=_INT32).tofile(ids)
+            np.fromiter(chain.from_iterable(row.words for row in tokens), dtype=_INT32).tofile(words)
     np.cumsum(lengths, dtype=_INT64).tofile(folder / "offsets")
 
 
-def _mapped(path: Path, kind: str) -> npt.NDArray[np.int64]:
-    """Returns a file as an array that is read where it is indexed."""
+def _open_array(path: Path, kind: str) -> npt.NDArray[np.int64]:
+    """Opens a file of numbers as an array that is read from disk on access."""
     if not path.stat().st_size:
-        return np.empty(0, dtype=kind)  # nothing can't be mapped
+        return np.empty(0, dtype=kind)  # an empty file can't be mapped
     return np.asarray(np.memmap(path, dtype=kind, mode="r"))

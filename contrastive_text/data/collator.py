@@ -1,4 +1,4 @@
-"""From rows of a data set, or from texts alone, to one ragged batch: choose, alter, tokenise and cut."""
+"""Collation of rows, or of texts alone, to a batch: pairing, views, tokenization and truncation."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from contrastive_text.views.plan import role_of
 
 
 class Tokenised:
-    """Texts of a batch that have one frame, each distinct text tokenised once.
+    """Tokens of the texts of a batch that share a template; each distinct text is tokenized once.
 
     Args:
         texts: The texts.
-        tokenizer: Owner of special tokens and lengths.
-        frame: What stands around each text.
-        with_words: Whether views read the words of tokens.
+        tokenizer: Tokenizer, which sets special tokens and lengths.
+        frame: Template of each text.
+        with_words: Whether views read the word numbers of tokens.
     """
 
     def __init__(self, texts: Iterable[Text], tokenizer: TextTokenizer, frame: Frame, with_words: bool) -> None:
@@ -40,45 +40,47 @@ class Tokenised:
         distinct = list(dict.fromkeys(texts))
         strings = [text for text in distinct if isinstance(text, str)]
         pairs = [text for text in distinct if isinstance(text, TextPair)]
-        self._framed = dict(zip(strings, tokenizer.framed(strings, frame, with_words), strict=True))
-        self._around = tokenizer.framed(["a"], frame)[0] if frame else Framed(Tokens((), ()))
-        self._plain: dict[Text, TextRow] = dict(zip(pairs, tokenizer.pair_rows(pairs), strict=True))
+        self._framed_texts = dict(zip(strings, tokenizer.framed(strings, frame, with_words), strict=True))
+        self._empty_frame = tokenizer.framed(["a"], frame)[0] if frame else Framed(Tokens((), ()))
+        self._plain_rows: dict[Text, TextRow] = dict(zip(pairs, tokenizer.pair_rows(pairs), strict=True))
 
     def plain(self, text: Text) -> TextRow:
-        """Returns the row of a text that no view alters."""
-        if text not in self._plain:
-            self._plain[text] = framed_row(self.framed(text), self.tokenizer)
-        return self._plain[text]
+        """Returns the row of a text that no token view alters."""
+        if text not in self._plain_rows:
+            self._plain_rows[text] = framed_row(self.framed(text), self.tokenizer)
+        return self._plain_rows[text]
 
     def framed(self, text: Text) -> Framed:
-        """Returns the tokens of a text, uncut and without special ones, between those of its frame."""
-        assert not isinstance(text, TextPair)  # refused with the pairing
-        return self._framed[text] if isinstance(text, str) else self._around._replace(tokens=text)
+        """Returns the tokens of a text, uncut and without special tokens, with those of its template."""
+        assert not isinstance(text, TextPair)  # ``check_roles`` refuses views on text pairs
+        return self._framed_texts[text] if isinstance(text, str) else self._empty_frame._replace(tokens=text)
 
 
 class Alteration(Protocol):
-    """Alters the tokens of a text; or, told that they are after special tokens, those of its whole row."""
+    """Function that alters the tokens of a text or, with ``after_specials``, the tokens of its whole row."""
 
     def __call__(self, tokens: Tokens, *, after_specials: bool = False) -> Tokens: ...
 
 
 def framed_row(framed: Framed, tokenizer: TextTokenizer, alter: Alteration | None = None) -> TextRow:
-    """Returns the row of a text between what stands around it, of which nothing is cut.
+    """Builds the row of a text with its template and special tokens. Only the text is truncated.
 
     Args:
-        framed: The text's tokens and those around them.
-        tokenizer: Owner of special tokens and lengths.
-        alter: What is done to the tokens of the text, cut to the room there is, and then to those of the row.
-            What it makes longer is cut to the network's limit alone.
+        framed: Tokens of the text and of its template.
+        tokenizer: Tokenizer, which sets special tokens and lengths.
+        alter: Alters the tokens of the text after truncation, and then the tokens of the whole row. Tokens that
+            it adds are cut only at the network's limit.
     """
     taken = tokenizer.taken(framed)
     around = len(tokenizer.prefix) + len(framed.before), len(framed.after) + len(tokenizer.suffix)
     has_frame = bool(framed.before or framed.after)
-    if alter is None:  # nearly all in use
+    if alter is None:  # fast path for most texts
         ids = framed.tokens.ids
-        kept = ids if tokenizer.room is None else ids[: max(tokenizer.room - taken, 0)]
-        whole = [*tokenizer.prefix, *framed.before, *kept, *framed.after, *tokenizer.suffix]
-        return TextRow(whole, len(kept) < len(ids), bare=kept if has_frame else None, around=around)
+        cut_ids = ids if tokenizer.room is None else ids[: max(tokenizer.room - taken, 0)]
+        ids_with_specials = [*tokenizer.prefix, *framed.before, *cut_ids, *framed.after, *tokenizer.suffix]
+        return TextRow(
+            ids_with_specials, len(cut_ids) < len(ids), bare=cut_ids if has_frame else None, around=around
+        )
     tokens = tokenizer.cut(framed.tokens, taken)
     altered = tokenizer.cut(alter(tokens), len(framed.before) + len(framed.after), altered=True)
     row = alter(tokenizer.with_specials(altered, framed.before, framed.after), after_specials=True)
@@ -95,14 +97,14 @@ def framed_row(framed: Framed, tokenizer: TextTokenizer, alter: Alteration | Non
 def batch_of(
     rows: Sequence[TextRow], tokenizer: TextTokenizer, slots: tuple[Slot, ...], keys: Tensor, text_ids: Tensor
 ) -> Batch:
-    """Returns rows as a ragged batch, without targets.
+    """Joins rows to a batch without padding and without targets.
 
     Args:
-        rows: Slot by slot.
-        tokenizer: Owner of special tokens.
+        rows: Rows, slot by slot.
+        tokenizer: Tokenizer, which sets special tokens.
         slots: The slots.
-        keys: Key of the draws of each row, (S,).
-        text_ids: As ``Batch`` has them.
+        keys: Key of the random draws of each row, (S,).
+        text_ids: Hashes of the texts; see ``Batch``.
     """
     types = [row.types or tokenizer.types(len(row.ids)) for row in rows]
     examples, specials = len(rows) // len(slots), (len(tokenizer.prefix), len(tokenizer.suffix))
@@ -117,7 +119,7 @@ def batch_of(
         positions=flat([row.positions or range(len(row.ids)) for row in rows])
         if any(row.positions is not None for row in rows)
         else None,
-        types=flat([own or (0,) * len(row.ids) for own, row in zip(types, rows, strict=True)])
+        types=flat([row_types or (0,) * len(row.ids) for row_types, row in zip(types, rows, strict=True)])
         if any(types)
         else None,
         labels=flat([row.labels or (NO_LABEL,) * len(row.ids) for row in rows])
@@ -131,15 +133,15 @@ def batch_of(
 
 
 def collate_texts(tokenizer: TextTokenizer, texts: Sequence[Framed], unpooled: int = 0) -> Batch:
-    """Returns tokenised texts as a batch of unaltered anchors: the way to the encoder outside training.
+    """Builds a batch of unaltered anchors from tokenized texts, for encoding outside of training.
 
     Args:
-        tokenizer: Owner of special tokens and lengths.
-        texts: The texts with what stands around each, as ``tokenizer.framed`` gives them.
-        unpooled: Tokens that the pooler leaves out at the start of each row.
+        tokenizer: Tokenizer, which sets special tokens and lengths.
+        texts: Tokens of each text and of its template, from ``tokenizer.framed``.
+        unpooled: Number of tokens at the start of each row that the pooler skips.
 
     Raises:
-        ValueError: A text without a token, for a tokenizer that adds no special tokens.
+        ValueError: A text without a token, if the tokenizer adds no special tokens.
     """
     rows = [framed_row(text, tokenizer) for text in texts]
     lengths = [len(row.ids) for row in rows]
@@ -155,28 +157,28 @@ def collate_texts(tokenizer: TextTokenizer, texts: Sequence[Framed], unpooled: i
 
 
 def edited_ids(rows: Sequence[TextRow], tokenizer: TextTokenizer) -> Tensor:
-    """Returns a hash of each row's ids, (S,); where some texts have a frame, of the ids of all texts alone."""
+    """Returns a hash of the token ids of each row, (S,). With templates only the ids of texts are hashed."""
     before, after = len(tokenizer.prefix), len(tokenizer.suffix)
     if all(row.bare is None for row in rows):
-        kept: list[Sequence[int]] = [row.ids for row in rows]
+        id_lists: list[Sequence[int]] = [row.ids for row in rows]
     else:
-        kept = [row.ids[before : len(row.ids) - after] if row.bare is None else row.bare for row in rows]
-    return hash_rows(flat(kept), flat([[len(each) for each in kept]]))
+        id_lists = [row.ids[before : len(row.ids) - after] if row.bare is None else row.bare for row in rows]
+    return hash_rows(flat(id_lists), flat([[len(row_ids) for row_ids in id_lists]]))
 
 
 def flat(rows: Sequence[Sequence[int]]) -> Tensor:
-    """Returns the numbers of all rows one after another, (T,), int64."""
+    """Concatenates the numbers of all rows, (T,), int64."""
     return torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=sum(map(len, rows))))
 
 
 PAIRING = -1
-"""Takes the place of the example's number in the key of a pairing's draws."""
+"""Replaces the number of an example in the key of a pairing's random draws."""
 
 
 def row_keys(
     seed: int, task: str, epochs: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Returns the keys of rows of a task, on which all their draws depend."""
+    """Returns the keys of rows of a task, from which all their random draws derive."""
     return fold_each(seed, text_id(task), epochs, numbers)
 
 
@@ -184,15 +186,15 @@ _NO_ROW: Row = {}
 
 
 class KeyedRow(NamedTuple):
-    """A row, or its key alone, and what its random draws depend on.
+    """A row of a task, or only its key, with everything that its random draws depend on.
 
     Args:
         epoch: Number of the epoch.
-        number: Place of the row in its task.
-        row: Its cells; none in a key.
+        number: Number of the row in its task.
+        row: The row's cells; empty for a key.
         task: Name of the data set.
-        objectives: Names of the objectives that read it; None for all.
-        shares: Rows of its task that each rank has in the step; none where that isn't known.
+        objectives: Names of the objectives that read it; None for all objectives.
+        shares: Number of rows of the task that each rank has in the step; empty if unknown.
     """
 
     epoch: int
@@ -204,7 +206,7 @@ class KeyedRow(NamedTuple):
 
 
 def example_texts(example: Example, originals: int = 0) -> list[Text]:
-    """Returns the texts of an example in row order: those of ``example_slots``."""
+    """Returns the texts of an example in row order, as in ``example_slots``."""
     texts = [example.anchor, *example.positives, *example.negatives]
     if example.views_per_text > 1:
         texts = [text for text in texts for _ in range(example.views_per_text)]
@@ -215,7 +217,7 @@ def example_slots(example: Example, originals: int = 0) -> list[tuple[Slot, Text
     """Returns the texts of an example with their slots, in row order.
 
     Args:
-        example: What a pairing returned.
+        example: Example from a pairing.
         originals: Number of unaltered copies of the anchor.
     """
     counts: tuple[tuple[Role, int], ...] = (
@@ -230,21 +232,23 @@ def example_slots(example: Example, originals: int = 0) -> list[tuple[Slot, Text
 
 @dataclass(eq=False)
 class Collator:
-    """Makes a batch from keyed rows; the same rows with the same keys give the same batch anywhere.
+    """Builds a batch from keyed rows. The same rows with the same keys give the same batch on every machine.
 
     Args:
-        tokenizer: Owner of special tokens and lengths.
-        pairing: Which texts of a row belong together.
-        plan: Which views run on which role.
-        seed: Seed of every draw.
-        task: Name of the data set, part of every draw's key.
-        originals: Copies of the anchor in the role ``original``, where that has a chain or is read.
-        prompts: What stands before the texts of each role; the task's own names come first.
-        keep_texts: Whether batches hold the texts, for what has a tokenizer of its own.
-        reads: The roles that objectives read.
+        tokenizer: Tokenizer, which sets special tokens and lengths.
+        pairing: Part that turns a row into examples.
+        plan: Views of each role.
+        seed: Seed of every random draw.
+        task: Name of the data set, which is part of the key of every draw.
+        originals: Number of unaltered copies of the anchor in the role ``original``, if a chain or an objective
+            uses that role.
+        prompts: Prompts of each role. Prompts named after the task take precedence.
+        keep_texts: Whether batches keep the texts, for parts with their own tokenizer.
+        reads: Roles that objectives read.
 
     Raises:
-        ValueError: A prompt or a template that leaves no room for a text, or two texts in one sequence with one.
+        ValueError: A prompt or template that leaves no room for a text, or a prompt for two texts in one
+            sequence.
     """
 
     tokenizer: TextTokenizer
@@ -277,43 +281,47 @@ class Collator:
         return self.prompts.frame(self.prompts.of_role(role, self.task), self.tokenizer)
 
     def _frame(self, role: Role, chain_name: str | None) -> Frame:
-        """Returns what stands around the texts of a role that a chain alters."""
+        """Returns the template of the texts of a role that a chain alters, from its views and the prompt."""
         prompt, views = self._prompt(role), self.plan.around(chain_name)
-        # One tail a text: a view's template takes the place of the model's, with what that has before the text.
+        # Only one template may have a part after the text: a view's template then replaces the prompt.
         return views if prompt.after and views.after else prompt.around(views)
 
     def __call__(self, items: Sequence[KeyedRow]) -> Batch:
-        """Returns the batch of the rows.
+        """Builds the batch of the rows.
 
         Raises:
-            ValueError: Rows that give different numbers of examples, positives or negatives, or none.
+            ValueError: Rows that give no example, or different numbers of examples, positives or negatives.
         """
         epochs, numbers = np.array([(item.epoch, item.number) for item in items], dtype=np.int64).T
-        of_rows = row_keys(self.seed, self.task, epochs, numbers)
-        drawn = zip(items, fold_each(of_rows, PAIRING).tolist(), strict=True)
-        rows = [self.pairing(item.row, generator(key)) for item, key in drawn]
+        keys_of_rows = row_keys(self.seed, self.task, epochs, numbers)
+        row_draws = zip(items, fold_each(keys_of_rows, PAIRING).tolist(), strict=True)
+        rows = [self.pairing(item.row, generator(key)) for item, key in row_draws]
         examples = [example for row in rows for example in row]
         texts = [example_texts(example, self.originals) for example in examples]
-        shapes = {(len(each.positives), len(each.negatives), each.views_per_text) for each in examples}
+        shapes = {
+            (len(example.positives), len(example.negatives), example.views_per_text) for example in examples
+        }
         if len(shapes) != 1 or len({len(row) for row in rows}) != 1:
-            counts = sorted({(len(row), len(example_texts(each))) for row in rows for each in row})
-            got = ", ".join(f"{number} of {of} texts" for number, of in counts) or "none at all"
+            counts = sorted({(len(row), len(example_texts(example))) for row in rows for example in row})
+            got = ", ".join(f"{number} of {size} texts" for number, size in counts) or "none at all"
             raise InvalidValueError(
                 f"pairing {type(self.pairing).__name__}: expected every row to give as many examples with "
                 f"the same number of positives and negatives, got {got}; leave out rows that can't give them"
             )
         slots = tuple(slot for slot, _ in example_slots(examples[0], self.originals))
-        places = np.arange(len(slots))[:, np.newaxis, np.newaxis]
-        keys = fold_each(of_rows[:, np.newaxis], np.arange(len(rows[0])), places)
-        own = [each if isinstance(each := item.row.get("target"), int | float) else None for item in items]
+        slot_numbers = np.arange(len(slots))[:, np.newaxis, np.newaxis]
+        keys = fold_each(keys_of_rows[:, np.newaxis], np.arange(len(rows[0])), slot_numbers)
+        row_targets = [
+            cell if isinstance(cell := item.row.get("target"), int | float) else None for item in items
+        ]
         targets = [
             target if example.target is None else example.target
-            for target, row in zip(own, rows, strict=True)
+            for target, row in zip(row_targets, rows, strict=True)
             for example in row
         ]
-        in_order = [text for slot in zip(*texts, strict=True) for text in slot]
+        ordered_texts = [text for slot in zip(*texts, strict=True) for text in slot]
         batch = assemble(
-            in_order,
+            ordered_texts,
             slots=slots,
             keys=keys.ravel(),
             tokenizer=self.tokenizer,
@@ -321,26 +329,26 @@ class Collator:
             targets=targets,
             frames=[self._frame(slot.role, self.plan.chain_name(slot)) for slot in slots],
         )
-        kept = tuple(map(self.tokenizer.text, in_order)) if self.keep_texts else None
-        # Every row gives as many examples.
-        shares = tuple(each * len(rows[0]) for each in items[0].shares)
-        return batch.replace(texts=kept, shares=shares or None)
+        kept_texts = tuple(map(self.tokenizer.text, ordered_texts)) if self.keep_texts else None
+        # Every row gives the same number of examples.
+        shares = tuple(share * len(rows[0]) for share in items[0].shares)
+        return batch.replace(texts=kept_texts, shares=shares or None)
 
 
 @dataclass(frozen=True)
 class StepCollator:
-    """Makes what one step is trained on from rows of several tasks.
+    """Builds the batches of a training step from rows of several tasks.
 
     Args:
         collators: Task -> its collator.
-        file: Name of the file that all rows are of, where a task has several; for scores of each.
+        file: Name of the file of all rows, if a task has several files with separate scores.
     """
 
     collators: Mapping[str, Collator]
     file: str = ""
 
     def __call__(self, items: Sequence[KeyedRow]) -> StepBatch:
-        """Returns a batch for each task among the rows; see ``Collator``."""
+        """Builds a batch for each task among the rows; see ``Collator``."""
         tasks = dict.fromkeys(item.task for item in items)
         return StepBatch(
             {task: self.collators[task]([item for item in items if item.task == task]) for task in tasks},
@@ -363,67 +371,69 @@ def assemble(
     targets: Sequence[float | None] = (),
     frames: Sequence[Frame] = (),
 ) -> Batch:
-    """Alters, tokenises and concatenates texts.
+    """Applies the views to texts, tokenizes them, and joins them to a batch.
 
-    Text views alter texts alone, and token views the tokens of texts alone; then what stands around them is put
-    there. Token views after special tokens and embedding views see the whole row. An empty text in the role
-    negative is a hard negative that the row lacks: no view alters it, and its id hides it from every row.
+    Text views alter only the texts, and token views only the tokens of texts. Templates are added afterwards.
+    Token views after special tokens, and embedding views, alter the whole row. An empty text in the role negative
+    means that the example lacks this hard negative: no view alters it, and its text id masks it for every row.
 
     Args:
-        texts: The texts of all examples, slot by slot.
+        texts: Texts of all examples, slot by slot.
         slots: The slots.
-        keys: Key of the draws for each text.
-        tokenizer: Owner of special tokens and lengths.
-        plan: Which views run on which slot.
-        targets: Target of each example; none if one of them has none.
-        frames: What stands around the texts of each slot; empty for nothing.
+        keys: Key of the random draws for each text.
+        tokenizer: Tokenizer, which sets special tokens and lengths.
+        plan: Views of each slot.
+        targets: Target of each example. If a target is None, the batch has no targets.
+        frames: Template of the texts of each slot; empty for no templates.
     """
     examples = len(texts) // len(slots)
-    framed = [frame for frame in frames or [Frame()] * len(slots) for _ in range(examples)]
+    row_frames = [frame for frame in frames or [Frame()] * len(slots) for _ in range(examples)]
     draw_keys = keys.tolist()
     names = [name for name in map(plan.chain_name, slots) for _ in range(examples)]
     missing = [i for i, text in enumerate(texts) if text == "" and slots[i // examples].role == "negative"]
     for i in missing:
         names[i] = None
-    altered = list(texts)
+    altered_texts = list(texts)
     rngs: dict[int, np.random.Generator] = {}
     for chain_name in plan.text_chains:
-        own = {i: generator(draw_keys[i]) for i, name in enumerate(names) if name == chain_name}
-        # A span that text views alter becomes text again.
-        strings = plan.alter_texts(chain_name, [tokenizer.text(texts[i]) for i in own], list(own.values()))
-        for i, string in zip(own, strings, strict=True):
-            altered[i] = string
-        rngs |= own
-    read = {
+        generators = {i: generator(draw_keys[i]) for i, name in enumerate(names) if name == chain_name}
+        # A token span that text views alter is converted to a string first.
+        strings = plan.alter_texts(
+            chain_name, [tokenizer.text(texts[i]) for i in generators], list(generators.values())
+        )
+        for i, string in zip(generators, strings, strict=True):
+            altered_texts[i] = string
+        rngs |= generators
+    tokenized = {
         frame: Tokenised(
-            (text for text, its in zip(altered, framed, strict=True) if its == frame),
+            (text for text, text_frame in zip(altered_texts, row_frames, strict=True) if text_frame == frame),
             tokenizer,
             frame,
             with_words=bool(plan.token_chains),
         )
-        for frame in dict.fromkeys(framed)
+        for frame in dict.fromkeys(row_frames)
     }
     rows = [
-        read[frame].plain(text)
+        tokenized[frame].plain(text)
         if name is None or name not in plan.token_chains
-        # Each generator is given up before the next one is asked for, which then takes its place.
+        # Each generator is released before the next one is requested, so that it can be reused.
         else framed_row(
-            read[frame].framed(text),
+            tokenized[frame].framed(text),
             tokenizer,
             partial(plan.alter_tokens, name, rng=rngs.pop(i) if i in rngs else generator(draw_keys[i])),
         )
-        for i, (text, name, frame) in enumerate(zip(altered, names, framed, strict=True))
+        for i, (text, name, frame) in enumerate(zip(altered_texts, names, row_frames, strict=True))
     ]
     ids = {text: _content_id(text) for text in dict.fromkeys(texts)}
     text_ids = flat([[ids[text] for text in texts]])
-    if plan.text_chains or plan.token_chains:  # editing can make other texts equal
+    if plan.text_chains or plan.token_chains:  # views can make different texts equal
         text_ids = torch.stack([text_ids, edited_ids(rows, tokenizer)], dim=1)
     if missing:
         text_ids[missing] = HIDDEN_ID
     batch = batch_of(rows, tokenizer, slots, torch.from_numpy(keys), text_ids)
     return batch.replace(
         target=torch.tensor(targets, dtype=torch.float64) if targets and None not in targets else None,
-        unpooled=torch.tensor([frame.unpooled for frame in framed])
+        unpooled=torch.tensor([frame.unpooled for frame in row_frames])
         if any(frame.unpooled for frame in frames)
         else None,
     )

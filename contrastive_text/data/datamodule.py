@@ -1,4 +1,4 @@
-"""Text files as a LightningDataModule: it reads, pairs and batches; the views come from the module."""
+"""Lightning data module of text files: it reads rows, pairs them and builds batches for a module with views."""
 
 from __future__ import annotations
 
@@ -42,39 +42,40 @@ from contrastive_text.recipes.layers import build_part, merge, read_recipe
 class TextDataModule(pl.LightningDataModule):
     """Data sets for training, validation, test and prediction.
 
-    The order of an epoch and every view are a function of (seed, task, epoch, row), whatever the number of
-    workers. Rows go to ranks without repetition.
+    The order of an epoch and every view depend only on seed, task, epoch and row, not on the number of workers.
+    Rows are distributed over ranks without repetition.
 
-    Rows from Python are understood as those of a file. Strings in a list are names of files if each looks like
-    one: a known suffix, or a single word. Tuples are (anchor, positive), negatives after them, and the target
-    last where an objective reads it; of single texts, or (text, target). Checkpoints and configurations keep
-    type, number and fingerprint of the rows: to resume, give the same rows again.
+    Rows from Python are interpreted like rows of a file. Strings in a list are names of files if each looks like
+    a
+    name: it has a known suffix, or is a single word. Tuples are (anchor, positive), followed by negatives, and by
+    the target if an objective reads it; for single texts (text, target). Checkpoints and configurations store
+    type, number and fingerprint of the rows. To resume, pass the same rows again.
 
     Args:
         train: File or files to train on: ``.txt``, ``.tsv``, ``.csv``, ``.jsonl``, each also ``.gz``,
             ``.parquet``, ``.arrow``, a folder of ``.txt`` documents, or ``hub:NAME:SPLIT``. From Python also
             rows: a list of texts, dicts or tuples, a DataFrame of pandas or polars, or a ``datasets.Dataset``.
-        validation: Files of scored pairs, or rows; each gives a correlation.
-        test: The same, for the test at the end.
-        predict: File or files of texts to embed, or rows.
+        validation: Files of scored pairs, or rows. Each gives a correlation.
+        test: Files of scored pairs, or rows, for the test after training.
+        predict: Files of texts to embed, or rows.
         retrieval: Queries and corpora to rank in validation.
-        task: Reading and pairing of the rows of ``train``: columns, labels, pairing, limit and more.
+        task: Options for reading and pairing the rows of ``train``: columns, labels, pairing, limit and more.
         tasks: Name -> data set, if there are several, in place of ``train`` and ``task``.
         mixture: Order of the batches of several tasks; None for ``AllTasks``.
-        batch_size: Rows of a step, over all ranks together; of each task if there are several.
-        eval_batch_size: Rows of a batch outside training, per rank.
-        num_workers: Worker processes that tokenize and alter texts.
+        batch_size: Number of rows of a step, over all ranks; with several tasks, of each task.
+        eval_batch_size: Number of rows of a batch outside of training, per rank.
+        num_workers: Number of worker processes that tokenize and alter texts.
         seed: Seed of the order and of every view.
-        drop_last: Whether an epoch leaves out its last, smaller batch.
+        drop_last: Whether an epoch skips its last, smaller batch.
         cache_dir: Folder of cached tokens and mapped rows; None for ``contrastive_text`` in the user's cache
             folder.
-        bounds: Largest sizes of values in files, by the names of ``Bounds``: ``line``, ``depth``, ``ratio``.
+        bounds: Size limits of values in files, by the names of ``Bounds``: ``line``, ``depth``, ``ratio``.
 
     Raises:
         TypeError: An iterator in place of rows, or an object without rows.
         ValueError: Both tasks and a training file, a number out of range, or no row. On setup: a file that can't
-            be read as asked, a batch larger than the data, texts that are all too short for the pairing, or views
-            or objectives for a role or a task that doesn't exist.
+            be read as requested, a batch larger than the data, texts that are all too short for the pairing, or
+            views or objectives for a role or a task that doesn't exist.
         FileNotFoundError: On setup: a missing file.
 
     Example:
@@ -104,7 +105,8 @@ class TextDataModule(pl.LightningDataModule):
         bounds: dict[str, int] | None = None,
     ) -> None:
         super().__init__()
-        # Under the arguments' own names: Lightning compares these with the hyper-parameters, as no frame can be.
+        # Stored under the arguments' names: Lightning compares them with the hyperparameters, which fails for
+        # frames.
         train, validation = source("data.train", train), source("data.validation", validation)
         test, predict = source("data.test", test), source("data.predict", predict)
         self.train = train
@@ -127,16 +129,17 @@ class TextDataModule(pl.LightningDataModule):
                 f"data.train: expected no files next to data.tasks, got {train}; give each task its own files"
             )
         check_tasks(tasks or {}, task)
-        # Plain data and the one instantiator that Lightning allows: the module is made again from a checkpoint.
+        # Only plain data and the one instantiator that Lightning allows, so that a checkpoint can rebuild the
+        # module.
         arguments = part_spec(self, "data")["init_args"]
         for name in ("task", "retrieval"):
-            arguments[name] = arguments[name]["init_args"]  # as configurations have them
+            arguments[name] = arguments[name]["init_args"]  # as in configurations
         self.save_hyperparameters({**arguments, "_instantiator": "pytorch_lightning.cli.instantiate_module"})
         self._training: TrainingSet | None = None
         self.held_out_rows: Sequence[HeldOutRows] = ()
         self._module: object = None
         self._loader: ResumableLoader | None = None
-        self._place: dict[str, int] | None = None
+        self._resume_state: dict[str, int] | None = None
         self.tables = RunTables(
             self.each_task,
             named=bool(tasks),
@@ -151,49 +154,49 @@ class TextDataModule(pl.LightningDataModule):
 
     @classmethod
     def from_recipe(cls, recipe: str, **options: Any) -> Self:
-        """Builds the data of a recipe, as the shell would: its pairing or tasks, its batch size.
+        """Builds the data module of a recipe: its pairing or tasks and its batch size, as in the command line.
 
         Args:
-            recipe: Name of a shipped recipe, or path of a YAML file.
-            options: Arguments of the class and of ``TextTask``, which override the recipe's.
+            recipe: Name of a recipe of the package, or path of a YAML file.
+            options: Arguments of the class and of ``TextTask``, which override those of the recipe.
 
         Raises:
-            ValueError: No such recipe, or arguments that the class doesn't take.
+            ValueError: There is no such recipe, or the class doesn't have such arguments.
 
         Example:
             >>> TextDataModule.from_recipe("declutr", train="docs.jsonl").task.pairing.max_length
             512
-        """  # Any: of the constructor
+        """  # Any: arguments of the constructor
         options = given_sources(options)
         with in_memory_rows(options):
             plain = {key: to_plain(value, key) for key, value in options.items()}
-            flat = {*vars(PLAIN_TASK)} - {*inspect.signature(cls).parameters}
-            own = {key: plain.pop(key) for key in [*plain] if key in flat}
-            above = {"data": {**plain, "task": own}}
-            return build_part(cls, "data", merge([read_recipe(recipe), above]), recipe)
+            task_names = {*vars(PLAIN_TASK)} - {*inspect.signature(cls).parameters}
+            task_options = {key: plain.pop(key) for key in [*plain] if key in task_names}
+            overrides = {"data": {**plain, "task": task_options}}
+            return build_part(cls, "data", merge([read_recipe(recipe), overrides]), recipe)
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override]  # Lightning's options are all in ``options``
         cls, checkpoint_path: str | Path, trust: Sequence[str] | None = None, **options: Any
     ) -> Self:
-        """Makes the data of a run again from a checkpoint, which is checked first.
+        """Rebuilds the data module of a run from a checkpoint, which is checked first.
 
-        Arguments and errors are those of ``ContrastiveModule.load_from_checkpoint``; rows that were given from
-        Python are to be given again.
+        Arguments and errors are those of ``ContrastiveModule.load_from_checkpoint``. Rows that came from Python
+        must be passed again.
         """
         options = given_sources(options)
         with load_options(checkpoint_path, cls, "data", trust, options) as arguments, in_memory_rows(options):
-            loaded: Self = super().load_from_checkpoint(checkpoint_path, **arguments)
-        check_given(vars(loaded))
-        return loaded
+            data: Self = super().load_from_checkpoint(checkpoint_path, **arguments)
+        check_given(vars(data))
+        return data
 
     @property
     def each_task(self) -> dict[str, TextTask]:
-        """The tasks by name; ``train`` where there is one."""
+        """Tasks by name; a single task has the name ``train``."""
         return self.tasks or {ONLY: replace(self.task, train=self.train)}
 
     def setup(self, stage: str) -> None:
-        """Reads what the stage needs, once, and checks it against the module's objectives and views.
+        """Reads the data of a stage, once, and checks it against the module's objectives and views.
 
         Args:
             stage: ``fit``, ``validate``, ``test`` or ``predict``.
@@ -212,21 +215,21 @@ class TextDataModule(pl.LightningDataModule):
             named = bool(self.tasks)
             self._training = TrainingSet.arranged(training, mixture, self.batch_size, self.drop_last, named)
             check_turns(self._training, needs)
-            if self.trainer is not None:  # or no step is taken
+            if self.trainer is not None:  # without a trainer no step is taken
                 check_examples(self._training, needs)
         held_out = self._prepared("held_out", needs)
         self.held_out_rows = [HeldOutRows(data, needs, self.batch_size, self.seed) for data in held_out.values()]
 
     def _prepared(self, part: str, needs: DataNeeds) -> dict[str, TrainingData]:
-        """Returns the data sets of ``train`` or ``held_out`` by name; the limit on rows is that of training."""
-        tasks, found = self.each_task, {}
+        """Prepares the data sets of ``train`` or ``held_out``. The limit on rows applies only to training."""
+        tasks, data_sets = self.each_task, {}
         for name, table in self.tables.of(part).items():
             task = tasks[name] if part == "train" else replace(tasks[name], limit=None)
-            found[name] = prepare(table, task, name, needs, self.seed, self.cache_dir)
-        return found
+            data_sets[name] = prepare(table, task, name, needs, self.seed, self.cache_dir)
+        return data_sets
 
     def _with_learned_tokenizer(self, needs: DataNeeds) -> DataNeeds:
-        """Returns the needs of the module after it was handed what the first process learns from the texts."""
+        """Trains a tokenizer on the texts in the first process, for the module. Returns its new needs."""
         trainer, description = self.trainer, ""
         if trainer is None or trainer.is_global_zero:
             description = learned_tokenizer(self.table("train"), needs, self.seed)
@@ -236,11 +239,11 @@ class TextDataModule(pl.LightningDataModule):
         return self._needs()
 
     def table(self, part: str) -> dict[str, Table]:
-        """Returns the tables of ``train``, ``validation``, ``test`` or ``predict`` by name, after ``setup``."""
+        """Returns name -> table of ``train``, ``validation``, ``test`` or ``predict``, after ``setup``."""
         return self.tables.of(part)
 
     def attach(self, module: BatchConsumer) -> None:
-        """Names the module whose views and tokenizer are used where no trainer runs."""
+        """Sets the module whose views and tokenizer are used if no trainer runs."""
         self._module = module
 
     def _consumer(self) -> BatchConsumer:
@@ -253,7 +256,7 @@ class TextDataModule(pl.LightningDataModule):
         return module
 
     def _needs(self) -> DataNeeds:
-        """Returns what the module needs now: a tokenizer may be learned, or come with a checkpoint."""
+        """Returns the current needs of the module, whose tokenizer may be trained or come from a checkpoint."""
         return self._consumer().data_needs(list(self.tasks or ()))
 
     @property
@@ -261,14 +264,14 @@ class TextDataModule(pl.LightningDataModule):
         """Training data, after ``setup("fit")``.
 
         Raises:
-            RuntimeError: Before that.
+            RuntimeError: ``setup("fit")`` has not been called.
         """
         if self._training is None:
             raise RuntimeError('TextDataModule: expected setup("fit") before the training rows are asked for')
         return self._training
 
     def train_dataloader(self) -> ResumableLoader:
-        """Returns the training batches: a ``Batch`` each, or with several tasks a ``StepBatch``."""
+        """Returns the loader of training batches: a ``Batch`` each, or with several tasks a ``StepBatch``."""
         training = self.training
         collators = {name: self.collator(name) for name in training.tasks}
         self._loader = epoch_loader(
@@ -279,41 +282,42 @@ class TextDataModule(pl.LightningDataModule):
             same_order=self.trainer is not None and vars(self.trainer)["overfit_batches"] > 0,
             num_workers=self.num_workers,
         )
-        if self._place is not None:
-            self._loader.load_state_dict(self._place)
-            self._place = None
+        if self._resume_state is not None:
+            self._loader.load_state_dict(self._resume_state)
+            self._resume_state = None
         return self._loader
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's
-        """Returns the place in the run; see ``ResumableLoader.state_dict``.
+        """Returns the position in the run; see ``ResumableLoader.state_dict``.
 
-        Lightning keeps it too, but forgets to where the loader is made before, to count the steps of a schedule.
+        Lightning stores it too, but doesn't restore it if the loader is created early, to count a schedule's
+        steps.
         """
         if self._loader is None:
             return {}
         return {"place": self._loader.state_dict(), "rows": self.tables.contents("train")}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's
-        """Takes a place in a run, for the loader that is made next.
+        """Sets the position in a run at which the next loader starts.
 
         Raises:
-            ValueError: Other rows than those given from Python, or than those of an epoch that has begun.
+            ValueError: Rows from Python differ from those of the checkpoint, or rows changed within an epoch.
         """
-        self._place = state_dict.get("place")
-        inside_epoch = self._place is not None and 0 < self._place["given"] < self._place["batches"]
+        self._resume_state = state = state_dict.get("place")
+        inside_epoch = state is not None and 0 < state["given"] < state["batches"]
         self.tables.expect("train", state_dict.get("rows", {}), inside_epoch)
 
     def val_dataloader(self) -> list[ResumableLoader]:
-        """Returns a loader per file of scored pairs or of a task, two per retrieval set, one of held-out rows."""
-        held_out = (each.loader(self._needs()) for each in self.held_out_rows)
+        """Returns loaders: one per scored file or task, two per retrieval set, and one of held-out rows."""
+        held_out = (rows.loader(self._needs()) for rows in self.held_out_rows)
         return [*self._plain_loaders().scored("validation"), *held_out]
 
     def test_dataloader(self) -> list[ResumableLoader]:
-        """Returns one loader per file of scored pairs, and per file of a task's test data."""
+        """Returns a loader per file of scored pairs, and per file of a task's test data."""
         return self._plain_loaders().scored("test")
 
     def predict_dataloader(self) -> list[DataLoader[KeyedRow]]:
-        """Returns the texts to embed and those to predict, a loader for each table, in file order."""
+        """Returns a loader for each table of texts to embed or to predict, in the order of the files."""
         return self._plain_loaders().predicted()
 
     def _plain_loaders(self) -> PlainLoaders:
@@ -322,16 +326,18 @@ class TextDataModule(pl.LightningDataModule):
         return PlainLoaders(self.tables, tasks, tokenizer, self.eval_batch_size, self.seed, needs.prompts)
 
     def collator(self, task: str | None = None) -> Collator:
-        """Returns the collator of a task's training data, after ``setup("fit")``; None for the only one."""
+        """Returns the collator of a task's training data, after ``setup("fit")``; None for the only task."""
         data, needs = self.training.of(task), self._needs()
-        its, tokenizer = needs.tasks[data.name], needs.known_tokenizer(training=True)
-        plan = its.plan
+        task_needs, tokenizer = needs.tasks[data.name], needs.known_tokenizer(training=True)
+        plan = task_needs.plan
         plan.build(tokenizer.vocabulary(plan.new_tokens))
-        originals, prompts, reads = data.task.originals, needs.prompts, its.roles
-        return Collator(tokenizer, data.pairing, plan, self.seed, data.name, originals, prompts, its.texts, reads)
+        originals, prompts, reads = data.task.originals, needs.prompts, task_needs.roles
+        return Collator(
+            tokenizer, data.pairing, plan, self.seed, data.name, originals, prompts, task_needs.texts, reads
+        )
 
     def facts(self) -> dict[str, str]:
-        """Returns what a reader of the results should know of the training data, after ``setup("fit")``."""
+        """Returns facts about the training data for the run's summary, after ``setup("fit")``."""
         facts = self.training.facts(self._needs(), self.seed, tasks=self.each_task)
         if self.tasks or self.mixture:
             facts["mixture"] = describe_steps(self.training.steps, self.training.sizes)
@@ -340,22 +346,24 @@ class TextDataModule(pl.LightningDataModule):
         return facts | {"validation data": validation or "none: the last weights are kept, not the best"}
 
     def _repr_html_(self) -> str:
-        """Returns the facts as a notebook shows them; before ``setup("fit")`` what was given."""
-        given = {name: str(value) for name, value in self.hparams.items() if value is not None and name[0] != "_"}
-        return facts_table("Data", given if self._training is None else self.facts())
+        """Returns the facts as HTML for a notebook; before ``setup("fit")`` the arguments."""
+        values = {
+            name: str(value) for name, value in self.hparams.items() if value is not None and name[0] != "_"
+        }
+        return facts_table("Data", values if self._training is None else self.facts())
 
 
 def check_own_batches(trainer: pl.Trainer, stage: str) -> None:
-    """Checks that a trainer leaves batches as they are.
+    """Checks that a trainer doesn't change the batches.
 
     Args:
-        trainer: Whose loaders are to be made.
+        trainer: Trainer that will use the loaders.
         stage: ``fit``, ``validate``, ``test`` or ``predict``.
 
     Raises:
-        ValueError: Lightning's own sampler over several processes, or its search for a batch size.
+        ValueError: The trainer uses Lightning's sampler for several processes, or its search for a batch size.
     """
-    # Nothing public tells it.
+    # Lightning has no public attribute for it.
     injects = trainer._accelerator_connector.use_distributed_sampler
     if injects and trainer.world_size > 1 and stage != "predict":
         raise InvalidValueError(

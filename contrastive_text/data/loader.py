@@ -1,4 +1,4 @@
-"""Loaders of batches: the order of an epoch, each rank's part of the order, and the place of a resumed run."""
+"""Loaders of batches: the order of an epoch, the part of each rank, and the position of a resumed run."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ from contrastive_text.data.collator import KeyedRow
 from contrastive_text.data.mixture import Step, Steps, TaskSize
 
 PERMUTATION_ROWS = 1 << 24
-"""Most rows that are put in order by a permutation, which is then 64 MiB and drawn in some two seconds."""
+"""Largest number of rows that are ordered by a permutation, which then has 64 MiB and is drawn in two seconds."""
 ROUNDS = 8
-"""Of the Feistel network of a ``Bijection``."""
+"""Number of rounds of the Feistel network of a ``Bijection``."""
 
 
 class Bijection:
-    """A keyed order of the numbers below a size, any part of which is computed by itself, in no memory.
+    """Keyed pseudorandom order of the numbers below a size. Any part of it is computed directly, without memory.
 
-    A Feistel network of two halves over the smallest even number of bits that hold the size; a number that comes
-    out too large goes in again until it doesn't ("cycle-walking"), which takes fewer than four turns on average.
-    The round function is the finaliser of SplitMix64 of a half and the round's key, cut to the bits of a half.
+    It is a Feistel network of two halves over the smallest even number of bits that hold the size. A result that
+    is too large is encrypted again ("cycle-walking"), fewer than four times on average. The round function is the
+    finalizer of SplitMix64 of a half and the round's key, cut to the bits of a half.
 
-    Source: Black and Rogaway 2002, "Ciphers with arbitrary finite domains", as TensorFlow's
-    ``random_index_shuffle`` has it, with four rounds. Luby and Rackoff 1988 prove that four look random until
-    2^(b/2) numbers are seen, b being the bits of a half, and Maurer and Pietrzak 2003
-    (https://doi.org/10.1007/3-540-39200-9_34) that more do until nearly 2^b. An epoch sees all of them, of which
-    nothing is proven: three rounds show in the distances of neighbours, four don't, and eight leave room.
+    Source: Black and Rogaway 2002, "Ciphers with arbitrary finite domains". TensorFlow's ``random_index_shuffle``
+    is the same with four rounds. Luby and Rackoff 1988 prove that four rounds look random until 2^(b/2) numbers
+    are seen, where b is the number of bits of a half. Maurer and Pietrzak 2003
+    (https://doi.org/10.1007/3-540-39200-9_34) prove that more rounds do until nearly 2^b. An epoch sees all
+    numbers, for which nothing is proven. In distances of neighbors three rounds are detectable, four are not;
+    eight are safe.
 
     Args:
-        size: How many numbers there are, at least 1.
-        key: What the order depends on.
+        size: Number of numbers, at least 1.
+        key: Key of the order.
 
     Example:
         >>> order = Bijection(6, key=1)
@@ -57,16 +58,16 @@ class Bijection:
     def __init__(self, size: int, key: int) -> None:
         self.size = size
         bits = max(1, ((size - 1).bit_length() + 1) // 2)
-        self._bits, self._drop = np.uint64(bits), np.uint64(64 - bits)
+        self._bits, self._shift = np.uint64(bits), np.uint64(64 - bits)
         self._mask = np.uint64((1 << bits) - 1)
         self._keys = [np.array([fold(key, number)]).view(np.uint64) for number in range(ROUNDS)]
 
     def __len__(self) -> int:
         return self.size
 
-    def __getitem__(self, places: slice) -> npt.NDArray[np.int64]:
-        """Returns the numbers at places in a row, as an array's slice would."""
-        numbers = self._network(np.arange(*places.indices(self.size), dtype=np.uint64))
+    def __getitem__(self, span: slice) -> npt.NDArray[np.int64]:
+        """Returns the numbers at a slice of the order."""
+        numbers = self._network(np.arange(*span.indices(self.size), dtype=np.uint64))
         outside = np.flatnonzero(numbers >= self.size)
         while len(outside):
             numbers[outside] = self._network(numbers[outside])
@@ -76,20 +77,20 @@ class Bijection:
     def _network(self, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         left, right = numbers >> self._bits, numbers & self._mask
         for key in self._keys:
-            left, right = right, left ^ (mix_each(right + key) >> self._drop)
+            left, right = right, left ^ (mix_each(right + key) >> self._shift)
         return left << self._bits | right
 
 
 Order: TypeAlias = "npt.NDArray[np.integer] | Bijection"
-"""Numbers from 0 in an order, of which slices are read."""
+"""Numbers from 0 in some order, which can be sliced."""
 
 
 def keyed_order(size: int, key: int) -> Order:
-    """Returns the numbers below a size in the order of a key: a permutation, or above a bound a ``Bijection``.
+    """Returns the numbers below a size in an order drawn from a key: a permutation, or a ``Bijection`` if large.
 
     Args:
-        size: How many.
-        key: What the order depends on.
+        size: Number of numbers.
+        key: Key of the order.
 
     Example:
         >>> keyed_order(5, key=1)[:].tolist()
@@ -97,20 +98,21 @@ def keyed_order(size: int, key: int) -> Order:
     """
     if size > PERMUTATION_ROWS:
         return Bijection(size, key)
-    # The draws don't depend on the type; the smallest that holds all is an eighth to a half of int64.
+    # The draws don't depend on the data type. The smallest type that fits has an eighth to a half of int64's
+    # size.
     numbers = np.arange(size, dtype=np.min_scalar_type(size))
     generator(key).shuffle(numbers)
     return numbers
 
 
 class EpochOrder:
-    """The numbers of a task's rows in the order of an epoch, as many passes over them as are read.
+    """Numbers of a task's rows in the order of an epoch, for any number of passes over the rows.
 
-    Number i is row i % size, in pass i // size. One pass at most is in memory.
+    Number i is row i % size in pass i // size. Memory holds at most one pass.
 
     Args:
-        size: Rows of the task.
-        key: What the order of the first pass depends on; the others have their number beside it.
+        size: Number of rows of the task.
+        key: Key of the order of the first pass. Later passes add their number to it.
 
     Example:
         >>> EpochOrder(3, key=(7,))(0, 6).tolist()
@@ -120,11 +122,11 @@ class EpochOrder:
     def __init__(self, size: int, key: tuple[int, ...]) -> None:
         self.size = size
         self.key = key
-        self._number = -1
+        self._pass_number = -1
         self._order: Order | None = None
 
     def __call__(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Returns the numbers at the places from ``start`` to ``stop``, exclusive."""
+        """Returns the numbers at positions from ``start`` to ``stop``, exclusive."""
         firsts = range(start // self.size * self.size, stop, self.size)
         return np.concatenate([
             first + self._pass(first // self.size)[max(0, start - first) : stop - first].astype(np.int64)
@@ -132,16 +134,16 @@ class EpochOrder:
         ])  # fmt: skip
 
     def _pass(self, number: int) -> Order:
-        if self._order is None or self._number != number:
-            self._order = None  # before the next is drawn, which is as large
-            # Without a number for the first pass: the keys of runs in which nothing comes again.
+        if self._order is None or self._pass_number != number:
+            self._order = None  # frees the memory before the next order is drawn, which has the same size
+            # The key of the first pass has no number, so that runs without repeats keep their order.
             key = fold(*self.key, *[number][:number])
-            self._number, self._order = number, keyed_order(self.size, key)
+            self._pass_number, self._order = number, keyed_order(self.size, key)
         return self._order
 
 
 def describe_orders(sizes: Mapping[str, TaskSize]) -> str:
-    """Says how the rows of each task are put in order, for the run's summary.
+    """Describes how the rows of each task are ordered, for the run's summary.
 
     Example:
         >>> describe_orders({"train": TaskSize(20_000_000, batch_size=64)})
@@ -149,18 +151,22 @@ def describe_orders(sizes: Mapping[str, TaskSize]) -> str:
         >>> describe_orders({"a": TaskSize(9, 2), "b": TaskSize(20_000_000, 2)})[:56]
         'a: a permutation by seed and epoch; b: a bijection of 20'
     """
-    said = {
+    description_of = {
         task: f"a bijection of {size.rows:,} rows by seed and epoch, computed step by step"
         if size.rows > PERMUTATION_ROWS
         else "a permutation by seed and epoch"
         for task, size in sizes.items()
     }
-    each = dict.fromkeys(said.values())
-    return next(iter(each)) if len(each) == 1 else "; ".join(f"{task}: {how}" for task, how in said.items())
+    descriptions = dict.fromkeys(description_of.values())
+    return (
+        next(iter(descriptions))
+        if len(descriptions) == 1
+        else "; ".join(f"{task}: {description}" for task, description in description_of.items())
+    )
 
 
 class Rows(Protocol):
-    """Rows by number: a tuple, or a view of a file."""
+    """Rows by number, such as a tuple or a view of a file."""
 
     def __len__(self) -> int: ...
 
@@ -168,10 +174,10 @@ class Rows(Protocol):
 
 
 class KeyedRows(Dataset[KeyedRow]):
-    """Rows of several tasks by key, so that a worker process knows the key of their draws.
+    """Rows of several tasks by key, so that a worker process knows the key of their random draws.
 
     Args:
-        rows: Task -> its rows. Number i of a task of n rows is row i % n, in its pass i // n over the rows.
+        rows: Task -> its rows. Number i of a task of n rows is row i % n, in pass i // n over the rows.
     """
 
     def __init__(self, rows: Mapping[str, Rows]) -> None:
@@ -181,7 +187,7 @@ class KeyedRows(Dataset[KeyedRow]):
         return sum(map(len, self.rows.values()))
 
     def __getitem__(self, key: KeyedRow | int) -> KeyedRow:
-        if isinstance(key, int):  # torch's own samplers, over the rows of the only task
+        if isinstance(key, int):  # samplers of torch, over the rows of the only task
             key = KeyedRow(epoch=0, number=key, task=next(iter(self.rows)))
         rows = self.rows[key.task]
         return key._replace(row=rows[key.number % len(rows)])
@@ -189,26 +195,26 @@ class KeyedRows(Dataset[KeyedRow]):
 
 @dataclass(eq=False)
 class EpochBatchSampler:
-    """Yields the rows of each step of an epoch; every rank takes its own part of the same global batches.
+    """Yields the rows of each step of an epoch. Each rank takes its own part of the same global batches.
 
-    No row is repeated to even out ranks: a repeated row is a false negative of itself. Ranks may differ by
-    one row of each task. Steps beyond a task's rows take them again, in passes with orders and keys of their own.
-    Lightning finds ``set_epoch`` on ``batch_sampler.sampler``, hence ``sampler``.
+    No row is repeated to give ranks equal numbers of rows: a repeated row is a false negative of itself. Ranks
+    may differ by one row of each task. Steps after a task's last row take its rows again, in passes with other
+    orders and keys. Lightning calls ``set_epoch`` on ``batch_sampler.sampler``, hence the property ``sampler``.
 
     Args:
         sizes: Task -> number of its rows.
-        steps: The steps of every epoch.
+        steps: Steps of every epoch.
         seed: Seed of the order.
-        shuffle: Whether each epoch has an order of its own; otherwise the file's.
-        rank: This process.
+        shuffle: Whether each epoch has its own random order; otherwise the order of the file is used.
+        rank: Rank of this process.
         world_size: Number of processes.
         same_order: Whether every epoch has the order of the first, for ``trainer.overfit_batches``.
 
     Attributes:
-        skip: Steps that the next iteration leaves out, because a resumed run has taken them.
+        skip: Number of steps that the next iteration skips, because a resumed run has taken them.
 
     Raises:
-        ValueError: A step with fewer rows of a task than there are ranks, while shuffling.
+        ValueError: A step has fewer rows of a task than there are ranks, with ``shuffle``.
 
     Example:
         >>> steps = [Step({"train": (0, 2)}), Step({"train": (2, 4)})]
@@ -234,62 +240,64 @@ class EpochBatchSampler:
                         f"batch_size: expected a row of {task} for each of {self.world_size} ranks in every "
                         f"step, got {stop - start}; raise batch_size, or set drop_last"
                     )
-        self._own = steps.where(lambda step: any(stop - start > self.rank for start, stop in step.parts.values()))
+        self._steps = steps.where(
+            lambda step: any(stop - start > self.rank for start, stop in step.parts.values())
+        )
         self.epoch = self.skip = 0
 
     @property
     def sampler(self) -> EpochBatchSampler:
-        """Itself: where Lightning looks for ``set_epoch``."""
+        """This object: Lightning calls ``set_epoch`` on the attribute ``sampler``."""
         return self
 
     @cached_property
     def identity(self) -> int:
-        """A number that is the same for the same order of the same rows, whatever the rank."""
+        """Hash that is equal for the same order of the same rows, on every rank."""
         computed = [task for task, size in self.sizes.items() if self.shuffle and size > PERMUTATION_ROWS]
         return text_id(repr((self.sizes, self.steps, self.seed, self.shuffle, self.same_order, computed)))
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch that the next iteration gives; what is to be left out is of the epoch before."""
+        """Sets the epoch of the next iteration. For another epoch, no steps are skipped."""
         if epoch != self.epoch:
             self.skip = 0
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Number of this rank's batches: all ranks have as many, unless rows run out in the last one."""
-        return len(self._own)
+        """Number of this rank's batches. It is the same on all ranks, unless rows run out in the last batch."""
+        return len(self._steps)
 
     def __iter__(self) -> Iterator[list[KeyedRow]]:
         epoch, skip, self.skip = self.epoch, self.skip, 0
-        passes = 0 if self.same_order else epoch
+        pass_epoch = 0 if self.same_order else epoch
         orders: dict[str, Callable[[int, int], Iterable[int]]] = {
-            task: EpochOrder(size, (self.seed, text_id(task), passes)) if self.shuffle else range
+            task: EpochOrder(size, (self.seed, text_id(task), pass_epoch)) if self.shuffle else range
             for task, size in self.sizes.items()
         }
-        for place in range(skip, len(self._own)):
-            step = self._own[place]
+        for number in range(skip, len(self._steps)):
+            step = self._steps[number]
             keys: list[KeyedRow] = []
             for task, (start, stop) in step.parts.items():
-                each, more = divmod(stop - start, self.world_size)
-                # The first ranks take one row more where the rows don't divide evenly.
-                shares = (each + 1,) * more + (each,) * (self.world_size - more)
-                first = start + sum(shares[: self.rank])
+                share, rest = divmod(stop - start, self.world_size)
+                # The first ranks take one more row if the rows don't divide evenly.
+                rank_sizes = (share + 1,) * rest + (share,) * (self.world_size - rest)
+                rank_start = start + sum(rank_sizes[: self.rank])
                 keys += [
-                    KeyedRow(epoch, int(number), task=task, objectives=step.objectives, shares=shares)
-                    for number in orders[task](first, first + shares[self.rank])
+                    KeyedRow(epoch, int(row_number), task=task, objectives=step.objectives, shares=rank_sizes)
+                    for row_number in orders[task](rank_start, rank_start + rank_sizes[self.rank])
                 ]
             yield keys
 
 
 class ResumableLoader(DataLoader[KeyedRow]):
-    """Batches of keyed rows; its state is how many of them the main process has been given.
+    """Loader of batches of keyed rows. Its state is the number of batches that the main process has received.
 
-    Lightning saves ``state_dict`` with every checkpoint and gives it back before the first batch.
+    Lightning saves ``state_dict`` with every checkpoint and restores it before the first batch.
 
     Args:
-        rows: The rows of all tasks.
-        sampler: The order.
-        collate: From keyed rows to a batch.
-        num_workers: Worker processes.
+        rows: Rows of all tasks.
+        sampler: Order of the rows.
+        collate: Function from keyed rows to a batch.
+        num_workers: Number of worker processes.
     """
 
     def __init__(
@@ -305,40 +313,40 @@ class ResumableLoader(DataLoader[KeyedRow]):
             collate_fn=collate,
             num_workers=num_workers,
             persistent_workers=num_workers > 0,
-            worker_init_fn=_outlast_a_signal,
+            worker_init_fn=_ignore_signals,
             pin_memory=torch.cuda.is_available(),
         )
         self.order = sampler
         self.given = 0
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # Any: the base's iterator gives whatever it collates
-        # Nothing is drawn before the first batch is asked for: by then Lightning has set the epoch, which workers
-        # that fetch ahead would miss.
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # Any: the base's iterator yields any batch type
+        # Nothing is drawn before the first batch is requested. Lightning sets the epoch before that, and workers
+        # that prefetch would miss it.
         self.given = self.order.skip
         for batch in super().__iter__():
             self.given += 1
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """Returns the place in the run: the epoch, how many of its batches were given, their number and order."""
+        """Returns the position in the run: epoch, batches received and in total, and identity of the order."""
         place = {"epoch": self.order.epoch, "given": self.given, "batches": len(self.order)}
         return place | {"order": self.order.identity}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes to a place in a run.
+        """Restores a position in a run.
 
         Raises:
-            ValueError: A place inside an epoch of other batches, or of the same in another order.
+            ValueError: The position is inside an epoch whose number of batches or order differs.
         """
-        ended = state["given"] >= state["batches"]
-        if not ended and state["given"] and state.get("order") != self.order.identity:
+        has_ended = state["given"] >= state["batches"]
+        if not has_ended and state["given"] and state.get("order") != self.order.identity:
             raise InvalidValueError(
                 f"ckpt_path: expected the {state['batches']:,} batches an epoch of the checkpoint, which is from "
                 f"after {state['given']:,} of them, got {len(self.order):,}, or others; take the same data, "
                 "batch_size, mixture and seed, or start from the weights alone with --init_from"
             )
-        self.order.set_epoch(state["epoch"] + ended)
-        self.order.skip = 0 if ended else state["given"]
+        self.order.set_epoch(state["epoch"] + has_ended)
+        self.order.skip = 0 if has_ended else state["given"]
 
 
 def epoch_loader(
@@ -350,7 +358,7 @@ def epoch_loader(
     same_order: bool = False,
     num_workers: int = 0,
 ) -> ResumableLoader:
-    """Returns the batches of an epoch that this rank takes; see ``EpochBatchSampler`` for the arguments."""
+    """Returns the loader of this rank's batches of an epoch; see ``EpochBatchSampler`` for the arguments."""
     order = EpochBatchSampler(
         {name: len(part) for name, part in rows.items()},
         steps,
@@ -366,9 +374,10 @@ def epoch_loader(
 def loader_in_order(
     name: str, rows: Rows, batch_size: int, collate: Callable[[Sequence[KeyedRow]], Batch | StepBatch]
 ) -> ResumableLoader:
-    """Returns batches of so many rows a rank in the order of the file, the last one smaller.
+    """Returns a loader of rows in the order of the file, ``batch_size`` rows per rank, the last batch smaller.
 
-    All ranks have as many: rows at the end that aren't one for each of them join the batch before.
+    All ranks have the same number of batches. If the last rows aren't enough for all ranks, they join the batch
+    before.
     """
     bounds = [*range(0, len(rows), batch_size * world_size()), len(rows)]
     if len(bounds) > 2 and bounds[-1] - bounds[-2] < world_size():
@@ -377,20 +386,20 @@ def loader_in_order(
     return epoch_loader({name: rows}, steps, collate, seed=0, shuffle=False)
 
 
-def _outlast_a_signal(worker: int) -> None:  # noqa: ARG001  # torch's signature
-    """Lets a worker live on when all processes of a run are sent SIGTERM or Ctrl-C.
+def _ignore_signals(worker: int) -> None:  # noqa: ARG001  # torch's signature
+    """Makes a worker ignore Ctrl-C, and SIGTERM unless it comes from the main process.
 
-    Schedulers and terminals send them so. The main process ends its step first, and a worker's death in mid-step
-    is an error.
+    Schedulers and terminals send signals to all processes of a run. The main process finishes its step first, and
+    would fail if a worker exited during the step.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":  # elsewhere nothing tells who sent a signal
+    if sys.platform == "linux":  # other systems don't report the sender of a signal
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        threading.Thread(target=_end_with_the_run, daemon=True).start()
+        threading.Thread(target=_exit_on_request, daemon=True).start()
 
 
-def _end_with_the_run() -> None:
-    """Ends the worker when the main process sends SIGTERM, as it does on its way out."""
+def _exit_on_request() -> None:
+    """Exits the worker when the main process sends SIGTERM, which it does when it exits."""
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
         pass
     os._exit(0)

@@ -16,7 +16,7 @@ from contrastive_text.core.errors import InvalidValueError
 
 @dataclass(frozen=True, slots=True)
 class TaskSize:
-    """Number of rows of a data set, and of a batch of it.
+    """Number of rows of a data set, and number of its rows in a batch.
 
     Example:
         >>> TaskSize(rows=10, batch_size=4)
@@ -32,15 +32,15 @@ class Step:
     """Rows of each data set in one step, and the objectives that run.
 
     Args:
-        parts: Task -> first and last place (exclusive) among its rows, in the order of the epoch.
-        objectives: Names of the objectives that run; None for all whose task is in ``parts``.
+        parts: Task -> first and last index (exclusive) of its rows, in the order of the epoch.
+        objectives: Names of the objectives that run; None for all objectives of the tasks in ``parts``.
     """
 
     parts: Mapping[str, tuple[int, int]]
     objectives: tuple[str, ...] | None = None
 
     def later(self, rounds: int) -> Step:
-        """Returns the same step some rounds later: of each task the rows that follow.
+        """Returns the step some rounds later, with the rows of each task that follow.
 
         Example:
             >>> Step({"a": (0, 2), "b": (4, 7)}).later(2)
@@ -55,10 +55,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """The same steps in turn, round after round.
+    """A group of steps that is repeated with the rows that follow.
 
     Args:
-        first: The steps of the first round; in each further one they take of each task the rows that follow.
+        first: Steps of the first round. Each further round takes the rows of each task that follow.
         count: Number of rounds.
 
     Example:
@@ -74,10 +74,10 @@ class Rounds:
 
 
 class Steps(Sequence[Step]):
-    """The steps of an epoch as a few ``Rounds``: 10 million take the memory of ten, and each is found at once.
+    """Sequence of the steps of an epoch, stored as a few ``Rounds``. 10 million steps take as much memory as ten.
 
     Args:
-        rounds: In their order.
+        rounds: Groups of steps, in order.
 
     Example:
         >>> steps = Steps([Rounds((Step({"a": (0, 2)}), Step({"b": (0, 1)})), count=1_000_000)])
@@ -88,12 +88,12 @@ class Steps(Sequence[Step]):
     """
 
     def __init__(self, rounds: Iterable[Rounds]) -> None:
-        self.rounds = tuple(each for each in rounds if len(each))
+        self.rounds = tuple(group for group in rounds if len(group))
         self.ends = tuple(accumulate(map(len, self.rounds)))
 
     @classmethod
     def of(cls, steps: Sequence[Step]) -> Steps:
-        """Returns any steps in this form; those of a list that go on where the last ended are a ``Rounds``.
+        """Converts a list of steps to ``Steps``. Equal steps with consecutive rows become one ``Rounds``.
 
         Example:
             >>> Steps.of([Step({"a": (0, 2)}), Step({"a": (2, 4)}), Step({"a": (4, 5)})]).rounds[0].count
@@ -101,16 +101,16 @@ class Steps(Sequence[Step]):
         """
         if isinstance(steps, Steps):
             return steps
-        found: list[Rounds] = []
+        groups: list[Rounds] = []
         for step in steps:
-            last = found[-1] if found else Rounds((step,), 0)
-            following = last.first[0].later(last.count)
-            # Equal mappings may differ in the order of their tasks, which is that of a batch.
-            if found and step == following and list(step.parts) == list(following.parts):
-                found[-1] = Rounds(last.first, last.count + 1)
+            group = groups[-1] if groups else Rounds((step,), 0)
+            next_step = group.first[0].later(group.count)
+            # Equal mappings may differ in the order of their tasks, which is the order of tasks in a batch.
+            if groups and step == next_step and list(step.parts) == list(next_step.parts):
+                groups[-1] = Rounds(group.first, group.count + 1)
             else:
-                found.append(Rounds((step,)))
-        return cls(found)
+                groups.append(Rounds((step,)))
+        return cls(groups)
 
     def __len__(self) -> int:
         return self.ends[-1] if self.ends else 0
@@ -123,72 +123,72 @@ class Steps(Sequence[Step]):
 
     def __getitem__(self, number: int | slice) -> Step | list[Step]:
         if isinstance(number, slice):
-            return [self[each] for each in range(*number.indices(len(self)))]
-        place = range(len(self))[index(number)]  # IndexError beyond the last
-        at = bisect_right(self.ends, place)
-        rounds = self.rounds[at]
-        past, turn = divmod(place - self.ends[at] + len(rounds), len(rounds.first))
-        return rounds.first[turn].later(past)
+            return [self[i] for i in range(*number.indices(len(self)))]
+        number = range(len(self))[index(number)]  # IndexError beyond the last
+        group_number = bisect_right(self.ends, number)
+        rounds = self.rounds[group_number]
+        round_number, turn = divmod(number - self.ends[group_number] + len(rounds), len(rounds.first))
+        return rounds.first[turn].later(round_number)
 
     def __repr__(self) -> str:
         return f"Steps({list(self.rounds)})"
 
     @property
     def kinds(self) -> list[Step]:
-        """A step of every kind in the order of their first: all others differ in their places alone."""
+        """The distinct steps, in the order of the first of each: all other steps differ only in their rows."""
         return [step for rounds in self.rounds for step in rounds.first]
 
     def taken(self, task: str) -> int:
-        """Returns how many places of a task's order an epoch takes."""
-        lasts = (step.later(each.count - 1).parts for each in self.rounds for step in each.first)
-        return max((parts[task][1] for parts in lasts if task in parts), default=0)
+        """Returns the number of rows of a task that an epoch takes, with repetition."""
+        last_parts = (step.later(rounds.count - 1).parts for rounds in self.rounds for step in rounds.first)
+        return max((parts[task][1] for parts in last_parts if task in parts), default=0)
 
     def largest(self, task: str) -> int:
-        """Returns how many rows of a task a step takes at the most."""
+        """Returns the largest number of rows of a task in a step."""
         parts = (step.parts[task] for step in self.kinds if task in step.parts)
         return max((stop - start for start, stop in parts), default=0)
 
     def where(self, kept: Callable[[Step], bool]) -> Steps:
-        """Returns the steps of some kinds, in their order."""
-        return Steps(Rounds(tuple(filter(kept, each.first)), each.count) for each in self.rounds)
+        """Returns the steps that a function selects, in their order."""
+        return Steps(Rounds(tuple(filter(kept, rounds.first)), rounds.count) for rounds in self.rounds)
 
 
 def consecutive_steps(sizes: Mapping[str, TaskSize], drop_last: bool) -> Steps:
-    """Returns steps with a batch of every task until the first task is used up, the others being reduced to it.
+    """Returns steps with a batch of every task, until the first task has no more rows.
 
     Raises:
-        ValueError: No whole batch, where smaller ones are left out.
+        ValueError: No task has a whole batch, and smaller batches are dropped.
 
     Example:
         >>> list(consecutive_steps({"a": TaskSize(rows=5, batch_size=2)}, drop_last=True))
         [Step(parts={'a': (0, 2)}, objectives=None), Step(parts={'a': (2, 4)}, objectives=None)]
     """
     shortest = min(sizes.values(), key=lambda size: size.rows / size.batch_size)
-    whole, rest = divmod(shortest.rows, shortest.batch_size)
+    whole, remainder = divmod(shortest.rows, shortest.batch_size)
     first = Step({task: (0, size.batch_size) for task, size in sizes.items()})
     rounds = [Rounds((first,), whole)]
-    if rest and not drop_last:
+    if remainder and not drop_last:
         starts = {task: whole * size.batch_size for task, size in sizes.items()}
-        # As many rows of each task as there are of the shortest, in proportion to their batches.
+        # The last batch of every task has the same fraction of its batch size.
         ends = {
-            task: starts[task] + max(1, rest * size.batch_size // shortest.batch_size)
+            task: starts[task] + max(1, remainder * size.batch_size // shortest.batch_size)
             for task, size in sizes.items()
         }
         last = Step({task: (starts[task], min(ends[task], sizes[task].rows)) for task in sizes})
         rounds.append(Rounds((last,)))
     steps = Steps(rounds)
     if not steps:
-        named = next(task for task, size in sizes.items() if size is shortest) if len(sizes) > 1 else ""
+        name = next(task for task, size in sizes.items() if size is shortest) if len(sizes) > 1 else ""
         raise InvalidValueError(
             f"batch_size: expected at most the number of rows, {shortest.rows}, got {shortest.batch_size}"
-            f"{f' for {named}' if named else ''}; lower batch_size, give more text, or let its "
+            f"{f' for {name}' if name else ''}; lower batch_size, give more text, or let its "
             "rows come again with repeat"
         )
     return steps
 
 
 def describe_steps(steps: Steps, sizes: Mapping[str, TaskSize]) -> str:
-    """Says how much of each task an epoch takes, for the run's summary.
+    """Describes how many rows of each task an epoch takes, for the run's summary.
 
     Example:
         >>> sizes = {"a": TaskSize(4, 2), "b": TaskSize(9, 2)}
@@ -197,21 +197,21 @@ def describe_steps(steps: Steps, sizes: Mapping[str, TaskSize]) -> str:
         a: 4 of 4 rows an epoch, 2 a step
         b: 4 of 9 rows an epoch, 2 a step, others each time
     """
-    shown = [", ".join(step.objectives or step.parts) for step in steps[:4]]
-    lines = [f"{len(steps):,} steps: {'; '.join(shown)}{'; ...' if len(steps) > 4 else ''}"]
+    first_steps = [", ".join(step.objectives or step.parts) for step in steps[:4]]
+    lines = [f"{len(steps):,} steps: {'; '.join(first_steps)}{'; ...' if len(steps) > 4 else ''}"]
     for task, size in sizes.items():
-        used = steps.taken(task)
-        others = ", others each time" if used < size.rows else ""
-        taken = f"{used:,} of {size.rows:,} rows" if used <= size.rows else f"{size.rows:,} rows as {used:,}"
-        lines.append(f"{task}: {taken} an epoch, {steps.largest(task):,} a step{others}")
+        count = steps.taken(task)
+        suffix = ", others each time" if count < size.rows else ""
+        amount = f"{count:,} of {size.rows:,} rows" if count <= size.rows else f"{size.rows:,} rows as {count:,}"
+        lines.append(f"{task}: {amount} an epoch, {steps.largest(task):,} a step{suffix}")
     return "\n".join(lines)
 
 
 class Mixture(ABC):
-    """Base class of mixtures: from the sizes of data sets to the steps of an epoch.
+    """Base class of mixtures, which decide which tasks a step trains, from the sizes of the data sets.
 
-    Every epoch has the same steps over rows in another random order: a data set that is not used up gives other
-    rows each time. One of your own:
+    Every epoch has the same steps with the rows in another random order. A task whose rows aren't all taken has
+    other rows in each epoch. A custom mixture:
 
     Example:
         >>> class FirstTaskAlone(Mixture):
@@ -223,30 +223,29 @@ class Mixture(ABC):
 
     @abstractmethod
     def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> Sequence[Step]:
-        """Returns the steps of an epoch: a list, or ``Steps``, which take no memory.
+        """Returns the steps of an epoch, as a list or as ``Steps``, which needs no memory.
 
         Args:
             sizes: Task -> its size, in the order of the configuration.
-            drop_last: Whether last, smaller batches are left out.
+            drop_last: Whether last, smaller batches are dropped.
         """
 
 
 class AllTasks(Mixture):
-    """A batch of every task in each step; the larger data sets are reduced to the smallest, anew each epoch.
+    """A batch of every task in each step. Larger tasks are sampled down to the smallest in each epoch.
 
     The CS224N report's "average": one loss of three batches (Chen, "Contrastive Learning for Generalizable
-    Sentence Embeddings", section on multi-task training). With weights or a temperature the rows of a step, the
-    sum of the tasks' batch sizes, are shared out instead: in proportion to the weights, or to the number of rows
-    to the power of 1 / temperature (Devlin et al. 2019 for languages, as T5 (Raffel et al. 2020,
-    https://arxiv.org/abs/1910.10683, section 3.5.2) has it for tasks). An epoch ends with the first task that is
-    used up.
+    Sentence Embeddings", section on multi-task training). With weights or a temperature, the sum of the tasks'
+    batch sizes is distributed differently: in proportion to the weights, or to the number of rows to the power of
+    1 / temperature (Devlin et al. 2019 for languages; for tasks T5, Raffel et al. 2020,
+    https://arxiv.org/abs/1910.10683, section 3.5.2). An epoch ends when the first task has no more rows.
 
     Args:
         weights: Task -> its weight.
-        temperature: 1 shares out by size, a large one equally.
+        temperature: 1 distributes in proportion to the numbers of rows, a large value equally.
 
     Raises:
-        ValueError: Weights and a temperature together, one that is not positive, or other tasks than there are.
+        ValueError: Weights together with a temperature, a value that isn't positive, or weights of unknown tasks.
 
     Example:
         >>> sizes = {"a": TaskSize(4, 2), "b": TaskSize(100, 2)}
@@ -263,7 +262,7 @@ class AllTasks(Mixture):
         self.temperature = above("AllTasks.temperature", temperature, advice="1 is by size")
 
     def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> Steps:
-        """Returns a step for every batch of the task that is used up first."""
+        """Returns a step for every batch of the task that has the fewest batches."""
         return consecutive_steps(self._shared_out(sizes), drop_last)
 
     def _shared_out(self, sizes: Mapping[str, TaskSize]) -> dict[str, TaskSize]:
@@ -278,20 +277,20 @@ class AllTasks(Mixture):
         }
         rows = sum(size.batch_size for size in sizes.values())
         total = sum(weights.values())
-        exact = {task: rows * weights[task] / total for task in sizes}
-        shares = {task: max(1, int(share)) for task, share in exact.items()}
-        # The rows that rounding down leaves go to the largest remainders.
-        rest = max(0, rows - sum(shares.values()))
-        for task in sorted(sizes, key=lambda task: shares[task] - exact[task])[:rest]:
-            shares[task] += 1
-        return {task: replace(size, batch_size=shares[task]) for task, size in sizes.items()}
+        exact_sizes = {task: rows * weights[task] / total for task in sizes}
+        batch_sizes = {task: max(1, int(size)) for task, size in exact_sizes.items()}
+        # The rows that remain after rounding down go to the largest remainders.
+        remainder = max(0, rows - sum(batch_sizes.values()))
+        for task in sorted(sizes, key=lambda task: batch_sizes[task] - exact_sizes[task])[:remainder]:
+            batch_sizes[task] += 1
+        return {task: replace(size, batch_size=batch_sizes[task]) for task, size in sizes.items()}
 
 
 class BatchRoundRobin(Mixture):
-    """The tasks take turns batch by batch, in their order: a step for each (CS224N report, "batch round robin").
+    """One task per step, in turn, in the order of the tasks (CS224N report, "batch round robin").
 
     Args:
-        downsample: Whether all tasks stop with the smallest; otherwise those that have rows left go on.
+        downsample: Whether all tasks stop with the smallest. Otherwise tasks with more rows continue alone.
 
     Example:
         >>> steps = BatchRoundRobin().steps({"a": TaskSize(4, 2), "b": TaskSize(9, 2)}, drop_last=True)
@@ -303,21 +302,21 @@ class BatchRoundRobin(Mixture):
         self.downsample = downsample
 
     def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> Steps:
-        """Returns the tasks' steps, interleaved."""
-        each = _alone(sizes, drop_last, self.downsample)
-        # Between two of these edges the same tasks take turns, each with batches of one size.
-        edges = sorted({0, *(end for steps in each for end in steps.ends)})
+        """Returns the steps of the tasks, interleaved."""
+        task_steps = _single_task_steps(sizes, drop_last, self.downsample)
+        # Between two of these edges the same tasks take turns, each with batches of equal size.
+        edges = sorted({0, *(end for steps in task_steps for end in steps.ends)})
         return Steps(
-            Rounds(tuple(steps[start] for steps in each if start < len(steps)), end - start)
+            Rounds(tuple(steps[start] for steps in task_steps if start < len(steps)), end - start)
             for start, end in pairwise(edges)
         )
 
 
 class EpochRoundRobin(Mixture):
-    """One task after another, each to its end (CS224N report, "epoch round robin").
+    """One task after another, each for all of its rows (CS224N report, "epoch round robin").
 
     Args:
-        downsample: Whether the larger tasks are reduced to the smallest; in the report they are whole.
+        downsample: Whether larger tasks are sampled down to the smallest. The report takes all rows.
 
     Example:
         >>> steps = EpochRoundRobin().steps({"a": TaskSize(4, 2), "b": TaskSize(6, 2)}, drop_last=True)
@@ -330,21 +329,23 @@ class EpochRoundRobin(Mixture):
 
     def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> Steps:
         """Returns all steps of the first task, then all of the second, and so on."""
-        return Steps(each for steps in _alone(sizes, drop_last, self.downsample) for each in steps.rounds)
+        return Steps(
+            rounds for steps in _single_task_steps(sizes, drop_last, self.downsample) for rounds in steps.rounds
+        )
 
 
 class Fusion(Mixture):
-    """Each batch several times, once for each group of objectives: supervised, then contrastive.
+    """Each batch several times, once for each group of objectives, such as supervised first and then contrastive.
 
-    "Fusion training" of the CS224N report: for each batch first a step on the classification loss, then a step on
-    the contrastive loss of the same texts. Views and their draws are the same in all steps of a batch.
+    "Fusion training" of the CS224N report: each batch has a step on the classification loss, then a step on the
+    contrastive loss of the same texts. Views and their random draws are the same in all steps of a batch.
 
     Args:
-        turns: The groups of objectives by name, in the order of their steps.
-        mixture: What the batches hold; None for ``AllTasks``.
+        turns: Groups of objective names, in the order of their steps.
+        mixture: Mixture whose batches are repeated; None for ``AllTasks``.
 
     Raises:
-        ValueError: Fewer than two groups, or an empty one.
+        ValueError: Fewer than two groups, or an empty group.
 
     Example:
         >>> fusion = Fusion(turns=[["sentiment"], ["contrastive"]])
@@ -365,22 +366,22 @@ class Fusion(Mixture):
 
     def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> Steps:
         """Returns every step of the mixture once for each group."""
-        inner = Steps.of(self.mixture.steps(sizes, drop_last))
+        steps = Steps.of(self.mixture.steps(sizes, drop_last))
         return Steps(
             Rounds(
-                tuple(replace(step, objectives=tuple(turn)) for step in each.first for turn in self.turns),
-                each.count,
+                tuple(replace(step, objectives=tuple(turn)) for step in rounds.first for turn in self.turns),
+                rounds.count,
             )
-            for each in inner.rounds
+            for rounds in steps.rounds
         )
 
 
-def _alone(sizes: Mapping[str, TaskSize], drop_last: bool, downsample: bool) -> list[Steps]:
-    """Returns the steps of each task on its own, one a round."""
+def _single_task_steps(sizes: Mapping[str, TaskSize], drop_last: bool, downsample: bool) -> list[Steps]:
+    """Returns the steps of each task alone, one step a round."""
     if not downsample:
         return [consecutive_steps({task: size}, drop_last) for task, size in sizes.items()]
-    together = consecutive_steps(sizes, drop_last)
+    joint_steps = consecutive_steps(sizes, drop_last)
     return [
-        Steps(Rounds((Step({task: each.first[0].parts[task]}),), each.count) for each in together.rounds)
+        Steps(Rounds((Step({task: rounds.first[0].parts[task]}),), rounds.count) for rounds in joint_steps.rounds)
         for task in sizes
     ]

@@ -1,4 +1,4 @@
-"""Prompts: what a model has around a text, by what the text is; the same in training and in use."""
+"""Prompts and templates of a model's texts, by the kind of text; the same in training and in use."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Prompts:
 
     Args:
         named: Name -> text.
-        default: Name of the prompt of texts that are neither queries nor documents. An empty name is no prompt.
-            None is no prompt either, except in training (see ``trained``).
+        default: Name of the prompt of texts that are neither queries nor documents. An empty name means no
+            prompt. None also means no prompt, except in training (see ``trained``).
         pooled: Whether the pooler reads the prompt's tokens (E5). Otherwise it skips them, with the special
             tokens before them (INSTRUCTOR: ``include_prompt: false`` of sentence-transformers' ``Pooling``).
         apart: Whether prompts and texts are tokenized separately (PromptBERT), or as one string.
@@ -39,9 +39,9 @@ class Prompts:
             as the network takes longer rows.
 
     Raises:
-        TypeError: Something else than texts by name.
-        ValueError: A default that isn't among the names, ``{text}`` more than once in a prompt, or something
-            after the text that the pooler is to leave out.
+        TypeError: A value that isn't a mapping of names to texts.
+        ValueError: A default that isn't among the names, ``{text}`` more than once in a prompt, or text after
+            ``{text}`` in a prompt that the pooler skips.
 
     Example:
         >>> prompts = Prompts({"query": "query: ", "document": "passage: "}, default="query")
@@ -73,11 +73,11 @@ class Prompts:
             )
 
     def trained(self) -> Prompts:
-        """Returns the prompts of a model that is trained with them.
+        """Returns the prompts that a model has after training with them, with missing names filled in.
 
-        A prompt named ``default`` is also that of ``query`` and ``document`` where these have no names. If
-        ``default`` is None, texts that are neither queries nor documents have the prompt ``default``, or else
-        that of queries: E5 has "query: " on both sides where these are alike.
+        A prompt named ``default`` is also used for ``query`` and ``document`` if they have none. If ``default``
+        is None, texts that are neither queries nor documents get the prompt ``default``, or else that of queries:
+        E5 has "query: " on both sides if they are of one kind.
 
         Example:
             >>> Prompts({"default": "text: "}).trained().named
@@ -98,30 +98,30 @@ class Prompts:
     def spec(self) -> dict[str, object] | str:
         """Settings on which vectors depend, as plain data; empty for a model without prompts."""
         named = {name: text for name, text in sorted(self.named.items()) if text}
-        said = {"named": named, "default": self.text(), "pooled": self.pooled}
-        said |= {} if self.is_plain else {"apart": self.apart, "counted": self.counted}
-        return said if named else ""
+        settings = {"named": named, "default": self.text(), "pooled": self.pooled}
+        settings |= {} if self.is_plain else {"apart": self.apart, "counted": self.counted}
+        return settings if named else ""
 
     @property
     def is_plain(self) -> bool:
-        """Whether all are strings put before texts, which is all that sentence-transformers has."""
+        """Whether all prompts are strings before texts, which is all that sentence-transformers supports."""
         texts = "".join(self.named.values())
         return not self or (not self.apart and self.counted and SLOT not in texts and MASK not in texts)
 
     def frame(self, prompt: str | None, tokenizer: TextTokenizer) -> Frame:
-        """Returns what stands around a text that has this prompt, of a name or another; None for the default.
+        """Returns the template of a text with this prompt, which need not be in ``named``; None for the default.
 
         Raises:
-            ValueError: ``{text}`` in it more than once.
+            ValueError: ``{text}`` more than once in the prompt.
         """
         frame = Frame.of(self.text() if prompt is None else prompt, "prompt", self.apart, self.counted)
         return frame if self.pooled else frame._replace(unpooled=tokenizer.left_out(frame.before))
 
     def text(self, name: str | None = None) -> str:
-        """Returns the prompt of a name; None for the default's, which may be no prompt.
+        """Returns the prompt of a name; None for the default prompt, which may be empty.
 
         Raises:
-            ValueError: No such name.
+            ValueError: There is no prompt of this name.
         """
         name = self.default or None if name is None else name
         if name is None:
@@ -134,43 +134,45 @@ class Prompts:
         return self.named[name]
 
     def of_kind(self, kind: str) -> str:
-        """Returns the prompt of ``query`` or ``document``; of a model without one, nothing."""
+        """Returns the prompt of ``query`` or ``document``; empty if the model has none."""
         return self.named.get(kind, "")
 
     @property
     def ranks(self) -> bool:
-        """Whether queries and documents have prompts of their own."""
+        """Whether queries and documents have different prompts."""
         return self.of_kind(QUERY) != self.of_kind(DOCUMENT)
 
     @property
     def alike(self) -> Prompts:
-        """The prompts of texts that are neither queries nor documents, whatever their role: the default's."""
+        """Prompts for texts that are neither queries nor documents: the default prompt for every role."""
         return replace(self, named=dict.fromkeys((QUERY, DOCUMENT), self.text()), default=None)
 
     def options(self, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:  # Any: of encode
-        """Returns the options of ``encode`` for texts of a kind, whose prompt is used where none is given."""
-        asked = any(given.get(name) is not None for name in ("prompt", "prompt_name"))
-        return dict(given) if asked else {**given, "prompt_name": None, "prompt": self.of_kind(kind)}
+        """Returns options of ``encode`` for texts of a kind, with its prompt unless the options name one."""
+        is_chosen = any(given.get(name) is not None for name in ("prompt", "prompt_name"))
+        return dict(given) if is_chosen else {**given, "prompt_name": None, "prompt": self.of_kind(kind)}
 
     def name_of(self, kind: str | None, *sets: str) -> str | None:
-        """Returns the name that texts of a kind have, the most particular one first; None where they have none.
+        """Returns the most specific prompt name for texts of a kind; None if there is no such name.
 
         Args:
             kind: ``query`` or ``document``; None for texts that are neither.
-            sets: What they are of, the most particular first: a data set; in mteb a task, then its type.
+            sets: Names of the data set, the most specific first; for mteb a task, then its type.
 
         Example:
             >>> prompts = Prompts({"query": "q: ", "news-query": "n: ", "STS": "s: "})
             >>> prompts.name_of("query", "news"), prompts.name_of("query"), prompts.name_of(None, "STS12", "STS")
             ('news-query', 'query', 'STS')
         """
-        own = [name for each in sets for name in ((f"{each}-{kind}", each) if kind else (each,))]
-        return next((name for name in (*own, kind) if name is not None and name in self.named), None)
+        names = [
+            name for data_set in sets for name in ((f"{data_set}-{kind}", data_set) if kind else (data_set,))
+        ]
+        return next((name for name in (*names, kind) if name is not None and name in self.named), None)
 
     def of_role(self, role: Role, task: str) -> str:
-        """Returns the prompt of a role: the query's of anchors and originals, the document's of the others.
+        """Returns the prompt of a role: that of queries for anchors and originals, that of documents for the rest.
 
-        Of a model that names neither, all texts have the default.
+        If the model has neither prompt, all roles have the default prompt.
         """
         name = self.name_of(QUERY if role in ("anchor", "original") else DOCUMENT, task)
         if name is None and not {QUERY, DOCUMENT} & set(self.named):
@@ -178,25 +180,25 @@ class Prompts:
         return "" if name is None else self.named[name]
 
     def check_names(self, tasks: Sequence[str]) -> None:
-        """Checks that some text reads each prompt.
+        """Checks that each prompt is used for some text.
 
         Args:
-            tasks: Names of the data sets; empty where there is one without a name.
+            tasks: Names of the data sets; empty for a single data set without a name.
 
         Raises:
-            ValueError: A name that no text has.
+            ValueError: A name that no text uses.
         """
-        known = [QUERY, DOCUMENT, DEFAULT]
-        known += [name for task in tasks for name in (task, f"{task}-{QUERY}", f"{task}-{DOCUMENT}")]
+        names = [QUERY, DOCUMENT, DEFAULT]
+        names += [name for task in tasks for name in (task, f"{task}-{QUERY}", f"{task}-{DOCUMENT}")]
         for name in self.named:
-            if name not in known:
+            if name not in names:
                 raise InvalidValueError(
-                    f"model.prompts.named.{name}: expected one of {', '.join(known)}, got {name!r}, which no "
+                    f"model.prompts.named.{name}: expected one of {', '.join(names)}, got {name!r}, which no "
                     "text reads; anchors read query, positives and negatives document"
                 )
 
     def describe(self) -> str:
-        """Returns the prompts in words, and who has none.
+        """Describes the prompts and the texts that have none, for the run's summary.
 
         Example:
             >>> Prompts({"query": "query: "}, default="query").describe()
@@ -204,17 +206,17 @@ class Prompts:
         """
         if not self:
             return "none"
-        each = {name: self.named.get(name) for name in (QUERY, DOCUMENT, *self.named)}
-        said = [f"{name}: {text!r}" if text else f"{name}: none" for name, text in each.items()]
-        said.append(f"other texts as {self.default}" if self.default else "other texts: none")
-        said.append("in the pooler" if self.pooled else "left out of the pooler")
-        said += ["tokenised apart"] if self.apart else []
-        said += [] if self.counted else ["not counted by the length limit"]
-        return "; ".join(said)
+        texts = {name: self.named.get(name) for name in (QUERY, DOCUMENT, *self.named)}
+        facts = [f"{name}: {text!r}" if text else f"{name}: none" for name, text in texts.items()]
+        facts.append(f"other texts as {self.default}" if self.default else "other texts: none")
+        facts.append("in the pooler" if self.pooled else "left out of the pooler")
+        facts += ["tokenised apart"] if self.apart else []
+        facts += ["tokenized separately"] if self.apart else []
+        return "; ".join(facts)
 
     def _names(self) -> str:
-        return ", ".join(self.named) or "none, for the model has no prompts"
+        return ", ".join(self.named) or "none, because the model has no prompts"
 
 
 NO_PROMPTS = Prompts()
-"""Of a model that has none."""
+"""Prompts of a model that has none."""

@@ -72,7 +72,7 @@ def test_rows_equal_direct_tokenising(
 
 def test_the_second_call_reads_and_never_tokenises(tmp_path: Path, tokenizer: Counting) -> None:
     made = tokenize_documents(TEXTS, tokenizer, tmp_path / "new" / "folder")
-    assert made.source == f"tokenised and cached in {made.folder}"
+    assert made.source == f"tokenized and cached in {made.folder}"
     tokenizer.calls.clear()
     found = tokenize_documents(list(TEXTS), tokenizer, tmp_path / "new" / "folder")
     assert tokenizer.calls == []
@@ -141,9 +141,9 @@ def test_a_damaged_entry_is_made_anew(tmp_path: Path, tokenizer: Counting, name:
     whole = {file: (made.folder / file).read_bytes() for file in FILES}
     (DAMAGES | ENTRIES)[damage](made.folder / name)
     file = ".*" if name == MANIFEST else name or MANIFEST  # a digest of any of the files may have changed
-    with pytest.warns(UserWarning, match=f"damaged tokens .{file}: .*; they are made anew"):
+    with pytest.warns(UserWarning, match=f"damaged tokens .{file}: .*; they are created again"):
         mended = tokenize_documents(TEXTS, tokenizer, tmp_path)
-    assert mended.source.startswith("tokenised")
+    assert mended.source.startswith("tokenized")
     assert tokens_of(mended) == tokenizer(TEXTS)
     assert {file: (made.folder / file).read_bytes() for file in FILES} == whole
     assert entries(tmp_path) == [made.folder.name]
@@ -170,7 +170,7 @@ def test_a_pickled_table_is_a_name_and_maps_the_same_files_from_another_folder(
 def test_texts_are_tokenised_in_blocks_of_bounded_size(
     tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_cache, "_BLOCK", 100)
+    monkeypatch.setattr(token_cache, "_BLOCK_CHARACTERS", 100)
     texts = ["a bird " * number for number in (1, 2, 3, 40, 1, 1, 1, 5, 5, 5, 5, 5)]
     table = tokenize_documents(texts, tokenizer, tmp_path)
     calls = list(tokenizer.calls)

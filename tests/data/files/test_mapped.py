@@ -136,7 +136,7 @@ def test_what_is_wrong_is_told_and_leaves_nothing(monkeypatch: pytest.MonkeyPatc
     for read in (lambda: rows[0], lambda: list(rows), lambda: pickle.loads(kept)):
         with pytest.raises(ContrastiveTextError, match=r"rows\.arrow: .* got a changed file; start or resume"):
             read()
-    with pytest.warns(UserWarning, match=r"damaged rows \(rows.arrow: .*made anew"):
+    with pytest.warns(UserWarning, match=r"damaged rows \(rows.arrow: .*created again"):
         assert len(read_rows(one, **options)) == len(rows)
 
 
