@@ -322,8 +322,8 @@ def check_roles(
     name = type(pairing).__name__
     if not examples:
         raise InvalidValueError(
-            f"pairing {name}: expected at least one example from every row, got no example from the first; remove "
-            "rows that can't give one"
+            f"pairing {name}: expected at least one example from every row, got no example from the first; "
+            "remove rows that can't give one"
         )
     slots = tuple(slot for slot, _ in example_slots(examples[0]))
     given_roles = dict.fromkeys(["original", *(slot.role for slot in slots)])
@@ -332,19 +332,20 @@ def check_roles(
         if chain_name not in chain_names and not chain_name.startswith("original"):
             raise InvalidValueError(
                 f"views.{chain_name}: expected a slot that the pairing {name} gives "
-                f"({', '.join(sorted(given_roles))}), got {chain_name}; give the data such texts or drop the views"
+                f"({', '.join(sorted(given_roles))}), got {chain_name}; give the data such texts or drop the "
+                "views"
             )
     if pairing.joins and (token_views := [*plan.text_chains, *plan.token_chains]):
         raise InvalidValueError(
-            f"views.{token_views[0]}: expected no views of words or tokens on two texts in one sequence, got views "
-            f"with pairing {name}; remove them (views of embeddings may stay), or set pairing: Given"
+            f"views.{token_views[0]}: expected no views of words or tokens on two texts in one sequence, got "
+            f"views with pairing {name}; remove them (views of embeddings may stay), or set pairing: Given"
         )
     for example in examples:
         for slot, text in example_slots(example):
             if text != example.anchor and plan.chain_name(slot) in plan.fixed_dropout:
                 raise InvalidValueError(
-                    f"FixedDropout: expected a pairing that repeats the anchor, got {name}; take SameText, because "
-                    "each mask belongs to the position of a token"
+                    f"FixedDropout: expected a pairing that repeats the anchor, got {name}; take SameText, "
+                    "because each mask belongs to the position of a token"
                 )
     if two_texts and all(set(example.positives) == {example.anchor} for example in chain(examples, further)):
         raise InvalidValueError(
@@ -352,8 +353,8 @@ def check_roles(
         )
     if missing_roles := [role for role in reads if role not in given_roles]:
         raise InvalidValueError(
-            f"objectives: expected a pairing that gives {missing_roles[0]}, got {describe(pairing)}; take another "
-            f"pairing, or remove the objective that compares {missing_roles[0]}"
+            f"objectives: expected a pairing that gives {missing_roles[0]}, got {describe(pairing)}; take "
+            f"another pairing, or remove the objective that compares {missing_roles[0]}"
         )
     return slots
 

@@ -170,7 +170,7 @@ class Prompts:
         return next((name for name in (*names, kind) if name is not None and name in self.named), None)
 
     def of_role(self, role: Role, task: str) -> str:
-        """Returns the prompt of a role: that of queries for anchors and originals, that of documents for the rest.
+        """Returns the prompt of a role: the query's for anchors and originals, the document's for other roles.
 
         If the model has neither prompt, all roles have the default prompt.
         """
@@ -210,8 +210,8 @@ class Prompts:
         facts = [f"{name}: {text!r}" if text else f"{name}: none" for name, text in texts.items()]
         facts.append(f"other texts as {self.default}" if self.default else "other texts: none")
         facts.append("in the pooler" if self.pooled else "left out of the pooler")
-        facts += ["tokenised apart"] if self.apart else []
         facts += ["tokenized separately"] if self.apart else []
+        facts += [] if self.counted else ["not counted by the length limit"]
         return "; ".join(facts)
 
     def _names(self) -> str:

@@ -63,7 +63,7 @@ ON_SETUP = [
     Refusal({"limit": 41}, ["data.task.limit: expected at most the 40 rows that there are, got 41"]),
     Refusal({}, ["views.negative: expected a slot that the pairing SameText gives (anchor, original, positive)"],
             module={"views": {"negative": [DeleteTokens()]}}),
-    Refusal({"pairing": Silent()}, ["pairing Silent: expected an example or more of every row, got none of"]),
+    Refusal({"pairing": Silent()}, ["pairing Silent: expected at least one example from every row, got no ex"]),
     Refusal({"pairing": Ragged()}, ["pairing Ragged: expected every row to give as many examples"]),
     Refusal({"pairing": Halves(), "batch_size": 11}, ["at most the number of rows, 10, got 11"], "documents"),
     Refusal({"pairing": Halves(least=99)}, ["data.train: expected a document long", "got 16 of"], "documents"),
