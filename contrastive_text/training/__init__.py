@@ -1,4 +1,4 @@
-"""Training: the module, what surrounds a run, and how weights move."""
+"""Training: the LightningModule, runs with their folders and callbacks, optimizers and schedules."""
 
 from typing import TYPE_CHECKING
 
@@ -78,5 +78,5 @@ __all__ = [
     "encode_views",
 ]
 
-# On demand: a module that is loaded for use needs no callbacks.
+# Imported on demand: a module that is loaded for inference needs no callbacks.
 __getattr__ = importing(__name__)

@@ -1,4 +1,4 @@
-"""Checkpoint files that are written whole or not at all, and checked before they are read."""
+"""Checkpoint plugin of Lightning: writes files atomically and verifies their checksums before it reads them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from contrastive_text.core.storage.weights import check_dense
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes each checkpoint whole or not at all, and compares its checksums before it is read.
+    """Lightning plugin that writes checkpoints atomically and verifies their checksums before reading.
 
-    For ``Trainer(plugins=[AtomicCheckpointIO()])``; a ``Run`` uses it by default. A checkpoint is written to a
-    temporary file in its folder, flushed to the disk, and renamed. Whenever the process is killed, the older file
-    or the newer one is there. Paths in a store, such as ``s3://``, are left to Lightning.
+    Use ``Trainer(plugins=[AtomicCheckpointIO()])``; a ``Run`` uses it by default. A checkpoint is written to a
+    temporary file in its folder, flushed to the disk, and renamed. If the process is killed at any time, either
+    the older or the newer file is complete. Lightning handles remote paths, such as ``s3://``.
 
-    Differs: Lightning's own writes to the system's temporary folder and moves from there, which isn't atomic
-    between file systems, leaves the temporary behind when killed, and holds the whole checkpoint in memory twice.
+    Differs: Lightning's ``TorchCheckpointIO`` writes to the system's temporary folder and moves the file. The
+    move isn't atomic between file systems. A kill leaves the temporary file, and the whole checkpoint is in
+    memory twice.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Writes a checkpoint. It replaces an older file only when it is whole and on the disk.
+        """Writes a checkpoint. It replaces an older file only after it is complete and on the disk.
 
         Args:
-            checkpoint: Content from Lightning.
+            checkpoint: Content of the checkpoint, from Lightning.
             path: Path of the file.
-            storage_options: Options of Lightning, which has none for files.
+            storage_options: Storage options of Lightning; local files have none.
 
         Raises:
             OSError: The disk is full, or the folder can't be written to. The older file is untouched.
@@ -47,15 +48,15 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         place.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(place.parent)
         with replacing(place) as file:
-            noting = _NotingFile(file)
+            writer = _NotingFile(file)
             try:
-                torch.save(checkpoint, cast(IO[bytes], noting))  # torch only writes and flushes
+                torch.save(checkpoint, cast(IO[bytes], writer))  # torch only writes and flushes
             except Exception as error:
-                if noting.failure is None:
+                if writer.failure is None:
                     raise
                 raise DiskError(
-                    noting.failure.errno or errno.EIO,
-                    f"{place}: expected room for a checkpoint, got {noting.failure.strerror or noting.failure}; "
+                    writer.failure.errno or errno.EIO,
+                    f"{place}: expected room for a checkpoint, got {writer.failure.strerror or writer.failure}; "
                     "earlier checkpoints are untouched, so free some space and resume",
                 ) from error
 
@@ -65,7 +66,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         map_location: Any = "cpu",
         weights_only: bool | None = None,
     ) -> dict[str, Any]:
-        """Reads a checkpoint after checking that it is whole.
+        """Reads a checkpoint after verifying its checksums.
 
         Args:
             path: Path of the file.
@@ -73,20 +74,20 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             weights_only: Whether to read only weights and plain data; None for True.
 
         Raises:
-            FileNotFoundError: There is no such file.
-            ValueError: The file is damaged, or holds other objects than ``weights_only`` allows.
+            FileNotFoundError: The file doesn't exist.
+            ValueError: The file is damaged, or has objects that ``weights_only`` doesn't allow.
         """
         place = local_path(path)
         if place is None:
-            remote: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only)
-            return remote
+            remote_content: dict[str, Any] = super().load_checkpoint(path, map_location, weights_only)
+            return remote_content
         verify_checkpoint(place)
         remove_abandoned(place.parent)
         try:
-            loaded: dict[str, Any] = torch.load(
+            content: dict[str, Any] = torch.load(
                 place, map_location=map_location, weights_only=weights_only is not False
             )
-        except Exception as error:  # whatever the unpickler raises
+        except Exception as error:  # the unpickler may raise any exception
             if not is_failure(error):
                 raise
             raise InvalidValueError(
@@ -94,21 +95,21 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 f"({first_line(error)}); where you trust what else it holds, load it with "
                 "weights_only=False"
             ) from error
-        check_dense(loaded, str(place), "name a checkpoint that fit wrote")
-        _check_finite(place, loaded)
-        return loaded
+        check_dense(content, str(place), "name a checkpoint that fit wrote")
+        _check_finite(place, content)
+        return content
 
     def remove_checkpoint(self, path: str | Path) -> None:
-        """Removes a checkpoint; of a link the link alone. A missing file is no error."""
+        """Deletes a checkpoint; of a symbolic link only the link. A missing file is not an error."""
         place = local_path(path)
         if place is None or (place.is_dir() and not place.is_symlink()):
-            super().remove_checkpoint(path)  # a store, or a sharded checkpoint
+            super().remove_checkpoint(path)  # a remote path, or the folder of a sharded checkpoint
         else:
             place.unlink(missing_ok=True)
 
 
-def _check_finite(place: Path, loaded: object) -> None:
-    weights = loaded.get("state_dict") if isinstance(loaded, dict) else None
+def _check_finite(place: Path, content: object) -> None:
+    weights = content.get("state_dict") if isinstance(content, dict) else None
     for name, weight in weights.items() if isinstance(weights, dict) else ():
         if isinstance(weight, torch.Tensor) and bool(weight.isnan().any()):
             raise InvalidValueError(
@@ -118,14 +119,14 @@ def _check_finite(place: Path, loaded: object) -> None:
 
 
 class _NotingFile:
-    """A file for ``torch.save`` that keeps the error of a failed write, which torch replaces by its own."""
+    """File for ``torch.save`` that stores the error of a failed write; torch raises a different error."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.failure: OSError | None = None
         self._file = file
 
     def write(self, data: bytes) -> int:
-        """Writes a part."""
+        """Writes bytes and stores the error if the write fails."""
         try:
             return self._file.write(data)
         except OSError as error:
@@ -133,28 +134,28 @@ class _NotingFile:
             raise
 
     def flush(self) -> None:
-        """Does nothing: the file is flushed when it is whole."""
+        """Does nothing: the file is flushed after it is complete."""
 
 
 def local_path(path: str | Path) -> Path | None:
-    """Returns the place of a file on this machine; None for one in a store, such as ``s3://``.
+    """Returns the local path of a file, or None if the file is remote, such as ``s3://``.
 
     Example:
         >>> local_path("file:///runs/a.ckpt"), local_path("s3://runs/a.ckpt")
         (PosixPath('/runs/a.ckpt'), None)
     """
-    plain = os.fspath(path).removeprefix("file://")
-    return None if "://" in plain else Path(plain)
+    text = os.fspath(path).removeprefix("file://")
+    return None if "://" in text else Path(text)
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:
-    """Copies a checkpoint. The copy is whole or not there.
+    """Copies a checkpoint file atomically, after verifying its checksums.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The source doesn't exist.
         ValueError: The source is damaged.
     """
     verify_checkpoint(source)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target) as file, source.open("rb") as whole:
-        shutil.copyfileobj(whole, file, length=1 << 20)
+    with replacing(target) as file, source.open("rb") as source_file:
+        shutil.copyfileobj(source_file, file, length=1 << 20)

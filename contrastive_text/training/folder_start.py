@@ -1,4 +1,4 @@
-"""Start of a run from an embedding model: its folder's parts in place of the recipe's for a plain encoder."""
+"""Start of a run from an embedding model: pooler, head, prompts and limits come from the model folder."""
 
 from __future__ import annotations
 
@@ -16,51 +16,53 @@ from contrastive_text.recipes.layers import PLAIN, Config, merge, value_at
 _ENCODER = "model.encoder.model_name_or_path"
 _COSINE, _NONE = "cosine", "none"
 _VALIDATED = {"num_sanity_val_steps": -1}
-"""Options of the trainer that validate the whole start before the first step."""
+"""Trainer options that validate the initial model on all held-out data before the first step."""
 
 
 def with_start(layers: Sequence[Config], override: Callable[[Config], Config]) -> Config:
-    """Merges the layers of a run's configuration over the parts that its start brings along.
+    """Merges the layers of a run's configuration over the parts of the model that the run starts from.
 
-    An embedding model's folder brings its pooler, the layers after it, prompts, length limit, similarity function
-    and truncated width. A plain encoder gets the recipe's parts. A checkpoint has its own.
+    From a model folder come the pooler, the layers after it, prompts, length limit, similarity function and
+    truncated width. A run from a plain encoder uses the recipe's parts. A run from a checkpoint uses the parts of
+    the checkpoint.
 
     Args:
-        layers: Of ``read_layers`` with ``apart``, the lowest first; before them the parts of a checkpoint.
-        override: Puts the options that come later over a configuration.
+        layers: Layers from ``read_layers`` with ``apart``, the lowest first; before them the parts of a
+            checkpoint.
+        override: Function that merges the command's options over a configuration.
 
     Returns:
-        The merged layers. The options are not part of it, but decide: a head isn't taken along if an option
-        replaces its pooler.
+        The merged layers, without the options. The options matter nevertheless: if an option replaces the
+        pooler, the folder's head isn't used.
 
     Raises:
-        ValueError: A damaged folder, or one with layers that ``StackHead`` doesn't have.
+        ValueError: The folder is damaged, or has layers that ``StackHead`` doesn't support.
     """
     merged = merge(layers)
     apart = merged.pop(PLAIN, {})
     plain, method = ({"model": {}} | apart)["model"], apart.get("method", {})
-    whole = override(merged)
-    name = _start_name(whole)
-    place = None if name is None else model_place(name)
-    start = None if place is None else read_start(place)
-    if name is None or start is None or whole.get("ckpt_path") not in (None, "null"):
+    full_config = override(merged)
+    name = _start_name(full_config)
+    folder = None if name is None else model_place(name)
+    start = None if folder is None else read_start(folder)
+    if name is None or start is None or full_config.get("ckpt_path") not in (None, "null"):
         return merge([{"model": plain}, merged])
-    brought = _folder_config(start, name, whole, method, plain)
-    return merge([{"model": brought, "trainer": _VALIDATED}, merged])
+    folder_parts = _folder_config(start, name, full_config, method, plain)
+    return merge([{"model": folder_parts, "trainer": _VALIDATED}, merged])
 
 
 def _start_name(config: Config) -> str | None:
-    """Returns the saved model that a run starts from, or else the name of its encoder."""
-    before = config.get("init_from")
-    if isinstance(before, str) and model_place(before) is not None:
-        return before
+    """Returns the path of the saved model that a run starts from, or the name of its encoder."""
+    init_from = config.get("init_from")
+    if isinstance(init_from, str) and model_place(init_from) is not None:
+        return init_from
     name = value_at(config, _ENCODER)
     return name if isinstance(name, str) else None
 
 
-def _folder_config(start: ModelStart, name: str, whole: Config, method: Config, plain: Config) -> Config:
-    """Returns the arguments of the module that a folder brings along."""
-    model = whole.get("model") or {}
+def _folder_config(start: ModelStart, name: str, full_config: Config, method: Config, plain: Config) -> Config:
+    """Returns the arguments of ``ContrastiveModule`` that a model folder provides."""
+    model = full_config.get("model") or {}
     config: Config = {"inference": start.inference}
     config["prompts"] = {} if start.prompts.pooled else {"pooled": False}
     if "named" not in (model.get("prompts") or {}) and start.prompts.named:
@@ -71,41 +73,41 @@ def _folder_config(start: ModelStart, name: str, whole: Config, method: Config, 
         config["encoder"] = merge([plain["encoder"], {"init_args": {"max_length": length}}])
     if "pooler" in model and model["pooler"] == method.get("pooler"):
         return config
-    layers, normalize, kept = list(start.layers), start.normalize, start.truncate_dim
+    layers, normalize, truncate_dim = list(start.layers), start.normalize, start.truncate_dim
     if "pooler" in model and not is_same_pooler(model["pooler"], start.pooler):
-        layers, kept = [], None  # they were trained on the folder's own pooler
+        layers, truncate_dim = [], None  # the layers were trained on the folder's pooler
     else:
         config["pooler"] = part_spec(start.pooler, "model.pooler")
-    if "head" not in model and (stack := stack_of(layers, normalize, kept)):
-        weights = None if name == whole.get("init_from") or not layers else name
+    if "head" not in model and (stack := stack_of(layers, normalize, truncate_dim)):
+        weights = None if name == full_config.get("init_from") or not layers else name
         config["head"] = {"class_path": StackHead.__name__, "init_args": {"stack": stack, "weights": weights}}
     return config
 
 
 def is_same_pooler(given: object, pooler: Pooler) -> bool:
-    """Returns whether a pooler in a configuration is the one of a folder."""
+    """Returns whether the pooler of a configuration has the class and arguments of a folder's pooler."""
     spec = {"class_path": given} if isinstance(given, str) else given
     if not isinstance(spec, dict):
         return False
     same_class = str(spec["class_path"]).rpartition(".")[2] == type(pooler).__name__
-    own: Any = part_spec(pooler, "model.pooler")["init_args"]  # Any: arguments of the pooler
-    return same_class and own | (spec.get("init_args") or {}) == own
+    arguments: Any = part_spec(pooler, "model.pooler")["init_args"]  # Any: arguments of the pooler, plain data
+    return same_class and arguments | (spec.get("init_args") or {}) == arguments
 
 
 def load_head(head: Head | None) -> None:
-    """Loads the weights of a folder's layers into the head of a module that starts from them.
+    """Loads the weights of a model folder's layers into a ``StackHead`` that names the folder.
 
     Raises:
-        ValueError: The folder has other layers, or none.
+        ValueError: The folder has other layers, or no layers.
     """
     if not isinstance(head, StackHead) or head.weights is None or head.network is None:
         return
-    place = model_place(head.weights)
-    start = None if place is None else read_start(place)
-    listed = [] if start is None else stack_of(start.layers)
-    if start is None or head.stack[: len(listed)] != listed:
+    folder = model_place(head.weights)
+    start = None if folder is None else read_start(folder)
+    folder_stack = [] if start is None else stack_of(start.layers)
+    if start is None or head.stack[: len(folder_stack)] != folder_stack:
         raise InvalidValueError(
-            f"model.head: expected the layers {head.stack} in {head.weights}, got {listed}; name a model "
+            f"model.head: expected the layers {head.stack} in {head.weights}, got {folder_stack}; name a model "
             "that has them with --model.head.weights, or set it to null for random weights"
         )
     head.network.load_state_dict(start.layers.state_dict())

@@ -1,4 +1,4 @@
-"""One training pass: from a batch to what objectives read, with views of every level and dropout by key."""
+"""Training forward pass: encodes a batch for the objectives, with views, chunks and reproducible dropout."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from contrastive_text.views import ViewPlan
 T = TypeVar("T")
 
 _LOSS_SCALE = 2.0**12
-"""Of the pass that finds a gradient: a power of two, exact in every precision that keeps its exponents."""
+"""Factor of the loss in the pass that computes a gradient for views. A power of two, so scaling is exact."""
 
 KEYS_PASS = 2
-"""Number of the pass of a momentum network, after that which is trained on and that which finds a gradient."""
+"""Number of a momentum encoder's pass, for dropout keys. Passes 0 and 1 are those of the trained encoder."""
 
 
 def read_slots(batch: Batch, plan: ViewPlan, objectives: Sequence[Objective]) -> Batch:
-    """Returns the slots of a batch that objectives read; nothing else is encoded.
+    """Returns the slots of a batch that objectives read. Other slots are not encoded.
 
     Args:
         batch: A whole batch.
-        plan: Its views: slots whose tokens are hidden are read by objectives that predict tokens.
-        objectives: Those that will run.
+        plan: Views of the batch. Objectives that predict tokens read the slots with masked tokens.
+        objectives: Objectives of the step.
     """
     per_text = max(sum(slot.role == "anchor" for slot in batch.slots), 1)
 
@@ -45,18 +45,18 @@ def read_slots(batch: Batch, plan: ViewPlan, objectives: Sequence[Objective]) ->
         return of_view and slot.role in {*objective.reads, *objective.takes} - {*keyed}
 
     predicts = any(objective.needs_token_logits for objective in objectives)
-    kept = [
+    slots = [
         slot
         for slot in batch.slots
         if any(reads(objective, slot) for objective in objectives)
         or (predicts and plan.hides(plan.chain_name(slot)))
         or plan.has_gradient_view(slot)
     ]
-    return batch.keep(kept)
+    return batch.keep(slots)
 
 
 def tokens_read(batch: Batch, objectives: Sequence[Objective]) -> Batch | None:
-    """Returns the slots of a batch whose token ids objectives read; None where no objective reads any."""
+    """Returns the slots of a batch whose token ids objectives read, or None if no objective reads token ids."""
     roles = {role for objective in objectives for role in objective.reads_tokens}
     return batch.keep([slot for slot in batch.slots if slot.role in roles]) if roles else None
 
@@ -64,52 +64,54 @@ def tokens_read(batch: Batch, objectives: Sequence[Objective]) -> Batch | None:
 def run_by_groups(
     embedder: Embedder, batch: Batch, compute: Callable[[Batch, Tensor], Tensor]
 ) -> list[tuple[Batch, Tensor, Tensor]]:
-    """Runs an objective's own network as the encoder is run: its layout, its chunks, dropout masks by key.
+    """Runs an objective's network like the encoder: in the same layout and chunks, with dropout masks by key.
 
     Args:
-        embedder: How the rows of the step were encoded.
+        embedder: Embedder that encoded the rows of the step.
         batch: Ragged rows.
-        compute: What a group's rows and their places in the batch, (n,), on its device, become; called once more
-            in the backward pass where ``embedder.chunk_tokens`` bounds a group.
+        compute: Function of a group's rows and their positions in the batch, (n,), on its device. It is called
+            again in the backward pass if ``embedder.chunk_tokens`` is set.
 
     Returns:
-        For each group its rows, their places and what they became.
+        For each group its rows, their positions and the output of ``compute``.
     """
     groups = embedder.groups(batch)
-    places = [sent(group.rows, batch.ids.device) for group in groups]
-    key = int(torch.randint(2**62, ()))  # the module has seeded torch for the objective that is running
+    positions = [sent(group.rows, batch.ids.device) for group in groups]
+    key = int(torch.randint(2**62, ()))  # the module has seeded torch for the current objective
 
     def seeded(group: RowGroup, rows: Tensor) -> Tensor:
         seed_torch(fold(key, group.masks), group.batch.ids.device)
         return compute(group.batch, rows)
 
-    made = _in_turn([partial(seeded, *each) for each in zip(groups, places, strict=True)], embedder.chunk_tokens)
-    return [(group.batch, rows, output) for group, rows, output in zip(groups, places, made, strict=True)]
+    outputs = _compute_groups(
+        [partial(seeded, *arguments) for arguments in zip(groups, positions, strict=True)], embedder.chunk_tokens
+    )
+    return [(group.batch, rows, output) for group, rows, output in zip(groups, positions, outputs, strict=True)]
 
 
 def encode_views(
     batch: Batch, embedder: Embedder, plan: ViewPlan, loss: Callable[[Encoded], Tensor] | None = None
 ) -> Encoded:
-    """Returns the batch encoded under its views.
+    """Encodes a batch with its embedding views and gradient views.
 
-    With gradient views there are two passes: one finds the gradient of their objective with respect to the
-    embedding output, by ``torch.autograd.grad`` (no parameter's gradient is touched, and the gather's own
-    backward pass makes it that of the whole batch over all ranks); the other is trained on. Dropout masks are
-    a function of the batch's keys, the rank, the group of rows and the pass.
+    Gradient views need two passes. The first computes the gradient of their objective with respect to the
+    embedding output, by ``torch.autograd.grad``. It changes no parameter's gradient. The backward pass of the
+    gather makes it the gradient of the whole batch over all ranks. The second pass is trained on. Dropout masks
+    are a function of the batch's keys, the rank, the group of rows and the pass.
 
-    Where ``embedder.chunk_tokens`` bounds a group, its activations are thrown away and computed anew in the
-    backward pass (Chen et al. 2016, https://arxiv.org/abs/1604.06174), with the same masks and draws: memory is
-    that of one group, and the gradient that of the whole batch, as gradient caching gives it (Gao et al. 2021,
+    If ``embedder.chunk_tokens`` is set, the activations of a group are discarded and recomputed in the backward
+    pass (Chen et al. 2016, https://arxiv.org/abs/1604.06174), with the same masks and random draws. Memory is
+    bounded by one group. The gradient is that of the whole batch, as in gradient caching (Gao et al. 2021,
     https://arxiv.org/abs/2101.06983), but in one graph.
 
     Args:
-        batch: Ragged rows, altered as text and tokens already.
-        embedder: Encoder, pooler, the head that is kept, and the bound on tokens.
-        plan: The views.
-        loss: The loss whose gradient a gradient view follows; None where the plan has no such view.
+        batch: Ragged rows. Text views and token views are applied already.
+        embedder: Encoder, pooler, the head that inference keeps, and the bound on tokens.
+        plan: Views of the batch.
+        loss: Loss whose gradient a gradient view reads; None if the plan has no gradient view.
 
     Raises:
-        ValueError: A gradient view without a loss.
+        ValueError: The plan has a gradient view, but there is no loss.
     """
     groups = _groups(batch, embedder, plan)
     views = plan.gradient_views
@@ -120,12 +122,12 @@ def encode_views(
         raise InvalidValueError(
             f"encode_views: expected a loss for {type(views[0]).__name__} to follow, got none; give loss"
         )
-    entered: dict[int, Tensor] = {}
-    clean = [_entering(plan.alter_embeddings(group.batch), entered, i) for i, group in enumerate(groups)]
+    inputs: dict[int, Tensor] = {}
+    clean = [_recording_input(plan.alter_embeddings(group.batch), inputs, i) for i, group in enumerate(groups)]
     first_pass = 0 if any(view.same_dropout for view in views) else 1
     value = loss(encode_groups(batch, groups, embedder, clean, number=first_pass))
-    # The mean over ranks, as DDP takes it; scaled, because a converged loss has gradients that float16 loses.
-    gradients = torch.autograd.grad(value * _LOSS_SCALE / world_size(), list(entered.values()))
+    # The mean over ranks, as in DDP. Scaled, because gradients of a converged loss underflow in float16.
+    gradients = torch.autograd.grad(value * _LOSS_SCALE / world_size(), list(inputs.values()))
     alters = [
         plan.alter_embeddings(group.batch, gradient / _LOSS_SCALE)
         for group, gradient in zip(groups, gradients, strict=True)
@@ -134,15 +136,15 @@ def encode_views(
 
 
 def in_place_read(encoded: Encoded, plan: ViewPlan, view: int | None) -> Encoded:
-    """Puts what gradient views alter where an objective reads another view of the same text.
+    """Swaps slots, so an objective that reads another view of a text reads the slot that a gradient view alters.
 
-    A classifier of unaltered texts is followed on a second view this way (ConSERT's joint mode, Yan et al. 2021):
-    the gradient of its loss reaches the rows that will be altered along it.
+    This way a gradient view of the second copy of a text can use the loss of a classifier of the first copy
+    (ConSERT's joint mode, Yan et al. 2021). The gradient of the loss then reaches the rows that will be altered.
 
     Args:
-        encoded: A batch without its gradient views, as the objective would read it.
-        plan: The views.
-        view: The view that the objective reads, from 1; None for all, which changes nothing.
+        encoded: Encoded batch before gradient views are applied.
+        plan: Views of the batch.
+        view: Number of the view that the objective reads, from 1; None for all views, which swaps nothing.
     """
     if view is None:
         return encoded
@@ -157,74 +159,82 @@ def in_place_read(encoded: Encoded, plan: ViewPlan, view: int | None) -> Encoded
 
 
 def _groups(batch: Batch, embedder: Embedder, plan: ViewPlan) -> list[RowGroup]:
-    """Splits a batch for the network, slot by slot where some roles repeat the anchor's dropout masks."""
+    """Splits a batch into groups of rows; slot by slot if some slots repeat the anchor's dropout masks."""
     if not plan.fixed_dropout:
         return embedder.groups(batch)
-    found: list[RowGroup] = []
-    alike: list[Tensor] = []
+    groups: list[RowGroup] = []
+    fixed_lengths: list[Tensor] = []
     for number, slot in enumerate(batch.slots):
         rows = (batch.row_slots == number).nonzero().flatten()
-        of_slot = batch.split(rows)
+        slot_batch = batch.split(rows)
         fixed = plan.chain_name(slot) in plan.fixed_dropout or number == 0
-        alike += [of_slot.lengths] if fixed else []
-        found += [
+        fixed_lengths += [slot_batch.lengths] if fixed else []
+        groups += [
             RowGroup(group.batch, rows[group.rows], masks=group.masks if fixed else fold(number, group.masks))
-            for group in embedder.groups(of_slot)
+            for group in embedder.groups(slot_batch)
         ]
-    if any(not torch.equal(alike[0], lengths) for lengths in alike[1:]):
+    if any(not torch.equal(fixed_lengths[0], lengths) for lengths in fixed_lengths[1:]):
         raise InvalidValueError(
             f"FixedDropout: expected rows as long as their anchors on {', '.join(plan.fixed_dropout)}, got "
             "others; masks are laid over places: use it with SameText and no view that changes a text's length"
         )
-    return found
+    return groups
 
 
-def _entering(alter: Alter | None, entered: dict[int, Tensor], number: int) -> Alter:
-    """Cuts the graph where the blocks begin and keeps what enters them, once: a group may be computed anew."""
+def _recording_input(alter: Alter | None, inputs: dict[int, Tensor], number: int) -> Alter:
+    """Wraps an embedding alteration: detaches its output and records it, only on the first call.
+
+    A group may be computed again in the backward pass.
+    """
 
     def enter(embeddings: Tensor, mask: Tensor) -> Tensor:
         altered = embeddings if alter is None else alter(embeddings, mask)
         leaf = altered.detach().requires_grad_()
-        entered.setdefault(number, leaf)
+        inputs.setdefault(number, leaf)
         return leaf
 
     return enter
 
 
-def _in_turn(groups: Sequence[Callable[[], T]], chunk_tokens: int | None) -> list[T]:
-    """Computes groups, all but the last anew in the backward pass where their tokens are bounded."""
-    # The backward pass begins with the last group: what it saves is needed at once, and is one chunk.
-    kept = len(groups) if chunk_tokens is None or not torch.is_grad_enabled() else 1
+def _compute_groups(groups: Sequence[Callable[[], T]], chunk_tokens: int | None) -> list[T]:
+    """Computes groups in order. If tokens are bounded, checkpoints all groups except the last.
+
+    Checkpointed groups are computed again in the backward pass.
+    """
+    # The backward pass begins with the last group: its saved activations are one chunk, and needed immediately.
+    stored_groups = len(groups) if chunk_tokens is None or not torch.is_grad_enabled() else 1
     return [
-        compute() if left <= kept else checkpoint(compute, use_reentrant=False, preserve_rng_state=False)
-        for left, compute in zip(range(len(groups), 0, -1), groups, strict=True)
+        compute()
+        if groups_left <= stored_groups
+        else checkpoint(compute, use_reentrant=False, preserve_rng_state=False)
+        for groups_left, compute in zip(range(len(groups), 0, -1), groups, strict=True)
     ]
 
 
 def encode_groups(
     batch: Batch, groups: Sequence[RowGroup], embedder: Embedder, alters: Sequence[Alter | None], number: int = 0
 ) -> Encoded:
-    """Returns a batch encoded group by group.
+    """Encodes a batch group by group.
 
     Args:
         batch: A whole batch.
-        groups: Its rows.
-        embedder: As for ``encode_views``.
-        alters: Of each group, applied to the embedding output.
-        number: Of the pass: each has dropout masks of its own.
+        groups: Groups of the batch's rows.
+        embedder: Embedder, as for ``encode_views``.
+        alters: Function of each group that alters the embedding output, or None.
+        number: Number of the pass. Each pass has its own dropout masks.
     """
     encodes = [
-        # The seed is set inside: nothing has to be kept to draw the same masks once more.
+        # The encoder sets the seed itself, so no random state must be stored to draw the same masks again.
         partial(embedder.encode, group, alter, seed=fold(batch.seed, rank(), group.masks, number))
         for group, alter in zip(groups, alters, strict=True)
     ]
     vectors, hidden_tokens, labels = [], [], []
-    for group, (pooled, masked) in zip(groups, _in_turn(encodes, embedder.chunk_tokens), strict=True):
+    for group, (pooled, masked) in zip(groups, _compute_groups(encodes, embedder.chunk_tokens), strict=True):
         vectors.append(pooled)
         if group.batch.labels is not None and masked is not None:
             hidden_tokens.append(masked)
-            own = group.batch.labels
-            labels.append(sent(own[own != NO_LABEL], masked.device))
+            group_labels = group.batch.labels
+            labels.append(sent(group_labels[group_labels != NO_LABEL], masked.device))
     pooled = in_order(vectors, groups)
     return Encoded(
         embeddings=pooled if embedder.head is None else embedder.head(pooled),

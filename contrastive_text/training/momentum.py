@@ -1,4 +1,4 @@
-"""Networks that follow the trained one: copies without a gradient, and what they make of a batch."""
+"""Momentum encoders (MoCo): copies whose weights are a moving average of the trained weights."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ from contrastive_text.views.plan import role_of
 
 
 class MomentumNetwork(nn.Module):
-    """A copy of encoder, pooler and heads that follows them, as an objective's settings say.
+    """Momentum encoder: a copy of encoder, pooler and heads, averaged over the steps.
 
     Args:
-        settings: Of the objective.
-        embedder: What is trained, and the bound on what is encoded together.
-        head: The objective's train-only head; None for none.
+        settings: ``Momentum`` settings of the objective.
+        embedder: Trained encoder, pooler and head, with the bound on tokens of a chunk.
+        head: The objective's train-only head; None for no head.
     """
 
     def __init__(self, settings: Momentum, embedder: Embedder, head: Head | None) -> None:
         super().__init__()
         self.settings = settings
-        # What is copied together stays tied together; the tokenizer is the same.
+        # One memo for all copies: tied weights stay tied. The tokenizer and base weights are not copied.
         shared = (embedder.encoder.tokenizer, *embedder.encoder.base_weights())
-        memo: dict[int, Any] = {id(each): each for each in shared}  # Any: as of deepcopy
+        memo: dict[int, Any] = {id(item): item for item in shared}  # Any: as in deepcopy
         self.encoder = deepcopy(embedder.encoder, memo)
         self.pooler = deepcopy(embedder.pooler, memo)
         self.head = deepcopy(embedder.head, memo)
         self.own_head = deepcopy(head, memo) if settings.head == "copied" else None
         self.requires_grad_(False)
         self._embedder = embedder._replace(encoder=self.encoder, pooler=self.pooler, head=self.head)
-        # In lists, lest the trained network become a part of its copy.
+        # In lists, so that torch doesn't register the trained network as a submodule of its copy.
         self._trained_head = [head]
         self._followed = [
             (copy, trained)
@@ -65,75 +65,80 @@ class MomentumNetwork(nn.Module):
 
     @torch.no_grad()
     def restart(self) -> None:
-        """Becomes what is trained, as it is."""
+        """Copies the trained weights into the momentum encoder."""
         for copy, trained in self._followed:
             copy.load_state_dict(trained.state_dict())
 
     @torch.no_grad()
     def follow(self) -> None:
-        """Takes in the trained weights, and buffers as they are."""
-        for weight, theirs in self.followed():
-            weight.lerp_(theirs, 1 - self.settings.decay)
+        """Updates the averages with the trained weights, and copies the buffers."""
+        for weight, trained_weight in self.followed():
+            weight.lerp_(trained_weight, 1 - self.settings.decay)
         for copy, trained in self._followed:
-            for buffer, at_present in zip(copy.buffers(), trained.buffers(), strict=True):
-                buffer.copy_(at_present)
+            for buffer, trained_buffer in zip(copy.buffers(), trained.buffers(), strict=True):
+                buffer.copy_(trained_buffer)
 
     @torch.no_grad()
     def distance(self) -> Tensor:
-        """Returns how far the copy is behind: the norm of the difference of all weights over theirs, a scalar."""
+        """Returns the relative distance to the trained weights, a scalar: norm of the difference / their norm."""
         pairs = [*self.followed()]
-        behind = torch.stack([whole(torch.linalg.vector_norm(theirs - mine)) for mine, theirs in pairs])
-        norms = torch.stack([whole(torch.linalg.vector_norm(theirs)) for _, theirs in pairs])
-        relative: Tensor = torch.linalg.vector_norm(behind) / torch.linalg.vector_norm(norms)
+        differences = torch.stack(
+            [whole(torch.linalg.vector_norm(trained_weight - weight)) for weight, trained_weight in pairs]
+        )
+        norms = torch.stack([whole(torch.linalg.vector_norm(trained_weight)) for _, trained_weight in pairs])
+        relative: Tensor = torch.linalg.vector_norm(differences) / torch.linalg.vector_norm(norms)
         return relative
 
     def followed(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields each weight with the one that it follows; those under adapters are the trained network's own."""
+        """Yields each averaged weight with the trained weight. Weights under adapters are shared, so omitted."""
         for copy, trained in self._followed:
-            for weight, theirs in zip(copy.parameters(), trained.parameters(), strict=True):
-                if weight is not theirs:
-                    yield weight, theirs
+            for weight, trained_weight in zip(copy.parameters(), trained.parameters(), strict=True):
+                if weight is not trained_weight:
+                    yield weight, trained_weight
 
     @torch.no_grad()
     def keys(self, batch: Batch, plan: ViewPlan, chunk_tokens: int | None) -> Encoded:
-        """Returns what the copy makes of the rows of its roles, after the train-only head.
+        """Encodes the rows of the settings' roles with the momentum encoder, including the train-only head.
 
         Args:
             batch: A whole batch.
-            plan: Its views.
-            chunk_tokens: Most tokens that are encoded together.
+            plan: Views of the batch.
+            chunk_tokens: Largest number of tokens that are encoded together.
         """
-        kept = [slot for slot in batch.slots if slot.role in self.settings.roles]
-        read = batch.keep(kept).replace(labels=None)
+        slots = [slot for slot in batch.slots if slot.role in self.settings.roles]
+        key_batch = batch.keep(slots).replace(labels=None)
         embedder = self._embedder._replace(chunk_tokens=chunk_tokens)
-        groups = embedder.groups(read)
+        groups = embedder.groups(key_batch)
         alters = [plan.alter_embeddings(group.batch) if self.settings.views else None for group in groups]
         (trained,) = self._trained_head
         head = trained if self.own_head is None else self.own_head
-        with ExitStack() as quiet:
+        with ExitStack() as stack:
             for part in () if self.settings.dropout else (self, head):
-                quiet.enter_context(evaluating(part) if part is not None else nullcontext())
-            encoded = encode_groups(read, groups, embedder, alters, number=KEYS_PASS)
-            seed_torch(fold(read.seed, rank(), KEYS_PASS), read.ids.device)  # the dropout of a train-only head
-            # Autocast would keep the trained head's weights as it has cast them here, without a gradient.
-            quiet.enter_context(full_precision(read.ids.device))
-            parts = read_vectors(encoded, tuple(dict.fromkeys(slot.role for slot in kept)), head)
-        # Slots stand role by role.
+                stack.enter_context(evaluating(part) if part is not None else nullcontext())
+            encoded = encode_groups(key_batch, groups, embedder, alters, number=KEYS_PASS)
+            seed_torch(
+                fold(key_batch.seed, rank(), KEYS_PASS), key_batch.ids.device
+            )  # the dropout of a train-only head
+            # Autocast would cache its cast copies of the trained head's weights, which have no gradient here.
+            stack.enter_context(full_precision(key_batch.ids.device))
+            parts = read_vectors(encoded, tuple(dict.fromkeys(slot.role for slot in slots)), head)
+        # Slots are ordered by role.
         return replace(
-            encoded, embeddings=torch.cat([each.transpose(0, 1).flatten(0, 1) for each in parts.values()])
+            encoded,
+            embeddings=torch.cat([part_vectors.transpose(0, 1).flatten(0, 1) for part_vectors in parts.values()]),
         )
 
 
 class MomentumNetworks(nn.ModuleDict):
-    """The copies of the objectives that have one, by name.
+    """Momentum encoders by the name of their objective.
 
     Args:
-        objectives: By name.
-        embedder: What is trained.
-        plan_of: From a task to its views.
+        objectives: Name -> objective.
+        embedder: Trained encoder, pooler and head.
+        plan_of: Function from a task to its views.
 
     Raises:
-        ValueError: Views that don't go with a momentum network, or one ``Momentum`` for two objectives.
+        ValueError: Views are incompatible with a momentum encoder, or two objectives share one ``Momentum``.
     """
 
     def __init__(
@@ -143,7 +148,7 @@ class MomentumNetworks(nn.ModuleDict):
         check_momentum(objectives, plan_of)
         named = {name: part.keys for name, part in objectives.items() if part.keys is not None}
         for name, settings in named.items():
-            if others := [other for other, each in named.items() if each is settings and other != name]:
+            if others := [other for other, item in named.items() if item is settings and other != name]:
                 raise InvalidValueError(
                     f"model.objectives.{name}.columns: expected a Momentum of its own, got that of {others[0]} "
                     "too; make one for each objective"
@@ -152,55 +157,58 @@ class MomentumNetworks(nn.ModuleDict):
 
     @property
     def networks(self) -> dict[str, MomentumNetwork]:
-        """The copies by the names of the objectives."""
+        """Objective name -> momentum encoder."""
         return {name: network for name, network in self.items() if isinstance(network, MomentumNetwork)}
 
     def facts(self) -> dict[str, str]:
-        """Returns what the copies cost, for the run's summary; nothing where there are none."""
+        """Returns the size of the momentum encoders for the run's summary; an empty dictionary without them."""
         sizes = {
             name: sum(weight.numel() for weight, _ in network.followed())
             for name, network in self.networks.items()
         }
-        said = [
+        lines = [
             f"{name}: {size / 1e6:.1f} M weights more, in memory and in checkpoints; keys of "
             f"{' and '.join(self.networks[name].settings.roles)}"
             for name, size in sizes.items()
         ]
-        return {"momentum": "\n".join(said)} if said else {}
+        return {"momentum": "\n".join(lines)} if lines else {}
 
     def restart(self) -> None:
-        """Makes every copy what is trained."""
+        """Copies the trained weights into every momentum encoder."""
         for network in self.networks.values():
             network.restart()
 
     def follow(self) -> None:
-        """Lets every copy follow, after a step of the optimiser."""
+        """Updates every momentum encoder after an optimizer step."""
         for network in self.networks.values():
             network.follow()
 
     def encode_keys(
         self, batch: Batch, plan: ViewPlan, chunk_tokens: int | None, names: Iterable[str]
     ) -> dict[object, Encoded]:
-        """Returns the keys of a batch by the settings of each objective that will read them; in training only.
+        """Encodes a batch with the momentum encoders of some objectives; returns nothing outside training.
 
         Args:
             batch: A whole batch.
-            plan: Its views.
-            chunk_tokens: Most tokens that are encoded together.
-            names: Of the objectives.
+            plan: Views of the batch.
+            chunk_tokens: Largest number of tokens that are encoded together.
+            names: Names of the objectives.
+
+        Returns:
+            ``Momentum`` settings -> encoded batch.
         """
         running = [network for name, network in self.networks.items() if name in names and self.training]
         return {network.settings: network.keys(batch, plan, chunk_tokens) for network in running}
 
     def figures(self) -> dict[str, Tensor]:
-        """Returns ``OBJECTIVE/momentum_distance``: how far each copy is behind; it takes as long as following."""
+        """Returns ``OBJECTIVE/momentum_distance`` of each momentum encoder. Costs as much time as an update."""
         return {f"{name}/momentum_distance": network.distance() for name, network in self.networks.items()}
 
 
 class FollowSteps(Callback):
-    """Lets momentum networks follow after each step of the optimiser, and restart where a run begins.
+    """Callback that updates momentum encoders after each optimizer step, and restarts them at step 0.
 
-    A step that mixed precision skips, because a gradient has overflowed, is none.
+    A step that mixed precision skips after a gradient overflow doesn't update them.
     """
 
     def __init__(self, networks: MomentumNetworks) -> None:
@@ -208,8 +216,8 @@ class FollowSteps(Callback):
         self._hooks: list[RemovableHandle] = []
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Begins to listen to the optimiser."""
-        if trainer.global_step == 0:  # whatever has been loaded since the module was built
+        """Registers the optimizer hooks. At step 0 it first copies the trained weights."""
+        if trainer.global_step == 0:  # weights may have been loaded since the module was built
             self.networks.restart()
         self.teardown(trainer, pl_module, "fit")
         self._hooks = [
@@ -218,22 +226,22 @@ class FollowSteps(Callback):
         ]
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
-        """Listens no more."""
+        """Removes the optimizer hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
 
 
 def check_momentum(objectives: Mapping[str, Objective], plan_of: Callable[[str | None], ViewPlan]) -> None:
-    """Checks that views go with momentum networks.
+    """Checks that views are compatible with momentum encoders.
 
     Args:
-        objectives: By name.
-        plan_of: From a task to its views.
+        objectives: Name -> objective.
+        plan_of: Function from a task to its views.
 
     Raises:
-        ValueError: Text or token views on a role that a network is to see without views, or a gradient view that
-            follows an objective on a role that this reads as keys alone.
+        ValueError: A role has text or token views, but its momentum encoder should read it without views. Or a
+            gradient view alters a role that its objective reads only as keys, which have no gradient.
     """
     for name, objective in objectives.items():
         if objective.keys is None:

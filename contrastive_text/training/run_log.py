@@ -1,4 +1,4 @@
-"""The log of a run, ``metrics.csv``: whole up to every checkpoint, and taken up where a checkpoint stands."""
+"""Logger of a run, ``metrics.csv``: saved with every checkpoint, and continued from there by a resumed run."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.disk import check_writable, replacing
 
 LOG_ROWS = "log_rows"
-"""Where a checkpoint keeps how many rows the log of its run had."""
+"""Checkpoint key of the number of rows in the log."""
 
 
 class LogRows(ExperimentWriter):
-    """Writes a log that a kill leaves whole, after the rows that are there.
+    """CSV writer that appends to an existing log and leaves it readable after a kill.
 
-    Differs: Lightning's deletes an older log, and writes all of it anew in place when a figure comes first.
+    Differs: Lightning's writer deletes an older log. It also rewrites the whole file in place when a new metric
+    appears.
     """
 
     def __init__(self, log_dir: str) -> None:
         super().__init__(log_dir)
-        self._place = Path(self.metrics_file_path)
+        self._path = Path(self.metrics_file_path)
         self.metrics_keys, rows = self._read()
         self.count = len(rows)
-        self._at_once = False
+        self._saves_next_row = False
 
     def _check_log_dir_exists(self) -> None:
         """Deletes nothing."""
 
     def _read(self) -> tuple[list[str], list[dict[str, str]]]:
-        if not self._place.is_file():
+        if not self._path.is_file():
             return [], []
-        with self._place.open(newline="", encoding="utf-8") as file:
+        with self._path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             return list(reader.fieldnames or ()), list(reader)
 
@@ -52,76 +53,77 @@ class LogRows(ExperimentWriter):
         writer = csv.DictWriter(text, names)
         writer.writeheader()
         writer.writerows(rows)
-        with replacing(self._place) as file:
+        with replacing(self._path) as file:
             file.write(text.getvalue().encode())
 
     def save(self) -> None:
-        """Appends the rows that were logged since, in UTF-8; a link at the log's place is replaced.
+        """Appends the rows that were logged since the last save, in UTF-8. A symbolic link is replaced by a file.
 
-        Differs: Lightning writes in the encoding of the locale, and through a link.
+        Differs: Lightning writes in the encoding of the locale, and follows a link.
         """
         if not self.metrics:
             return
         self.count += len(self.metrics)
-        begun = self._place.is_file() and not self._place.is_symlink()
-        if self._record_new_keys() or not begun:
+        is_own_file = self._path.is_file() and not self._path.is_symlink()
+        if self._record_new_keys() or not is_own_file:
             self._write(self.metrics_keys, [*self._read()[1], *self.metrics])
         else:
-            with self._place.open("a", newline="", encoding="utf-8") as file:
+            with self._path.open("a", newline="", encoding="utf-8") as file:
                 csv.DictWriter(file, self.metrics_keys).writerows(self.metrics)
         self.metrics = []
 
     def log_hparams(self, params: dict[str, Any]) -> None:  # Any: Lightning's signature
-        """Writes the arguments of the module; a link at the file's place is replaced."""
-        if (place := self._place.with_name(self.NAME_HPARAMS_FILE)).is_symlink():
-            place.unlink()
+        """Writes the arguments of the module to a file. A symbolic link is replaced by a file."""
+        if (path := self._path.with_name(self.NAME_HPARAMS_FILE)).is_symlink():
+            path.unlink()
         super().log_hparams(params)
 
     def log_metrics(self, metrics_dict: dict[str, float], step: int | None = None) -> None:
-        """Takes in a row; the first after a checkpoint, which may be of its step, is written at once."""
+        """Logs a row. The first row after a checkpoint may be of the same step, so it is written immediately."""
         super().log_metrics(metrics_dict, step)
-        if self._at_once:
+        if self._saves_next_row:
             self.save()
-            self._at_once = False
+            self._saves_next_row = False
 
     def save_for_checkpoint(self) -> int:
-        """Appends what was logged since, and returns how many rows there are."""
+        """Appends the rows that were logged since the last save. Returns the number of rows in the file."""
         self.save()
-        self._at_once = True
+        self._saves_next_row = True
         return self.count
 
     def keep(self, count: int, step: int) -> None:
-        """Drops what a run logged after a checkpoint.
+        """Deletes the rows that a run logged after a checkpoint.
 
         Args:
-            count: Rows when it was written.
-            step: Its step; Lightning logs the figures of that step after it, under the number before.
+            count: Number of rows when the checkpoint was written.
+            step: Step of the checkpoint. Lightning logs the metrics of that step after the checkpoint, with the
+                number ``step - 1``.
         """
         names, rows = self._read()
         late = takewhile(lambda row: None not in row.values() and int(row["step"]) < step, rows[count:])
-        kept = [*rows[:count], *late]  # a kill may have left half a row
-        if len(rows) > len(kept):
-            self._write(names, kept)
-        self.count = len(kept)
+        rows_to_keep = [*rows[:count], *late]  # a kill may have left half a row
+        if len(rows) > len(rows_to_keep):
+            self._write(names, rows_to_keep)
+        self.count = len(rows_to_keep)
 
 
 class RunLogger(CSVLogger):
-    """Logs to a folder ``version_N`` that no other process has got, or to a named one.
+    """CSV logger of a run: logs to a named folder, or to a folder ``version_N`` that no other process uses.
 
-    Differs: Lightning looks for the first free number, and two runs that start together find the same.
+    Differs: Lightning takes the first free number, so two runs that start together use the same folder.
     """
 
     @property
     @rank_zero_experiment
     def experiment(self) -> LogRows:
-        """What writes the log, under Lightning's name for it; other ranks than the first have a stand-in."""
+        """Writer of the log, under Lightning's name. Ranks other than the first have a dummy object."""
         if not isinstance(self._experiment, LogRows):
             self._experiment = LogRows(self.log_dir)
         return self._experiment
 
     def _get_next_version(self) -> int:
         number: int = super()._get_next_version()
-        while vars(rank_zero_only)["rank"] == 0:  # set by Lightning, undeclared
+        while vars(rank_zero_only)["rank"] == 0:  # set by Lightning, but not declared
             try:
                 Path(self.root_dir, f"version_{number}").mkdir(parents=True)
                 break
@@ -135,42 +137,42 @@ class RunLogger(CSVLogger):
 
 
 def check_loggers(loggers: Iterable[Logger]) -> None:
-    """Has the loggers beside the run's own begin, before the data are read.
+    """Starts all loggers other than ``RunLogger`` before the data are read.
 
     Raises:
-        ValueError: One that can't, such as a tracker whose server isn't there.
+        ValueError: A logger can't start, such as a tracker whose server can't be reached.
     """
     for logger in loggers:
         if isinstance(logger, RunLogger):
             continue
         try:
-            _ = logger.experiment  # type: ignore[attr-defined]  # of all of them, but not declared
+            _ = logger.experiment  # type: ignore[attr-defined]  # all loggers have it, but it isn't declared
         except Exception as error:
-            name, said = type(logger).__name__, " ".join(str(error).split())[:300]
+            name, text = type(logger).__name__, " ".join(str(error).split())[:300]
             raise InvalidValueError(
-                f"trainer.logger: expected a {name} that can log, got {type(error).__name__}: {said}; change its "
+                f"trainer.logger: expected a {name} that can log, got {type(error).__name__}: {text}; change its "
                 "options, or leave it out"
             ) from error
 
 
 def give_back_folders(loggers: Iterable[object]) -> None:
-    """Removes the folders of a run that has ended before anything was written into them."""
+    """Deletes the log folders of a run that ended before it wrote a file."""
     for logger in loggers:
         if isinstance(logger, RunLogger) and vars(rank_zero_only)["rank"] == 0:
-            with suppress(OSError):  # it isn't there, or not empty
+            with suppress(OSError):  # the folder doesn't exist, or isn't empty
                 Path(logger.log_dir).rmdir()
 
 
 class LogInCheckpoints(Callback):
-    """Has the log on the disk before a checkpoint is, and notes in the checkpoint how many rows it has."""
+    """Callback that saves the log before each checkpoint and stores the number of rows in the checkpoint."""
 
     def on_save_checkpoint(
         self,
         trainer: pl.Trainer,
         pl_module: pl.LightningModule,  # noqa: ARG002  # Lightning's signature
-        checkpoint: dict[str, Any],  # Any: what Lightning puts into it
+        checkpoint: dict[str, Any],  # Any: content from Lightning
     ) -> None:
-        """Writes what was logged, on the first rank, which writes the checkpoint too."""
+        """Saves the log on the first rank, which also writes the checkpoint."""
         for logger in trainer.loggers:
             if isinstance(logger, RunLogger) and trainer.is_global_zero:
                 checkpoint[LOG_ROWS] = logger.experiment.save_for_checkpoint()
