@@ -198,17 +198,17 @@ def test_the_test_rows_choose_nothing() -> None:
 
 @ENGINES
 def test_separable_rows_are_all_right_and_the_same_twice(classifier: Classifier) -> None:
-    found = rows(count=600, apart=30.0)  # a twentieth of 400 rows ends the training
+    found = rows(count=300, apart=30.0)  # a twentieth of 200 rows ends the training
     threads = torch.get_num_threads()
-    first = outcomes(found, classifier, replace(SMALL, max_epochs=60))
+    first = outcomes(found, classifier, replace(SMALL, max_epochs=40))
     torch.set_num_threads(threads + 1)
     try:
-        again = outcomes(found, classifier, replace(SMALL, max_epochs=60))
+        again = outcomes(found, classifier, replace(SMALL, max_epochs=40))
     finally:
         torch.set_num_threads(threads)
     assert [accuracy(outcome) for outcome in first] == [100.0] * 3
     assert [outcome.dev for outcome in first] == [outcome.dev for outcome in again]
-    assert [len(outcome.gold) for outcome in first] == [600, 200, 200]  # all, a third, a third
+    assert [len(outcome.gold) for outcome in first] == [300, 100, 100]  # all, a third, a third
 
 
 def test_a_class_that_no_fitted_row_has_is_never_predicted_by_sklearn() -> None:

@@ -509,8 +509,8 @@ TEXTS = [*tiny.TEXTS[::5], LONG, "The OLD Bird Sings", "a", ""]
 """Texts of all lengths, one longer than every limit, one in capitals, and one without a word."""
 
 QUICK = (
-    "pooling of all modes", "pooling max and mean without the prompt", "flag of weightedmean",
-    "Dense, LayerNorm, Dense, Normalize", "query_length", "do_lower_case", "prompts with a default",
+    "pooling max and mean without the prompt", "Dense, LayerNorm, Dense, Normalize", "query_length",
+    "prompts with a default",
 )  # fmt: skip
 """Rows of the default suite: poolings, modules and settings."""
 REFUSED = ("a class of another package with a known name", "a prompt with a place for the text")
