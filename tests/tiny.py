@@ -18,7 +18,7 @@ from transformers import BertConfig, BertForMaskedLM, BertModel
 from contrastive_text.core.storage.manifests import MANIFEST
 from contrastive_text.data import TextTask, learn_vocabulary, loader
 from contrastive_text.data.datamodule import TextDataModule
-from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.encoders import LoRA, TransformerEncoder
 from contrastive_text.training import Optimizer
 from contrastive_text.training.module import ContrastiveModule
 
@@ -110,9 +110,11 @@ def write_triples(path: Path) -> str:
     return str(path)
 
 
-def module(folder: str, dropout: float | None = None, **parts: Any) -> ContrastiveModule:
+def module(
+    folder: str, dropout: float | None = None, adapters: LoRA | None = None, **parts: Any
+) -> ContrastiveModule:
     """Returns a module around a saved encoder."""
-    return ContrastiveModule(TransformerEncoder(folder, dropout=dropout), **parts)
+    return ContrastiveModule(TransformerEncoder(folder, dropout=dropout, adapters=adapters), **parts)
 
 
 def data(train: Any, **options: Any) -> TextDataModule:  # Any: rows too

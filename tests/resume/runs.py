@@ -13,29 +13,19 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 
 from contrastive_text.core.distributed import whole
-from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, Fusion, Mixture, TextTask
+from contrastive_text.data import Mixture, TextTask
 from contrastive_text.heads import ProjectorHead
 from contrastive_text.objectives import Contrastive, Duplicates, Momentum, Queue, Siblings
-from contrastive_text.training import AtomicCheckpointIO, Combine, Optimizer, Schedule
+from contrastive_text.training import AtomicCheckpointIO
 from contrastive_text.views import FeatureCutoff, SwapWords
-
-FUSION = Fusion([["sentiment", "paraphrase", "similarity"], ["contrastive"]])
-MIXTURES: dict[str, Mixture] = {
-    "all": AllTasks(),
-    "by size": AllTasks(temperature=1.0),
-    "batch round robin": BatchRoundRobin(),
-    "epoch round robin": EpochRoundRobin(),
-    "fusion": FUSION,
-}
 
 
 def run(
     folder: Path,
     bert: str,
-    tasks: dict[str, TextTask],
+    tasks: dict[str, TextTask] | None,
     steps: int,
     mixture: Mixture | None = None,
-    combine: Combine | None = None,
     resume: str | None = None,
     workers: int = 0,
     accumulate: int = 1,
@@ -43,27 +33,24 @@ def run(
     callbacks: tuple[Callback, ...] = (),
     data: dict[str, Any] | None = None,
     computed_above: int | None = None,
-    schedule: Schedule | None = None,
-    optimizer: Optimizer | None = None,
+    parts: dict[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, Tensor]:
     """Trains with dropout, drawing views, running statistics and a queue of keys; gives the last weights.
 
-    Every step is kept.
+    Every step is kept. Without tasks it trains on texts alone. ``parts`` are the module's, ``options`` the
+    trainer's.
     """
-    module = several.module(
-        bert,
-        dropout=dropout,
-        combine=combine,
-        schedule=schedule,
-        **({} if optimizer is None else {"optimizer": optimizer}),
-        contrastive=Contrastive(
-            task="sst",
-            head=ProjectorHead(last_norm=True),
-            columns=[Duplicates(), Siblings(), Queue(20), Momentum(0.9)],
-        ),
-        views={"sst": {"anchor": [SwapWords(0.3)], "positive": [FeatureCutoff(0.2)]}},
-    )
+    views = {"anchor": [SwapWords(0.3)], "positive": [FeatureCutoff(0.2)]}
+    columns = [Duplicates(), Siblings(), Queue(20), Momentum(0.9)]
+    contrastive = Contrastive(task=tasks and "sst", head=ProjectorHead(last_norm=True), columns=columns)
+    if tasks is None:
+        torch.manual_seed(0)
+        module = tiny.module(bert, dropout, objectives={"contrastive": contrastive}, views=views)
+        loaded = tiny.data(tiny.write_texts(folder / "texts.txt"), num_workers=workers)
+    else:
+        module = several.module(bert, dropout, contrastive=contrastive, views={"sst": views}, **(parts or {}))
+        loaded = several.data(tasks, mixture, num_workers=workers, **(data or {}))
     keep = ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=1)
     trainer = tiny.trainer(
         folder,
@@ -74,7 +61,6 @@ def run(
         plugins=[AtomicCheckpointIO()],
         **{"max_steps": steps, **options},
     )
-    loaded = several.data(tasks, mixture, num_workers=workers, **(data or {}))
     with tiny.computed_above(computed_above):
         trainer.fit(module, loaded, ckpt_path=resume, weights_only=True)
     assert trainer.global_step == steps
