@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -42,17 +43,27 @@ def kept(encode: Callable[[], object], **options: bool) -> object:  # noqa: ARG0
     return encode()
 
 
+class DrawsFromTorch(EmbeddingView):
+    """Ignores the generator that it is handed: torch's has to draw the same anew."""
+
+    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the base's signature
+        return embeddings + torch.randn_like(embeddings)
+
+
 CHUNKED_VIEWS: dict[str, dict[str, list[View]]] = {
     "no views": {"original": [MaskTokens()]},
-    "embeddings": {"anchor": [TokenCutoff(rate=0.4), GaussianNoise(0.1)], "original": [MaskTokens()]},
+    "embeddings": {
+        "anchor": [TokenCutoff(rate=0.4), GaussianNoise(0.1), DrawsFromTorch()], "original": [MaskTokens()],
+    },
     "a gradient": {"positive": [SpanCutoff(), Along(objective="c")], "original": [MaskTokens()]},
     "a gradient, same masks": {"original": [MaskTokens(), Adversarial(objective="mlm", same_dropout=True)]},
     "fixed masks": {"positive": [FixedDropout()], "original": [MaskTokens()]},
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("layout", rest_slow(["packed", "bucketed", "padded"]))
-@pytest.mark.parametrize("views", rest_slow(CHUNKED_VIEWS, quick=2))
+@pytest.mark.parametrize(
+    ("views", "layout"), rest_slow(zip(CHUNKED_VIEWS, itertools.cycle(["packed", "bucketed", "padded"])), quick=3)
+)
 def test_parts_are_computed_anew_with_the_same_masks_and_draws(
     views: str, layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,26 +87,7 @@ def test_parts_are_computed_anew_with_the_same_masks_and_draws(
     # Bit for bit: the same operations on the same numbers.
     assert all(torch.equal(anew[name], value) for name, value in expected.items())
     other = all_gradients(module, batch.replace(seed=1), names=("c", "mlm"))
-    table = "encoder.model.embeddings.word_embeddings.weight"
-    assert not torch.equal(other[table], expected[table])
-
-
-class DrawsFromTorch(EmbeddingView):
-    """Ignores the generator that it is handed."""
-
-    def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the base's signature
-        return embeddings + torch.randn_like(embeddings)
-
-
-def test_even_a_view_that_draws_from_torchs_generator_draws_the_same_anew(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    batch = texts(24)
-    module = chunked({"anchor": [DrawsFromTorch()]}, dropout=0.0)
-    anew = all_gradients(module, batch, names=("contrastive",))
-    monkeypatch.setattr("contrastive_text.training.forward_pass.checkpoint", kept)
-    expected = all_gradients(module, batch, names=("contrastive",))
-    assert all(torch.equal(anew[name], value) for name, value in expected.items())
+    assert any(not torch.equal(other[name], value) for name, value in expected.items())
 
 
 def test_a_second_batch_before_the_backward_pass_of_the_first_changes_no_view_of_it() -> None:
@@ -131,12 +123,7 @@ def test_a_head_that_is_kept_sees_the_whole_batch_and_sees_it_once() -> None:
     for name, value in expected.items():
         torch.testing.assert_close(reached[name], value, rtol=0, atol=PROMISE * scale, msg=name)
     for module in (whole, parts):
-        assert module.head is not None
-        assert module.head.network is not None
-        norm = module.head.network[0]
-        assert isinstance(norm, nn.BatchNorm1d)
-        assert norm.num_batches_tracked is not None
-        assert int(norm.num_batches_tracked) == 1
+        assert int(module.state_dict()["head.network.0.num_batches_tracked"]) == 1
 
 
 def test_parts_are_computed_anew_in_the_precision_of_the_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,13 +159,7 @@ def test_parts_that_train_nothing_go_before_a_head_that_learns() -> None:
 
 @torch.no_grad()
 def test_without_a_gradient_nothing_is_computed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(encode: object, **options: bool) -> None:  # noqa: ARG001  # checkpoint's
-        raise AssertionError("a checkpoint")
-
-    monkeypatch.setattr("contrastive_text.training.forward_pass.checkpoint", refuse)
-    module = chunked({}, dropout=0.0)
-    whole = module_of({}, layout="packed")
-    torch.testing.assert_close(
-        module.encode(texts(24)).embeddings, whole.encode(texts(24)).embeddings, rtol=0, atol=1e-12
-    )
-    torch.testing.assert_close(module(texts(24)), whole(texts(24)), rtol=0, atol=1e-12)
+    monkeypatch.setattr("contrastive_text.training.forward_pass.checkpoint", None)  # no call of it would do
+    parts, whole = chunked({}, dropout=0.0), module_of({}, layout="packed")
+    for read in (lambda module: module.encode(texts(24)).embeddings, lambda module: module(texts(24))):
+        torch.testing.assert_close(read(parts), read(whole), rtol=0, atol=1e-12)

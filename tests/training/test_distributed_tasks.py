@@ -1,14 +1,15 @@
-"""Several data sets over two gloo processes against one: the gradient of every mixture and combiner."""
+"""Several data sets over two gloo processes against one: gradients and figures of every mixture and combiner."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import several
+import tiny
 import torch
 from processes import means, of_two_ranks
 from torch import Tensor, nn
@@ -17,35 +18,36 @@ from torch.nn.parallel import DistributedDataParallel
 from contrastive_text.core.batch import StepBatch
 from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, Fusion, Mixture
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.losses import CoSENT
-from contrastive_text.objectives import PairRegression
+from contrastive_text.losses import BarlowTwins, CoSENT
+from contrastive_text.objectives import MaskedLM, PairRegression, WholeBatch
 from contrastive_text.training import Combine, PCGrad, Uncertainty, WeightedSum
 from contrastive_text.training.module import ContrastiveModule
+from contrastive_text.views import MaskTokens
 
 # The promise in float64: max |dg| <= 1e-10 max |g|.
 PROMISE = 1e-10
 STEPS = 5
-SUPERVISED = ["sentiment", "paraphrase", "similarity", "ranked"]
-CASES: dict[str, tuple[Mixture, Combine]] = {
-    "all": (AllTasks(), WeightedSum(reduction="mean")),
-    "by size": (AllTasks(temperature=1.0), WeightedSum()),
-    "batch round robin": (BatchRoundRobin(), WeightedSum()),
-    "epoch round robin": (EpochRoundRobin(downsample=True), WeightedSum()),
-    "fusion": (Fusion([SUPERVISED, ["contrastive"]]), WeightedSum()),
-    "uncertainty": (AllTasks(), Uncertainty()),
-    "pcgrad": (AllTasks(), PCGrad()),
-    "pcgrad of everything, mean": (AllTasks(), PCGrad(scope="all", reduction="mean")),
-    "pcgrad, fusion": (Fusion([SUPERVISED, ["contrastive"]]), PCGrad(reduction="mixed")),
-}
+FIGURES = {"contrastive/uniformity", "sentiment/accuracy", "mlm/accuracy"}
+SUPERVISED = ["sentiment", "paraphrase", "similarity", "ranked", "mlm"]
+CASES: dict[str, Callable[[], tuple[Mixture, Combine]]] = {
+    "all, mean": lambda: (AllTasks(), WeightedSum(reduction="mean")),
+    "batch round robin": lambda: (BatchRoundRobin(), WeightedSum()),
+    "by size, uncertainty": lambda: (AllTasks(temperature=1.0), Uncertainty()),
+    "epoch round robin, pcgrad of everything": lambda: (
+        EpochRoundRobin(downsample=True), PCGrad(scope="all", reduction="mean"),
+    ),
+    "fusion, pcgrad": lambda: (Fusion([SUPERVISED, ["contrastive", "barlow"]]), PCGrad(reduction="mixed")),
+}  # fmt: skip
 
 
 def module(bert: str, combine: Combine) -> ContrastiveModule:
     torch.manual_seed(0)
     objectives = several.objectives()
     objectives["ranked"] = PairRegression(loss=CoSENT(), task="sts")
-    weights = {"contrastive": 0.3}
-    encoder = TransformerEncoder(bert, dropout=0.0)
-    return ContrastiveModule(encoder, objectives=objectives, weights=weights, combine=combine).double()
+    objectives |= {"barlow": WholeBatch(BarlowTwins(), task="sst"), "mlm": MaskedLM(task="quora")}
+    views: dict[str, Any] = {"quora": {"anchor": [MaskTokens(0.5)]}}
+    parts: dict[str, Any] = {"objectives": objectives, "weights": {"contrastive": 0.3}, "views": views}
+    return ContrastiveModule(TransformerEncoder(bert, dropout=0.0), combine=combine, **parts).double()
 
 
 def batches(parts: ContrastiveModule, folder: str, mixture: Mixture) -> Iterator[StepBatch]:
@@ -57,23 +59,18 @@ def batches(parts: ContrastiveModule, folder: str, mixture: Mixture) -> Iterator
 
 
 def gradients(bert: str, folder: str, name: str) -> list[dict[str, Tensor]]:
-    """Loss and gradients of each step at the first weights, both as means over the ranks."""
-    mixture, combine = CASES[name]
+    """Figures, loss and gradients of each step at the first weights, the last two as means over the ranks."""
+    mixture, combine = CASES[name]()
     each = []
-    parts = module(bert, type(combine)(**arguments(combine)))
+    parts = module(bert, combine)
     for number, batch in enumerate(batches(parts, folder, mixture)):
         parts.zero_grad(set_to_none=True)
         loss = parts.training_step(batch, number)
         loss.backward()
         found = {key: p.grad for key, p in parts.named_parameters() if p.grad is not None}
-        each.append(means({"loss": loss, **found}))
+        figures = {f"figure {key}": figure for key, figure in parts.figures.items()}
+        each.append(means({"loss": loss, **found}) | figures)
     return each
-
-
-def arguments(combine: Combine) -> dict[str, Any]:
-    if isinstance(combine, PCGrad):
-        return {"scope": combine.scope, "reduction": combine.reduction, "seed": combine.seed}
-    return {"reduction": combine.reduction} if isinstance(combine, WeightedSum) else {}
 
 
 class Step(nn.Module):
@@ -89,8 +86,8 @@ class Step(nn.Module):
 
 def through_ddp(bert: str, folder: str, name: str) -> list[dict[str, Tensor]]:
     """The same gradients as DDP itself leaves them."""
-    mixture, combine = CASES[name]
-    parts = module(bert, type(combine)(**arguments(combine)))
+    mixture, combine = CASES[name]()
+    parts = module(bert, combine)
     wrapped = DistributedDataParallel(Step(parts), find_unused_parameters=True)
     each = []
     for number, batch in enumerate(batches(parts, folder, mixture)):
@@ -100,25 +97,26 @@ def through_ddp(bert: str, folder: str, name: str) -> list[dict[str, Tensor]]:
     return each
 
 
-DDP_CASES = ("batch round robin", "pcgrad", "fusion", "uncertainty")
-QUICK = ("all", "batch round robin", "fusion", "pcgrad")
-
-
-def work(number: int, bert: str, folder: str, cases: Sequence[str]) -> dict[str, list[dict[str, Tensor]]]:
+def work(number: int, bert: str, folder: str) -> dict[str, list[dict[str, Tensor]]]:
     """One rank's results."""
-    own = Path(folder) / f"data{number}"
-    results = {name: gradients(bert, str(own), name) for name in cases}
-    return results | {f"ddp {name}": through_ddp(bert, str(own), name) for name in cases if name in DDP_CASES}
+    own = str(Path(folder) / f"data{number}")
+    results = {name: gradients(bert, own, name) for name in CASES}
+    return results | {f"ddp {name}": through_ddp(bert, own, name) for name in CASES}
 
 
 Results = list[dict[str, list[dict[str, Tensor]]]]
 
 
 @pytest.fixture(scope="module")
-def ranks(bert: str, tmp_path_factory: pytest.TempPathFactory) -> Results:
-    """The results of both ranks in the quick cases."""
+def masked(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny.save_masked_lm(tmp_path_factory.mktemp("masked"))
+
+
+@pytest.fixture(scope="module")
+def ranks(masked: str, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """The results of both ranks."""
     folder = tmp_path_factory.mktemp("ranks")
-    return of_two_ranks(work, folder, bert, str(folder), QUICK)
+    return of_two_ranks(work, folder, masked, str(folder))
 
 
 def check(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -129,32 +127,24 @@ def check(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         assert float((found[name] - value).abs().max()) <= PROMISE * largest, name
 
 
-def check_case(name: str, ranks: Results, bert: str, folder: Path) -> None:
-    """Holds the gradient of two ranks, and what DDP leaves of it, against that of one process."""
-    alone = gradients(bert, str(folder), name)
-    for rank in ranks:
-        for found, expected in zip(rank[name], alone, strict=True):
-            check(found, expected)
-    if name not in DDP_CASES:
-        return
+@pytest.mark.parametrize("name", CASES)
+def test_the_gradient_and_figures_of_two_ranks_and_what_ddp_leaves_are_those_of_one_process(
+    name: str, ranks: Results, masked: str, tmp_path: Path
+) -> None:
+    alone = gradients(masked, str(tmp_path), name)
+    assert {f"figure {figure}" for figure in FIGURES} <= set().union(*alone)
     absent = 0  # where no objective of the step has a gradient for it
     for rank in ranks:
-        for found, expected in zip(rank[f"ddp {name}"], alone, strict=True):
-            check(found, {key: value for key, value in expected.items() if key != "loss"})
-            absent += "objectives.sentiment.head.network.0.weight" not in found
-    assert (absent > 0) == (name in ("batch round robin", "fusion"))
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_the_gradient_of_two_ranks_is_that_of_one_process(
-    name: str, ranks: Results, bert: str, tmp_path: Path
-) -> None:
-    check_case(name, ranks, bert, tmp_path)
-
-
-@pytest.mark.slow
-def test_so_it_is_under_every_mixture_and_combiner(bert: str, tmp_path: Path) -> None:
-    rest = [name for name in CASES if name not in QUICK]
-    ranks = of_two_ranks(work, tmp_path, bert, str(tmp_path), rest)
-    for name in rest:
-        check_case(name, ranks, bert, tmp_path / "alone")
+        for found, ddp, expected in zip(rank[name], rank[f"ddp {name}"], alone, strict=True):
+            assert found.keys() == expected.keys()
+            figures = {key for key in expected if key.startswith("figure ")}
+            for figure in figures:  # sums are taken in another order; an accuracy is float32
+                rounding = 1e-9 if expected[figure].dtype == torch.float64 else 1e-6
+                torch.testing.assert_close(
+                    found[figure], expected[figure], rtol=rounding, atol=rounding, msg=figure
+                )
+            whole = {key: value for key, value in expected.items() if key not in figures}
+            check({key: value for key, value in found.items() if key not in figures}, whole)
+            check(ddp, {key: value for key, value in whole.items() if key != "loss"})
+            absent += "objectives.sentiment.head.network.0.weight" not in ddp
+    assert (absent > 0) == ("round robin" in name or "fusion" in name)

@@ -16,11 +16,11 @@ from contrastive_text.data import learn_vocabulary
 from contrastive_text.heads import FineTuningHead
 from contrastive_text.training import Run
 
-STEPS, LENGTH = 20, 24
+STEPS, LENGTH = 10, 24
 PAIRS = [(tiny.TEXTS[i], " ".join(tiny.TEXTS[i + 1 : i + 2 + i % 3])) for i in range(37)]
-KINDS: dict[str, tuple[str, dict[str, Any], int]] = {
-    "classification": ("TextClassification", {"classes": 3}, 3),
-    "regression": ("TextRegression", {}, 1),
+KINDS: dict[str, tuple[dict[str, Any], list[float]]] = {
+    "TextClassification": ({"classes": 3}, [float(i % 3) for i in range(37)]),
+    "TextRegression": ({}, [i % 6 / 5 for i in range(37)]),
 }
 
 
@@ -31,10 +31,6 @@ def save_with_pooler(folder: Path) -> str:
     config = BertConfig(**{**tiny.CONFIG, "initializer_range": 0.3})
     BertForSequenceClassification(config).bert.save_pretrained(folder)
     return str(folder)
-
-
-def labels(kind: str) -> list[float]:
-    return [float(i % 3) if kind == "classification" else i % 6 / 5 for i in range(len(PAIRS))]
 
 
 class Recorder(pl.Callback):
@@ -52,19 +48,22 @@ class Recorder(pl.Callback):
 
 
 def run_of(kind: str, bert: str, folder: Path) -> Run:
-    """Returns a run of 20 steps without dropout, in float64."""
-    name, arguments, count = KINDS[kind]
-    cells = [label if kind == "classification" else 5 * label for label in labels(kind)]
-    rows = ["\t".join((*pair, f"{cell:g}")) for pair, cell in zip(PAIRS, cells, strict=True)]
+    """Returns a run of ten steps without dropout, in float64."""
+    arguments, labels = KINDS[kind]
+    scale = 1 if arguments else 5
+    rows = ["\t".join((*pair, f"{scale * label:g}")) for pair, label in zip(PAIRS, labels, strict=True)]
     file = tiny.write_texts(folder / "pairs.tsv", ("sentence1\tsentence2\tlabel", *rows))
-    head = {"class_path": "FineTuningHead", "init_args": {"out_features": count, "dropout": 0.0}}
+    head = {
+        "class_path": "FineTuningHead",
+        "init_args": {"out_features": arguments.get("classes", 1), "dropout": 0.0},
+    }
     return Run.from_recipe(
         "glue",
         encoder=bert,
         config={
             "model.encoder.dropout": 0.0,
             "model.encoder.max_length": LENGTH,
-            "model.objectives": {"pairs": {"class_path": name, "init_args": {**arguments, "head": head}}},
+            "model.objectives": {"pairs": {"class_path": kind, "init_args": {**arguments, "head": head}}},
             "data.tasks": {"pairs": {"train": file, "pairing": "OneSequence"}},
             "data.batch_size": 8,
             "data.num_workers": 0,
@@ -80,10 +79,8 @@ def run_of(kind: str, bert: str, folder: Path) -> Run:
 
 def plain_model(bert: str, head: FineTuningHead) -> BertForSequenceClassification:
     """Returns Transformers' classifier without dropout, whose last layer is that of a head as it starts."""
-    count = head.out_features
-    plain = BertForSequenceClassification.from_pretrained(
-        bert, num_labels=count, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    ).double()
+    off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "num_labels": head.out_features}
+    plain = BertForSequenceClassification.from_pretrained(bert, **off).double()
     assert head.network is not None
     first, last = head.network[0], head.network[-1]
     assert torch.equal(first.weight.double(), plain.bert.pooler.dense.weight), "the checkpoint's own pooler"
@@ -101,21 +98,17 @@ def plain_losses(
         {"params": [p for p in plain.parameters() if p.ndim < 2], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.98), eps=1e-6)
-    schedule = get_linear_schedule_with_warmup(optimizer, num_warmup_steps=2, num_training_steps=STEPS)
+    schedule = get_linear_schedule_with_warmup(optimizer, num_warmup_steps=1, num_training_steps=STEPS)
     losses = []
     for numbers in rows:
         firsts, seconds = ([PAIRS[number][side] for number in numbers] for side in (0, 1))
         inputs = tokenizer(
-            firsts,
-            seconds,
-            padding=True,
-            truncation="longest_first",
-            max_length=LENGTH,
-            return_token_type_ids=True,
-            return_tensors="pt",
-        )
-        target = torch.tensor([labels(kind)[number] for number in numbers], dtype=torch.float64)
-        loss = plain(**inputs, labels=target.long() if kind == "classification" else target).loss
+            firsts, seconds, padding=True, truncation="longest_first", max_length=LENGTH,
+            return_token_type_ids=True, return_tensors="pt",
+        )  # fmt: skip
+        arguments, labels = KINDS[kind]
+        target = torch.tensor([labels[number] for number in numbers], dtype=torch.float64)
+        loss = plain(**inputs, labels=target.long() if arguments else target).loss
         loss.backward()
         optimizer.step()
         schedule.step()
@@ -125,7 +118,7 @@ def plain_losses(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["classification", "regression"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_fine_tuning_is_a_plain_loop_over_transformers(kind: str, tmp_path: Path) -> None:
     bert = save_with_pooler(tmp_path / "bert")
     run, recorder = run_of(kind, bert, tmp_path), Recorder()

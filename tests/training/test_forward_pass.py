@@ -13,15 +13,7 @@ from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import MLPHead
 from contrastive_text.poolers import CLSPooler, MeanPooler
 from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.views import (
-    EmbeddingDropout,
-    EmbeddingView,
-    FeatureCutoff,
-    GaussianNoise,
-    ShufflePositions,
-    SpanCutoff,
-    TokenCutoff,
-)
+from contrastive_text.views import EmbeddingView, FeatureCutoff, GaussianNoise, ShufflePositions, SpanCutoff
 
 
 class Largest(EmbeddingView):
@@ -35,20 +27,16 @@ class Largest(EmbeddingView):
 
 
 def test_positions_are_refused_where_the_architecture_ignores_them() -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"model\.views\.anchor\[0\]: expected an architecture that reads positions for ShufflePositions",
-    ):
+    said = r"model\.views\.anchor\[0\]: expected an architecture that reads positions for ShufflePositions"
+    with pytest.raises(ValueError, match=said):
         ContrastiveModule(encoder_of("deberta-v2"), views={"anchor": [ShufflePositions()]})
-    assert ContrastiveModule(encoder_of("modernbert"), views={"anchor": [ShufflePositions()]}).plan.roles == (
-        "anchor",
-    )
+    ContrastiveModule(encoder_of("modernbert"), views={"anchor": [ShufflePositions()]})
 
 
 # Rows by length
 
 
-@pytest.mark.parametrize("count", [3, 16, 40])
+@pytest.mark.parametrize("count", [3, 40])
 @torch.no_grad()
 def test_rows_encoded_by_length_come_back_in_the_batchs_order(count: int) -> None:
     module = module_of({}, head=MLPHead(out_features=7, train_only=False)).eval()
@@ -64,7 +52,7 @@ def test_rows_encoded_by_length_come_back_in_the_batchs_order(count: int) -> Non
 
 @pytest.mark.parametrize(
     "view",
-    [FeatureCutoff(rate=0.5), TokenCutoff(rate=0.5), SpanCutoff(rate=0.5), EmbeddingDropout(), GaussianNoise()],
+    [FeatureCutoff(rate=0.5), SpanCutoff(rate=0.5), GaussianNoise()],
     ids=lambda view: type(view).__name__,
 )
 @torch.no_grad()

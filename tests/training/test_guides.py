@@ -13,6 +13,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 from contrastive_text.core.batch import Encoded
 from contrastive_text.data import Prompts
+from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.embedding_run import EmbeddingRun
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
@@ -93,14 +94,18 @@ def module_of(made: dict[str, str], objective: Objective, **parts: Any) -> Contr
     return tiny.module(made["bert"], objectives={"follow": objective}, guides=guides, **parts)
 
 
+def set_up(module: ContrastiveModule, train: Any, **options: Any) -> TextDataModule:
+    data = tiny.data(train, **options)
+    data.attach(module)
+    data.setup("fit")
+    return data
+
+
 def test_both_guides_give_the_vectors_of_texts_as_written(made: dict[str, str], teacher: SentenceEncoder) -> None:
     objective = Follow()
     views = {"anchor": [SwapWords(0.5), FeatureCutoff(0.2)]}
     module = module_of(made, objective, views=views, prompts=Prompts({"query": "an old "}), chunk_tokens=40)
-    data = tiny.data(made["triples"], pairing=Given(), num_workers=0)
-    data.attach(module)
-    data.setup("fit")
-    batch = next(iter(data.train_dataloader()))
+    batch = next(iter(set_up(module, made["triples"], pairing=Given()).train_dataloader()))
     assert batch.texts is not None and batch.text_ids.ndim == 2
     asked: list[str] = []
     guide = module.by_task.guides["model"]
@@ -140,9 +145,8 @@ def test_a_run_neither_trains_nor_keeps_its_guides_but_knows_them_again(
     assert arguments["class_path"] == "contrastive_text.training.GuideModel"
     assert arguments["init_args"] == {"folder": made["model"], "batch_size": 64}
     check_same_guides(guides, kept["guides"], path)
-    with pytest.raises(
-        ValueError, match=r"model.guides.file: expected the guide with which the run of .* began \(x"
-    ):
+    other = r"model.guides.file: expected the guide with which the run of .* began \(x"
+    with pytest.raises(ValueError, match=other):
         check_same_guides(guides, {**kept["guides"], "file": "x"}, path)
     # What is in use needs no guide: the file may be gone.
     kept["hyper_parameters"]["guides"]["file"]["init_args"]["path"] = "gone.npy"
@@ -168,42 +172,29 @@ def test_a_text_without_a_vector_is_found_before_the_run_says_what_it_is(
     ({"pairing": OneSequence()}, "data.task.pairing: expected single texts for GuideFile.* set pairing: Given"),
 ])  # fmt: skip
 def test_rows_that_are_no_texts_of_a_file_are_refused(
-    made: dict[str, str], options: dict[str, Any], said: str
+    made: dict[str, str], texts: str, options: dict[str, Any], said: str
 ) -> None:
     module = module_of(made, FollowFile())
     joins = isinstance(options.get("pairing"), OneSequence)
-    data = tiny.data(
-        made["triples"] if joins else tiny.write_texts(Path(made["file"]).with_name("t.txt")), **options
-    )
-    data.attach(module)
-    data.setup("fit")
+    data = set_up(module, made["triples"] if joins else texts, **options)
     with pytest.raises(ValueError, match=said):
         module.by_task.guides["file"].check(data.training.of())
 
 
-def test_names_of_guides_are_checked_when_the_module_is_built(made: dict[str, str]) -> None:
-    with pytest.raises(
-        ValueError, match=r"objectives.follow: expected one of the guides of the module \(none\), got file"
-    ):
+def test_names_of_guides_and_their_width_are_checked_before_the_first_step(made: dict[str, str]) -> None:
+    none = r"objectives.follow: expected one of the guides of the module \(none\), got file"
+    with pytest.raises(ValueError, match=none):
         tiny.module(made["bert"], objectives={"follow": Follow()})
-    with pytest.raises(
-        ValueError, match=r"model.guides.idle: expected an objective that reads it, got c; name it"
-    ):
+    idle = "model.guides.idle: expected an objective that reads it, got c; name it"
+    with pytest.raises(ValueError, match=idle):
         tiny.module(made["bert"], objectives={"c": Contrastive()}, guides={"idle": GuideFile("v.npy")})
-
-
-def test_the_width_of_a_guide_is_checked_before_the_first_step(made: dict[str, str]) -> None:
-    guides = {"file": GuideFile(made["file"])}
+    guides, trainer = {"file": GuideFile(made["file"])}, tiny.trainer(Path())  # without data
     for width in (None, 24):
-        module = tiny.module(
-            made["bert"], objectives={"v": VectorDistillation("file", guide_features=width)}, guides=guides
-        )
-        trainer = tiny.trainer(Path())  # without data
-        if width is None:
-            with pytest.raises(ValueError, match="expected the width of the vectors of file, 24, got 16; set"):
-                check_guides_at_start(guides, module.objective_parts(), trainer)
-        else:
-            check_guides_at_start(guides, module.objective_parts(), trainer)
+        distils = {"v": VectorDistillation("file", guide_features=width)}
+        parts = tiny.module(made["bert"], objectives=distils, guides=guides).objective_parts()
+        refused = pytest.raises(ValueError, match="expected the width of the vectors of file, 24, got 16; set")
+        with refused if width is None else nullcontext():
+            check_guides_at_start(guides, parts, trainer)
 
 
 def test_a_guide_is_said_with_its_identity_and_one_that_is_not_there_with_its_option(
@@ -214,54 +205,41 @@ def test_a_guide_is_said_with_its_identity_and_one_that_is_not_there_with_its_op
         f"file: GuideFile(path={made['file']!r}); 24 features; identity {guide.identity}, as a resumed run must"
     )
     assert describe_guides({"file": guide}).startswith(said)
-    objectives = {"follow": FollowFile()}
-    for absent in (GuideFile("gone.npy"), GuideModel("gone/")):
-        with pytest.raises(
-            (ValueError, FileNotFoundError), match=r"model\.guides\.file: .*gone.* nothing|no such"
-        ):
-            check_guides_at_start({"file": absent}, objectives, tiny.trainer(Path()))
+    absent = r"model\.guides\.file: .*gone.* nothing|no such"
+    for gone in (GuideFile("gone.npy"), GuideModel("gone/")):
+        with pytest.raises((ValueError, FileNotFoundError), match=absent):
+            check_guides_at_start({"file": gone}, {"follow": FollowFile()}, tiny.trainer(Path()))
 
 
-def test_a_guide_that_would_remove_nothing_of_one_text_twice_is_refused(made: dict[str, str]) -> None:
-    for margin, refused in ((0.0, True), (0.1, False)):
-        removed = FalseNegatives("file", relative_margin=margin)
-        module = module_of(
-            made, Matryoshka(Contrastive(columns=[Duplicates(), Siblings(), removed]), dims=[16, 4])
-        )
-        data = tiny.data([{"text": text} for text in tiny.TEXTS])
-        data.attach(module)
-        if refused:
-            with pytest.raises(
-                ValueError, match="pairing SameText: expected two texts for FalseNegatives without a"
-            ):
-                data.setup("fit")
-        else:
-            data.setup("fit")
+@pytest.mark.parametrize(
+    ("margin", "last", "refused"),
+    [(0.0, tiny.TEXTS[8], True), (0.1, tiny.TEXTS[8], False), (0.0, tiny.TEXTS[9], False)],
+)
+def test_a_guide_that_would_remove_nothing_of_one_text_twice_is_refused(
+    made: dict[str, str], margin: float, last: str, refused: bool
+) -> None:
+    columns = [Duplicates(), Siblings(), FalseNegatives("file", relative_margin=margin)]
+    module = module_of(made, Matryoshka(Contrastive(columns=columns), dims=[16, 4]))
+    pairs = [(text, text) for text in tiny.TEXTS[:8]] + [(tiny.TEXTS[8], last)]  # any early row may differ
+    rows = [{"anchor": anchor, "positive": positive} for anchor, positive in pairs]
+    with pytest.raises(ValueError, match="got one text twice") if refused else nullcontext():
+        set_up(module, rows, pairing=Given())
 
 
-def test_texts_of_any_early_row_may_differ_for_a_guide_without_a_margin(made: dict[str, str]) -> None:
-    module = module_of(made, Contrastive(columns=[Duplicates(), Siblings(), FalseNegatives("file")]))
-    rows = [{"anchor": text, "positive": text} for text in tiny.TEXTS[:8]]
-    for positive, alike in ((tiny.TEXTS[8], True), (tiny.TEXTS[9], False)):
-        data = tiny.data([*rows, {"anchor": tiny.TEXTS[8], "positive": positive}], pairing=Given())  # type: ignore[arg-type]  # rows
-        data.attach(module)
-        with pytest.raises(ValueError, match="got one text twice") if alike else nullcontext():
-            data.setup("fit")
-
-
-def test_a_batch_that_a_guide_can_not_read_is_refused(made: dict[str, str]) -> None:
+def test_single_texts_are_refused_for_such_a_guide_and_a_batch_that_a_guide_can_not_read(
+    made: dict[str, str],
+) -> None:
+    removes = module_of(made, Contrastive(columns=[Duplicates(), Siblings(), FalseNegatives("file")]))
+    with pytest.raises(ValueError, match="pairing SameText: expected two texts for FalseNegatives without a"):
+        set_up(removes, [{"text": text} for text in tiny.TEXTS])
     module = module_of(made, Follow())
-    data = tiny.data(made["triples"], pairing=Given())
-    data.attach(module)
-    data.setup("fit")
-    batch = next(iter(data.train_dataloader()))
+    batch = next(iter(set_up(module, made["triples"], pairing=Given()).train_dataloader()))
     guides = module.by_task.guides
     with pytest.raises(ValueError, match=r"GuideModel\(.*: expected a batch with its texts, got one without"):
         guides["model"](batch.replace(texts=None))
-    with pytest.raises(
-        ValueError, match="expected a vector of every text of the batch, got none of 1 of its 24 rows"
-    ):
-        guides["file"](batch.replace(text_ids=torch.cat([batch.text_ids[:-1], torch.tensor([7])])))
+    unknown = batch.replace(text_ids=torch.cat([batch.text_ids[:-1], torch.tensor([7])]))
+    with pytest.raises(ValueError, match="every text of the batch, got none of 1 of its 24 rows"):
+        guides["file"](unknown)
 
 
 @pytest.mark.slow

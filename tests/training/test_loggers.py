@@ -62,17 +62,13 @@ def test_a_logger_comes_beside_the_run_s_own(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_csv_logger_of_one_s_own_is_the_run_s(here: Path) -> None:
+def test_a_csv_logger_of_one_s_own_is_the_run_s_and_without_any_there_is_no_table(here: Path) -> None:
+    assert made(False).trainer.loggers == []
     own = {"class_path": "pytorch_lightning.loggers.CSVLogger", "init_args": {"save_dir": "own", "name": "mine"}}
     made_run = made([{"class_path": "kept_logs.Kept"}, own])
     assert [type(logger).__name__ for logger in made_run.trainer.loggers] == ["CSVLogger", "Kept"]
     made_run.fit()
     assert len(logged(here / "own" / "mine" / "version_0")) == 2 and not (here / "runs").exists()
-
-
-@pytest.mark.usefixtures("here")
-def test_no_logger_leaves_no_table() -> None:
-    assert made(False).trainer.loggers == []
 
 
 def test_a_logger_that_can_t_begin_is_named_before_the_first_step(

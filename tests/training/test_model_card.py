@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny
-from conftest import DATA, SHARED, needs_data
 from huggingface_hub import ModelCard, ModelCardData
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.training.callbacks.export_model import _without_places
 from contrastive_text.training.run import Run
 
-MINILM = SHARED / "models" / "minilm-mlm"
 
-
-def trained(recipe: str, folder: Path, **options: Any) -> Run:
-    """Returns a run that has ended, whose folder is ``run`` in this one."""
+def trained(folder: Path, encoder: str, texts: str, **options: Any) -> Run:
+    """Returns a run of a step that has ended, whose folder is ``run`` in this one."""
     own = {"num_workers": 0, "accelerator": "cpu", "enable_progress_bar": False, "folder": str(folder / "run")}
-    run = Run.from_recipe(recipe, **own, **options)
+    run = Run.from_recipe("dcl", encoder=encoder, train=texts, batch_size=8, max_steps=1, **own, **options)
     run.fit()
     return run
 
@@ -42,11 +38,9 @@ def test_of_a_path_the_last_part_is_left(text: str, said: str) -> None:
 
 
 def test_a_run_in_python_gives_its_model_the_card_of_its_folder(tmp_path: Path) -> None:
-    encoder, texts = (
-        tiny.save_bert(tmp_path / "secret" / "bert"),
-        tiny.write_texts(tmp_path / "secret" / "mine.txt"),
-    )
-    run = trained("dcl", tmp_path, encoder=encoder, train=texts, batch_size=8, max_steps=1)
+    secret = tmp_path / "secret"
+    encoder, texts = tiny.save_bert(secret / "bert"), tiny.write_texts(secret / "mine.txt")
+    run = trained(tmp_path, encoder, texts)
     run.model.save_pretrained(tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert card == (tmp_path / "run" / "model" / "README.md").read_text(encoding="utf-8")
@@ -55,18 +49,18 @@ def test_a_run_in_python_gives_its_model_the_card_of_its_folder(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_the_card_of_a_model_with_prompts_encodes_queries_and_documents(tmp_path: Path) -> None:
-    encoder, texts = tiny.save_bert(tmp_path / "bert"), tiny.write_texts(tmp_path / "texts.txt")
+def test_the_card_of_a_model_with_prompts_encodes_queries_and_documents(
+    bert: str, texts: str, tmp_path: Path
+) -> None:
     prompts = {"model.prompts.named": {"query": "query: ", "document": "passage: "}}
-    run = trained("simcse", tmp_path, encoder=encoder, train=texts, config=prompts, batch_size=8, max_steps=1)
+    run = trained(tmp_path, bert, texts, config=prompts)
     folder = tmp_path / "run" / "model"
     blocks = python_blocks((folder / "README.md").read_text(encoding="utf-8"))
     found = [run_block(block, folder) for block in blocks]
     assert len(found) == 2
+    query = run.model.encode("query: which animal sings?", prompt="")[None]
     for names in found:
-        assert names["queries"] == pytest.approx(
-            run.model.encode("query: which animal sings?", prompt="")[None], abs=1e-5
-        )
+        assert names["queries"] == pytest.approx(query, abs=1e-5)
         assert names["documents"] == pytest.approx(found[0]["documents"], abs=1e-5)
 
 
@@ -82,25 +76,11 @@ def run_block(block: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@needs_data
-@pytest.mark.skipif(not MINILM.is_dir(), reason=f"needs an encoder, which isn't at {MINILM}")
-def test_the_card_of_a_real_run_is_as_the_hub_wants_it_and_its_blocks_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_card_of_a_run_is_as_the_hub_wants_it_and_its_blocks_run(
+    bert: str, texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with gzip.open(DATA / "unlabeled" / "wikitext2_sentences.tsv.gz", "rt", encoding="utf-8") as file:
-        texts = [line.rstrip("\n").split("\t")[0] for line in file][1:321]
-    pairs = (DATA / "sts" / "stsb.dev.tsv").read_text(encoding="utf-8").splitlines()[:101]
-    (tmp_path / "dev.tsv").write_text("\n".join(pairs) + "\n", encoding="utf-8")
-    run = trained(
-        "simcse",
-        tmp_path,
-        encoder=MINILM,
-        train=tiny.write_texts(tmp_path / "sentences.txt", tuple(texts)),
-        validation=str(tmp_path / "dev.tsv"),
-        batch_size=32,
-        max_steps=3,
-        val_check_interval=3,
-    )
+    pairs = tiny.write_pairs(tmp_path / "dev.tsv")
+    run = trained(tmp_path, bert, texts, validation=pairs, val_check_interval=1)
     folder = tmp_path / "run" / "model"
     card = ModelCard.load(folder / "README.md")
     assert isinstance(card.data, ModelCardData)
@@ -112,8 +92,7 @@ def test_the_card_of_a_real_run_is_as_the_hub_wants_it_and_its_blocks_run(
     measured = {each["type"]: each["value"] for each in result["results"][0]["metrics"]}
     figures = run.trainer.callback_metrics
     assert measured["spearman_cosine"] == pytest.approx(float(figures["val/spearman"]), abs=0.006)
-    assert "| training data | sentences.txt: text -> text; 320 rows |" in card.text
-    for place in (str(tmp_path), str(SHARED), str(MINILM)):
+    for place in (str(tmp_path), bert, texts):
         assert place not in card.content
     monkeypatch.chdir(tmp_path)
     found = [run_block(block, folder)["vectors"] for block in python_blocks(card.text)]

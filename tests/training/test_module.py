@@ -15,13 +15,11 @@ from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Tokens
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
-from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import Comparison, InfoNCE, Loss, NTXent, cosine_similarity_matrix
 from contrastive_text.objectives import Contrastive, Objective, Terms
-from contrastive_text.poolers import CLSPooler
 from contrastive_text.training import AdamW
 from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.views import Adversarial, DeleteTokens, FeatureCutoff, SwapWords, TokenView
+from contrastive_text.views import Adversarial, DeleteTokens, FeatureCutoff, TokenView
 
 
 class SquaredNorm(Objective):
@@ -159,19 +157,6 @@ def test_dropout_is_on_from_construction_and_off_in_evaluation(bert: str, texts:
     torch.testing.assert_close(anchor, positive, rtol=0, atol=1e-5)
 
 
-def test_a_step_s_dropout_masks_depend_on_its_rows_and_on_no_generator_state(
-    bert: str, texts: str, tmp_path: Path
-) -> None:
-    seen = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        watch = Watch()
-        tiny.trainer(tmp_path, max_steps=3, callbacks=[watch]).fit(tiny.module(bert), datamodule=tiny.data(texts))
-        seen.append(torch.stack(watch.losses))
-    assert torch.equal(*seen)
-    assert len(set(seen[0].tolist())) == 3  # other rows, other masks
-
-
 XLNET = {"model_type": "xlnet", "vocab_size": 30, "d_model": 8, "n_layer": 1, "n_head": 2, "d_inner": 16}
 
 
@@ -179,22 +164,9 @@ XLNET = {"model_type": "xlnet", "vocab_size": 30, "d_model": 8, "n_layer": 1, "n
     ("parts", "error", "words"),
     [
         ({"head": TanhHead(train_only=True)}, ValueError, r"model\.head: .*train_only: false, got TanhHead"),
-        (
-            {"weights": {"contrstive": 1.0}},
-            ValueError,
-            r"model\.weights\.contrstive: expected a weight of 0 or more",
-        ),
+        ({"weights": {"contrstive": 1.0}}, ValueError, r"model\.weights\.contrstive: expected a weight of 0 or"),
         ({"weights": {"contrastive": -0.1}}, ValueError, r"model\.weights\.contrastive: expected a weight"),
-        (
-            {"views": {"anchor": [FeatureCutoff(), SwapWords()]}},
-            ValueError,
-            "move SwapWords before FeatureCutoff",
-        ),
-        (
-            {"views": {"anchor": [Forgetful()]}},
-            TypeError,
-            r"model\.views\.anchor\[0\]: .*Forgetful .* as self\.rate",
-        ),
+        ({"views": {"anchor": [Forgetful()]}}, TypeError, r"anchor\[0\]: .*Forgetful .* as self\.rate"),
         *(
             (
                 {"encoder": TransformerEncoder(config=XLNET), "views": {"positive": [view]}},
@@ -223,16 +195,21 @@ def test_a_kept_head_of_another_width_sets_the_width_of_the_objectives_heads(ber
     assert module.objectives["c"].head(vectors).shape == (16, 6)
 
 
-# From a recipe, and on to inference
+def test_half_precision_ends_before_the_loss(bert: str, texts: str) -> None:
+    module = tiny.module(bert)
+    batch, objective = batches(module, texts)[0], module.objectives["contrastive"]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        encoded = module.encode(batch)
+        inside = objective(encoded).total
+    assert encoded.embeddings.dtype == torch.float32
+    # the same float32 operations; in bf16 cosines of 3 digits over a temperature of 0.05 would differ by 0.1
+    torch.testing.assert_close(inside, objective(encoded).total, rtol=0, atol=1e-5)
 
 
-def test_a_module_from_a_recipe_has_the_recipe_s_parts(bert: str) -> None:
-    module = ContrastiveModule.from_recipe("simcse", bert)
-    assert isinstance(module.pooler, CLSPooler)
-    assert isinstance(module.objectives["contrastive"].head, TanhHead)
-    assert module.encoder.max_length == 32
-    with pytest.raises(ValueError, match="did you mean simcse"):
-        ContrastiveModule.from_recipe("simsce", bert)
+def test_a_head_takes_what_a_pooler_gives_in_half_precision(bert: str, texts: str, tmp_path: Path) -> None:
+    trainer = tiny.trainer(tmp_path, max_steps=1, precision="bf16-true")
+    trainer.fit(ContrastiveModule.from_recipe("simcse", bert), datamodule=tiny.data(texts))
+    assert trainer.callback_metrics["train/loss"].isfinite()
 
 
 def test_s8_mlp_only_in_training_leaves_the_first_token_for_inference(bert: str, texts: str) -> None:
@@ -248,14 +225,3 @@ def test_s8_mlp_only_in_training_leaves_the_first_token_for_inference(bert: str,
             expected = torch.tanh(vectors @ linear.weight.T + linear.bias)
             # float32: one fused product against two operations
             torch.testing.assert_close(head(vectors), expected, rtol=0, atol=1e-6)
-
-
-def test_prediction_gives_the_vectors_of_the_saved_model_in_file_order(
-    bert: str, texts: str, tmp_path: Path
-) -> None:
-    module = tiny.module(bert)
-    parts = tiny.trainer(tmp_path).predict(module, datamodule=tiny.data(texts, predict=texts, eval_batch_size=7))
-    vectors = torch.cat([part for part in parts or [] if isinstance(part, Tensor)])
-    expected = SentenceEncoder(module.encoder, module.pooler).encode(tiny.TEXTS, convert_to_tensor=True)
-    # float32: other batches, other widths of padding
-    torch.testing.assert_close(vectors, expected, rtol=0, atol=1e-5)

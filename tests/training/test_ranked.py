@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import tiny
 import torch
 from processes import of_two_ranks
 from retrieval_files import write_beir
 
 from contrastive_text.data import RetrievalSet, read_beir
-from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.retrieval import Retrieval
 from contrastive_text.data.run_tables import PlainLoaders, RunTables
 from contrastive_text.evaluation import CachedEncoder, score_retrieval
@@ -38,29 +35,10 @@ def module_of(bert: str) -> ContrastiveModule:
     return ContrastiveModule.from_recipe("simcse", bert)
 
 
-def data_of(folder: Path, **options: Any) -> TextDataModule:
-    return TextDataModule(
-        train=tiny.write_texts(folder / "texts.txt"), batch_size=8, eval_batch_size=4, num_workers=0, **options
-    )
-
-
-def trainer_of(folder: Path, callbacks: list[Any], **options: Any) -> pl.Trainer:
-    return pl.Trainer(
-        default_root_dir=folder, accelerator="cpu", max_steps=1, val_check_interval=1, num_sanity_val_steps=1,
-        callbacks=callbacks, enable_progress_bar=False, enable_model_summary=False, logger=False,
-        use_distributed_sampler=False, check_val_every_n_epoch=None, **options,
-    )  # fmt: skip
-
-
 def expected_of(module: ContrastiveModule, data: RetrievalSet) -> dict[str, float]:
     """The figures by the road of ``evaluate``."""
     (score,) = score_retrieval(CachedEncoder(module.sentence_encoder()), {"set": data})
     return {FIGURES[0]: score.score, **score.parts}
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("bert") / "bert")
 
 
 def test_a_run_is_validated_by_ranking_and_keeps_the_best(bert: str, tmp_path: Path) -> None:
@@ -69,13 +47,16 @@ def test_a_run_is_validated_by_ranking_and_keeps_the_best(bert: str, tmp_path: P
     rows = [("searched", "answer"), *zip(tiny.TEXTS[:6], tiny.TEXTS[3:9], strict=True)]
     pairs.write_text("".join(f"{query}\t{answer}\n" for query, answer in rows))
     module, best, summary = module_of(bert), BestCheckpoint(dirpath=str(tmp_path / "best")), RunSummary()
-    data = data_of(
-        tmp_path, retrieval=Retrieval(
+    data = tiny.data(
+        tiny.write_texts(tmp_path / "texts.txt"), eval_batch_size=4, retrieval=Retrieval(
             [str(tmp_path / "small"), str(pairs)], documents=20, columns={"anchor": "searched"},
             corpus=tiny.write_texts(tmp_path / "more.txt", tiny.TEXTS[20:]),
         ),
     )  # fmt: skip
-    trainer = trainer_of(tmp_path, [best, summary])
+    trainer = tiny.trainer(
+        tmp_path, max_steps=1, val_check_interval=1, num_sanity_val_steps=1, callbacks=[best, summary],
+        enable_checkpointing=True, check_val_every_n_epoch=None,
+    )  # fmt: skip
     trainer.fit(module, data)
     found = {name: float(figure) for name, figure in trainer.callback_metrics.items() if name.startswith("val/")}
     assert {f"val/{name}/{figure}" for name in ("small", "mine") for figure in FIGURES} < found.keys()
@@ -91,18 +72,21 @@ def test_a_run_is_validated_by_ranking_and_keeps_the_best(bert: str, tmp_path: P
 def test_names_and_bounds_are_checked(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_set(tmp_path / name / "small")
-    with pytest.raises(ValueError, match="folders and files of different names, got small twice"):
-        Retrieval([str(tmp_path / "a/small"), str(tmp_path / "b/small")]).read()
-    with pytest.raises(ValueError, match="got small twice"):
-        Retrieval(str(tmp_path / "a/small")).read(taken=["small"])
-    with pytest.raises(ValueError, match=r"retrieval\.corpus: expected a file of pairs"):
-        Retrieval(str(tmp_path / "a/small"), corpus="more.txt").read()
-    with pytest.raises(ValueError, match=r"retrieval\.columns: expected a file of pairs"):
-        Retrieval(str(tmp_path / "a/small"), columns={"anchor": "searched"}).read()
-    with pytest.raises(ValueError, match=r"retrieval\.documents: expected 1 or more, got 0"):
-        Retrieval(documents=0)
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        Retrieval(str(tmp_path / "nowhere.tsv")).read()
+    one = str(tmp_path / "a/small")
+    for options, taken, words in (
+        (
+            {"files": [one, str(tmp_path / "b/small")]},
+            [],
+            "folders and files of different names, got small twice",
+        ),
+        ({"files": one}, ["small"], "got small twice"),
+        ({"files": one, "corpus": "more.txt"}, [], r"retrieval\.corpus: expected a file of pairs"),
+        ({"files": one, "columns": {"anchor": "searched"}}, [], r"retrieval\.columns: expected a file of pairs"),
+        ({"files": one, "documents": 0}, [], r"retrieval\.documents: expected 1 or more, got 0"),
+        ({"files": str(tmp_path / "nowhere.tsv")}, [], "nowhere"),
+    ):
+        with pytest.raises((ValueError, FileNotFoundError), match=words):
+            Retrieval(**options).read(taken=taken)
 
 
 def scores_over(module: ContrastiveModule, folder: str, most: int | None = None) -> HeldOutScores:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,73 +20,41 @@ from contrastive_text.views import CropTokens
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A random encoder, texts, documents, scored pairs and labelled rows."""
+    """A random encoder, texts, and scored pairs."""
     folder = tmp_path_factory.mktemp("run")
-    labelled = {
-        "sentiment": [{"text": text, "target": i % 5} for i, text in enumerate(tiny.TEXTS)],
-        "paraphrase": [
-            {"anchor": text, "positive": tiny.TEXTS[i - 1], "target": i % 2} for i, text in enumerate(tiny.TEXTS)
-        ],
-        "similarity": [
-            {"anchor": text, "positive": tiny.TEXTS[i - 1], "target": i % 6} for i, text in enumerate(tiny.TEXTS)
-        ],
-        "documents": [{"text": " ".join(tiny.TEXTS)} for _ in range(16)],
-    }
-    for name, rows in labelled.items():
-        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     return {
-        "bert": tiny.save_bert(folder / "bert", max_position_embeddings=600),
+        "bert": tiny.save_bert(folder / "bert"),
         "texts": tiny.write_texts(folder / "texts.txt"),
         "pairs": tiny.write_pairs(folder / "pairs.tsv"),
-        **{name: str(folder / f"{name}.jsonl") for name in labelled},
     }
 
 
-def options_of(recipe: str, files: dict[str, str]) -> dict[str, Any]:
-    """Returns what makes the recipe small, by the names that the shell's options have."""
-    options = {
-        "data.batch_size": 8,
-        "data.num_workers": 0,
-        "trainer.accelerator": "cpu",
-        "trainer.enable_progress_bar": False,
-        "trainer.max_steps": 2,
-        "trainer.default_root_dir": "runs",
-    }
-    if recipe == "cs224n":
-        tasks = ("sentiment", "paraphrase", "similarity")
-        return options | {
-            f"data.tasks.{task}.{part}": files[task] for task in tasks for part in ("train", "validation")
-        }
-    options["data.validation"] = files["pairs"]
-    if recipe == "declutr":
-        return options | {
-            "data.cache_dir": "tokens",
-            "data.train": files["documents"],
-            "data.task.pairing.min_length": 8,
-            "data.task.pairing.max_length": 32,
-        }
-    return options | {"data.train": files["texts"]}
+def small(files: dict[str, str], **options: Any) -> Run:
+    """Returns a run of two steps."""
+    return Run.from_recipe(
+        "simcse", files["bert"], train=files["texts"], batch_size=8, max_steps=2, num_workers=0,
+        accelerator="cpu", enable_progress_bar=False, **options,
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "recipe", ["simcse", *(pytest.param(name, marks=pytest.mark.slow) for name in ("declutr", "cs224n"))]
-)
 def test_python_and_the_shell_leave_the_same_files_and_equal_bits(
-    recipe: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = options_of(recipe, files)
+    options = {
+        "data.train": files["texts"], "data.validation": files["pairs"], "data.batch_size": 8,
+        "data.num_workers": 0, "trainer.accelerator": "cpu", "trainer.enable_progress_bar": False,
+        "trainer.max_steps": 2, "trainer.default_root_dir": "runs",
+    }  # fmt: skip
     saved = []
     for place in ("shell", "python"):
         (tmp_path / place).mkdir()
         monkeypatch.chdir(tmp_path / place)
         if place == "shell":
             words = [f"--{name}={value}" for name, value in options.items()]
-            assert (
-                run(["fit", "--recipe", recipe, f"--model.encoder.model_name_or_path={files['bert']}", *words])
-                == 0
-            )
+            encoder = f"--model.encoder.model_name_or_path={files['bert']}"
+            assert run(["fit", "--recipe", "simcse", encoder, *words]) == 0
         else:
-            built = Run.from_recipe(recipe, encoder=files["bert"], config=options)
+            built = Run.from_recipe("simcse", encoder=files["bert"], config=options)
             torch.rand(7)  # what is drawn between is no part of the run
             built.fit()
         (checkpoint,) = Path("runs/version_0/checkpoints").iterdir()
@@ -161,6 +128,10 @@ def test_names_find_their_places_and_values_may_be_parts(files: dict[str, str]) 
         ({"seed": -4}, "seed_everything: expected 0 to"),
         ({"ckpt_path": "none.ckpt"}, "expected a file, found none at none.ckpt"),
         ({"train": "a.txt", "tasks": {"one": {}}}, r"data\.train: expected no files next to data"),
+        (
+            {"config": {"trainer.callbacks": ["LearningRateFinder"]}},
+            "expected no LearningRateFinder, got one: it sets",
+        ),
     ],
 )
 def test_what_no_run_can_be_made_of_is_answered(
@@ -173,20 +144,10 @@ def test_what_no_run_can_be_made_of_is_answered(
 def test_a_script_started_again_has_the_model_of_its_finished_run(files: dict[str, str], tmp_path: Path) -> None:
     vectors = []
     for _ in range(2):
-        made = Run.from_recipe(
-            "simcse", files["bert"], train=files["texts"], batch_size=8, max_steps=2, num_workers=0,
-            folder=str(tmp_path / "mine"), accelerator="cpu", enable_progress_bar=False,
-        )  # fmt: skip
+        made = small(files, folder=str(tmp_path / "mine"))
         made.fit()
         vectors.append(made.model.encode(tiny.TEXTS))
     assert (vectors[0] == vectors[1]).all()
-
-
-def test_the_learning_rate_finder_is_refused_in_words(files: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match="expected no LearningRateFinder, got one: it sets an attribute lr"):
-        Run.from_recipe(
-            "simcse", files["bert"], {"trainer.callbacks": ["LearningRateFinder"]}, train=files["texts"]
-        )
 
 
 @pytest.mark.slow
@@ -194,18 +155,8 @@ def test_the_scores_before_the_first_step_are_said_on_request(
     files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = [
-        Run.from_recipe(
-            "simcse",
-            files["bert"],
-            train=files["texts"],
-            validation=files["pairs"],
-            batch_size=8,
-            max_steps=2,
-            num_workers=0,
-            num_sanity_val_steps=steps,
-            default_root_dir=str(tmp_path / str(i)),
-            accelerator="cpu",
-            enable_progress_bar=False,
+        small(
+            files, validation=files["pairs"], num_sanity_val_steps=steps, default_root_dir=str(tmp_path / str(i))
         )
         for i, steps in enumerate((0, 0, -1))
     ]

@@ -29,6 +29,7 @@ from contrastive_text.pairings import Given
 from contrastive_text.poolers import CLSPooler
 from contrastive_text.training import AdamW, ConstantSchedule, LinearSchedule
 from contrastive_text.training.callbacks import BestCheckpoint, ExportModel, RunSummary
+from contrastive_text.training.callbacks.best_checkpoint import _validation_interval
 from contrastive_text.training.callbacks.run_summary import _peak, model_facts
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens, FeatureCutoff
@@ -101,10 +102,15 @@ def run(
     return trainer, module, weights.after
 
 
-@pytest.mark.parametrize("interval", rest_slow([1, 2]))
 @pytest.mark.parametrize(
-    ("scores", "best"),
-    rest_slow([([10.0, 30.0, 30.0, 20.0], 2), ([30.0, 20.0, 10.0, 30.0], 1), ([-40.0, -30.0, -10.0, -20.0], 3)]),
+    ("scores", "best", "interval"),
+    rest_slow(
+        [
+            ([10.0, 30.0, 30.0, 20.0], 2, 1),
+            ([30.0, 20.0, 10.0, 30.0], 1, 2),
+            ([-40.0, -30.0, -10.0, -20.0], 3, 1),
+        ]
+    ),
     ids=["a tie keeps the first", "the first of all", "all below zero"],
 )
 def test_s13_the_best_validation_score_is_kept_and_reloaded_at_the_end(
@@ -130,16 +136,6 @@ def test_s13_the_best_validation_score_is_kept_and_reloaded_at_the_end(
     assert torch.equal(flat(saved), after[step - 1])
 
 
-def test_without_validation_data_the_last_weights_are_kept(
-    bert: str, files: dict[str, str], tmp_path: Path
-) -> None:
-    trainer, module, after = run(bert, tmp_path, {"train": files["train"]})
-    assert Path(trainer.checkpoint_callback.best_model_path).name == "step=4.ckpt"
-    assert torch.equal(flat(module), after[-1])
-    saved = SentenceEncoder.from_pretrained(Path(trainer.log_dir) / "model")
-    assert torch.equal(flat(saved), after[-1])
-
-
 def test_early_stopping_ends_the_run_and_the_best_is_still_kept(
     bert: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,19 +147,20 @@ def test_early_stopping_ends_the_run_and_the_best_is_still_kept(
     assert torch.equal(flat(module), after[1])
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
-def test_a_second_run_with_named_folders_leaves_its_own_model_there(
+def test_without_validation_the_last_weights_are_kept_and_a_second_run_in_named_folders_leaves_its_own(
     bert: str, files: dict[str, str], tmp_path: Path
 ) -> None:
     trained = []
     for rate in (1e-2, 2e-2):
-        module = tiny.module(bert, optimizer=AdamW(lr=rate))
-        callbacks = [BestCheckpoint(dirpath=str(tmp_path / "kept")), ExportModel(str(tmp_path / "model"))]
+        module, weights = tiny.module(bert, optimizer=AdamW(lr=rate)), Weights()
+        callbacks = [BestCheckpoint(str(tmp_path / "kept")), ExportModel(str(tmp_path / "model")), weights]
         trainer = tiny.trainer(tmp_path, enable_checkpointing=True, callbacks=callbacks)
         trainer.fit(module, datamodule=tiny.data(files["train"]))
-        trained.append(flat(module))
-        assert torch.equal(flat(SentenceEncoder.from_pretrained(tmp_path / "model")), trained[-1])
+        assert Path(trainer.checkpoint_callback.best_model_path).name.startswith("step=2")
+        trained.append(weights.after[-1])
+        for each in (module, SentenceEncoder.from_pretrained(tmp_path / "model")):
+            assert torch.equal(flat(each), trained[-1])
     assert not torch.equal(*trained)
 
 
@@ -188,15 +185,15 @@ def test_the_export_has_the_kept_head_and_no_train_only_one(
     assert dropped.sentence_encoder().head is None
 
 
-def test_an_encoder_that_no_folder_holds_is_told_of_before_training(capsys: pytest.CaptureFixture[str]) -> None:
-    ExportModel().on_fit_start(pl.Trainer(logger=False, accelerator="cpu"), ContrastiveModule(Bag()))
+def test_an_encoder_that_no_folder_holds_is_told_of_before_training_and_refused_by_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    module = ContrastiveModule(Bag())
+    ExportModel().on_fit_start(pl.Trainer(logger=False, accelerator="cpu"), module)
     told = " ".join(capsys.readouterr().out.split())
     assert "No model folder will be written:" in told and "this is a Bag. ContrastiveModule.load_from_ch" in told
-
-
-def test_an_encoder_that_has_no_folder_format_is_refused_by_name() -> None:
     with pytest.raises(TypeError, match="expected a TransformerEncoder, got Bag"):
-        ContrastiveModule(Bag()).sentence_encoder()
+        module.sentence_encoder()
 
 
 # What is said
@@ -236,29 +233,25 @@ def test_the_summary_tells_all_that_changes_the_result(
     assert saved["callbacks"]["RunSummary"] == facts
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-@pytest.mark.parametrize("faster", [True, False])
-def test_a_run_that_bfloat16_would_make_faster_is_told_so(
+@pytest.mark.parametrize(
+    ("precision", "faster", "told"),
+    [("32-true", True, True), ("32-true", False, False), ("bf16-mixed", True, False)],
+)
+def test_a_run_that_bfloat16_would_make_faster_is_told_so_and_what_is_absent_is_said_in_words(
     bert: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    faster: bool,
     precision: str,
+    faster: bool,
+    told: bool,
 ) -> None:
-    summary = "contrastive_text.training.callbacks.run_summary"
-    monkeypatch.setattr(f"{summary}.is_faster_in_bfloat16", lambda _: faster)
-    trainer = SimpleNamespace(is_global_zero=True, precision=precision)
-    monkeypatch.setattr(f"{summary}.data_of", lambda _: None)
-    RunSummary().on_fit_start(trainer, tiny.module(bert))  # type: ignore[arg-type]  # what it reads of one
-    said = capsys.readouterr().out
-    assert ("--trainer.precision bf16-mixed" in said) == (faster and precision == "32-true")
-
-
-def test_no_dropout_and_no_views_are_said_in_words(bert: str) -> None:
-    facts = model_facts(tiny.module(bert, dropout=0.0))
-    assert facts["dropout"] == "none"
-    assert facts["views"] == "none"
-    assert facts["head in use"] == "none"
+    place = "contrastive_text.training.callbacks.run_summary"
+    monkeypatch.setattr(f"{place}.is_faster_in_bfloat16", lambda _: faster)
+    monkeypatch.setattr(f"{place}.data_of", lambda _: None)
+    summary, trainer = RunSummary(), SimpleNamespace(is_global_zero=True, precision=precision)
+    summary.on_fit_start(trainer, tiny.module(bert, dropout=0.0))  # type: ignore[arg-type]  # what it reads of one
+    assert ("--trainer.precision bf16-mixed" in capsys.readouterr().out) == told
+    assert {summary.facts[name] for name in ("dropout", "views", "head in use")} == {"none"}
 
 
 def test_prompts_of_the_encoder_s_folder_that_a_run_leaves_out_are_said(tmp_path: Path) -> None:
@@ -272,16 +265,6 @@ def test_prompts_of_the_encoder_s_folder_that_a_run_leaves_out_are_said(tmp_path
     )
     own = model_facts(tiny.module(folder, prompts=Prompts({"query": "q: "})))["prompts"]
     assert own == "query: 'q: '; document: none; other texts as query; in the pooler"
-
-
-def test_hard_negatives_are_counted(bert: str, tmp_path: Path) -> None:
-    summary = RunSummary()
-    triples = tiny.write_triples(tmp_path / "triples.jsonl")
-    trainer = tiny.trainer(tmp_path, max_steps=1, callbacks=[summary])
-    module = tiny.module(bert, objectives={"c": Contrastive(InfoNCE())})
-    trainer.fit(module, datamodule=tiny.data(triples, pairing=Given()))
-    assert "15 per anchor: 7 other positives, 8 hard negatives" in summary.facts["negatives"]
-    assert "siblings" not in summary.facts
 
 
 def test_rows_that_meet_siblings_are_counted(bert: str, tmp_path: Path) -> None:
@@ -316,15 +299,40 @@ def test_the_summary_takes_a_run_without_a_known_end(bert: str, files: dict[str,
     assert summary.facts["run"].startswith("an unknown number of steps")
 
 
-@pytest.mark.parametrize("limit", [2, 0.5])
-def test_validation_comes_though_the_epoch_is_cut_short(
-    bert: str, files: dict[str, str], tmp_path: Path, limit: float
+@pytest.mark.parametrize(
+    ("interval", "options", "wanted"),
+    [
+        # Epochs of ten batches, runs of three steps where nothing is said.
+        (1.0, {}, 3),
+        (0.5, {}, 3),
+        (0.2, {}, 0.2),
+        (2, {}, 2),
+        (125, {}, 3),
+        (125, {"accumulate_grad_batches": 2}, 6),
+        (125, {"max_steps": -1, "limit_train_batches": 2}, 2),
+        (125, {"max_steps": -1, "limit_train_batches": 0.5}, 5),
+        (125, {"max_steps": -1, "check_val_every_n_epoch": None}, 125),
+    ],
+)
+def test_validation_comes_before_an_epoch_or_a_run_ends(
+    interval: int | float, options: dict[str, Any], wanted: int | float
+) -> None:
+    trainer: Any = {"limit_train_batches": 1.0, "max_steps": 3, "accumulate_grad_batches": 1}
+    trainer = SimpleNamespace(**{"check_val_every_n_epoch": 1, **trainer, **options}, val_check_interval=interval)
+    data: Any = SimpleNamespace(training=SimpleNamespace(steps=range(10)))
+    assert _validation_interval(trainer, data) == wanted
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_steps": 3}, {"max_steps": -1, "max_epochs": 1, "limit_train_batches": 2}]
+)
+def test_a_run_or_an_epoch_shorter_than_the_interval_is_validated(
+    bert: str, files: dict[str, str], tmp_path: Path, options: dict[str, Any]
 ) -> None:
     best = BestCheckpoint(dirpath=str(tmp_path / "kept"))
     trainer = tiny.trainer(
-        tmp_path, max_steps=-1, max_epochs=1, val_check_interval=125, limit_train_batches=limit,
-        callbacks=[best], enable_checkpointing=True,
-    )  # fmt: skip
+        tmp_path, val_check_interval=125, callbacks=[best], enable_checkpointing=True, **options
+    )
     trainer.fit(tiny.module(bert), datamodule=tiny.data(**files))
     assert best.best_model_score is not None
 
@@ -355,37 +363,17 @@ def test_a_resumed_run_that_finds_no_better_checkpoint_takes_the_best_along(
     monkeypatch.setattr("contrastive_text.training.held_out.SpearmanSimilarity", Told)
     monkeypatch.setattr(Told, "scores", [10.0, 60.0, 50.0, 40.0, 30.0])  # first of the start
     monkeypatch.chdir(tmp_path)
-    options = {"data.train": files["train"], "data.validation": files["validation"], "data.batch_size": "8"}
-    options |= {"model.encoder.model_name_or_path": bert, "data.num_workers": "0", "trainer.accelerator": "cpu"}
-    options |= {"trainer.enable_progress_bar": "false", "trainer.val_check_interval": "1"}
-    words = [
-        "fit",
-        "--recipe",
-        "simcse",
-        *(word for key, value in options.items() for word in (f"--{key}", value)),
-    ]
+    options = {
+        "data.train": files["train"], "data.validation": files["validation"], "data.batch_size": 8,
+        "data.num_workers": 0, "model.encoder.model_name_or_path": bert, "trainer.accelerator": "cpu",
+        "trainer.enable_progress_bar": "false", "trainer.val_check_interval": 1,
+    }  # fmt: skip
+    words = ["fit", "--recipe", "simcse", *(f"--{name}={value}" for name, value in options.items())]
     assert shell([*words, "--trainer.max_steps", "2"]) == 0
     (kept,) = tmp_path.glob("runs/version_0/checkpoints/*.ckpt")
     assert shell([*words, "--trainer.max_steps", "3", "--ckpt_path", str(kept)]) == 0
     (taken,) = tmp_path.glob("runs/version_1/checkpoints/*.ckpt")
     assert taken.read_bytes() == kept.read_bytes()
-
-
-def test_encoding_leaves_an_encoder_that_is_in_training_as_it_was(bert: str) -> None:
-    module = tiny.module(bert)
-    module.sentence_encoder().encode(["a bird sings"])
-    assert module.training and all(part.training for part in module.encoder.modules())
-
-
-@pytest.mark.parametrize(
-    ("interval", "wanted"), rest_slow([(1.0, 3), (2, 2), (0.5, 3), (0.2, 0.2), (125, 3)], quick=2)
-)
-def test_a_run_shorter_than_an_epoch_is_validated_at_its_end(
-    bert: str, tmp_path: Path, files: dict[str, str], interval: int | float, wanted: int | float
-) -> None:
-    trainer, _, _ = run(bert, tmp_path, files, val_check_interval=interval, max_steps=3)
-    assert trainer.val_check_interval == wanted
-    assert list(tmp_path.rglob("*.ckpt"))
 
 
 def test_a_warm_up_longer_than_the_run_is_told() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import subprocess
 import sys
@@ -65,10 +66,7 @@ def test_a_usual_run_shows_no_sign() -> None:
     signs = TrainingSigns()
     for number, own in enumerate([{**USUAL, "uniformity": -1.0}, *falling, *[falling[-1]] * 20]):
         assert signs.read(EVERY * number, logged(own)) == {}
-
-
-def test_vectors_that_are_spread_from_the_start_need_not_spread_further() -> None:
-    """A random encoder on bags of words: a loss of 0.003 at once, and the score rises all the same."""
+    # A random encoder on bags of words: a loss of 0.003 at once, and the score rises all the same.
     assert read(TrainingSigns(), *[{**SOLVED, "uniformity": -3.2}] * 20) == []
 
 
@@ -77,11 +75,10 @@ def test_a_low_loss_over_a_flat_uniformity_means_trivial_positives() -> None:
     assert read(signs, *[SOLVED] * (IN_A_ROW - 1)) == []
     found = signs.read(500, logged({**SOLVED, "uniformity": -1.52}))
     assert list(found) == ["trivial"]
-    message = found["trivial"]
-    assert message.startswith(
-        "contrastive: loss 0.0009 and accuracy 1.000 at step 500, but uniformity -1.52 is flat"
+    assert found["trivial"].startswith(
+        "contrastive: loss 0.0009 and accuracy 1.000 at step 500, but uniformity -1.52 is flat, -1.50 at the "
+        "start (positives have cosine 0.800, negatives 0.200): positives are trivial"
     )
-    assert "-1.50 at the start (positives have cosine 0.800, negatives 0.200): positives are trivial" in message
 
 
 @pytest.mark.parametrize(
@@ -101,43 +98,37 @@ def test_negatives_like_positives_mean_collapse_but_not_in_the_first_steps() -> 
     assert read(signs, *[COLLAPSED] * (IN_A_ROW - 1), start=SETTLED) == []
     found = signs.read(400, logged(COLLAPSED))
     assert list(found) == ["collapse"]
-    assert (
-        "the space has collapsed at step 400: positives have cosine 0.800, negatives 0.998" in found["collapse"]
-    )
-
-
-def test_a_random_network_that_spreads_out_later_is_no_collapse() -> None:
-    start = {**COLLAPSED, "uniformity": -0.01}
-    readings = [start] * (SETTLED // EVERY + IN_A_ROW - 1)
+    said = "the space has collapsed at step 400: positives have cosine 0.800, negatives 0.998"
+    assert said in found["collapse"]
+    # A random network spreads out later.
+    readings = [COLLAPSED] * (SETTLED // EVERY + IN_A_ROW - 1)
     assert read(TrainingSigns(), *readings, {**USUAL, "uniformity": -2.0}) == []
 
 
-@pytest.fixture
-def whole() -> TrainingSigns:
-    """Of an objective without negatives, by the name of those readings."""
-    signs = TrainingSigns()
-    signs.objectives = {"contrastive": WholeBatch(BarlowTwins())}
-    return signs
-
-
-def test_a_low_loss_without_negatives_is_no_sign(whole: TrainingSigns) -> None:
-    assert read(whole, *[SOLVED] * 9) == []
-
-
-@pytest.mark.parametrize("figure", [{"negative_similarity": 0.998}, {"off_diagonal": 0.71}])
-def test_a_collapse_without_negatives_is_told_without_speaking_of_them(
-    figure: dict[str, float], whole: TrainingSigns
+@pytest.mark.parametrize(
+    ("figure", "kind", "said"),
+    [
+        (
+            {"negative_similarity": 0.998}, "collapse",
+            "the space has collapsed at step 900: pairs have cosine 0.800, other texts 0.998",
+        ),
+        (
+            {"off_diagonal": 0.71}, "alike",
+            "features repeat each other at step 900: two of them have a correlation of 0.71, as if all were "
+            "mixtures of 2 directions",
+        ),
+    ],
+)  # fmt: skip
+def test_a_collapse_without_negatives_is_told_without_speaking_of_them_and_a_low_loss_is_none(
+    figure: dict[str, float], kind: str, said: str
 ) -> None:
+    whole = TrainingSigns()
+    whole.objectives = {"contrastive": WholeBatch(BarlowTwins())}
+    assert read(whole, *[SOLVED] * 9) == []
     readings = [{**USUAL, "off_diagonal": 0.2, **figure}] * IN_A_ROW
     assert read(whole, *readings[:-1], start=SETTLED - EVERY) == []  # the first is not settled yet
-    kind, found = ("alike" if "off_diagonal" in figure else "collapse"), whole.read(900, logged(readings[0]))
-    assert list(found) == [kind]
-    said = {
-        "collapse": "the space has collapsed at step 900: pairs have cosine 0.800, other texts 0.998",
-        "alike": "features repeat each other at step 900: two of them have a correlation of 0.71, as if all were "
-        "mixtures of 2 directions",
-    }
-    assert found[kind].startswith(f"contrastive: {said[kind]}")
+    found = whole.read(900, logged(readings[0]))
+    assert list(found) == [kind] and found[kind].startswith(f"contrastive: {said}")
     assert found[kind].endswith(
         "; try a lower learning rate, a larger batch or a larger off_diagonal_weight, from an earlier checkpoint"
     )
@@ -153,12 +144,9 @@ def test_the_advice_is_that_of_the_objectives_that_there_are() -> None:
     assert remedy([]) == "try a lower learning rate or a larger batch, from an earlier checkpoint"
 
 
-def test_an_objective_that_a_step_leaves_out_is_passed_over() -> None:
+def test_an_objective_that_a_step_leaves_out_and_one_without_vectors_are_passed_over() -> None:
     absent = dict.fromkeys(logged(USUAL, "other"), math.nan) | logged(USUAL)
     assert TrainingSigns().read(0, absent) == {}
-
-
-def test_objectives_without_vectors_are_passed_over() -> None:
     figures = {"train/loss": 0.0, "train/mlm": 0.0, "train/mlm/accuracy": 1.0}
     signs = TrainingSigns()
     assert [signs.read(EVERY * number, figures) for number in range(9)] == [{}] * 9
@@ -168,12 +156,16 @@ def test_objectives_without_vectors_are_passed_over() -> None:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def files(texts: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Texts, and two files of pairs whose best score is another."""
     folder = tmp_path_factory.mktemp("files")
-    return {
-        "train": tiny.write_texts(folder / "texts.txt"),
-        "validation": tiny.write_pairs(folder / "pairs.tsv", count=20),
-    }
+    paths = []
+    for number, scores in enumerate(((5, 1), (1, 0))):
+        pairs = [(tiny.TEXTS[i + number], tiny.TEXTS[i + 9], scores[i % 2]) for i in range(8 + 2 * number)]
+        paths.append(folder / f"{number}.tsv")
+        rows = ["\t".join(map(str, pair)) for pair in pairs]
+        paths[-1].write_text("\n".join(["sentence1\tsentence2\tscore", *rows]) + "\n")
+    return {"train": texts, "validation": [str(path) for path in paths]}
 
 
 @pytest.fixture(autouse=True)
@@ -197,28 +189,25 @@ def fit(module: ContrastiveModule, folder: Path, *callbacks: pl.Callback, **opti
     return trainer
 
 
-def told(recwarn: pytest.WarningsRecorder) -> list[str]:
-    """Returns what the doctor warned of."""
-    messages = [str(each.message) for each in recwarn]
-    return [each for each in messages if "collapsed" in each or "trivial" in each or "NaN" in each]
-
-
-def expected_figures(model: SentenceEncoder, pairs: str) -> dict[str, float]:
-    """Returns what validation should log of a model."""
-    rows = read_pairs(pairs).rows
-    u, v = (torch.as_tensor(model.encode([str(row[side]) for row in rows])) for side in ("anchor", "positive"))
-    best = [row["target"] == 5 for row in rows]
-    texts = torch.cat([u, v])
-    return {
-        "alignment": metrics.alignment(u[best], v[best]).item(),
-        "uniformity": metrics.uniformity(texts).item(),
-        "mean_cosine": metrics.mean_cosine(texts).item(),
-        "effective_rank": metrics.effective_rank(texts).item(),
-    }
+def expected_figures(model: SentenceEncoder, validation: list[str]) -> dict[str, float]:
+    """Returns what validation should log of a model: alignment is the mean over files."""
+    alignments, vectors = [], []
+    for path in validation:
+        rows = read_pairs(path).rows
+        u, v = (
+            torch.as_tensor(model.encode([str(row[side]) for row in rows])) for side in ("anchor", "positive")
+        )
+        best = [row["target"] == max(row["target"] for row in rows) for row in rows]
+        alignments.append(metrics.alignment(u[best], v[best]).item())
+        vectors += [u, v]
+    figures = {"alignment": sum(alignments) / len(alignments)}
+    for measure in (metrics.uniformity, metrics.mean_cosine, metrics.effective_rank):
+        figures[measure.__name__] = measure(torch.cat(vectors)).item()
+    return figures
 
 
 def test_validation_logs_the_metrics_of_the_held_out_vectors(
-    bert: str, files: dict[str, str], tmp_path: Path
+    bert: str, files: dict[str, Any], tmp_path: Path
 ) -> None:
     module = tiny.module(bert, optimizer=AdamW(lr=1e-2))
     found = fit(module, tmp_path, CollapseDoctor(), num_sanity_val_steps=2, **files).callback_metrics
@@ -229,7 +218,7 @@ def test_validation_logs_the_metrics_of_the_held_out_vectors(
 
 
 def test_of_many_texts_only_some_are_measured(
-    bert: str, files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bert: str, files: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("contrastive_text.training.callbacks.collapse_doctor.MOST_TEXTS", 10)
     doctor = CollapseDoctor()
@@ -237,73 +226,56 @@ def test_of_many_texts_only_some_are_measured(
     assert [len(torch.cat(metric.vectors)) for metric in doctor._spread] == [10] * 3
 
 
-def test_alignment_is_the_mean_over_files_of_different_scales(bert: str, tmp_path: Path) -> None:
-    texts = tiny.TEXTS
-    scales = {"stars": (5, 1), "labels": (1, 0)}
-    paths = []
-    for number, (name, scores) in enumerate(scales.items()):
-        lines = [f"{texts[i + number]}\t{texts[i + 9]}\t{scores[i % 2]}" for i in range(8)]
-        paths.append(tmp_path / f"{name}.tsv")
-        paths[-1].write_text("\n".join(["sentence1\tsentence2\tscore", *lines]) + "\n")
-    train = tiny.write_texts(tmp_path / "texts.txt")
-    module = tiny.module(bert)
-    validation = [str(path) for path in paths]
-    found = fit(module, tmp_path, CollapseDoctor(), train=train, validation=validation).callback_metrics
-    each = []
-    for number in range(2):
-        rows = [(texts[i + number], texts[i + 9]) for i in range(0, 8, 2)]
-        u, v = (torch.as_tensor(module.sentence_encoder().encode(side)) for side in zip(*rows, strict=True))
-        each.append(metrics.alignment(u, v).item())
-    assert found["val/alignment"].item() == pytest.approx(sum(each) / 2, rel=1e-4)
+SHARP = Contrastive(InfoNCE(temperature=1e-4))
+"""Without dropout two views of a text are equal, and so sharp a temperature sees no other text beside them."""
 
 
-def test_a_collapsed_space_is_told_once(
-    bert: str, files: dict[str, str], tmp_path: Path, recwarn: pytest.WarningsRecorder
+@pytest.mark.parametrize(
+    ("parts", "validated", "start", "end"),
+    [
+        (
+            {"pooler": Alike()}, True,
+            "held out at step 1, the space has collapsed: two texts have cosine 1.000 on average",
+            "; try a lower learning rate, a larger batch or a lower temperature, from an earlier checkpoint",
+        ),
+        (
+            {"pooler": Alike(), "objectives": {"whole": WholeBatch(AlignmentUniformity())}}, False,
+            f"whole: the space has collapsed at step {IN_A_ROW}: pairs have cosine 1.000",
+            "a larger batch or a larger uniformity_weight, from an earlier checkpoint",
+        ),
+        (
+            {"dropout": 0.0, "objectives": {"contrastive": SHARP}}, False,
+            "contrastive: loss 0.0000 and accuracy 1.000 at step 4, but uniformity", "",
+        ),
+    ],
+    ids=["collapsed", "collapsed, without validation", "trivial"],
+)  # fmt: skip
+def test_what_goes_wrong_is_told_once(
+    parts: dict[str, Any],
+    validated: bool,
+    start: str,
+    end: str,
+    bert: str,
+    files: dict[str, Any],
+    tmp_path: Path,
+    recwarn: pytest.WarningsRecorder,
 ) -> None:
-    module = tiny.module(bert, pooler=Alike())
-    fit(module, tmp_path, CollapseDoctor(), max_steps=IN_A_ROW + 4, **files)
-    (message,) = told(recwarn)
-    assert message.startswith(
-        "held out at step 1, the space has collapsed: two texts have cosine 1.000 on average"
-    )
-    assert "(mean_cosine 1, uniformity -" in message
-    assert message.endswith(
-        "; try a lower learning rate, a larger batch or a lower temperature, from an earlier checkpoint"
-    )
-
-
-def test_without_validation_a_collapse_is_told_from_training(
-    bert: str, files: dict[str, str], tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
-    module = tiny.module(bert, pooler=Alike(), objectives={"whole": WholeBatch(AlignmentUniformity())})
-    fit(module, tmp_path, CollapseDoctor(), max_steps=IN_A_ROW + 4, train=files["train"])
-    (message,) = told(recwarn)
-    assert message.startswith(f"whole: the space has collapsed at step {IN_A_ROW}: pairs have cosine 1.000")
-    assert message.endswith("a larger batch or a larger uniformity_weight, from an earlier checkpoint")
-
-
-def test_trivial_positives_are_told_once(
-    bert: str, files: dict[str, str], tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
-    # Without dropout two views of a text are equal, and so sharp a temperature sees no other text beside them.
-    sharp = Contrastive(InfoNCE(temperature=1e-4))
-    module = tiny.module(bert, dropout=0.0, objectives={"contrastive": sharp})
-    fit(module, tmp_path, CollapseDoctor(), max_steps=IN_A_ROW + 4, train=files["train"])
-    (message,) = told(recwarn)
-    assert message.startswith("contrastive: loss 0.0000 and accuracy 1.000 at step 4, but uniformity")
+    data = files if validated else {"train": files["train"]}
+    fit(tiny.module(bert, **parts), tmp_path, CollapseDoctor(), max_steps=IN_A_ROW + 4, **data)
+    messages = [str(each.message) for each in recwarn]
+    (message,) = [each for each in messages if "collapsed" in each or "trivial" in each or "NaN" in each]
+    assert message.startswith(start) and message.endswith(end)
 
 
 def test_a_validation_by_itself_logs_no_more_than_its_scores(
-    bert: str, files: dict[str, str], tmp_path: Path
+    bert: str, files: dict[str, Any], tmp_path: Path
 ) -> None:
     trainer = tiny.trainer(tmp_path, callbacks=[CollapseDoctor()])
-    assert list(tiny.merged(trainer.validate(tiny.module(bert), tiny.data(**files), verbose=False))) == [
-        "val/spearman",
-        "val/pearson",
-    ]
+    found = tiny.merged(trainer.validate(tiny.module(bert), tiny.data(**files), verbose=False))
+    assert {name.split("/")[1] for name in found} == {"spearman", "pearson"}
 
 
-def test_a_resumed_run_knows_how_it_started_and_what_was_said() -> None:
+def test_a_resumed_run_knows_how_it_started_and_what_was_said_and_only_the_first_rank_speaks() -> None:
     first, second = CollapseDoctor(), CollapseDoctor()
     first.signs.read(0, logged(USUAL))
     trainer: Any = SimpleNamespace(is_global_zero=True)
@@ -312,15 +284,20 @@ def test_a_resumed_run_knows_how_it_started_and_what_was_said() -> None:
     second.load_state_dict(first.state_dict())
     assert second.signs.start == {"contrastive": -1.5}
     second._warn(trainer, "collapse", "it has")  # a second warning would be an error
+    trainer.is_global_zero = False
+    CollapseDoctor()._warn(trainer, "collapse", "it has")  # and one of another rank
 
 
 @pytest.mark.slow  # half a minute, for two processes to import torch and Lightning
-def test_two_processes_log_the_figures_of_all_pairs(bert: str, files: dict[str, str], tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "contrastive_text", "fit", "--recipe", "simcse", "--trainer.max_steps", "2"]
-    words += ["--model.encoder.model_name_or_path", bert, "--data.train", files["train"]]
-    words += ["--data.validation", files["validation"], "--data.eval_batch_size", "3"]
-    words += ["--data.batch_size", "8", "--data.num_workers", "0", "--trainer.accelerator", "cpu"]
-    words += ["--trainer.strategy", "ddp", "--trainer.devices", "2", "--trainer.enable_progress_bar", "false"]
+def test_two_processes_log_the_figures_of_all_pairs(bert: str, files: dict[str, Any], tmp_path: Path) -> None:
+    options = {
+        "model.encoder.model_name_or_path": bert, "data.train": files["train"],
+        "data.validation": json.dumps(files["validation"]), "data.eval_batch_size": 3, "data.batch_size": 8,
+        "data.num_workers": 0, "trainer.accelerator": "cpu", "trainer.strategy": "ddp", "trainer.devices": 2,
+        "trainer.enable_progress_bar": "false", "trainer.max_steps": 2,
+    }  # fmt: skip
+    words = [sys.executable, "-m", "contrastive_text", "fit", "--recipe", "simcse"]
+    words += [f"--{name}={value}" for name, value in options.items()]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     with (tmp_path / "runs" / "version_0" / "metrics.csv").open() as file:
@@ -328,8 +305,3 @@ def test_two_processes_log_the_figures_of_all_pairs(bert: str, files: dict[str, 
     model = SentenceEncoder.from_pretrained(tmp_path / "runs" / "version_0" / "model")
     for name, figure in expected_figures(model, files["validation"]).items():
         assert float(row[f"val/{name}"]) == pytest.approx(figure, rel=1e-4, abs=1e-5), name
-
-
-def test_only_the_first_rank_speaks() -> None:
-    trainer: Any = SimpleNamespace(is_global_zero=False)
-    CollapseDoctor()._warn(trainer, "collapse", "it has")  # a warning would be an error

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from contrastive_text.cli import run
 from contrastive_text.training import ScheduledRates, TorchOptimizer, TorchSchedule
 
 STEPS = 12
@@ -48,7 +47,7 @@ def test_a_rate_is_known_in_any_order_and_for_any_length() -> None:
     assert copy.deepcopy(schedule).factor(1, 4) == pytest.approx(0.75)
 
 
-@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adafactor", "NAdam", "RMSprop", "torch.optim.AdamW"])
+@pytest.mark.parametrize("name", ["SGD", "Adafactor", "torch.optim.AdamW"])
 def test_decay_spares_vectors_and_is_off_unless_it_is_given(name: str) -> None:
     module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2).requires_grad_(False))
     decayed = TorchOptimizer(name, lr=0.1, weight_decay=0.5).build(module.named_parameters())
@@ -56,68 +55,12 @@ def test_decay_spares_vectors_and_is_off_unless_it_is_given(name: str) -> None:
         (0.1, 0.5, [2]),
         (0.1, 0.0, [1]),
     ]
-    (group,) = TorchOptimizer(name, lr=0.1).build(module.named_parameters()).param_groups
-    assert (group["weight_decay"], len(group["params"])) == (0, 2)
-
-
-def test_one_without_decay_is_built_too() -> None:
-    (group,) = TorchOptimizer("LBFGS", lr=1.0).build(nn.Linear(2, 2).named_parameters()).param_groups
-    assert len(group["params"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"name": "SDG"}, r"TorchOptimizer.name: expected a class of torch.optim .* got 'SDG'; did you mean SGD"),
-        ({"name": "lr_scheduler"}, "expected a class of torch.optim"),
-        ({"name": "nowhere.Lion"}, "nothing was imported"),
-        ({"name": "collections.OrderedDict"}, "expected a subclass of Optimizer"),
-        ({"lr": 0.0}, "TorchOptimizer.lr: expected a finite number above 0, got 0.0"),
-        ({"weight_decay": -1.0}, "TorchOptimizer.weight_decay: expected 0 or more, got -1.0"),
-        ({"name": "Rprop", "weight_decay": 0.1}, "expected an optimiser that has it, got Rprop"),
-        ({"options": {"lr": 1.0}}, "TorchOptimizer.options: expected others than lr"),
-        ({"options": {"momentun": 0.9}}, r"TorchOptimizer\(SGD\): expected options that it takes, .*momentun"),
-        ({"options": {"momentum": -1}}, "Invalid momentum value"),
-    ],
-)
-def test_a_wrong_optimizer_is_refused_when_it_is_named(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TorchOptimizer(**({"name": "SGD", "lr": 0.1} | arguments))
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        (
-            "OneCycle",
-            {},
-            "expected a class of torch.optim.lr_scheduler .*did you mean OneCycleLR",
-        ),
-        ("OneCycleLR", {"max_lr": 1}, r"TorchSchedule\(OneCycleLR\): expected options that it takes"),
-        ("StepLR", {"step": 3}, "expected options that it takes, .*step"),
-        ("ReduceLROnPlateau", {}, "expected a schedule of the step alone"),
-        ("torch.optim.SGD", {}, "expected a subclass of LRScheduler"),
-    ],
-)
-def test_a_wrong_schedule_is_refused_when_it_is_named(name: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TorchSchedule(name, options)
+    for other in (name, "LBFGS"):  # which has none
+        (group,) = TorchOptimizer(other, lr=0.1).build(module.named_parameters()).param_groups
+        assert (group.get("weight_decay", 0), len(group["params"])) == (0, 2)
 
 
 def test_a_run_of_unknown_length_is_refused() -> None:
     schedule = TorchSchedule("CosineAnnealingLR", {"T_max": "total"})
     with pytest.raises(ValueError, match="TorchSchedule: expected the number of optimiser steps of the run"):
         ScheduledRates(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0), schedule, total=None)
-
-
-def test_the_class_itself_is_answered_with_what_wraps_it(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, wrapper in (
-        (["--model.optimizer", "torch.optim.SGD"], "TorchOptimizer"),
-        (["--model.schedule", "torch.optim.lr_scheduler.StepLR"], "TorchSchedule"),
-    ):
-        with pytest.raises(SystemExit):
-            run(["fit", "--recipe", "simcse", *words])
-        assert (
-            f"which is not a subclass of it; give {wrapper} for class_path, and in init_args name: {words[1]}"
-            in (capsys.readouterr().err)
-        )

@@ -47,18 +47,19 @@ def names_of(optimizer, module):
     return [(g["weight_decay"], [names[id(p)] for p in g["params"]]) for g in optimizer.param_groups]
 
 
-def test_biases_and_normalisation_weights_are_spared_from_decay():
+@pytest.mark.parametrize("correction", [True, False])
+def test_biases_and_normalisation_weights_are_spared_from_decay(correction):
     module = Toy()
-    optimizer = AdamW(weight_decay=0.1).build(module.named_parameters())
+    settings = AdamW(lr=1e-4, weight_decay=0.1, bias_correction=correction)
+    optimizer = settings.build(module.named_parameters())
+    assert isinstance(optimizer, torch.optim.AdamW if correction else UncorrectedAdamW)
     assert names_of(optimizer, module) == [
         (0.1, ["embedding.weight", "linear.weight"]),
         (0.0, ["norm.weight", "norm.bias", "linear.bias"]),
     ]
-
-
-def test_a_group_without_parameters_is_left_out():
-    optimizer = AdamW(weight_decay=0.1).build(nn.LayerNorm(3).named_parameters())
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.0]
+    assert {group["lr"] for group in optimizer.param_groups} == {1e-4}
+    (group,) = settings.build(nn.LayerNorm(3).named_parameters()).param_groups  # none without parameters
+    assert group["weight_decay"] == 0.0
 
 
 def test_it_steps_as_torch_does_with_the_same_groups():
@@ -92,7 +93,7 @@ def test_spec_0_2_steps_under_a_constant_gradient_have_the_lengths_of_the_vector
     settings = {"lr": 1.0, "betas": tuple(case["betas"]), "eps": 1e-12}  # the vectors leave eps out
     optimizer = AdamW(bias_correction=correction == "with", **settings).build([("weight", weight)])
     lengths = {}
-    for step in range(1, 5001):
+    for step in range(1, max(map(int, case[correction])) + 1):
         before = weight.item()
         weight.grad = torch.ones_like(weight)
         optimizer.step()
@@ -118,17 +119,7 @@ def test_uncorrected_steps_equal_the_formula(gradients, start, betas, eps, weigh
     assert weight.tolist() == [pytest.approx([expected, -expected], rel=1e-12, abs=1e-15)]
 
 
-def test_uncorrected_groups_are_those_of_the_corrected():
-    module = Toy()
-    optimizer = AdamW(lr=1e-4, weight_decay=0.1, bias_correction=False).build(module.named_parameters())
-    assert isinstance(optimizer, UncorrectedAdamW)
-    assert names_of(optimizer, module) == names_of(
-        AdamW(lr=1e-4, weight_decay=0.1).build(module.named_parameters()), module
-    )
-    assert {group["lr"] for group in optimizer.param_groups} == {1e-4}
-
-
-def test_an_uncorrected_weight_without_a_gradient_stays_and_keeps_no_state():
+def test_an_uncorrected_weight_without_a_gradient_stays_and_keeps_no_state_and_a_sparse_one_is_refused():
     module = Toy()
     optimizer = AdamW(weight_decay=0.1, bias_correction=False).build(module.named_parameters())
     before = copy.deepcopy(module.state_dict())
@@ -137,6 +128,9 @@ def test_an_uncorrected_weight_without_a_gradient_stays_and_keeps_no_state():
     moved = [name for name, value in module.state_dict().items() if not torch.equal(value, before[name])]
     assert moved == ["linear.weight"]
     assert list(optimizer.state) == [module.linear.weight]
+    module.embedding.weight.grad = torch.zeros(5, 4).to_sparse()
+    with pytest.raises(TypeError, match=r"AdamW\.bias_correction: expected dense gradients"):
+        optimizer.step()
 
 
 def test_an_uncorrected_step_takes_a_closure_with_gradients_on():
@@ -154,7 +148,7 @@ def test_an_uncorrected_step_takes_a_closure_with_gradients_on():
     assert optimizer.step() is None
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_an_uncorrected_run_resumes_bit_for_bit_in_any_precision(dtype, tmp_path):
     gradients = torch.randn(6, 2, 3, generator=torch.Generator().manual_seed(0)).to(dtype)
 
@@ -199,38 +193,7 @@ def test_weights_of_different_precision_train_together():
         assert weight.flatten().tolist() == pytest.approx([expected] * 4, rel=2 * torch.finfo(dtype).eps)
 
 
-def test_a_sparse_gradient_is_refused_without_the_correction():
-    embedding = nn.Embedding(5, 4, sparse=True)
-    optimizer = uncorrected(embedding.weight)
-    embedding(torch.tensor([1])).sum().backward()
-    with pytest.raises(TypeError, match=r"AdamW\.bias_correction: expected dense gradients"):
-        optimizer.step()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        ({"lr": 0.0}, "lr"),
-        ({"lr": -1e-5}, "lr"),
-        ({"lr": math.nan}, "lr"),
-        ({"lr": math.inf}, "lr"),
-        ({"eps": 0.0}, "eps"),
-        ({"betas": (0.9, 1.0)}, "betas"),
-        ({"betas": (-0.1, 0.9)}, "betas"),
-        ({"betas": (0.9,)}, "betas"),
-        ({"weight_decay": -0.1}, "weight_decay"),
-    ],
-)
-def test_a_setting_out_of_range_is_refused(arguments, name):
-    with pytest.raises(ValueError, match=rf"AdamW\.{name}: expected"):
-        AdamW(**arguments)
-
-
-@pytest.mark.parametrize("precision", ["bf16-mixed", "32-true"])
-def test_the_fused_kernel_can_be_clipped_in_every_precision(precision, tmp_path):
-    folder = tiny.save_bert(tmp_path / "bert")
-    texts = tiny.write_texts(tmp_path / "texts.txt")
-    module = tiny.module(folder)
-    tiny.trainer(tmp_path, precision=precision, gradient_clip_val=1.0).fit(module, tiny.data(texts))
-    optimizer = module.optimizers().optimizer
-    assert all(group["fused"] for group in optimizer.param_groups)
+def test_the_fused_kernel_can_be_clipped_in_mixed_precision(bert, texts, tmp_path):
+    module = tiny.module(bert)
+    tiny.trainer(tmp_path, precision="bf16-mixed", gradient_clip_val=1.0).fit(module, tiny.data(texts))
+    assert all(group["fused"] for group in module.optimizers().optimizer.param_groups)
