@@ -147,6 +147,17 @@ class StoredModule(SplitModule):
         if _TOKENIZER in checkpoint:
             self.adopt_tokenizer(checkpoint[_TOKENIZER])
 
+    def on_train_start(self) -> None:
+        """Begins an epoch where a resumed run had ended one.
+
+        Lightning goes on in the epoch of the checkpoint, of which nothing is left. Its next checkpoints then have
+        begun an epoch too few, and a run that is resumed from one of them repeats a former epoch.
+        """
+        loop = self.trainer.fit_loop
+        epochs = loop.epoch_progress.current
+        if loop.restarted_mid_epoch and epochs.processed == epochs.started:
+            loop.reset_restart_stage()
+
 
 def _settle_epoch(loop: dict[str, Any]) -> None:  # Any: Lightning's
     """Has a checkpoint from after the last batch of an epoch, or of a run, say what one from that batch says.
