@@ -47,7 +47,7 @@ def run(
     if tasks is None:
         torch.manual_seed(0)
         module = tiny.module(bert, dropout, objectives={"contrastive": contrastive}, views=views)
-        loaded = tiny.data(tiny.write_texts(folder / "texts.txt"), num_workers=workers)
+        loaded = tiny.data(tiny.write_texts(folder.parent / "texts.txt"), num_workers=workers)
     else:
         module = several.module(bert, dropout, contrastive=contrastive, views={"sst": views}, **(parts or {}))
         loaded = several.data(tasks, mixture, num_workers=workers, **(data or {}))

@@ -41,7 +41,7 @@ MIXTURES: dict[str | None, Callable[[], Mixture] | None] = {
 
 def long_run(folder: Path, bert: str, data: Path, mixture: str | None, **options: Any) -> dict[str, Tensor]:
     """Sixty steps of a mixture, or of one task; ends with its step when it is told to."""
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     make = MIXTURES[mixture]
     if make is not None:
         # Two of the tasks have more rows, and one fewer.

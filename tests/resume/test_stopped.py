@@ -47,7 +47,7 @@ SCORED: dict[str, Any] = {"val_check_interval": 2, "check_val_every_n_epoch": No
     ("signalled", "stopped", "options"),
     rest_slow(
         [
-            (Signal(1), 1, {"accumulate": 2}),
+            (Signal(1), 1, {"accumulate": 2, "steps": 3}),
             (Signal(4, validating=True), 5, SCORED),
             (Signal(3, signal.SIGINT), 4, {}),  # the end of an epoch, which is finished
             (Signal(4), 4, SCORED),  # validated after it
@@ -64,13 +64,13 @@ def test_a_run_told_to_stop_is_taken_up_there(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    options = {**options, "data": {"validation": tiny.write_pairs(tmp_path / "pairs.tsv")}}
+    options = {"steps": 6, **options, "data": {"validation": tiny.write_pairs(tmp_path / "pairs.tsv")}}
     best: dict[str, BestCheckpoint] = {}
 
     def fit(name: str, *callbacks: Callback, resume: str | None = None) -> dict[str, Tensor]:
         best[name] = BestCheckpoint(str(tmp_path / name / "best"))
         callbacks = (best[name], SaveWhenStopped(), *callbacks)
-        return run(tmp_path / name, bert, tasks, steps=6, resume=resume, callbacks=callbacks, **options)
+        return run(tmp_path / name, bert, tasks, resume=resume, callbacks=callbacks, **options)
 
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     with pytest.raises(SystemExit) as left:

@@ -97,11 +97,14 @@ def through_ddp(bert: str, folder: str, name: str) -> list[dict[str, Tensor]]:
     return each
 
 
+DDP_CASES = ("batch round robin", "by size, uncertainty", "fusion, pcgrad")
+
+
 def work(number: int, bert: str, folder: str) -> dict[str, list[dict[str, Tensor]]]:
     """One rank's results."""
     own = str(Path(folder) / f"data{number}")
     results = {name: gradients(bert, own, name) for name in CASES}
-    return results | {f"ddp {name}": through_ddp(bert, own, name) for name in CASES}
+    return results | {f"ddp {name}": through_ddp(bert, own, name) for name in DDP_CASES}
 
 
 Results = list[dict[str, list[dict[str, Tensor]]]]
@@ -135,7 +138,8 @@ def test_the_gradient_and_figures_of_two_ranks_and_what_ddp_leaves_are_those_of_
     assert {f"figure {figure}" for figure in FIGURES} <= set().union(*alone)
     absent = 0  # where no objective of the step has a gradient for it
     for rank in ranks:
-        for found, ddp, expected in zip(rank[name], rank[f"ddp {name}"], alone, strict=True):
+        through = rank.get(f"ddp {name}", [None] * len(alone))
+        for found, ddp, expected in zip(rank[name], through, alone, strict=True):
             assert found.keys() == expected.keys()
             figures = {key for key in expected if key.startswith("figure ")}
             for figure in figures:  # sums are taken in another order; an accuracy is float32
@@ -145,6 +149,7 @@ def test_the_gradient_and_figures_of_two_ranks_and_what_ddp_leaves_are_those_of_
                 )
             whole = {key: value for key, value in expected.items() if key not in figures}
             check({key: value for key, value in found.items() if key not in figures}, whole)
-            check(ddp, {key: value for key, value in whole.items() if key != "loss"})
-            absent += "objectives.sentiment.head.network.0.weight" not in ddp
-    assert (absent > 0) == ("round robin" in name or "fusion" in name)
+            if ddp is not None:
+                check(ddp, {key: value for key, value in whole.items() if key != "loss"})
+                absent += "objectives.sentiment.head.network.0.weight" not in ddp
+    assert (absent > 0) == (name in ("batch round robin", "fusion, pcgrad"))

@@ -1,4 +1,4 @@
-"""Data and trainers under which a module would learn something else than it says are refused."""
+"""Data, trainers and poolers under which a module would learn something else than it says are refused or told."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from pathlib import Path
 
 import pytest
 import tiny
+import torch
+from architectures import CONFIGS
+from steps import LastToken
+from transformers import AutoConfig, AutoModel
 
 from contrastive_text import ContrastiveModule, TextDataModule
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import TextTask
 from contrastive_text.pairings import Given, Spans
-from contrastive_text.training import WeightedSum
-from contrastive_text.training.checks import check_pairings, check_strategy
+from contrastive_text.poolers import CLSPooler, MeanPooler
+from contrastive_text.training import Inference, WeightedSum
+from contrastive_text.training.checks import causal_warning, check_pairings, check_strategy
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +70,27 @@ def test_lightning_s_sampler_over_several_processes_is_refused_for_loaders_of_th
                 check_strategy(trainer, WeightedSum(), module.by_task)
         else:
             check_strategy(trainer, WeightedSum(), module.by_task)
+
+
+@pytest.fixture
+def decoder(tmp_path: Path) -> str:
+    """A small Llama with a tokenizer learned from the texts."""
+    folder = tmp_path / "decoder"
+    tiny.save_bert(folder)
+    settings = {**CONFIGS["llama"], "vocab_size": tiny.CONFIG["vocab_size"]}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        AutoModel.from_config(AutoConfig.for_model(**settings)).save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_pooler_that_takes_tokens_which_have_seen_little_is_warned_of_at_the_start(
+    decoder: str, bert: str, texts: str, tmp_path: Path
+) -> None:
+    module = tiny.module(decoder, pooler=CLSPooler(), inference=Inference(MeanPooler()))
+    said = "CLSPooler takes the first token, which has seen itself alone.*; MeanPooler takes the mean over tokens"
+    with pytest.warns(UserWarning, match=said):
+        tiny.trainer(tmp_path, max_steps=1).fit(module, datamodule=tiny.data(texts))
+    assert causal_warning(module.encoder, [LastToken()]) is None
+    # Here all tokens see each other.
+    assert causal_warning(tiny.module(bert).encoder, [CLSPooler(), MeanPooler()]) is None
