@@ -162,7 +162,7 @@ def test_rows_of_other_lengths_than_their_anchors_are_refused() -> None:
 @pytest.mark.parametrize(
     ("views", "dropout", "words"),
     [
-        ({"anchor": [FixedDropout()]}, 0.3, "expected no FixedDropout, got one; .* put it on positive"),
+        ({"anchor": [FixedDropout()]}, 0.3, "expected no FixedDropout on the anchor.* move it to positive"),
         ({"positive": [FixedDropout()]}, 0.0, r"positive\[0\]: expected an encoder with dropout"),
         (
             {"positive": [DeleteTokens(), FixedDropout()]}, 0.3,
@@ -381,7 +381,7 @@ ONE, TWO = ("contrastive",), ("contrastive", "other")
             {"anchor": [Along(objective="contrastive")], "positive": [Along(objective="other")]}, TWO,
             r"\[0\]\.objective: .* the same for all gradient views, got",
         ),
-        ({"anchor": [Along(), Along()]}, ONE, r"views\.anchor: expected one Along at most"),
+        ({"anchor": [Along(), Along()]}, ONE, r"views\.anchor: expected at most one Along"),
         ({"anchor": [Along(), FeatureCutoff()]}, ONE, "move FeatureCutoff before Along"),
     ],
 )  # fmt: skip
