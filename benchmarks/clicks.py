@@ -2,7 +2,7 @@
 
     python benchmarks/clicks.py --encoder FOLDER --pairs FOLDER_OF_QUORA
 
-Two to four made-up users choose a question's duplicate, single ones choose one that is labelled as another
+Two to four made-up users choose a question's duplicate, single ones choose one that is labeled as another
 question, and bots choose anything. The corpus is all duplicates. Then every block of the page is run in a folder
 of its own, and its evaluations are filed. ``--rows`` bounds the questions, for a trial or for less time.
 """

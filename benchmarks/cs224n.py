@@ -322,11 +322,11 @@ def routed(rows: list[dict[str, Any]]) -> tuple[dict[str, dict[str, float]], dic
 WHAT = """\
 Start: `{encoder}`. {start} {steps} batches of 16 rows of each task (378 are an epoch of the smallest, STS),
 read at [CLS], at a learning rate of {rate:g} (`cs224n.yaml`; the report's 1e-5 is for BERT-base and ten epochs);
-round robins take three times as many optimiser steps over the same rows. What is contrastive has {steps}
+round robins take three times as many optimizer steps over the same rows. What is contrastive has {steps}
 batches of each set more, or {three} of 16 triples. The last weights are scored, without any choice on dev.
 Sentiment and paraphrase: accuracy; similarity: Pearson x 100; overall: their mean. `start` is the encoder
 untrained: the most frequent class of the training file for the first two, the cosine at [CLS] for the third.
-Trained on: SST of five classes, 16,119 labelled Quora pairs, the project's own split of STS-B, whose training
+Trained on: SST of five classes, 16,119 labeled Quora pairs, the project's own split of STS-B, whose training
 part holds pairs of STS-B's own test file: that is not scored.
 """
 

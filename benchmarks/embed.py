@@ -2,7 +2,7 @@
 
     python benchmarks/embed.py --data TEXTS --lines 1000000
 
-The lines are the sentences of a file, again and again, each time with two neighbouring words exchanged and the
+The lines are the sentences of a file, again and again, each time with two neighboring words exchanged and the
 number of the time after them, so that no line stands twice. The command runs as a process of its own: over a
 fifth of the lines and over all, where the peaks of memory should be alike; then over all once more, killed
 several times (SIGKILL) and started again each time, after which the output must have the same bytes.
@@ -11,7 +11,7 @@ Over a fifth of the lines the command and a plain loop over sentence-transformer
 ``--rounds`` rounds: whole processes, from the file to the file of vectors.
 
 Without ``--encoder`` the model is a random BERT of 2 layers and 32 features, made here: the figures are then
-those of reading, tokenising and writing. A smoke run without data: ``--quick``.
+those of reading, tokenizing and writing. A smoke run without data: ``--quick``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Measured(NamedTuple):
 
 
 def edited(sentence: str, time: int) -> str:
-    """Returns a sentence as it stands the n-th time: two neighbouring words exchanged, and the number after.
+    """Returns a sentence as it stands the n-th time: two neighboring words exchanged, and the number after.
 
     Example:
         >>> edited("a bird sings here", 0), edited("a bird sings here", 5)

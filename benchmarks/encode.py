@@ -178,7 +178,7 @@ def measure(options: Any, texts: Sequence[str], encoder: str) -> dict[str, Any]:
         "peer's batch sizes, texts/s": sizes,
         "profiles": profiles,
         "lengths": describe_lengths(lengths, 32),
-        "tokenising": tokenising(encoder, texts),
+        "tokenizing": tokenizing(encoder, texts),
     }
 
 
@@ -189,7 +189,7 @@ def limit_of(encoder: str) -> int:
     return SentenceEncoder.from_pretrained(encoder, device="cpu").max_length or 10**6
 
 
-def tokenising(encoder: str, texts: Sequence[str]) -> float:
+def tokenizing(encoder: str, texts: Sequence[str]) -> float:
     """Returns the seconds that our tokenizer takes for all texts."""
     from contrastive_text import SentenceEncoder
 
@@ -262,7 +262,7 @@ def main() -> None:
         f"Texts: {said}. {found['lengths']}. Cosines are those of the first {options.sample:,} vectors with",
         f"{found['cosines with']}. The share is that of the forward FLOPs of tokens without padding at the speed",
         f"of a square product ({', '.join(f'{name} {speed:,.0f} GFLOP/s' for name, speed in products.items())}).",
-        f"Tokenising all texts alone takes {found['tokenising']:.2f} s.",
+        f"Tokenizing all texts alone takes {found['tokenizing']:.2f} s.",
         "",
         "## The peer's batch sizes, texts a second",
         "",

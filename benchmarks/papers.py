@@ -30,7 +30,7 @@ OVERALL = "val/overall"
 
 WHAT = """\
 Start: `{encoder}` (`minilm-mlm` is a stand-in for a plain encoder: all-MiniLM-L6-v2, contrastively trained
-before, after steps of masked language modelling). In the studies on STS a run has 75 steps (batch size: 7,200
+before, after steps of masked language modeling). In the studies on STS a run has 75 steps (batch size: 7,200
 texts) and is validated three times on STS-B's development set, which chooses the weights; `sts:mean` is of
 STS12, STS14, STS15, STS-B and SICK-R, which choose nothing. SimCSE: `examples/minilm.yaml` on sentences of
 Wikipedia, rate 1e-4. ConSERT: the recipe at a rate of 1e-4 on the texts of the same five sets, scores unread.

@@ -33,7 +33,7 @@ READY, PLAIN, FAISS, PEER = "ours, made ready", "ours, plain tensors", "faiss In
 
 
 def unlike(ours: Found, theirs: Found) -> int:
-    """Returns how many scores differ, or ids where no neighbour has nearly that score; (Q, k) each.
+    """Returns how many scores differ, or ids where no neighbor has nearly that score; (Q, k) each.
 
     Example:
         >>> scores = torch.tensor([[0.9, 0.5, 0.5, 0.1]])

@@ -1,4 +1,4 @@
-"""Trains SimCSE on unlabelled sentences over several seeds and scores it on STS-B.
+"""Trains SimCSE on unlabeled sentences over several seeds and scores it on STS-B.
 
     python benchmarks/simcse_sts.py --encoder FOLDER --sentences SENTENCES.tsv.gz --sts FOLDER_OF_STSB
 

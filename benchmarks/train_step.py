@@ -5,7 +5,7 @@
 Every contender is a process with its own trainer, which works off ``--steps`` steps when its turn has come;
 ``--rounds`` rounds for each length limit and precision, and each round the same batches for all of them: SimCSE's
 pairs, every text twice, told apart by dropout. Seconds are those of the whole loop: loading, collation, step,
-logging. The bare loop has its batches tokenised beforehand and does nothing but forward pass, loss, backward
+logging. The bare loop has its batches tokenized beforehand and does nothing but forward pass, loss, backward
 pass and update. Clipping, the schedule and a log line every ten steps are in both trainers, not in the bare loop.
 The floor is three times the forward FLOPs of the tokens without padding, at the speed of a matrix product in the
 same round. After the rounds a profile of ours says where a step's time goes.
@@ -439,7 +439,7 @@ def main() -> None:
         "",
         f"The cached loss works off mini-batches of {MINI_BATCH} texts. bfloat16 is autocast over float32",
         "weights everywhere. Trainers clip the gradient and log every ten steps, the bare loop doesn't; its",
-        "texts are tokenised beforehand. The floor is 3 x the forward FLOPs of the tokens without padding at the",
+        "texts are tokenized beforehand. The floor is 3 x the forward FLOPs of the tokens without padding at the",
         "product's speed in the same round. In the row of the bare loop 0.95 means that a step of ours takes",
         "1.05 times its time.",
         *section(profiles, "a step"),

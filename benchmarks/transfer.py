@@ -28,7 +28,7 @@ from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.classifiers import CLASSIFIERS, PROTOCOLS
 from contrastive_text.evaluation.results import ScoreTable
 from contrastive_text.evaluation.senteval import SIMCSE_TASKS, transfer_scores
-from contrastive_text.evaluation.senteval_data import TRANSFER_TASKS, LabelledTexts, transfer_data
+from contrastive_text.evaluation.senteval_data import TRANSFER_TASKS, LabeledTexts, transfer_data
 
 Row = dict[str, Any]  # Any: names and figures
 
@@ -47,7 +47,7 @@ def vectors(encoder: str, device: str, data: Path, cache: Path, tasks: Sequence[
     begun = time.perf_counter()
     for task in tasks:
         found = transfer_data(task, data)
-        if isinstance(found, LabelledTexts):
+        if isinstance(found, LabeledTexts):
             for side in found.sides:
                 embed(side)
     return {"seconds": time.perf_counter() - begun, "encoded": embed.encoded}

@@ -1,7 +1,7 @@
 from contrastive_text import TokenView
 
 
-class SwapNeighbours(TokenView):
+class SwapNeighbors(TokenView):
     def __init__(self, rate: float = 0.1) -> None:
         self.rate = rate
 

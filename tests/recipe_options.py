@@ -29,7 +29,7 @@ def documents(folder: Path) -> str:
     return tiny.write_texts(folder / "documents.txt", tuple(lines))
 
 
-def labelled(path: Path, columns: str, labels: tuple[str, ...]) -> str:
+def labeled(path: Path, columns: str, labels: tuple[str, ...]) -> str:
     """Texts, or pairs of them, with labels that take turns; gives the file's name."""
     pairs = columns.count(" ") > 1
     rows = [
@@ -43,9 +43,9 @@ def task_files(folder: Path) -> dict[str, str]:
     """A file for each task of the CS224N system, by the task's name."""
     stars = tuple("01234")
     return {
-        "sentiment": labelled(folder / "sst.tsv", "text label", stars),
-        "paraphrase": labelled(folder / "quora.tsv", "sentence1 sentence2 label", ("1", "0")),
-        "similarity": labelled(folder / "sts.tsv", "sentence1 sentence2 score", (*stars, "5")),
+        "sentiment": labeled(folder / "sst.tsv", "text label", stars),
+        "paraphrase": labeled(folder / "quora.tsv", "sentence1 sentence2 label", ("1", "0")),
+        "similarity": labeled(folder / "sts.tsv", "sentence1 sentence2 score", (*stars, "5")),
     }
 
 
@@ -65,9 +65,9 @@ def own_options(name: str, folder: Path) -> list[str]:
         return triples
     if name in ("sbert_nli", "angle_nli") or name in INFERENCE:
         classes = ("entailment", "neutral", "contradiction")
-        return ["--data.train", labelled(folder / "nli.tsv", "premise hypothesis label", classes)]
+        return ["--data.train", labeled(folder / "nli.tsv", "premise hypothesis label", classes)]
     if name == "glue":
-        file = labelled(folder / "glue.tsv", "sentence1 sentence2 label", ("1", "0"))
+        file = labeled(folder / "glue.tsv", "sentence1 sentence2 label", ("1", "0"))
         return ["--data.tasks.glue.train", file, "--data.tasks.glue.validation", file]
     if name.startswith("cs224n"):
         return task_options(name, task_files(folder))

@@ -23,7 +23,7 @@ def write_beir(
     judged: Sequence[tuple[str, str, int]] = JUDGED,
     split: str = "test",
 ) -> Path:
-    """Writes corpus, queries and judgements; returns the folder."""
+    """Writes corpus, queries and judgments; returns the folder."""
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     corpus = [{"_id": name, "title": title, "text": text} for name, (title, text) in documents.items()]
     asked = [{"_id": name, "text": text, "metadata": {}} for name, text in queries.items()]

@@ -93,7 +93,7 @@ COUNTS: dict[str, dict[str, int]] = {
     "SimCSE": COMPARED,
     "masked tokens too": COMPARED,
     "classes too": {"gather": 2, "reduce": 2, "reduce-scatter": 2},  # two objectives compare
-    "projector": {"gather": 2, "reduce": 2, "reduce-scatter": 2},  # a layer of batch normalisation
+    "projector": {"gather": 2, "reduce": 2, "reduce-scatter": 2},  # a layer of batch normalization
     # Keys have no gradient; a logged step gathers the trained vectors.
     "queue of keys": {"gather": 2, "reduce": 2},
     "scores of pairs": COMPARED,

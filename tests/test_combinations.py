@@ -33,7 +33,7 @@ def part(class_path: str, **init_args: object) -> dict[str, object]:
 PAIRINGS: dict[str, dict[str, Any]] = {
     "same": {"pairing": part("SameText")},
     "given": {"pairing": part("Given")},
-    "neighbours": {"pairing": part("Neighbours")},
+    "neighbors": {"pairing": part("Neighbors")},
     "spans": {"pairing": part("Spans", min_length=4, max_length=12), "batch_size": 4},
 }
 DELETE = part("DeleteTokens", rate=0.3, mark="[DEL]")
@@ -114,7 +114,7 @@ OBJECTIVES: dict[str, dict[str, dict[str, object]]] = {
         "sigreg": part("WholeBatch", loss=part("SIGReg", directions=8)),
         "gor": part("WholeBatch", loss=part("GlobalOrthogonalRegularization")),
         "angles": part("PairRegression", loss=part("AnglE"), low=0.0, high=1.0),
-        "labelled": part("Contrastive", loss=part("NTXent"), columns=[*BOTH, "NegativesAsHard"]),
+        "labeled": part("Contrastive", loss=part("NTXent"), columns=[*BOTH, "NegativesAsHard"]),
     },
     "InfoNCE, ranks and vectors of a guide": {
         "contrastive": part("Contrastive", loss=part("InfoNCE")),
@@ -194,7 +194,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny.save_masked_lm(folder / "generator", max_position_embeddings=64)
     SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu").save_pretrained(folder / "teacher")
     long = tuple(" ".join(tiny.TEXTS[i : i + 12]) for i in range(8))
-    for name, texts in (("same", tiny.TEXTS), ("neighbours", tiny.TEXTS), ("spans", long)):
+    for name, texts in (("same", tiny.TEXTS), ("neighbors", tiny.TEXTS), ("spans", long)):
         lines = ["label\ttext", *(f"{i % 2}\t{text}" for i, text in enumerate(texts))]
         (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     triples = Path(tiny.write_triples(folder / "given.jsonl"))

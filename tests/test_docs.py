@@ -48,7 +48,7 @@ def write_table(path: Path, *rows: Iterable[object]) -> None:
     path.write_text("".join("\t".join(map(str, row)) + "\n" for row in rows), encoding="utf-8")
 
 
-def write_labelled(folder: Path) -> None:
+def write_labeled(folder: Path) -> None:
     """Writes the files with labels of the pages about labels and tasks."""
     texts = tiny.TEXTS
     pairs = [(texts[i], texts[(7 * i + 3) % 40]) for i in range(24)]
@@ -99,7 +99,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tiny.write_texts(tmp_path / "texts.txt", tiny.TEXTS * 2)
     tiny.write_pairs(tmp_path / "pairs.tsv")
     tiny.write_triples(tmp_path / "triples.jsonl")
-    write_labelled(tmp_path)
+    write_labeled(tmp_path)
     glue_files.write_glue(tmp_path / "GLUE")
     sts_files.write_tables(tmp_path / "datasets")
     retrieval_files.write_beir(tmp_path / "nfcorpus")
@@ -160,7 +160,7 @@ def test_the_example_view_runs_from_its_yaml(workplace: Path, capsys: pytest.Cap
     )
     shell(f"contrastive-text views {common}")
     said = capsys.readouterr().out
-    assert "SwapNeighbours(rate=0.3)" in said and "FeatureCutoff(rate=0.2)" in said
+    assert "SwapNeighbors(rate=0.3)" in said and "FeatureCutoff(rate=0.2)" in said
     shell(f"contrastive-text fit {common}")
 
 

@@ -5,10 +5,10 @@ library's run only what is drawn at random there:
 
 - the starting weights of fresh layers: heads, the row of a new token;
 - DeCLUTR's spans, CLEAR's edited copies, hidden tokens and shuffled positions, as they stand in the batches; the
-  texts of the other recipes are tokenised here;
+  texts of the other recipes are tokenized here;
 - ConSERT's features that are cut off, from the public view, called with the rows' keys.
 
-Encoding is padded; similarity, losses, clipping and optimisers are loops.
+Encoding is padded; similarity, losses, clipping and optimizers are loops.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def split(values: Tensor, batch: Any) -> dict[str, list[Rows]]:
 
 
 class Texts:
-    """Tokenises the lines of a file, and finds those of a batch."""
+    """Tokenizes the lines of a file, and finds those of a batch."""
 
     def __init__(self, folder: str, lines: list[str]) -> None:
         tokenizer = AutoTokenizer.from_pretrained(folder)

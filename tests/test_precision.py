@@ -53,14 +53,14 @@ class Watch(pl.Callback):
 @pytest.mark.parametrize("precision", rest_slow(["bf16-true", "bf16-mixed"]))
 def test_no_precision_rounds_classes_or_scores(bert: str, tmp_path: Path, precision: str) -> None:
     rows = [f"{tiny.TEXTS[i % 40]}\t{label}" for i, label in enumerate(TRAINED)]
-    labelled = tiny.write_texts(tmp_path / "labelled.tsv", ("text\tlabel", *rows))
+    labeled = tiny.write_texts(tmp_path / "labeled.tsv", ("text\tlabel", *rows))
     gold = [3.17, 3.18, 0.1, 4.999]  # 3.17 and 3.18 are one number in bfloat16
     pairs = [f"{tiny.TEXTS[i]}\t{tiny.TEXTS[i + 1]}\t{score}" for i, score in enumerate(gold)]
     scored = tiny.write_texts(tmp_path / "scored.tsv", ("sentence1\tsentence2\tscore", *pairs))
     watch = Watch()
     module = tiny.module(bert, objectives={"topic": TextClassification(CLASSES)})
     trainer = tiny.trainer(tmp_path, max_epochs=1, max_steps=-1, precision=precision, callbacks=[watch])
-    trainer.fit(module, datamodule=tiny.data(labelled, validation=scored, batch_size=100))
+    trainer.fit(module, datamodule=tiny.data(labeled, validation=scored, batch_size=100))
     assert sorted(watch.targets) == list(TRAINED)
     assert watch.scores == gold  # to the last digit of float64
 

@@ -27,7 +27,7 @@ from contrastive_text.objectives import (
     PairClassification,
     TextClassification,
 )
-from contrastive_text.pairings import Given, Neighbours
+from contrastive_text.pairings import Given, Neighbors
 from contrastive_text.training import AdamW, LogGradients, PCGrad, WeightedSum
 from contrastive_text.training.callbacks.run_summary import _negatives
 from contrastive_text.training.held_out import HeldOutScores
@@ -330,7 +330,7 @@ def test_held_out_texts_of_a_task_are_scored_as_they_stand_whatever_the_pairing(
     objectives = {"sentiment": of_texts, "contrastive": Contrastive(task="sst")}
     train = tasks["sst"].train
     found = []
-    for pairing in (None, Neighbours()):
+    for pairing in (None, Neighbors()):
         torch.manual_seed(0)
         module = tiny.module(bert, dropout=0.0, objectives=objectives)
         data = several.data({"sst": TextTask(train=train, validation=train, pairing=pairing)})

@@ -49,7 +49,7 @@ def write_wordnet(folder: Path, senses: Senses = SMALL) -> str:
     index, ranks = [], Counter[str]()
     kinds = {"noun": ("n", 1), "verb": ("v", 2), "adj": ("s", 5), "adv": ("r", 4)}
     for pos, (letter, number) in kinds.items():
-        lines = ["  1 a licence stands first"]
+        lines = ["  1 a license stands first"]
         for i, (words, count) in enumerate(senses[pos]):
             each = words.split()
             pairs = " ".join(f"{word} 0" for word in each)

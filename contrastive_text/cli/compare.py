@@ -24,7 +24,7 @@ from contrastive_text.evaluation.compare import ModelComparison, check_pairs, ch
 from contrastive_text.evaluation.compare import compare as measure
 from contrastive_text.evaluation.retrieval import find_retrieval
 from contrastive_text.evaluation.senteval import SIMCSE_TASKS, check_folds, find_tasks, outcomes
-from contrastive_text.evaluation.senteval_data import TRANSFER_TASKS, LabelledTexts
+from contrastive_text.evaluation.senteval_data import TRANSFER_TASKS, LabeledTexts
 from contrastive_text.evaluation.sts_data import STSPairs, find_sts
 from contrastive_text.inference.model_folder import names_pooler
 from contrastive_text.metrics.bootstrap import check_resamples
@@ -129,7 +129,7 @@ def _sts_tasks(data: str, columns: Mapping[str, str] | None, bounds: Bounds) -> 
 
 
 def _answers(
-    models: Mapping[str, CachedEncoder], data: Mapping[str, LabelledTexts | str], protocol: str
+    models: Mapping[str, CachedEncoder], data: Mapping[str, LabeledTexts | str], protocol: str
 ) -> dict[str, dict[str, torch.Tensor | str]]:
     """Returns which test rows each model classifies correctly, or why a task has no data, by model and task."""
     answers: dict[str, dict[str, torch.Tensor | str]] = {}

@@ -281,12 +281,12 @@ def _finetuned(options: Evaluate) -> dict[str, ScoreTable]:
 
 def _scored_by_mteb(options: Evaluate) -> dict[str, ScoreTable]:
     """Returns mteb's main scores. Writes mteb's JSON files to the folder ``--output``."""
-    from contrastive_text.evaluation.mteb import MTEBModel, find_mteb, organised_name, score_mteb
+    from contrastive_text.evaluation.mteb import MTEBModel, find_mteb, organized_name, score_mteb
 
     with warnings_as_notes():
         tasks = find_mteb(options.tasks)
         models = load_readings(options.model, options.device, options.pooler, options.backend, options.dtype)
-        name = organised_name(options.model)
+        name = organized_name(options.model)
         rows = {
             label: score_mteb(MTEBModel(model, name), tasks, options.output, options.batch_size)
             for label, model in models.items()

@@ -16,7 +16,7 @@ from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.inference.postprocessing import (
     fit_component_removal,
     fit_whitening,
-    unnormalised,
+    unnormalized,
     with_layer,
 )
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
@@ -55,7 +55,7 @@ def _postprocess(options: Postprocess) -> None:
     pairs = read_pairs(options.pairs, bounds=bounds, form=plain_form()) if options.pairs else None
     texts = list(dict.fromkeys(str(row["text"]) for row in table))
     model = load_model(options.model, device=options.device)
-    plain = unnormalised(model)
+    plain = unnormalized(model)
     encoded = plain.encode(texts, batch_size=options.batch_size, show_progress_bar=True, convert_to_tensor=True)
     vectors = torch.as_tensor(encoded).cpu()
     say_truncated(plain, texts=len(texts))

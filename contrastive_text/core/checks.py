@@ -50,9 +50,9 @@ def at_least(name: str, value: _Number, least: float, advice: str = "") -> _Numb
         advice: What to do.
 
     Example:
-        >>> at_least("NeighbourProbe.k", 0, 1, "5 is usual")
+        >>> at_least("NeighborProbe.k", 0, 1, "5 is usual")
         Traceback (most recent call last):
-        contrastive_text.core.errors.InvalidValueError: NeighbourProbe.k: expected 1 or more, got 0; 5 is usual
+        contrastive_text.core.errors.InvalidValueError: NeighborProbe.k: expected 1 or more, got 0; 5 is usual
     """
     if value is None or least <= value < math.inf:
         return value

@@ -23,7 +23,7 @@ NLI = ("entailment", "neutral", "contradiction")
 _HUB_ORDERS = (NLI, ("entailment", "not_entailment"))
 """Class names whose numbers in a file have this fixed order, in whatever order an objective lists the classes."""
 
-UNLABELLED = ("-", "-1")
+UNLABELED = ("-", "-1")
 """Labels in SNLI and MultiNLI of examples that the annotators didn't agree on: in the files and on the hub."""
 
 
@@ -52,7 +52,7 @@ class Target(ABC):
 
     @abstractmethod
     def read(self, cell: str) -> float | None:
-        """Converts the cell of a file to a number; None for ``UNLABELLED`` cells.
+        """Converts the cell of a file to a number; None for ``UNLABELED`` cells.
 
         Raises:
             ValueError: The cell isn't a label or score of this target. The message is "expected ..., got ...;
@@ -133,14 +133,14 @@ class Classes(Target):
         return cls(names)
 
     def read(self, cell: str) -> float | None:
-        """Converts a label to the number of its class; None for ``UNLABELLED`` labels."""
+        """Converts a label to the number of its class; None for ``UNLABELED`` labels."""
         if cell.strip() in self.names:  # before case is ignored: A and a may be two classes
             return float(self.names.index(cell.strip()))
         label = plain_label(cell)
         number_of_name = {plain_label(name).casefold(): index for index, name in enumerate(self.names)}
         if label.casefold() in number_of_name:
             return float(number_of_name[label.casefold()])
-        if label in UNLABELLED:
+        if label in UNLABELED:
             return None
         if set(number_of_name) == {"0", "1"} and label.casefold() in ("false", "true"):
             return float(number_of_name["01"[label.casefold() == "true"]])
@@ -233,7 +233,7 @@ class Scores(Target):
         """
         number = number_of(cell)
         if not self.low <= number <= self.high:
-            if plain_label(cell) in UNLABELLED:
+            if plain_label(cell) in UNLABELED:
                 return None
             value = "an empty score" if not cell.strip() else repr(cell)
             raise InvalidValueError(

@@ -25,7 +25,7 @@ from contrastive_text.views import ViewPlan
 from contrastive_text.views.plan import role_of
 
 
-class Tokenised:
+class Tokenized:
     """Tokens of the texts of a batch that share a template; each distinct text is tokenized once.
 
     Args:
@@ -405,7 +405,7 @@ def assemble(
             altered_texts[i] = string
         rngs |= generators
     tokenized = {
-        frame: Tokenised(
+        frame: Tokenized(
             (text for text, text_frame in zip(altered_texts, row_frames, strict=True) if text_frame == frame),
             tokenizer,
             frame,

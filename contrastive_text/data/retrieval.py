@@ -118,7 +118,7 @@ def judged(
     if not asked:
         raise InvalidValueError(
             f"{source}: expected a query with a document whose grade is above 0, got none of "
-            f"{_queries(len(queries))}; look into its judgements"
+            f"{_queries(len(queries))}; look into its judgments"
         )
     numbers = {name: number for number, name in enumerate(documents)}
     relevance = tuple({numbers[name]: grade for name, grade in grades[query].items()} for query in asked)
@@ -154,7 +154,7 @@ def read_pair_corpus(
 ) -> RetrievalSet:
     r"""Reads pairs as queries and a corpus: the distinct anchors, and the distinct positives of all of them.
 
-    The positives of pairs labelled 0 are documents of the corpus that no query is to find by them.
+    The positives of pairs labeled 0 are documents of the corpus that no query is to find by them.
 
     A list of positives, or several rows of one anchor, are so many relevant documents. An anchor that is also
     another's positive never finds itself. Documents have the order of the files; those of ``texts`` come last.
@@ -228,7 +228,7 @@ def read_beir(folder: str | Path, split: str, bounds: Bounds = USUAL) -> Retriev
 
     Args:
         folder: Where these lie.
-        split: Which judgements: ``test``, ``dev`` or ``train``.
+        split: Which judgments: ``test``, ``dev`` or ``train``.
         bounds: How large what is in a file may be.
 
     Returns:
@@ -237,7 +237,7 @@ def read_beir(folder: str | Path, split: str, bounds: Bounds = USUAL) -> Retriev
 
     Raises:
         FileNotFoundError: A file that isn't there; the message says which splits are.
-        ValueError: An id twice, an empty corpus, a blank query, judgements without a header, of an unknown query
+        ValueError: An id twice, an empty corpus, a blank query, judgments without a header, of an unknown query
             or document, with other grades than numbers or two of one document, or no query with a relevant one;
             the message names the line.
 
@@ -272,7 +272,7 @@ def _file(root: Path, part: str) -> Path:
         if (path := root / f"{part}{suffix}{packed}").is_file():
             return path
     there = splits(root)
-    got = f"judgements of {listed(there)} alone" if part.startswith(_QRELS) and there else "none"
+    got = f"judgments of {listed(there)} alone" if part.startswith(_QRELS) and there else "none"
     raise MissingFileError(
         f"{root}: expected {part}{suffix}, as BEIR's layout has it, got {got}; give a folder with corpus.jsonl, "
         "queries.jsonl and qrels/SPLIT.tsv"
@@ -280,12 +280,12 @@ def _file(root: Path, part: str) -> Path:
 
 
 def splits(root: Path) -> Sequence[str]:
-    """Returns the splits that have judgements, by name."""
+    """Returns the splits that have judgments, by name."""
     return sorted({path.name.split(".tsv")[0] for path in (root / _QRELS).glob("*.tsv*")})
 
 
 def chosen_split(root: Path, usual: str) -> str:
-    """Returns the only split that has judgements, or the usual one where there are several or none."""
+    """Returns the only split that has judgments, or the usual one where there are several or none."""
     there = splits(root)
     return there[0] if len(there) == 1 else usual
 
@@ -369,7 +369,7 @@ def _id(where: str, column: str, cell: object) -> str:
 
 def _grade(where: str, cell: object) -> float:
     if cell is None:
-        return 1.0  # NanoBEIR's judgements are those of relevant documents alone
+        return 1.0  # NanoBEIR's judgments are those of relevant documents alone
     try:
         grade = float(str(cell))
     except ValueError:
@@ -390,7 +390,7 @@ class Retrieval:
     Each file or folder gives ``val/NAME/ndcg@10`` and other figures.
 
     Args:
-        files: Folders in BEIR's layout, with ``qrels/dev.tsv`` or one other file of judgements; and files of
+        files: Folders in BEIR's layout, with ``qrels/dev.tsv`` or one other file of judgments; and files of
             pairs, or rows.
         corpus: Files of further texts, which are ranked together with the positives of a file of pairs.
         columns: Library column -> column of each file of pairs; None for their usual names.

@@ -232,7 +232,7 @@ class RankedCollator:
 
 @dataclass(frozen=True)
 class PlainLoaders:
-    """Makes the loaders of validation, test and prediction: no spans, no neighbours, no view.
+    """Makes the loaders of validation, test and prediction: no spans, no neighbors, no view.
 
     Args:
         tables: The files of the run, read.

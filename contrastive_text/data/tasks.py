@@ -177,7 +177,7 @@ class BatchConsumer(Protocol):
         """
 
     def take_negative_pairs(self, tasks: Sequence[str | None]) -> None:
-        """Lets the contrastive objectives of tasks take pairs labelled 0 as hard negatives.
+        """Lets the contrastive objectives of tasks take pairs labeled 0 as hard negatives.
 
         Raises:
             ValueError: A task without an objective that can.
@@ -217,7 +217,7 @@ class TextTask:
         header: Names of the columns of files whose first line is a row: a list, or one text with commas, such as
             ``anchor,positive,score``.
         separator: Character between fields, if the suffix and the header leave it open; ``tab`` is a tab.
-        pair_labels: What to do with labelled pairs if no objective reads the label: train on those that belong
+        pair_labels: What to do with labeled pairs if no objective reads the label: train on those that belong
             together (``positives``), take the others as hard negatives (``hard``), or train on all pairs as if
             they belonged together (``all``). None refuses pairs that do not belong together.
         pairing: Which texts of a row belong together; None for ``SameText``.

@@ -151,7 +151,7 @@ class Framed(NamedTuple):
 
 
 class TextTokenizer:
-    """Tokenises without special tokens, and adds them at the end.
+    """Tokenizes without special tokens, and adds them at the end.
 
     Args:
         tokenizer: A fast tokenizer.

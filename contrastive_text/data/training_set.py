@@ -275,7 +275,7 @@ _LOOKED_AT = 100_000
 """Rows that are looked at: enough for an estimate, and a tenth of a second."""
 
 
-def sibling_rows(rows: Sequence[Row], batch_size: int, labelled: bool = False) -> tuple[int, float, int]:
+def sibling_rows(rows: Sequence[Row], batch_size: int, labeled: bool = False) -> tuple[int, float, int]:
     """Returns how many rows' anchors have another positive in other rows, and the share that meets one in a step.
 
     Batches are taken for random draws: of n rows, b in a step, one with g siblings meets some with a probability
@@ -284,7 +284,7 @@ def sibling_rows(rows: Sequence[Row], batch_size: int, labelled: bool = False) -
     Args:
         rows: Those with an anchor and a positive count; the first 100,000 are looked at.
         batch_size: Examples of a step.
-        labelled: Whether the target 0 says that a row's texts don't belong together; such rows are no siblings.
+        labeled: Whether the target 0 says that a row's texts don't belong together; such rows are no siblings.
 
     Returns:
         Rows with siblings, the expected share of rows that meet one, and the rows that were looked at.
@@ -297,7 +297,7 @@ def sibling_rows(rows: Sequence[Row], batch_size: int, labelled: bool = False) -
     pairs = [
         (row["anchor"], row["positive"])
         for row in islice(rows, _LOOKED_AT)
-        if "anchor" in row and "positive" in row and not (labelled and row.get("target") == 0)
+        if "anchor" in row and "positive" in row and not (labeled and row.get("target") == 0)
     ]
     of_anchor = Counter(anchor for anchor, _ in pairs)
     copies = Counter(pairs)

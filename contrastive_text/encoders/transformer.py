@@ -149,7 +149,7 @@ class TransformerEncoder(Encoder):
 
     Args:
         model_name_or_path: Hub name or local folder of a pretrained model.
-        config: Architecture for random initialisation, as in ``config.json`` with ``model_type``; give
+        config: Architecture for random initialization, as in ``config.json`` with ``model_type``; give
             either this or ``model_name_or_path``.
         tokenizer_name_or_path: Hub name or folder of the tokenizer; None for the model's own, or, with
             ``config``, for one learned from the training corpus.

@@ -146,7 +146,7 @@ class TorchClassifier(Classifier):
 
 @dataclass(frozen=True)
 class SklearnClassifier(Classifier):
-    """scikit-learn's ``LogisticRegression`` to convergence, on standardised features; penalties are its C.
+    """scikit-learn's ``LogisticRegression`` to convergence, on standardized features; penalties are its C.
 
     Each feature has mean 0 and standard deviation 1 over the rows that are fitted: neither the length of a
     model's vectors nor their common part then changes its score. Dev rows only choose the penalty.

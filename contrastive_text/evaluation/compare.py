@@ -31,10 +31,10 @@ from contrastive_text.metrics.bootstrap import (
     paired_bootstrap_mean,
     paired_bootstrap_spearman,
 )
-from contrastive_text.metrics.neighbours import linear_cka, neighbour_overlap
+from contrastive_text.metrics.neighbors import linear_cka, neighbor_overlap
 
-NEIGHBOURS = 10
-"""Nearest neighbours of a text that two models may have in common."""
+NEIGHBORS = 10
+"""Nearest neighbors of a text that two models may have in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ class Agreement:
 
     Args:
         model: Name of the model.
-        neighbours: Share of the 10 nearest neighbours that both models have in common, in [0, 1].
+        neighbors: Share of the 10 nearest neighbors that both models have in common, in [0, 1].
         cka: Debiased linear CKA: 1 if the vectors are equal except for rotation and scale, about 0 if they are
             unrelated; NaN if all vectors of a model are equal.
     """
 
     model: str
-    neighbours: float
+    neighbors: float
     cka: float
 
 
@@ -144,10 +144,10 @@ class ModelComparison:
             adjusted = "" if math.isnan(one.holm) else f"{one.holm:.4f}"
             cells = [f"{one.difference:+.2f}", interval, f"{one.p_value:.4f}", adjusted]
             differences.append([one.model, one.task, *cells])
-        agreements = [["vectors against the first", f"{NEIGHBOURS} neighbours in common", "linear CKA"]]
+        agreements = [["vectors against the first", f"{NEIGHBORS} neighbors in common", "linear CKA"]]
         for two in self.agreements:
             cka = "n/a" if math.isnan(two.cka) else f"{two.cka:.4f}"
-            agreements.append([two.model, f"{two.neighbours:.1%}", cka])
+            agreements.append([two.model, f"{two.neighbors:.1%}", cka])
         return [differences, *([agreements] if self.agreements else [])]
 
     def _remarks(self) -> list[str]:
@@ -194,7 +194,7 @@ def compare(
     The difference of two scores has a percentile interval from the paired bootstrap over test rows (see
     ``metrics.bootstrap``): all models are scored on the same resamples, and pairs are drawn within their subsets
     where the setting takes a mean over these. The mean over tasks takes these for independent. How alike vectors
-    are (see ``metrics.neighbours``) needs no gold scores.
+    are (see ``metrics.neighbors``) needs no gold scores.
 
     Args:
         models: Name -> encoder; the first is the baseline.
@@ -260,13 +260,11 @@ def compare(
     distinct = dict.fromkeys(pooled if texts is None else texts)
     chosen, available = drawn_texts(distinct, MOST_TEXTS, seed), len(distinct)
     notes = [f"{len(chosen):,} of {available:,} different texts drawn"] if len(chosen) < available else []
-    if len(chosen) > NEIGHBOURS:
+    if len(chosen) > NEIGHBORS:
         agreements = _agreements(models, chosen)
     else:
         agreements = ()
-        notes.append(
-            f"vectors not compared: expected {NEIGHBOURS + 1} different texts or more, got {len(chosen)}"
-        )
+        notes.append(f"vectors not compared: expected {NEIGHBORS + 1} different texts or more, got {len(chosen)}")
     return ModelComparison(
         baseline=baseline,
         tables=tuple(suite.table for suite in suites),
@@ -389,7 +387,7 @@ def _agreements(models: Mapping[str, CachedEncoder], texts: Sequence[str]) -> tu
     return tuple(
         Agreement(
             model=name,
-            neighbours=float(neighbour_overlap(vectors[own], vectors[name], NEIGHBOURS)),
+            neighbors=float(neighbor_overlap(vectors[own], vectors[name], NEIGHBORS)),
             cka=float(linear_cka(vectors[own], vectors[name], debiased=True)),
         )
         for name in others

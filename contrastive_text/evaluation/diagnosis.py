@@ -27,7 +27,7 @@ from contrastive_text.evaluation.results import ScoreTable, TaskScore
 from contrastive_text.evaluation.sts import Embed, pair_vectors, score_tasks
 from contrastive_text.evaluation.sts_data import STSPairs
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.metrics.neighbours import NEIGHBOURS
+from contrastive_text.metrics.neighbors import NEIGHBORS
 from contrastive_text.metrics.verdicts import collapse
 from contrastive_text.poolers import FirstLastPooler, LastTwoPooler, MeanPooler
 
@@ -196,7 +196,7 @@ ANISOTROPIC = 0.5
 trained ones less."""
 
 HUBS = 4.0
-"""Skewness of the k-occurrences above which few texts are neighbours of many; sentence encoders have 1 to 2."""
+"""Skewness of the k-occurrences above which few texts are neighbors of many; sentence encoders have 1 to 2."""
 
 NEAR, NEAR_SHARE = 0.02, 0.05
 """Distance of near-duplicates, 1 - cosine, over that of any two texts; share of them from which on it is said."""
@@ -229,13 +229,13 @@ class Diagnosis:
         isotropy: IsoScore, 0 to 1; see ``metrics.iso_score``.
         off_diagonal: Correlation of two features, 0 to 1; see ``metrics.off_diagonal``.
         hubness: Skewness of the 10-occurrences; see ``metrics.hubness``.
-        orphans: Share of the texts that are among no other's 10 neighbours, 0 to 1.
+        orphans: Share of the texts that are among no other's 10 neighbors, 0 to 1.
         spectrum: Singular values as shares of their sum, largest first; see ``metrics.spectrum``.
         spearman: Correlation of cosine and gold score, times 100; None without pairs or if all have one score.
         frequency: The same without the k most frequent tokens in the mean, for several k; None where ``spearman``
             is, or for a pooler that takes no mean. See ``frequency_bias``.
         guide_agreement: Share of the texts whose nearest other one is the same by a guide, 0 to 1; None without a
-            guide. See ``metrics.neighbour_overlap`` with k = 1, ``metrics.guide_agreement``.
+            guide. See ``metrics.neighbor_overlap`` with k = 1, ``metrics.guide_agreement``.
         warnings: A sentence for each problem; empty if there is none.
     """
 
@@ -296,7 +296,7 @@ def diagnose(
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*spearman: all")  # equal vectors get a verdict
         scored = None if pairs is None else _pair_figures(embed, pairs, limit, seed)
-    hubs = metrics.hubness(vectors, k=min(NEIGHBOURS, len(vectors) - 1))
+    hubs = metrics.hubness(vectors, k=min(NEIGHBORS, len(vectors) - 1))
     diagnosis = Diagnosis(
         texts=len(vectors),
         features=vectors.shape[1],
@@ -311,7 +311,7 @@ def diagnose(
         spectrum=metrics.spectrum(vectors).tolist(),
         spearman=None if scored is None else scored.spearman,
         frequency=None if scored is None else scored.frequency,
-        guide_agreement=None if guide is None else float(metrics.neighbour_overlap(vectors, guide(drawn), k=1)),
+        guide_agreement=None if guide is None else float(metrics.neighbor_overlap(vectors, guide(drawn), k=1)),
         warnings=[],
     )
     said = _verdicts(diagnosis, scored, metrics.nearest_similarity(vectors))
@@ -372,8 +372,8 @@ def _verdicts(found: Diagnosis, of_pairs: _PairFigures | None, nearest: Tensor) 
         ),
         (
             found.hubness >= HUBS,
-            f"hubs: the skewness of neighbourhoods is {found.hubness:.1f}, and {found.orphans:.0%} of the texts "
-            "are among no other's neighbours; a search gives a few texts again and again",
+            f"hubs: the skewness of neighborhoods is {found.hubness:.1f}, and {found.orphans:.0%} of the texts "
+            "are among no other's neighbors; a search gives a few texts again and again",
         ),
         *([] if of_pairs is None else _pair_verdicts(of_pairs)),
         (

@@ -32,7 +32,7 @@ class MTEBModel:
 
     Args:
         model: The encoder.
-        name: Name under which mteb stores results, of the form ``organisation/name``.
+        name: Name under which mteb stores results, of the form ``organization/name``.
 
     Raises:
         ValueError: A name of another form.
@@ -46,7 +46,7 @@ class MTEBModel:
     def __init__(self, model: SentenceEncoder, name: str) -> None:
         if len([part for part in name.split("/") if part]) != 2 or name.count("/") != 1:
             raise InvalidValueError(
-                f"MTEBModel.name: expected organisation/name, got {name!r}; take mine/model, for example"
+                f"MTEBModel.name: expected organization/name, got {name!r}; take mine/model, for example"
             )
         self.model = model
         self.name = name
@@ -188,11 +188,11 @@ def score_mteb(
     return scores
 
 
-def organised_name(path: str) -> str:
-    """Returns a model's folder or hub name as ``organisation/name``, under which mteb files results.
+def organized_name(path: str) -> str:
+    """Returns a model's folder or hub name as ``organization/name``, under which mteb files results.
 
     Example:
-        >>> organised_name("BAAI/bge-m3"), organised_name("/runs/version_0/model")
+        >>> organized_name("BAAI/bge-m3"), organized_name("/runs/version_0/model")
         ('BAAI/bge-m3', 'version_0/model')
     """
     *above, name = (part.strip("/") for part in Path(path).resolve().parts)

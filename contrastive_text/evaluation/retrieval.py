@@ -38,7 +38,7 @@ def find_retrieval(
 
     A place is
 
-    - a folder in BEIR's layout (see ``read_beir``), which is one task of its name; its judgements are those of
+    - a folder in BEIR's layout (see ``read_beir``), which is one task of its name; its judgments are those of
       ``qrels/test.tsv``, or the only ones;
     - a folder of such folders: a task each. Where one of them is of NanoBEIR, such as ``NanoMSMARCO``, or there
       is none, all its thirteen sets are tasks, and those that aren't there are missing;

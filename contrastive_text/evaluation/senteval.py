@@ -34,7 +34,7 @@ from contrastive_text.evaluation.senteval_data import (
     TEST,
     TRAIN,
     TRANSFER_TASKS,
-    LabelledTexts,
+    LabeledTexts,
     naming,
     probing_data,
     transfer_data,
@@ -103,7 +103,7 @@ def transfer_correct(
     return {task: outcome.correct for task, outcome in found.items()}
 
 
-def find_tasks(folder: str | Path, tasks: Sequence[str]) -> dict[str, LabelledTexts | str]:
+def find_tasks(folder: str | Path, tasks: Sequence[str]) -> dict[str, LabeledTexts | str]:
     """Returns the rows of each task, or what is missing of it; see ``transfer_data`` and ``probing_data``.
 
     Raises:
@@ -120,7 +120,7 @@ def find_tasks(folder: str | Path, tasks: Sequence[str]) -> dict[str, LabelledTe
     }
 
 
-def check_folds(data: Mapping[str, LabelledTexts | str], protocol: Protocol) -> None:
+def check_folds(data: Mapping[str, LabeledTexts | str], protocol: Protocol) -> None:
     """Checks that each class has as many training rows as folds, where there are folds (ValueError)."""
     for task, rows in data.items():
         if isinstance(rows, str) or DEV in rows.sizes:
@@ -136,7 +136,7 @@ def check_folds(data: Mapping[str, LabelledTexts | str], protocol: Protocol) -> 
 
 def outcomes(
     embed: CachedEncoder,
-    data: Mapping[str, LabelledTexts | str],
+    data: Mapping[str, LabeledTexts | str],
     protocol: Protocol,
     classifier: Classifier | None,
 ) -> dict[str, Outcome]:
@@ -152,7 +152,7 @@ def outcomes(
         ValueError: Too few rows for the folds, or vectors with NaN.
     """
     check_folds(data, protocol)
-    there = {task: rows for task, rows in data.items() if isinstance(rows, LabelledTexts)}
+    there = {task: rows for task, rows in data.items() if isinstance(rows, LabeledTexts)}
     if empty := [f"{rows.empty:,} in {task}" for task, rows in there.items() if rows.empty]:
         warnings.warn(
             f"a full stop stands for each empty text, as in SentEval: {listed(empty)}", UserWarning, stacklevel=3
@@ -162,10 +162,10 @@ def outcomes(
     }
 
 
-def scores(data: Mapping[str, LabelledTexts | str], found: Mapping[str, Outcome]) -> list[TaskScore]:
+def scores(data: Mapping[str, LabeledTexts | str], found: Mapping[str, Outcome]) -> list[TaskScore]:
     """Returns a score for each task, or what is missing of it."""
     return [
-        _score(rows, found[task]) if isinstance(rows, LabelledTexts) else TaskScore.absent(task, "accuracy", rows)
+        _score(rows, found[task]) if isinstance(rows, LabeledTexts) else TaskScore.absent(task, "accuracy", rows)
         for task, rows in data.items()
     ]
 
@@ -181,7 +181,7 @@ def f1(predicted: Tensor, gold: Tensor) -> float:
     return 200 * int((predicted & gold).sum()) / named if named else 0.0
 
 
-def _outcome(embed: CachedEncoder, texts: LabelledTexts, protocol: Protocol, classifier: Classifier) -> Outcome:
+def _outcome(embed: CachedEncoder, texts: LabeledTexts, protocol: Protocol, classifier: Classifier) -> Outcome:
     classes = {label: number for number, label in enumerate(sorted(set(texts.labels)))}
     labels = torch.tensor([classes[label] for label in texts.labels])
     rows = Rows(_features(embed, texts), labels)
@@ -195,7 +195,7 @@ def _outcome(embed: CachedEncoder, texts: LabelledTexts, protocol: Protocol, cla
     return cross_validate(rows, classifier, protocol)
 
 
-def _features(embed: CachedEncoder, texts: LabelledTexts) -> Tensor:
+def _features(embed: CachedEncoder, texts: LabeledTexts) -> Tensor:
     sides = [embed(side) for side in texts.sides]
     if len(sides) == 1:
         return sides[0]
@@ -210,7 +210,7 @@ def _features(embed: CachedEncoder, texts: LabelledTexts) -> Tensor:
     return features
 
 
-def _score(rows: LabelledTexts, outcome: Outcome) -> TaskScore:
+def _score(rows: LabeledTexts, outcome: Outcome) -> TaskScore:
     parts = {"dev": outcome.dev}
     if rows.task == "MRPC":
         paraphrase = sorted(set(rows.labels)).index("1")

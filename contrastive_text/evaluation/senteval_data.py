@@ -26,7 +26,7 @@ Row = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledTexts:
+class LabeledTexts:
     """The rows of a task, all parts of it in one sequence.
 
     Args:
@@ -46,7 +46,7 @@ class LabelledTexts:
     empty: int
 
     @classmethod
-    def of(cls, task: str, source: str, parts: Mapping[str, Sequence[Row]]) -> LabelledTexts:
+    def of(cls, task: str, source: str, parts: Mapping[str, Sequence[Row]]) -> LabeledTexts:
         """Returns the rows of the parts.
 
         Raises:
@@ -143,7 +143,7 @@ PROBING_TASKS = tuple(_FILES)
 _PARTS = {"tr": TRAIN, "va": DEV, "te": TEST}
 
 
-def probing_data(task: str, folder: str | Path) -> LabelledTexts | str:
+def probing_data(task: str, folder: str | Path) -> LabeledTexts | str:
     """Returns the rows of a probing task, or what is missing and where to get it.
 
     A file such as ``sentence_length.txt`` lies in the folder, in a folder in it, or in one of ``data`` in it.
@@ -173,7 +173,7 @@ def probing_data(task: str, folder: str | Path) -> LabelledTexts | str:
                     where, "tr, va or te, a label and a text", short(line), "fetch the file again"
                 )
             parts[_PARTS[part]].append(row_of(where, cells))
-        return LabelledTexts.of(task, str(path), parts)
+        return LabeledTexts.of(task, str(path), parts)
 
 
 SUFFIXES = [f"{suffix}{packed}" for suffix in (".tsv", ".csv", ".jsonl") for packed in ("", ".gz")]
@@ -187,7 +187,7 @@ class _Layout(NamedTuple):
     """Reads the files of a part."""
 
 
-def transfer_data(task: str, folder: str | Path) -> LabelledTexts | str:
+def transfer_data(task: str, folder: str | Path) -> LabeledTexts | str:
     """Returns the rows of a transfer task, or what is missing and where to get it.
 
     They are looked for in the folder, in the folders in it, and in those of ``data`` in it, as
@@ -227,7 +227,7 @@ def transfer_data(task: str, folder: str | Path) -> LabelledTexts | str:
         only([next(iter(found.values()))[0] for _, found in complete])
         layout, found = complete[0]
         source = listed(str(path) for paths in found.values() for path in paths)
-        texts = LabelledTexts.of(task, source, {part: layout.read(paths) for part, paths in found.items()})
+        texts = LabeledTexts.of(task, source, {part: layout.read(paths) for part, paths in found.items()})
         if task == "MRPC" and (labels := sorted(set(texts.labels))) != ["0", "1"]:
             raise reading_error(
                 source, "the labels 0 and 1", listed(map(short, labels)), "write 1 for a paraphrase"

@@ -247,7 +247,7 @@ def check_labels(where: str, table: Table) -> None:
     others = [row["target"] for row in table if row["target"] not in (0.0, 1.0)]
     if others:
         raise InvalidValueError(
-            f"{where}: expected pairs labelled 0 or 1 for an accuracy, got {others[0]}; leave --threshold out"
+            f"{where}: expected pairs labeled 0 or 1 for an accuracy, got {others[0]}; leave --threshold out"
         )
 
 

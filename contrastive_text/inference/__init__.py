@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from contrastive_text.inference.postprocessing import (
         fit_component_removal,
         fit_whitening,
-        unnormalised,
+        unnormalized,
         with_layer,
     )
     from contrastive_text.inference.quantization import quantize, value_ranges
@@ -57,7 +57,7 @@ __all__ = [
     "retrieval_scores",
     "retrieved",
     "top_k",
-    "unnormalised",
+    "unnormalized",
     "value_ranges",
     "vectors_by_pooler",
     "with_layer",

@@ -169,7 +169,7 @@ def _traits(parts: ModelParts) -> dict[str, object]:
         "tokenizer": parts.encoder.tokenizer.backend_tokenizer.to_str(),
         "pooler": part_spec(parts.pooler, "pooler"),
         "prompts": parts.prompts.spec,
-        "normalisation": parts.normalize,
+        "normalization": parts.normalize,
         "length limit": parts.max_length,
         "number of features": parts.truncate_dim,
         "similarity": parts.similarity_fn_name,

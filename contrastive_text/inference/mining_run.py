@@ -110,8 +110,8 @@ class RowWriter:
         if self.form == "triples":
             return [(query, text, other, one, score) for text, one in positives for other, score in negatives]
         if self.form == "pairs":
-            labelled = [*((*each, 1) for each in positives), *((*each, 0) for each in negatives)]
-            return [(query, text, label, score) for text, score, label in labelled]
+            labeled = [*((*each, 1) for each in positives), *((*each, 0) for each in negatives)]
+            return [(query, text, label, score) for text, score, label in labeled]
         texts, scores = ([each[place] for each in negatives] for place in (0, 1))
         return [(query, text, texts, one, scores) for text, one in positives if negatives]
 

@@ -32,7 +32,7 @@ def fit_whitening(vectors: Tensor, features: int | None = None) -> nn.Linear:
     unit variance. That is no rare case: after BERT's last LayerNorm there is always one.
 
     Args:
-        vectors: Of the texts to fit on, before any normalisation, (n, D). Some 10 D texts or more of the kind
+        vectors: Of the texts to fit on, before any normalization, (n, D). Some 10 D texts or more of the kind
             that the model is for; the estimate of few texts fits those alone.
         features: How many features to keep, those of the largest variance; None for all directions with any.
 
@@ -73,7 +73,7 @@ def fit_component_removal(vectors: Tensor, components: int | None = None) -> nn.
     https://arxiv.org/abs/1702.01417, algorithm 1). Nothing is left along them, and the number of features stays.
 
     Args:
-        vectors: Of the texts to fit on, before any normalisation, (n, D).
+        vectors: Of the texts to fit on, before any normalization, (n, D).
         components: How many directions to take away; None for D / 100, the paper's rule of thumb, at least 1.
 
     Returns:
@@ -105,7 +105,7 @@ def fit_component_removal(vectors: Tensor, components: int | None = None) -> nn.
 
 
 def with_layer(model: SentenceEncoder, layer: nn.Linear) -> SentenceEncoder:
-    """Returns the model with a linear layer after its head, and before the normalisation if it has one.
+    """Returns the model with a linear layer after its head, and before the normalization if it has one.
 
     The network is shared with the model, which stays as it is; the head's layers are copied.
 
@@ -132,8 +132,8 @@ def with_layer(model: SentenceEncoder, layer: nn.Linear) -> SentenceEncoder:
     return _with_head(model, head, normalize=model.normalize)
 
 
-def unnormalised(model: SentenceEncoder) -> SentenceEncoder:
-    """Returns the model as maps are fitted on it: without its own normalisation; the network is shared.
+def unnormalized(model: SentenceEncoder) -> SentenceEncoder:
+    """Returns the model as maps are fitted on it: without its own normalization; the network is shared.
 
     Raises:
         ValueError: A model that drops features: which ones to keep is the map's business.

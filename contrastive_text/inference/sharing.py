@@ -71,7 +71,7 @@ def check_name(to: str) -> None:
         known = False
     if not known:
         raise InvalidValueError(
-            f"--to: expected USER/NAME, got {to!r}; name yourself or your organisation, then the model, in "
+            f"--to: expected USER/NAME, got {to!r}; name yourself or your organization, then the model, in "
             "letters, digits, '-', '_' and '.'"
         )
 

@@ -22,15 +22,15 @@ from contrastive_text.metrics.geometry import (
     spectrum,
     uniformity,
 )
-from contrastive_text.metrics.neighbours import (
+from contrastive_text.metrics.neighbors import (
     Hubs,
     guide_agreement,
     hubness,
     k_occurrences,
     linear_cka,
-    nearest_neighbour_accuracy,
+    nearest_neighbor_accuracy,
     nearest_similarity,
-    neighbour_overlap,
+    neighbor_overlap,
 )
 from contrastive_text.metrics.retrieval import (
     FIGURES,
@@ -88,9 +88,9 @@ __all__ = [
     "linear_cka",
     "matthews",
     "mean_cosine",
-    "nearest_neighbour_accuracy",
+    "nearest_neighbor_accuracy",
     "nearest_similarity",
-    "neighbour_overlap",
+    "neighbor_overlap",
     "off_diagonal",
     "pair_similarity",
     "paired_bootstrap_mean",

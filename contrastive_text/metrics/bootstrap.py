@@ -252,17 +252,17 @@ def _spearman_difference(drawn: Tensor, target: Tensor, first: Tensor, second: T
     """
     counts = torch.zeros(drawn.shape, dtype=torch.float64)
     counts.scatter_add_(0, drawn, torch.ones_like(counts))
-    gold = _centred_ranks(counts, target)
+    gold = _centered_ranks(counts, target)
     correlations = []
     for levels in (first, second):
-        ranks = _centred_ranks(counts, levels)
+        ranks = _centered_ranks(counts, levels)
         covariance = (counts * ranks * gold).sum(dim=0)
         scale = ((counts * ranks * ranks).sum(dim=0) * (counts * gold * gold).sum(dim=0)).sqrt()
         correlations.append(torch.where(scale > 0, covariance / scale, 0.0))  # no order: 0, as spearman has it
     return correlations[1] - correlations[0]
 
 
-def _centred_ranks(counts: Tensor, levels: Tensor) -> Tensor:
+def _centered_ranks(counts: Tensor, levels: Tensor) -> Tensor:
     """Returns each row's average rank in each resample, less the mean rank, (n, b).
 
     All copies of a level share the mean of their ranks: those after the copies of all lower levels.

@@ -101,7 +101,7 @@ def effective_rank(x: Tensor) -> Tensor:
     it). Between 1, all vectors on one line, and min(n, D).
 
     Differs: rows are first put on the unit sphere, because cosine similarity ignores their length; like the
-    papers we do not centre them. Vectors that are all zero give 1.
+    papers we do not center them. Vectors that are all zero give 1.
 
     Args:
         x: Vectors, (n, D).
@@ -124,7 +124,7 @@ def effective_rank(x: Tensor) -> Tensor:
 def spectrum(x: Tensor) -> Tensor:
     """Returns the singular values of the unit vectors as shares of their sum, largest first.
 
-    How much each direction carries; ``effective_rank`` is exp of their entropy. Not centred: the first share is
+    How much each direction carries; ``effective_rank`` is exp of their entropy. Not centered: the first share is
     large where all vectors have a direction in common. Vectors that are all zero give zeros.
 
     Args:
@@ -202,8 +202,8 @@ def iso_score(x: Tensor) -> Tensor:
         raise InvalidValueError(f"iso_score: expected vectors of 2 features or more, got {tuple(x.shape)}")
     with full_precision(x.device):
         unit = unit_vectors(x)
-        centred = unit - unit.mean(dim=0)
-        covariance = centred.T @ centred / len(x)
+        centered = unit - unit.mean(dim=0)
+        covariance = centered.T @ centered / len(x)
     total = covariance.trace()
     rounding = 8 * torch.finfo(total.dtype).eps
     if total <= rounding**2:  # a point: what is left are rounding errors, which go in all directions
@@ -234,8 +234,8 @@ def off_diagonal(x: Tensor) -> Tensor:
     """
     check_rows("off_diagonal", x, least=1)
     features = x.shape[1]
-    centred = at_least_float32(x) - at_least_float32(x).mean(dim=0)
-    unit = F.normalize(centred, dim=0, eps=EPSILON)
+    centered = at_least_float32(x) - at_least_float32(x).mean(dim=0)
+    unit = F.normalize(centered, dim=0, eps=EPSILON)
     squares = (unit.T @ unit).square()
     mean = (squares.sum() - squares.diagonal().sum()) / max(features * (features - 1), 1)
     return mean.clamp(0, 1).sqrt()

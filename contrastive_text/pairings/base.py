@@ -217,7 +217,7 @@ class OneSequence(Pairing):
         return [Example(anchor=TextPair(str(row["anchor"]), str(row["positive"])))]
 
 
-class Neighbours(Pairing):
+class Neighbors(Pairing):
     """Pairs a text with one of the texts that follow it in its document ("next sentence" in SimCSE's ablation).
 
     Source: Gao et al. 2021, SimCSE, section 3, table 2 ("next sentence"; with ``reach: 3`` "next 3 sentences").
@@ -236,12 +236,12 @@ class Neighbours(Pairing):
 
     Example:
         >>> lines = [{"text": "It rains."}, {"text": "We stay."}, {"text": "We read."}]
-        >>> Neighbours().arrange([lines])[0][1]
+        >>> Neighbors().arrange([lines])[0][1]
         {'text': 'We stay.', 'next': 'We read.'}
     """
 
     def __init__(self, reach: int = 1) -> None:
-        self.reach = at_least("Neighbours.reach", reach, 1, "3 in SimCSE's other row")
+        self.reach = at_least("Neighbors.reach", reach, 1, "3 in SimCSE's other row")
 
     def arrange(self, documents: Sequence[Sequence[Row]]) -> tuple[Sequence[Row], str]:
         """Adds successors of each row as columns ``next``, ``next_2``, ..., and skips the last row of a document.

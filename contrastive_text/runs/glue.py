@@ -13,7 +13,7 @@ from typing import NamedTuple
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.disk import replacing
 from contrastive_text.core.storage.text_files import USUAL, decoded_lines
-from contrastive_text.core.targets import UNLABELLED, number_of
+from contrastive_text.core.targets import UNLABELED, number_of
 from contrastive_text.data.files.frames import hub_content
 from contrastive_text.evaluation.results import ScoreTable, TaskScore
 from contrastive_text.runs.grid import Cell
@@ -190,7 +190,7 @@ def find_tasks(data: str, names: list[str] | None = None) -> dict[str, str]:
 
 
 def write_task(task: GlueTask, data: str, folder: Path) -> TaskFiles:
-    """Writes the labelled rows of a task as ``.jsonl``, texts as they are, labels as the names of classes.
+    """Writes the labeled rows of a task as ``.jsonl``, texts as they are, labels as the names of classes.
 
     GLUE's own files are split at tabs and nothing is a quote; CoLA's have no header. Rows with another number of
     fields than the header, which QQP has, or without a label are left out and counted. Test files have no labels
@@ -212,7 +212,7 @@ def write_task(task: GlueTask, data: str, folder: Path) -> TaskFiles:
         where, cells = _read(task, data, name, left_out)
         found = list(_understood(task, where, cells, left_out))
         if not found:
-            raise InvalidValueError(f"{where}: expected labelled rows, got none; {_WHERE}")
+            raise InvalidValueError(f"{where}: expected labeled rows, got none; {_WHERE}")
         paths[name], rows[name] = str(folder / f"{name}.jsonl"), len(found)
         with replacing(Path(paths[name])) as file:
             file.write("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in found).encode())
@@ -265,7 +265,7 @@ def _understood(
     known = {**numbers, **{name: name for name in task.classes}}
     for line, row in rows:
         label = str(row["target"]).strip()
-        if label in UNLABELLED or not label:
+        if label in UNLABELED or not label:
             left_out["rows without a label"] += 1
         elif not task.classes and 0 <= number_of(label) <= 5:
             yield {**row, "target": number_of(label)}

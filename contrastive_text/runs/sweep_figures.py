@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from contrastive_text.core.libraries import require
 
-_COLOURS = "viridis"
+_COLORS = "viridis"
 _SETTINGS = {"svg.hashsalt": "contrastive-text", "svg.fonttype": "path", "font.family": "DejaVu Sans"}
 _METADATA: dict[str, dict[str, None]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 """Metadata that would change the bytes of a figure from day to day."""
@@ -28,10 +28,10 @@ def heat_map(
     names: tuple[str, str],
     title: str,
 ) -> Any:  # Any: a Figure of a library that not every user has
-    """Draws means as coloured cells with their figures, as ConSERT's figure of two alterations (Yan et al. 2021).
+    """Draws means as colored cells with their figures, as ConSERT's figure of two alterations (Yan et al. 2021).
 
     Args:
-        means: A figure for each row and column; NaN leaves a cell grey.
+        means: A figure for each row and column; NaN leaves a cell gray.
         sds: Their standard deviations, written small; NaN for none.
         rows: Labels from top to bottom.
         columns: Labels from left to right.
@@ -48,17 +48,17 @@ def heat_map(
     """
     figure = _figure(width=2.8 + 1.15 * len(columns), height=1.9 + 0.72 * len(rows))
     axes = figure.add_subplot()
-    colours = require("matplotlib", "sweep")
-    map_ = colours.colormaps[_COLOURS].with_extremes(bad="lightgrey")
+    colors = require("matplotlib", "sweep")
+    map_ = colors.colormaps[_COLORS].with_extremes(bad="lightgray")
     known = [mean for row in means for mean in row if not math.isnan(mean)]
-    scale = colours.colors.Normalize(min(known, default=0.0), max(known, default=1.0))
+    scale = colors.colors.Normalize(min(known, default=0.0), max(known, default=1.0))
     image = axes.imshow([[*row] for row in means], cmap=map_, norm=scale, aspect="auto")
     for y, row in enumerate(means):
         for x, mean in enumerate(row):
-            colour = "white" if scale(mean) < _DARK else "black"  # black for NaN too
+            color = "white" if scale(mean) < _DARK else "black"  # black for NaN too
             sd = sds[y][x]
             said = "n/a" if math.isnan(mean) else f"{mean:.2f}"
-            place = {"ha": "center", "color": colour}
+            place = {"ha": "center", "color": color}
             axes.text(x, y, said, va="center" if math.isnan(sd) else "bottom", fontsize=10, **place)
             if not math.isnan(sd):
                 axes.text(x, y + 0.08, f"± {sd:.2f}", va="top", fontsize=7, **place)

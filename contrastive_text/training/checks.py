@@ -217,7 +217,7 @@ def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) ->
         (
             precision == "16-true",
             "trainer.precision: expected 32-true, 16-mixed, bf16-mixed or bf16-true, got 16-true; in float16 "
-            "the optimiser's eps of 1e-8 is 0 and so are squares of gradients below 2e-4: use 16-mixed, "
+            "the optimizer's eps of 1e-8 is 0 and so are squares of gradients below 2e-4: use 16-mixed, "
             "whose weights are float32",
         ),
         (

@@ -178,7 +178,7 @@ class FSDP2Strategy(ModelParallelStrategy):
         super().setup_environment()
 
     def setup_optimizers(self, trainer: pl.Trainer) -> None:
-        """Makes the optimisers; torch's fused kernels take no weights of which only some are split."""
+        """Makes the optimizers; torch's fused kernels take no weights of which only some are split."""
         super().setup_optimizers(trainer)
         for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
             if len({isinstance(weight, DTensor) for weight in group["params"]}) > 1:
@@ -186,7 +186,7 @@ class FSDP2Strategy(ModelParallelStrategy):
 
     @property
     def lightning_restore_optimizer(self) -> bool:
-        """Lightning gives optimisers their states back, as with strategies that split nothing."""
+        """Lightning gives optimizers their states back, as with strategies that split nothing."""
         return True
 
     def lightning_module_state_dict(self) -> dict[str, Any]:  # Any: as Lightning's
@@ -195,7 +195,7 @@ class FSDP2Strategy(ModelParallelStrategy):
         return self._gathered(self.lightning_module.state_dict())
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:  # Any: as Lightning's
-        """Returns the whole state of an optimiser on the first rank, and its settings alone on others."""
+        """Returns the whole state of an optimizer on the first rank, and its settings alone on others."""
         inner = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         state = inner.state_dict()
         for group in state["param_groups"]:  # what setup_optimizers has changed
@@ -219,7 +219,7 @@ class FSDP2Strategy(ModelParallelStrategy):
         Strategy.load_model_state_dict(self, checkpoint, strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Gives optimisers their part of the states."""
+        """Gives optimizers their part of the states."""
         states = []
         for optimizer, given in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]

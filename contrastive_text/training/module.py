@@ -100,7 +100,7 @@ AS_IN_TRAINING = Inference()
 
 
 class ContrastiveModule(StoredModule):
-    """Encodes all rows of a batch, and minimises a weighted sum of objectives.
+    """Encodes all rows of a batch, and minimizes a weighted sum of objectives.
 
     The gradient is that of the whole batch however many ranks share it: each objective gives a sum and a
     count, and ``Terms.loss`` divides the sum, times the number of ranks, by the count over all ranks.
@@ -241,7 +241,7 @@ class ContrastiveModule(StoredModule):
         return self.by_task.data_needs(tasks, *tokenizers, self.encoder.vocabulary_size)
 
     def take_negative_pairs(self, tasks: Sequence[str | None]) -> None:
-        """Lets the contrastive objectives of tasks take pairs labelled 0 as hard negatives."""
+        """Lets the contrastive objectives of tasks take pairs labeled 0 as hard negatives."""
         self.by_task.take_negative_pairs(tasks)
 
     @property
@@ -412,7 +412,7 @@ class ContrastiveModule(StoredModule):
         check_start(self.trainer, self.combine, self.by_task, embedders, recipe=self._recipe)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Returns the optimiser and the schedule per step; refuses a run of unknown length."""
+        """Returns the optimizer and the schedule per step; refuses a run of unknown length."""
         optimizer = keep_own_settings(self.optimizer.build(self.named_parameters()))
         rates = ScheduledRates(optimizer, self.schedule, self.trainer.estimated_stepping_batches)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "interval": "step"}}

@@ -163,7 +163,7 @@ class TaskParts:
         )
 
     def take_negative_pairs(self, tasks: Sequence[str | None]) -> None:
-        """Lets the contrastive objectives of tasks take pairs labelled 0 as hard negatives (``NegativesAsHard``).
+        """Lets the contrastive objectives of tasks take pairs labeled 0 as hard negatives (``NegativesAsHard``).
 
         Raises:
             ValueError: A task without such an objective, or one whose own options exclude it.

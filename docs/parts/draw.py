@@ -40,7 +40,7 @@ PICTURES: dict[str, Callable[[], Sheet]] = {
     "OneSequence": lambda: pairing(
         pairings.OneSequence(), {"anchor": "a man dances", "positive": "somebody is dancing"}
     ),
-    "Neighbours": lambda: pairing(pairings.Neighbours(), {"text": SENTENCE, "next": "people stop to watch him"}),
+    "Neighbors": lambda: pairing(pairings.Neighbors(), {"text": SENTENCE, "next": "people stop to watch him"}),
     "Spans": lambda: spans(key=5),
     "SwapWords": lambda: text_view(views.SwapWords(rate=0.3), key=3),
     "SubstituteSynonyms": lambda: with_folder(

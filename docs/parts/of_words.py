@@ -1,4 +1,4 @@
-"""Pictures of pairings, of text and token views and of masked language modelling: words in boxes."""
+"""Pictures of pairings, of text and token views and of masked language modeling: words in boxes."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def spans(key: int) -> Sheet:
             sheet.rectangle(at(span.start), sheet.y, at(span.stop) - at(span.start), ROW - 4, kind=kind)
         sheet.y += ROW
 
-    sheet.label(f"{length:,} tokens in blocks of {longest}; positives have their anchor's colour")
+    sheet.label(f"{length:,} tokens in blocks of {longest}; positives have their anchor's color")
     blocks = [range(start, start + longest) for start in range(0, length, longest)]
     bars("document", blocks, kinds=["kept"] * len(blocks))
     bars("anchors", anchors)

@@ -18,11 +18,11 @@ ROW = 18
 LABELS = 74
 
 Kind = Literal["kept", "gone", "new", "moved"]
-"""What happened to a thing; also the class that colours it."""
+"""What happened to a thing; also the class that colors it."""
 
 
-class Colours(NamedTuple):
-    """Colours of a theme: paper, ink, small print, cells, and fill, stroke and ink of each kind."""
+class Colors(NamedTuple):
+    """Colors of a theme: paper, ink, small print, cells, and fill, stroke and ink of each kind."""
 
     paper: str
     ink: str
@@ -31,7 +31,7 @@ class Colours(NamedTuple):
     kinds: dict[Kind, tuple[str, str, str]]
 
     def rules(self) -> str:
-        """Returns the colours as CSS."""
+        """Returns the colors as CSS."""
         kinds = "".join(
             f".{kind}{{stroke:{stroke}}}rect.{kind}{{fill:{fill}}}text.{kind}{{fill:{ink};stroke:none}}"
             for kind, (fill, stroke, ink) in self.kinds.items()
@@ -42,7 +42,7 @@ class Colours(NamedTuple):
         )
 
 
-LIGHT = Colours(
+LIGHT = Colors(
     paper="#fff",
     ink="#1f2328",
     soft="#59636e",
@@ -54,7 +54,7 @@ LIGHT = Colours(
         "moved": ("#ddf4ff", "#0969da", "#0a4a9e"),
     },
 )
-DARK = Colours(
+DARK = Colors(
     paper="#0d1117",
     ink="#e6edf3",
     soft="#9198a1",

@@ -49,7 +49,7 @@ for module, line, body in held_out[:3]:
 #
 # The extra `offline` brings a small sentence encoder, MiniLM with six layers. To be fast, and to see what
 # training does, we keep its first two layers alone. They were never meant to give sentence vectors, so there
-# is something to learn. With a GPU you would start from `bert-base-uncased` or your favourite encoder
+# is something to learn. With a GPU you would start from `bert-base-uncased` or your favorite encoder
 # instead; nothing below changes.
 
 # %%

@@ -151,7 +151,7 @@ Image("ablation/points.png", width=500)
 #   wide, so only large effects get through.
 # - Then compare your view with the control. A view that isn't better than random deletion hasn't shown that
 #   its idea matters.
-# - The runs have 12 steps. A view makes the task harder and may need more of them: an early table favours
+# - The runs have 12 steps. A view makes the task harder and may need more of them: an early table favors
 #   easy tasks.
 # - The pairs that are shown also chose the checkpoint; here each run has one validation only, so there was no
 #   choice.

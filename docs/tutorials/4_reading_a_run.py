@@ -130,7 +130,7 @@ display(Image("page/val-spearman.png", width=480))
 
 # %% [markdown]
 # Read the first chart for two things. Where is the best point: at the end (train longer) or early (stop
-# earlier, or take a lower rate)? And is the rise larger than the wiggle between neighbouring points? The
+# earlier, or take a lower rate)? And is the rise larger than the wiggle between neighboring points? The
 # saved model is that of the best point, so its validation score is a maximum over several looks, and a little
 # too good.
 #

@@ -7,10 +7,10 @@
 #
 # ## Three small data sets
 #
-# There is no labelled set in Python, but its documentation has structure that gives honest labels:
+# There is no labeled set in Python, but its documentation has structure that gives honest labels:
 #
 # - **topic**: which of five packages a docstring comes from. Like sentiment, a class of one text.
-# - **belongs**: does this body belong to this first line, or is it the body of a neighbour in the same
+# - **belongs**: does this body belong to this first line, or is it the body of a neighbor in the same
 #   package? Like paraphrase, yes or no.
 # - **related**: 2 for a line and its body, 1 within a package, 0 between packages. Like similarity, a score.
 #

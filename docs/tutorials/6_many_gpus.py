@@ -11,7 +11,7 @@
 #
 # A file has it all, so that only the hardware's options change from command to command. Dropout is off at
 # first: its masks are drawn for each process and each chunk, and would hide what we want to compare. The
-# optimiser is plain AdamW with a large `eps`: with a tiny one, the first steps of Adam divide by almost
+# optimizer is plain AdamW with a large `eps`: with a tiny one, the first steps of Adam divide by almost
 # nothing and blow rounding up.
 
 # %%

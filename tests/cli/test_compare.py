@@ -38,7 +38,7 @@ def models(saved: Path, here: Path) -> None:
 def test_two_models_are_compared_on_a_file(shell: Shell) -> None:
     said = shell(f"{COMPARE} --data PAIRS").out
     assert said.startswith("Spearman x 100, setting all | pairs.tsv |")
-    assert "against the first model | " in said and "neighbours in common" in said
+    assert "against the first model | " in said and "neighbors in common" in said
     assert "50 resamples" in said
 
 

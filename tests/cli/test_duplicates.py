@@ -49,7 +49,7 @@ def lines_of(places: Sequence[int]) -> list[int]:
 
 @pytest.fixture
 def threshold(cosines: np.ndarray) -> float:
-    """Halfway between two neighbouring cosines, so that rounding decides nothing; six pairs are above it."""
+    """Halfway between two neighboring cosines, so that rounding decides nothing; six pairs are above it."""
     ordered = np.sort(cosines[np.triu_indices(25, 1)])[::-1]
     return float(ordered[5:7].mean())
 

@@ -232,7 +232,7 @@ def test_texts_that_an_earlier_run_has_cut_are_said(shell: Shell, here: Path) ->
     assert "0 distinct texts encoded; 0 truncated to 32 tokens, 1 of earlier runs\n" in shell(words).out
 
 
-def test_labelled_pairs_have_the_accuracy_of_cosines_above_a_threshold(
+def test_labeled_pairs_have_the_accuracy_of_cosines_above_a_threshold(
     shell: Shell, here: Path, embed: CachedEncoder
 ) -> None:
     texts = tiny.TEXTS[:24]

@@ -28,8 +28,8 @@ MINE = "--model BERT --device cpu"
 
 
 @pytest.fixture(autouse=True)
-def labelled(here: Path) -> None:
-    """Files of labelled pairs."""
+def labeled(here: Path) -> None:
+    """Files of labeled pairs."""
     (here / "quora.tsv").write_text(QUORA)
     (here / "snli.tsv").write_text(SNLI)
 
@@ -89,7 +89,7 @@ def test_mining_takes_the_rows_that_the_option_says(shell: Shell, here: Path, ch
     said = shell(f"{words} --pair_labels {choice}").out
     assert f"{pairs} pairs of {pairs} queries; a corpus of {corpus} texts" in said
     rows = [json.loads(line) for line in (here / "out.jsonl").read_text().splitlines()]
-    # Every fourth text, which follows one that is labelled 0, is a candidate if it is a pair's or taken as hard.
+    # Every fourth text, which follows one that is labeled 0, is a candidate if it is a pair's or taken as hard.
     apart = {tiny.TEXTS[i - 1] for i in range(0, 24, 4)}
     assert bool(apart & {text for row in rows for text in row["negative"]}) == (choice != "positives")
 
@@ -114,7 +114,7 @@ def test_a_choice_that_clashes_with_the_objective_is_refused(
         built.data.setup("fit")
 
 
-def test_retrieval_by_labelled_pairs_takes_those_labelled_0_for_no_answers(tmp_path: Path) -> None:
+def test_retrieval_by_labeled_pairs_takes_those_labeled_0_for_no_answers(tmp_path: Path) -> None:
     from contrastive_text.data import read_pair_corpus
 
     path = tmp_path / "a.tsv"

@@ -42,7 +42,7 @@ trainer:
 
 @pytest.fixture(scope="module")
 def trained(files: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run over labelled texts and scored pairs, which holds their files too."""
+    """The folder of a run over labeled texts and scored pairs, which holds their files too."""
     folder = tmp_path_factory.mktemp("trained")
     lines = [f"{text}\t{'good' if i % 2 else 'bad'}\n" for i, text in enumerate(tiny.TEXTS)]
     (folder / "sst.tsv").write_text("".join(["text\tlabel\n", *lines]))

@@ -187,7 +187,7 @@ EVALUATE = [
     ("evaluate m --suite sts --data d --frequencies t", "expected it with --without_frequent"),
     ("evaluate m one.tsv --without_frequent 2", "--without_frequent: expected something that reads it"),
     ("evaluate m --suite sts --data nowhere", "nowhere: expected a folder of data sets, found none"),
-    ("evaluate m two.tsv --threshold 0", "two.tsv: expected pairs labelled 0 or 1 for an accuracy, got 2"),
+    ("evaluate m two.tsv --threshold 0", "two.tsv: expected pairs labeled 0 or 1 for an accuracy, got 2"),
     ("evaluate m one.tsv --threshold 1", "--threshold: expected a cosine from -1 to below 1, got 1.0"),
     ("evaluate m --suite sts --data none", "--data: expected the data of one task or more, got none"),
     ("evaluate m --suite sts --data sts12 --setting mean", "pairs whose subsets are named for mean, got sts12"),

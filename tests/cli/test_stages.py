@@ -48,7 +48,7 @@ def trained(module: ContrastiveModule, train: str, checkpoint: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def sst(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Labelled texts."""
+    """Labeled texts."""
     file = tmp_path_factory.mktemp("sst") / "sst.tsv"
     lines = [f"{text}\t{'good' if i % 2 else 'bad'}\n" for i, text in enumerate(tiny.TEXTS)]
     file.write_text("".join(["text\tlabel\n", *lines]))

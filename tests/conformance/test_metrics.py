@@ -33,10 +33,10 @@ OF_VECTORS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "hubness": lambda x, _: torch.tensor(metrics.hubness(x, k=3)),
     "k_occurrences": lambda x, _: metrics.k_occurrences(x, k=3).sort().values,
     "nearest_similarity": lambda x, _: metrics.nearest_similarity(x).sort().values,
-    "nearest_neighbour_accuracy": lambda x, _: torch.tensor(
-        metrics.nearest_neighbour_accuracy(x, LABELS[: len(x)], k=1)
+    "nearest_neighbor_accuracy": lambda x, _: torch.tensor(
+        metrics.nearest_neighbor_accuracy(x, LABELS[: len(x)], k=1)
     ),
-    "neighbour_overlap": lambda x, y: metrics.neighbour_overlap(x, y, k=3),
+    "neighbor_overlap": lambda x, y: metrics.neighbor_overlap(x, y, k=3),
     "linear_cka": metrics.linear_cka,
     "pair_similarity": lambda x, y: metrics.pair_similarity(x, y).sort().values,
     "exact_similarity": lambda x, y: metrics.exact_similarity(x, y).sort().values,

@@ -14,7 +14,7 @@ import pytest
 from contrastive_text import pairings
 from contrastive_text.core.random import generator
 from contrastive_text.core.types import Row, Tokens
-from contrastive_text.pairings import Given, Neighbours, NLITriples, OneSequence, Pairing, SameText, Spans
+from contrastive_text.pairings import Given, Neighbors, NLITriples, OneSequence, Pairing, SameText, Spans
 
 PAGES = Path(__file__).parents[2] / "docs" / "parts"
 
@@ -36,9 +36,7 @@ PAIRINGS: dict[str, Case] = {
     "Given": Case(Given, [[PAIR, {**PAIR, "target": 1.0}], [PAIR]], 3),
     "Given with negatives": Case(lambda: Given(views_per_text=2, negatives=2), [[NEGATIVES]], 1, draws=True),
     "OneSequence": Case(OneSequence, [[PAIR]], 1),
-    "Neighbours": Case(
-        lambda: Neighbours(reach=2), [[{"text": text} for text in "abc"], [{"text": "d"}]], 2, True
-    ),
+    "Neighbors": Case(lambda: Neighbors(reach=2), [[{"text": text} for text in "abc"], [{"text": "d"}]], 2, True),
     "NLITriples": Case(NLITriples, [[{**PAIR, "target": 2.0}, {**PAIR, "positive": "c", "target": 0.0}]], 1),
     "Spans": Case(lambda: Spans(min_length=2, max_length=8), [[{"text": DOCUMENT}]], 1, draws=True),
 }

@@ -49,7 +49,7 @@ def test_scores_and_what_is_missing_of_them() -> None:
 
 def test_a_comparison() -> None:
     difference = ScoreDifference("other", "MR", 1.5, 0.5, 2.5, p_value=0.01, holm=math.nan)
-    agreement = Agreement("other", neighbours=0.25, cka=math.nan)
+    agreement = Agreement("other", neighbors=0.25, cka=math.nan)
     comparison = ModelComparison("<b>mine", (SCORES,), (difference,), (agreement,), 7, 999, notes=("a < b",))
     found = Tables(comparison._repr_html_())
     assert found.captions == ["accuracy < 100", "Differences, times 100", "Agreement of the vectors"]

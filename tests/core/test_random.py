@@ -27,8 +27,8 @@ def split_mix(value: int) -> int:
     return z ^ (z >> 31)
 
 
-def finalise(z: int) -> int:
-    """The finaliser of SplitMix64 alone, without the step of the state."""
+def finalize(z: int) -> int:
+    """The finalizer of SplitMix64 alone, without the step of the state."""
     return split_mix((z - 0x9E3779B97F4A7C15) % WORD)
 
 
@@ -61,7 +61,7 @@ def test_draws_on_tensors_equal_the_hash_on_integers(keys: list[int], view: int)
     drawn = rng.rand(3, 2)
     assert drawn.dtype == torch.float32
     for i, key in enumerate(keys):
-        row = finalise((key + fold(view, 2)) % WORD)
+        row = finalize((key + fold(view, 2)) % WORD)
         for token in range(3):
             place = split_mix((row + token * 0x9E3779B97F4A7C15) % WORD)
             for feature in range(2):

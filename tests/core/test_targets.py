@@ -9,11 +9,11 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from contrastive_text.core.targets import NLI, UNLABELLED, Classes, Scores, plain_label
+from contrastive_text.core.targets import NLI, UNLABELED, Classes, Scores, plain_label
 
 CONTRADICTION_FIRST = ("contradiction", "entailment", "neutral")
 NAMES = st.lists(
-    st.text("abcdeXYZ_-", min_size=1, max_size=6).filter(lambda name: name not in UNLABELLED),
+    st.text("abcdeXYZ_-", min_size=1, max_size=6).filter(lambda name: name not in UNLABELED),
     min_size=2,
     max_size=6,
     unique_by=str.casefold,
@@ -31,7 +31,7 @@ def test_a_class_is_read_by_its_name_in_any_case_and_by_its_place(names: list[st
 @given(names=NAMES, label=st.text("abXé-0 1.\t", max_size=8))
 def test_whatever_is_no_label_is_refused(names: list[str], label: str) -> None:
     classes = Classes(tuple(names))
-    assume(label.strip().casefold() not in {name.casefold() for name in names} | set(UNLABELLED))
+    assume(label.strip().casefold() not in {name.casefold() for name in names} | set(UNLABELED))
     assume(not label.strip().lstrip("+-0").split(".")[0].isdecimal() and "0" not in label)
     with pytest.raises(ValueError, match=r"^expected one of the classes .*, got "):
         classes.read(label)
@@ -73,7 +73,7 @@ def test_a_name_goes_before_its_place_its_case_and_a_missing_label() -> None:
     assert (Scores(low=-1, high=1).read("-1"), Scores(low=0, high=1).read("-1")) == (0.0, None)
 
 
-@pytest.mark.parametrize("label", [*UNLABELLED, " - ", "-1.0"])
+@pytest.mark.parametrize("label", [*UNLABELED, " - ", "-1.0"])
 def test_a_label_that_says_there_is_none_has_no_number(label: str) -> None:
     for target in (Classes(NLI), Classes.of(2, "classes"), Scores()):
         assert target.read(label) is None

@@ -68,12 +68,12 @@ def test_tables_rules_and_lines_show_hostile_text_and_know_no_markup(monkeypatch
     screen.rule(HOSTILE)
     screen.print(HOSTILE)
     said = file.getvalue()
-    assert shown(said) == said  # a file gets no colours, so nothing steering is left
+    assert shown(said) == said  # a file gets no colors, so nothing steering is left
     assert said.count("x[/bold]y \\x1b[31mred") == 6
     assert ":smile:" in said and "[link=" in said
 
 
-def test_a_terminal_still_gets_colours_of_our_own() -> None:
+def test_a_terminal_still_gets_colors_of_our_own() -> None:
     file = io.StringIO()
     screen = console(file=file)
     screen._force_terminal = True

@@ -113,11 +113,11 @@ class Halved(Given):
 
 
 def test_targets_are_the_rows_or_the_pairing_s_or_none(tokenizer: TextTokenizer) -> None:
-    labelled = tuple({**row, "target": 0.25} for row in ROWS)
+    labeled = tuple({**row, "target": 0.25} for row in ROWS)
     for pairing, rows, expected in (
         (Given(), TRIPLES, [0.0, 1.0, 2.0]),
         (Halved(), TRIPLES, [0.0, 0.5, 1.0]),
-        (SameText(), labelled, [0.25] * 3),
+        (SameText(), labeled, [0.25] * 3),
         (SameText(), ROWS, None),
     ):
         found = Collator(tokenizer, pairing, ViewPlan(), seed=0)(keyed(rows)).target
@@ -240,7 +240,7 @@ def test_a_text_without_a_token_is_refused_with_its_place(learned_tokenizer: Pre
 
 
 @pytest.mark.parametrize("plan", [ViewPlan(), ViewPlan({"positive": [DeleteTokens(0.3)]})], ids=["plain", "view"])
-def test_a_text_of_two_slots_is_tokenised_once(
+def test_a_text_of_two_slots_is_tokenized_once(
     tokenizer: TextTokenizer, plan: ViewPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []

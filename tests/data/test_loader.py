@@ -237,12 +237,12 @@ def test_places_beyond_32_bits_are_numbers_of_the_same_order() -> None:
 
 def deviations(size: int, keys: int = 20) -> dict[str, float]:
     """Statistic -> its mean over keys, in standard deviations of one: of random orders about 0."""
-    places, found = np.arange(size), {"places": 0.0, "neighbours": 0.0, "distance": 0.0, "again": 0.0}
+    places, found = np.arange(size), {"places": 0.0, "neighbors": 0.0, "distance": 0.0, "again": 0.0}
     for key in range(keys):
         order = Bijection(size, key)[:]
         found["places"] += uneven(np.histogram2d(places * 32 // size, order * 32 // size, bins=32)[0], 31 * 31)
         steps = np.diff(order) % size * 256 // size
-        found["neighbours"] += uneven(np.bincount(steps, minlength=256), 255)
+        found["neighbors"] += uneven(np.bincount(steps, minlength=256), 255)
         found["distance"] += (np.abs(order - places).mean() / size - 1 / 3) * np.sqrt(size) / 0.2108
         found["again"] += (order == Bijection(size, keys + key)[:]).sum() - 1  # one place on average, Poisson
     return {name: total / keys for name, total in found.items()}

@@ -32,7 +32,7 @@ from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.preparation import drawn, joined
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.objectives import Contrastive, MaskedLM
-from contrastive_text.pairings import Neighbours
+from contrastive_text.pairings import Neighbors
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens, MaskTokens, TextView, View
 
@@ -59,8 +59,8 @@ def test_a_limit_draws_the_same_rows_whatever_the_batches_and_smaller_ones_among
     assert set(ten) != set(rows(limit=10, seed=7))
     assert rows(limit=40) == list(tiny.TEXTS)  # all of them, in the order of the file
     assert (rows(limit="25%"), rows(limit="100%")) == (ten, list(tiny.TEXTS))
-    neighbours = rows(limit=10, pairing=Neighbours())
-    assert set(neighbours) < set(tiny.TEXTS[:-1])
+    neighbors = rows(limit=10, pairing=Neighbors())
+    assert set(neighbors) < set(tiny.TEXTS[:-1])
 
 
 def test_rows_that_come_again_are_altered_anew_and_it_is_said(bert: str, texts: str) -> None:
@@ -187,7 +187,7 @@ def test_a_blank_line_and_the_end_of_a_file_end_a_document_and_it_is_said(tmp_pa
     assert whole.understood.splitlines()[-1] == (
         "joined: 6 rows of up to 64 tokens, from 8 texts in 6 documents, 0 of them longer and alone"
     )
-    assert len(Neighbours().arrange(table.documents)[0]) == 2
+    assert len(Neighbors().arrange(table.documents)[0]) == 2
 
 
 def test_a_run_trains_on_joined_rows_after_they_are_cleaned(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from token_pairings import Alone, Halves
 from contrastive_text.core.types import Example, Row
 from contrastive_text.data import TextDataModule, TextTask
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.pairings import Given, Neighbours, OneSequence, Pairing, Spans
+from contrastive_text.pairings import Given, Neighbors, OneSequence, Pairing, Spans
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens, MaskTokens, SwapWords
 
@@ -68,7 +68,7 @@ ON_SETUP = [
     Refusal({"pairing": Halves(), "batch_size": 11}, ["at most the number of rows, 10, got 11"], "documents"),
     Refusal({"pairing": Halves(least=99)}, ["data.train: expected a document long", "got 16 of"], "documents"),
     Refusal({"pairing": Alone()}, ["objectives: expected a pairing that gives positive, got Alone"], "documents"),
-    Refusal({"pairing": Neighbours()}, ["expected a document of two or more texts", "got documents"], "line"),
+    Refusal({"pairing": Neighbors()}, ["expected a document of two or more texts", "got documents"], "line"),
     Refusal({"pairing": Spans(anchors=1, min_length=4, max_length=80)}, [
             "Spans.max_length: expected at most 62, the tokens of the encoder's rows", "got 80",
             "raise model.encoder.max_length by 18", "too_long: cut"], "documents"),

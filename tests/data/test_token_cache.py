@@ -1,4 +1,4 @@
-"""Tokens on disk: equal to direct tokenising, found again, told apart, mended, safe among processes."""
+"""Tokens on disk: equal to direct tokenizing, found again, told apart, mended, safe among processes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def tokens_of(table: TokenTable) -> list[object]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # the tokenizer keeps nothing of a call
 @given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=60), max_size=6))
-def test_rows_equal_direct_tokenising(
+def test_rows_equal_direct_tokenizing(
     tmp_path_factory: pytest.TempPathFactory, tokenizer: Counting, texts: list[str]
 ) -> None:
     table = tokenize_documents(texts, tokenizer, tmp_path_factory.mktemp("cache"))
@@ -70,7 +70,7 @@ def test_rows_equal_direct_tokenising(
             table[index]
 
 
-def test_the_second_call_reads_and_never_tokenises(tmp_path: Path, tokenizer: Counting) -> None:
+def test_the_second_call_reads_and_never_tokenizes(tmp_path: Path, tokenizer: Counting) -> None:
     made = tokenize_documents(TEXTS, tokenizer, tmp_path / "new" / "folder")
     assert made.source == f"tokenized and cached in {made.folder}"
     tokenizer.calls.clear()
@@ -167,7 +167,7 @@ def test_a_pickled_table_is_a_name_and_maps_the_same_files_from_another_folder(
     assert (copy.folder, copy.source, tokenizer.calls) == (table.folder, table.source, [])
 
 
-def test_texts_are_tokenised_in_blocks_of_bounded_size(
+def test_texts_are_tokenized_in_blocks_of_bounded_size(
     tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_cache, "_BLOCK_CHARACTERS", 100)
@@ -195,7 +195,7 @@ def test_an_interrupted_call_leaves_nothing(tmp_path: Path, learned_tokenizer: P
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_of_many_at_once_one_tokenises_and_all_get_the_tokens(
+def test_of_many_at_once_one_tokenizes_and_all_get_the_tokens(
     tmp_path: Path, learned_tokenizer: PreTrainedTokenizerFast, tokenizer: Counting, damaged: bool
 ) -> None:
     description = learned_tokenizer.backend_tokenizer.to_str()

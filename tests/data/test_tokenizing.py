@@ -1,4 +1,4 @@
-"""Tokenising without special tokens and back, and two texts in one row: the rows of the tokenizer itself."""
+"""Tokenizing without special tokens and back, and two texts in one row: the rows of the tokenizer itself."""
 
 from __future__ import annotations
 

@@ -161,5 +161,5 @@ def test_all_siblings_meet_in_a_batch_of_all_rows_and_none_in_one_of_one() -> No
 def test_pairs_that_do_not_belong_together_and_rows_without_pairs_count_as_none() -> None:
     rows = [row("a", "b"), row("a", "c", target=0.0)]
     assert sibling_rows(rows, batch_size=2) == (2, 1.0, 2)
-    assert sibling_rows(rows, batch_size=2, labelled=True) == (0, 0.0, 1)
+    assert sibling_rows(rows, batch_size=2, labeled=True) == (0, 0.0, 1)
     assert sibling_rows([{"text": "a"}, {"text": "a"}], batch_size=2) == (0, 0.0, 0)

@@ -189,7 +189,7 @@ def test_dropout_of_attention_reaches_packed_rows() -> None:
 
 
 @given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=20))
-def test_a_packing_has_the_runs_of_equal_neighbours(lengths: list[int]) -> None:
+def test_a_packing_has_the_runs_of_equal_neighbors(lengths: list[int]) -> None:
     packing = Packing.of(torch.tensor(lengths))
     assert [length for rows, length in packing.runs for _ in range(rows)] == lengths
     assert all(a[1] != b[1] for a, b in zip(packing.runs, packing.runs[1:], strict=False))

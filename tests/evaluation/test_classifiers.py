@@ -37,11 +37,11 @@ ENGINES = pytest.mark.parametrize("classifier", CLASSIFIERS.values(), ids=CLASSI
 
 
 def rows(count: int = 120, classes: int = 3, features: int = 5, apart: float = 1.0, seed: int = 0) -> Rows:
-    """Gaussian classes of unequal size whose centres are so far apart."""
+    """Gaussian classes of unequal size whose centers are so far apart."""
     random = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, classes + 1, (count,), generator=random) % classes
-    centres = apart * torch.randn(classes, features, generator=random)
-    return Rows(centres[labels] + torch.randn(count, features, generator=random), labels)
+    centers = apart * torch.randn(classes, features, generator=random)
+    return Rows(centers[labels] + torch.randn(count, features, generator=random), labels)
 
 
 def outcomes(found: Rows, classifier: Classifier, protocol: Protocol) -> list[Outcome]:
@@ -113,7 +113,7 @@ def test_side_by_side_training_is_the_plain_loop_of_each_model(protocol: Protoco
 
 
 @pytest.mark.parametrize("penalty", [1e-4, 1.0])
-def test_the_sklearn_classifier_is_a_logistic_regression_on_standardised_features(penalty: float) -> None:
+def test_the_sklearn_classifier_is_a_logistic_regression_on_standardized_features(penalty: float) -> None:
     for classes in (2, 3):
         found = rows(classes=classes)
         train, test = torch.arange(80), torch.arange(80, 120)

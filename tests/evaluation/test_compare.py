@@ -19,7 +19,7 @@ from contrastive_text.evaluation.compare import ModelComparison, compare
 from contrastive_text.evaluation.sts import aggregate, pair_cosines
 from contrastive_text.evaluation.sts_data import STSPairs
 from contrastive_text.metrics.bootstrap import holm
-from contrastive_text.metrics.neighbours import linear_cka, neighbour_overlap
+from contrastive_text.metrics.neighbors import linear_cka, neighbor_overlap
 from contrastive_text.poolers import MeanPooler
 
 MISSING = "expected sts13.test.tsv, found none"
@@ -86,7 +86,7 @@ def test_a_model_equals_itself(models: dict[str, CachedEncoder]) -> None:
     for one in found.differences:
         assert (one.difference, one.low, one.high, one.p_value, one.excludes_zero) == (0, 0, 0, 1, False)
     (agreement,) = found.agreements
-    assert (agreement.neighbours, agreement.cka) == (pytest.approx(1, abs=1e-6), pytest.approx(1, abs=1e-9))
+    assert (agreement.neighbors, agreement.cka) == (pytest.approx(1, abs=1e-6), pytest.approx(1, abs=1e-9))
 
 
 def test_agreement_is_measured_on_the_texts_of_the_pairs_or_on_those_given(
@@ -96,7 +96,7 @@ def test_agreement_is_measured_on_the_texts_of_the_pairs_or_on_those_given(
     old, new = models["old"](texts), models["new"](texts)
     found = compare(models, TASKS, texts=[*texts, texts[3]], resamples=10)
     assert found.texts == 15
-    assert found.agreements[0].neighbours == float(neighbour_overlap(old, new, k=10))
+    assert found.agreements[0].neighbors == float(neighbor_overlap(old, new, k=10))
     assert found.agreements[0].cka == float(linear_cka(old, new, debiased=True))
     assert compare(models, TASKS, resamples=10).texts == 40
     with monkeypatch.context() as patched:
@@ -162,7 +162,7 @@ def test_the_formats_say_the_same(models: dict[str, CachedEncoder]) -> None:
     interval = f"{one.low:+.2f} to {one.high:+.2f}"
     for said in (text, markdown):
         assert f"{one.difference:+.2f}" in said and interval in said and f"{one.p_value:.4f}" in said
-        assert f"{found.agreements[0].neighbours:.1%}" in said
+        assert f"{found.agreements[0].neighbors:.1%}" in said
     assert r"a\|b" in markdown
     assert loaded["baseline"] == "a|b"
     assert loaded["differences"][0]["difference"] == one.difference

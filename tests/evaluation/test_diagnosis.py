@@ -106,7 +106,7 @@ def test_of_too_many_texts_some_are_drawn_by_the_seed_and_it_is_said(cls: Senten
 
 Scored = tuple[int, int, float]
 EVEN, COPIES = normal(300, 16), normal(100, 16, seed=1)
-CENTRE = torch.ones(2, 128) + 0.05 * normal(2, 128, seed=2)
+CENTER = torch.ones(2, 128) + 0.05 * normal(2, 128, seed=2)
 OWN: list[Scored] = [(i, i, 5.0) for i in range(20)]
 OTHER: list[Scored] = [(i, i + 30, 5.0) for i in range(20)]
 
@@ -131,7 +131,7 @@ OTHER: list[Scored] = [(i, i + 30, 5.0) for i in range(20)]
             ["the vectors fill 2.0 of 64 directions: a partial collapse"],
         ),
         (normal(200, 16) + 1.2, [], ["the space is anisotropic: two texts have cosine 0."]),
-        (torch.cat([torch.eye(128), -torch.eye(128), CENTRE]), [], ["hubs: the skewness of neighbourhoods is "]),
+        (torch.cat([torch.eye(128), -torch.eye(128), CENTER]), [], ["hubs: the skewness of neighborhoods is "]),
         (
             normal(100, 16),
             OWN + [(i, i + 30, 1.0) for i in range(20)],

@@ -23,7 +23,7 @@ from contrastive_text.data import RetrievalSet
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.evaluation import score_retrieval
 from contrastive_text.evaluation.cached import CachedEncoder
-from contrastive_text.evaluation.mteb import MTEBModel, find_mteb, organised_name, score_mteb
+from contrastive_text.evaluation.mteb import MTEBModel, find_mteb, organized_name, score_mteb
 from contrastive_text.metrics import pair_similarity, spearman
 from contrastive_text.poolers import MeanPooler
 
@@ -122,9 +122,9 @@ def test_the_shell_prints_main_scores_and_fills_the_folder(
         (lambda _: find_mteb(["qqqq"]), ["'qqqq'", "module.Class of your own"]),
         (lambda _: find_mteb([]), ["--tasks", "STSBenchmark", "got none"]),
         (lambda _: find_mteb(["CIFAR10"]), ["CIFAR10", "image"]),
-        (lambda model: MTEBModel(model, "simcse"), ["organisation/name", "'simcse'"]),
-        (lambda model: MTEBModel(model, "/simcse"), ["organisation/name"]),
-        (lambda model: MTEBModel(model, "a/b/c"), ["organisation/name"]),
+        (lambda model: MTEBModel(model, "simcse"), ["organization/name", "'simcse'"]),
+        (lambda model: MTEBModel(model, "/simcse"), ["organization/name"]),
+        (lambda model: MTEBModel(model, "a/b/c"), ["organization/name"]),
         (
             lambda model: MTEBModel(model, "mine/tiny").encode(
                 [{"image": ["?"]}], task_metadata=OF_TASK, hf_split="", hf_subset=""
@@ -156,7 +156,7 @@ def test_without_mteb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     [("BAAI/bge-m3", "BAAI/bge-m3"), ("/runs/version_0/model/", "version_0/model"), ("/m", "local/m")],
 )
 def test_a_model_is_filed_under_its_last_two_folders(path: str, name: str) -> None:
-    assert organised_name(path) == name
+    assert organized_name(path) == name
 
 
 # The adapter

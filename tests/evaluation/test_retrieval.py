@@ -43,7 +43,7 @@ def test_a_folder_is_a_task_and_so_is_each_folder_in_it(tmp_path: Path) -> None:
 def test_sets_of_nano_beir_that_are_not_there_say_where_to_get_them(tmp_path: Path) -> None:
     assert len(NANO_SETS) == 13
     (tmp_path / "NanoNQ").mkdir()
-    write_beir(tmp_path / "NanoNQ", split="dev")  # the only judgements
+    write_beir(tmp_path / "NanoNQ", split="dev")  # the only judgments
     found = find_retrieval(tmp_path)
     assert [name for name, each in found.items() if isinstance(each, RetrievalSet)] == ["NanoNQ"]
     assert tuple(found) == NANO_SETS

@@ -29,7 +29,7 @@ from contrastive_text.evaluation.senteval import SIMCSE_TASKS, transfer_correct,
 from contrastive_text.evaluation.senteval_data import (
     PROBING_TASKS,
     TRANSFER_TASKS,
-    LabelledTexts,
+    LabeledTexts,
     probing_data,
     transfer_data,
 )
@@ -57,9 +57,9 @@ class Bag:
         return self.vectors[word]
 
 
-def labelled(task: str, folder: Path) -> LabelledTexts:
+def labeled(task: str, folder: Path) -> LabeledTexts:
     found = transfer_data(task, folder)
-    assert isinstance(found, LabelledTexts), found
+    assert isinstance(found, LabeledTexts), found
     return found
 
 
@@ -67,9 +67,9 @@ def labelled(task: str, folder: Path) -> LabelledTexts:
 def test_both_layouts_hold_the_same_rows(task: str, tmp_path: Path) -> None:
     write_tables(tmp_path / "tables")
     write_senteval(tmp_path / "SentEval" / "data" / "downstream")
-    plain = labelled(task, tmp_path / "tables")
+    plain = labeled(task, tmp_path / "tables")
     for folder in ("", "data", "data/downstream"):
-        theirs = labelled(task, tmp_path / "SentEval" / folder)
+        theirs = labeled(task, tmp_path / "SentEval" / folder)
         assert plain.sizes == theirs.sizes
         assert sorted(zip(plain.labels, *plain.sides, strict=True)) == sorted(
             zip(
@@ -80,7 +80,7 @@ def test_both_layouts_hold_the_same_rows(task: str, tmp_path: Path) -> None:
         )
     assert len(plain.sides) == (2 if task in ("MRPC", "SICK-E", "SNLI") else 1)
     assert plain.empty == 0
-    beside = labelled(task, Path(plain.source.split(", ")[0]).parent)  # the sub-folder itself is found too
+    beside = labeled(task, Path(plain.source.split(", ")[0]).parent)  # the sub-folder itself is found too
     assert beside.labels == plain.labels
 
 
@@ -111,7 +111,7 @@ def test_pairs_are_classified_by_these_features(
     task: str, features: Callable[[np.ndarray, np.ndarray], np.ndarray], tmp_path: Path
 ) -> None:
     write_tables(tmp_path)
-    found = labelled(task, tmp_path)
+    found = labeled(task, tmp_path)
     u, v = (Bag()(side).numpy() for side in (found.sides * 2)[:2])
     np.testing.assert_array_equal(senteval._features(Bag(), found).numpy(), features(u, v))  # type: ignore[arg-type]  # a stand-in for an encoder
 
@@ -119,7 +119,7 @@ def test_pairs_are_classified_by_these_features(
 @pytest.mark.parametrize(("task", "width"), [("SNLI", 4), ("MRPC", 2)])
 def test_features_of_pairs_are_made_without_copies(task: str, width: int) -> None:
     sides = {side: torch.rand(1000, 64, generator=torch.Generator().manual_seed(0)) for side in "uv"}
-    rows = LabelledTexts(task, "", ["0", "1"], [["u"], ["v"]], {}, 0)
+    rows = LabeledTexts(task, "", ["0", "1"], [["u"], ["v"]], {}, 0)
     with torch.profiler.profile(profile_memory=True) as profiled:
         features = senteval._features(lambda texts: sides[texts[0]], rows)  # type: ignore[arg-type]  # a stand-in
     assert features.shape == (1000, width * 64)
@@ -131,14 +131,14 @@ def test_features_of_pairs_are_made_without_copies(task: str, width: int) -> Non
 def test_f1_of_mrpc_is_of_the_paraphrases(tmp_path: Path) -> None:
     write_tables(tmp_path)
     outcome = Outcome(dev=70.0, predicted=torch.tensor([1, 1, 0, 0]), gold=torch.tensor([1, 0, 0, 0]))
-    score = senteval._score(labelled("MRPC", tmp_path), outcome)
+    score = senteval._score(labeled("MRPC", tmp_path), outcome)
     assert (score.score, score.parts) == (75.0, {"dev": 70.0, "F1": pytest.approx(200 / 3)})
 
 
 def test_blanks_around_a_label_make_no_class_of_their_own(tmp_path: Path) -> None:
     rows = [(label, f"a text {number}") for number, label in enumerate(["0", "1 ", " 0", "1"])]
     table(tmp_path / "mr.tsv", rows, "label", "text")
-    assert set(labelled("MR", tmp_path).labels) == {"0", "1"}
+    assert set(labeled("MR", tmp_path).labels) == {"0", "1"}
 
 
 def test_a_missing_task_says_which_files_were_looked_for_and_where_to_get_them(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_missing_task_says_which_files_were_looked_for_and_where_to_get_them(t
 def test_empty_texts_become_a_full_stop_and_are_counted(tmp_path: Path) -> None:
     write(tmp_path / "MR" / "rt-polarity.neg", ["bad", " ", "worse", ""], "latin-1")
     write(tmp_path / "MR" / "rt-polarity.pos", ["good", "caf\xe9", "better", "best"], "latin-1")
-    found = labelled("MR", tmp_path)
+    found = labeled("MR", tmp_path)
     assert found.labels == [*"0000", *"1111"]
     assert found.sides == [["bad", ".", "worse", ".", "good", "caf\xe9", "better", "best"]]
     bag = Bag()
@@ -166,7 +166,7 @@ def test_empty_texts_become_a_full_stop_and_are_counted(tmp_path: Path) -> None:
     assert "." in bag.seen and "" not in bag.seen
     table(tmp_path / "trec.train.tsv", [("A", ""), ("B", "b")], "label", "text")
     table(tmp_path / "trec.test.tsv", [("A", "a")], "label", "text")
-    assert labelled("TREC", tmp_path).sides == [[".", "b", "a"]]
+    assert labeled("TREC", tmp_path).sides == [[".", "b", "a"]]
 
 
 HEAD, ROW, MRPC = "label\ttext", "0\ta film", ["label\tsentence1\tsentence2", "yes\ta\tb", "no\ta\tb"]
@@ -249,14 +249,14 @@ def test_the_ten_files_are_found_and_what_is_missing_is_said(tmp_path: Path) -> 
     for name in PROBING_FILES.values():
         write_probing(tmp_path / "data" / "probing" / name)
     for folder in ("", "data", "data/probing"):
-        assert all(isinstance(probing_data(task, tmp_path / folder), LabelledTexts) for task in PROBING_TASKS)
+        assert all(isinstance(probing_data(task, tmp_path / folder), LabeledTexts) for task in PROBING_TASKS)
 
 
 @pytest.mark.parametrize("classifier", [None, SklearnClassifier()], ids=["torch", "sklearn"])
 def test_a_property_that_can_be_read_is_found(classifier: SklearnClassifier | None, tmp_path: Path) -> None:
     write_probing(tmp_path / "past_present.txt", test=20)
     found = probing_data("Tense", tmp_path)
-    assert isinstance(found, LabelledTexts)
+    assert isinstance(found, LabeledTexts)
     assert dict(found.sizes) == {"train": 40, "dev": 20, "test": 20}  # the parts of the file are mixed
     assert found.sides[0][40:42] == ["no. 0 I saw it .", "no. 1 I see it ."]
     scores = transfer_scores(Reader(), tmp_path, FAST, classifier, PROBING_TASKS)  # type: ignore[arg-type]  # a stand-in

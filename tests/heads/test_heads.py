@@ -1,4 +1,4 @@
-"""Heads: SimCSE's layer, its initialisation, shared layers, projectors, and which rows are a batch."""
+"""Heads: SimCSE's layer, its initialization, shared layers, projectors, and which rows are a batch."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize("affine", [True, False])
-def test_one_process_normalises_as_torch_does_in_training_and_after_it(affine: bool) -> None:
+def test_one_process_normalizes_as_torch_does_in_training_and_after_it(affine: bool) -> None:
     ours, theirs = WholeBatchNorm(5, affine).double(), nn.BatchNorm1d(5, affine=affine).double()
     for step in range(3):
         rows = [drawn(7, 5, seed=step).requires_grad_() for _ in range(2)]
@@ -356,7 +356,7 @@ def test_a_head_gets_each_role_all_rows_that_are_read_or_each_slot(
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_parts_of_several_slots_are_normalised_in_one_batch_or_slot_by_slot(together: bool) -> None:
+def test_parts_of_several_slots_are_normalized_in_one_batch_or_slot_by_slot(together: bool) -> None:
     of_slots = [drawn(4, 1, 3), drawn(4, 2, 3, seed=1)]
     head = ProjectorHead([2], last_norm=True, together=together)
     head.build(3)

@@ -63,12 +63,12 @@ def _run(sound: Sound) -> Path:
 
 
 def _task_run(sound: Sound) -> Path:
-    labelled = sound.folder / "labelled.tsv"
+    labeled = sound.folder / "labeled.tsv"
     rows = [f"{text}\t{('bad', 'good')[i % 2]}" for i, text in enumerate(tiny.TEXTS)]
-    labelled.write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
+    labeled.write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
     sound.run(
         "fit", "--model.encoder", "TransformerEncoder", "--model.encoder.model_name_or_path", sound["bert"],
-        "--data.tasks.sst.train", str(labelled), "--data.tasks.sst.validation", str(labelled),
+        "--data.tasks.sst.train", str(labeled), "--data.tasks.sst.validation", str(labeled),
         "--model.objectives.sst", "TextClassification", "--model.objectives.sst.task", "sst",
         "--model.objectives.sst.classes", "[bad, good]", "--model.optimizer", "AdamW", *_SMALL,
         "--trainer.default_root_dir", str(sound.folder / "task_runs"),
@@ -155,7 +155,7 @@ _MAKERS: dict[str, Callable[[Sound], Path | str]] = {
     "checkpoint": lambda sound: next(Path(sound["run"], "checkpoints").glob("*.ckpt")),
     "foreign": _foreign,
     "task_run": _task_run,
-    "labelled": lambda sound: (sound["task_run"], sound.folder / "labelled.tsv")[1],
+    "labeled": lambda sound: (sound["task_run"], sound.folder / "labeled.tsv")[1],
     "ensemble": _ensemble,
     "cache": _cache,
     "sweep": _sweep,

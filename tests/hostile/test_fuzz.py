@@ -1,6 +1,6 @@
 """What chance does to files: every reader gives a right result or an answer, never another exception.
 
-Derandomised, as all tests that draw: the examples are the same in every run.
+Derandomized, as all tests that draw: the examples are the same in every run.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ from contrastive_text.training import AtomicCheckpointIO
 RESUME = f"{EMBED_TEXTS} --block_size 10"
 SEARCH = "search $texts 'an old bird' --model $bert --index v.npy --device cpu"
 CACHE = "evaluate $bert $pairs --cache cache --device cpu"
-TEST = "test --ckpt_path e --data.tasks.sst.test $labelled --trainer.accelerator cpu"
+TEST = "test --ckpt_path e --data.tasks.sst.test $labeled --trainer.accelerator cpu"
 SWEEP = f"{SWEPT} --vary model.pooler=CLSPooler --output s"
 REPORT = "report r --output page"
 INDEX = {"v.npy": copied("vectors"), "v.npy.json": copied("vectors_record")}
@@ -186,7 +186,7 @@ MADE_AGAIN = (
     ),
     answer("a cache that is a named pipe", CACHE, {"cache": fifo}, "cache"),
 )
-PREDICT = "predict --ckpt_path e --data.tasks.sst.predict $labelled --trainer.accelerator cpu"
+PREDICT = "predict --ckpt_path e --data.tasks.sst.predict $labeled --trainer.accelerator cpu"
 CHOICES = {
     "with a key too few": chosen(metric=...),
     "with a score that is a word": chosen(score="high"),

@@ -54,18 +54,18 @@ def test_what_is_encoded_ahead_has_the_same_bits(work: BlockEncoder, count: int)
     assert sum(done) == count
 
 
-def test_a_block_is_tokenised_while_the_one_before_is_encoded(work: BlockEncoder) -> None:
-    tokenised = [threading.Event() for _ in range(3)]
+def test_a_block_is_tokenized_while_the_one_before_is_encoded(work: BlockEncoder) -> None:
+    tokenized = [threading.Event() for _ in range(3)]
     threads = []
     framed, forward = TextTokenizer.framed, SentenceEncoder.forward
 
     def tell(own: TextTokenizer, texts: Sequence[str], frame: Frame, with_words: bool) -> list[Framed]:
         threads.append(threading.current_thread())
-        tokenised[len(threads) - 1].set()
+        tokenized[len(threads) - 1].set()
         return framed(own, texts, frame, with_words)
 
     def heed(own: SentenceEncoder, batch: Batch) -> torch.Tensor:
-        assert tokenised[min(len(blocks) + 1, 2)].wait(LONGEST)
+        assert tokenized[min(len(blocks) + 1, 2)].wait(LONGEST)
         return forward(own, batch)
 
     blocks: list[object] = []

@@ -34,7 +34,7 @@ from contrastive_text.metrics import (
     matthews,
     mean_cosine,
     nearest_similarity,
-    neighbour_overlap,
+    neighbor_overlap,
     off_diagonal,
     pair_similarity,
     paired_retrieval,
@@ -44,7 +44,7 @@ from contrastive_text.metrics import (
     spectrum,
     uniformity,
 )
-from contrastive_text.metrics.neighbours import guide_agreement, hubs
+from contrastive_text.metrics.neighbors import guide_agreement, hubs
 
 SEEDS = st.integers(min_value=0, max_value=2**31)
 
@@ -85,8 +85,8 @@ class TestSpecification:
 
     def test_e4_holds_with_the_vectors_file(self, vectors):
         case = vectors["alignment_uniformity"]
-        x = torch.tensor(case["x_unnormalised"], dtype=torch.float64)
-        y = torch.tensor(case["y_unnormalised"], dtype=torch.float64)
+        x = torch.tensor(case["x_unnormalized"], dtype=torch.float64)
+        y = torch.tensor(case["y_unnormalized"], dtype=torch.float64)
         assert alignment(x, y).item() == pytest.approx(case["alignment_alpha2"], abs=1e-9)
         together = uniformity(torch.cat([x, y])).item()
         assert together == pytest.approx(case["uniformity_t2_all_six_points"], abs=1e-9)
@@ -187,7 +187,7 @@ class TestSpearman:
             assert spearman(x, y).item() == 0
 
 
-AGREE = (linear_cka, neighbour_overlap)
+AGREE = (linear_cka, neighbor_overlap)
 REFUSED: list[tuple[Callable[..., object], tuple[Any, ...], list[str]]] = [
     *(
         (alignment, (torch.ones(x), torch.ones(y)), ["alignment", f"{x}"])
@@ -232,7 +232,7 @@ REFUSED: list[tuple[Callable[..., object], tuple[Any, ...], list[str]]] = [
     ),
     *((of, (torch.eye(4), torch.eye(4) * math.nan), ["NaN or infinity in the second argument"]) for of in AGREE),
     (linear_cka, (torch.eye(3), torch.eye(3), True), ["n >= 4 texts"]),
-    *((neighbour_overlap, (torch.eye(10), torch.eye(10), k), ["k", "1 to 9", f"got {k}"]) for k in (0, 10)),
+    *((neighbor_overlap, (torch.eye(10), torch.eye(10), k), ["k", "1 to 9", f"got {k}"]) for k in (0, 10)),
 ]
 
 
@@ -300,14 +300,14 @@ def unit(x):
 
 
 def slow_iso_score(x):
-    """The steps of section 4 as the paper has them: reorient, take variances, normalise, defect, rescale."""
+    """The steps of section 4 as the paper has them: reorient, take variances, normalize, defect, rescale."""
     points = unit(x)
     features = points.shape[1]
-    centred = points - points.mean(axis=0)
-    _, axes = np.linalg.eigh(np.cov(centred.T))
-    variances = np.diag(np.cov((centred @ axes).T))
-    normalised = math.sqrt(features) * variances / np.linalg.norm(variances)
-    defect = np.linalg.norm(normalised - np.ones(features)) / math.sqrt(2 * (features - math.sqrt(features)))
+    centered = points - points.mean(axis=0)
+    _, axes = np.linalg.eigh(np.cov(centered.T))
+    variances = np.diag(np.cov((centered @ axes).T))
+    normalized = math.sqrt(features) * variances / np.linalg.norm(variances)
+    defect = np.linalg.norm(normalized - np.ones(features)) / math.sqrt(2 * (features - math.sqrt(features)))
     used = (features - defect**2 * (features - math.sqrt(features))) ** 2 / features**2
     return (features * used - 1) / (features - 1)
 
@@ -399,9 +399,9 @@ class TestPositivePairs:
 
 
 def cka_of_kernels(x: Tensor, y: Tensor) -> float:
-    """Kornblith et al. 2019, equation 4, with the n x n kernels and the centring matrix spelled out."""
-    centring = torch.eye(len(x), dtype=torch.float64) - 1 / len(x)
-    k, m = (centring @ side @ side.T @ centring for side in (x, y))
+    """Kornblith et al. 2019, equation 4, with the n x n kernels and the centering matrix spelled out."""
+    centering = torch.eye(len(x), dtype=torch.float64) - 1 / len(x)
+    k, m = (centering @ side @ side.T @ centering for side in (x, y))
     return float((k * m).sum() / ((k * k).sum() * (m * m).sum()).sqrt())
 
 
@@ -414,7 +414,7 @@ def hsic_of_quadruples(x: Tensor, y: Tensor) -> float:
     return float(torch.stack(terms).mean())
 
 
-def test_linear_cka_is_the_alignment_of_the_centred_kernels() -> None:
+def test_linear_cka_is_the_alignment_of_the_centered_kernels() -> None:
     x, y = normal(12, 5) + 3, normal(12, 7, seed=1) - 1
     assert float(linear_cka(x, y)) == pytest.approx(cka_of_kernels(x, y), abs=1e-12)  # float64
     assert float(linear_cka(x.float(), y.float())) == pytest.approx(cka_of_kernels(x, y), abs=1e-6)
@@ -432,7 +432,7 @@ def test_equal_vectors_have_no_alignment_with_anything(debiased: bool) -> None:
     assert linear_cka(normal(9, 4), torch.zeros(9, 2), debiased).isnan()
 
 
-# Overlap of neighbours
+# Overlap of neighbors
 
 
 def overlap_of_sets(x: Tensor, y: Tensor, k: int) -> float:
@@ -448,12 +448,12 @@ def overlap_of_sets(x: Tensor, y: Tensor, k: int) -> float:
 
 
 @pytest.mark.parametrize("k", [1, 3, 19])
-def test_the_overlap_is_that_of_the_sets_of_neighbours(k: int) -> None:
+def test_the_overlap_is_that_of_the_sets_of_neighbors(k: int) -> None:
     x = normal(20, 4)
     y = x + 0.5 * normal(20, 4, seed=1)
-    overlap = float(neighbour_overlap(x, y, k))
+    overlap = float(neighbor_overlap(x, y, k))
     assert overlap == pytest.approx(overlap_of_sets(x, y, k), abs=1e-12)  # float64
-    assert float(neighbour_overlap(x, 3 * x, k)) == 1
+    assert float(neighbor_overlap(x, 3 * x, k)) == 1
     assert (overlap < 1) == (k < 19)
 
 
@@ -464,10 +464,10 @@ def test_ties_are_shared_whatever_the_order_of_the_texts() -> None:
     # cosine 0 for the place left, 1/4 each: 2/3 + 1/4 + 1/4 in common. Text 1 likewise. Of texts 2 and 3 the
     # first has 2/3 of three texts, the other 2/5 of all: 3 x 2/5. Of 4 and 5 both have 2/5 of all: 2.
     expected = (2 * (2 / 3 + 1 / 2) + 2 * 6 / 5 + 2 * 2) / (2 * 6)
-    assert float(neighbour_overlap(x, y, k=2)) == pytest.approx(expected, abs=1e-6)  # float32
+    assert float(neighbor_overlap(x, y, k=2)) == pytest.approx(expected, abs=1e-6)  # float32
     order = torch.randperm(6, generator=torch.Generator().manual_seed(0))
-    assert float(neighbour_overlap(x[order], y[order], k=2)) == pytest.approx(expected, abs=1e-6)
-    assert float(neighbour_overlap(x, x, k=2)) == pytest.approx(1, abs=1e-6)
+    assert float(neighbor_overlap(x[order], y[order], k=2)) == pytest.approx(expected, abs=1e-6)
+    assert float(neighbor_overlap(x, x, k=2)) == pytest.approx(1, abs=1e-6)
 
 
 # Agreement with a guide
@@ -478,7 +478,7 @@ def test_agreement_with_a_guide_is_the_overlap_of_the_nearest_one_but_for_what_i
     x[7], y[7] = x[9], y[9]  # equal texts share a place
     own = torch.eye(30, dtype=torch.bool)
     found = guide_agreement(x @ x.T, y @ y.T, own)
-    torch.testing.assert_close(found, neighbour_overlap(x, y, k=1), rtol=0, atol=1e-12)
+    torch.testing.assert_close(found, neighbor_overlap(x, y, k=1), rtol=0, atol=1e-12)
     assert 0 < float(found) < 1
     assert float(guide_agreement(x @ x.T, x @ x.T, own)) == 1
     one = ~own

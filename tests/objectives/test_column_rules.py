@@ -167,10 +167,10 @@ def test_negative_pairs_make_no_siblings() -> None:
 
 
 @pytest.mark.parametrize("labels", [PositivesOnly(), NegativesAsHard()])
-def test_positives_of_labelled_pairs_attract(labels: PairLabels) -> None:
+def test_positives_of_labeled_pairs_attract(labels: PairLabels) -> None:
     rows = encoded([[0, 0, 2, 0], [10, 11, 12, 13]])
-    labelled = replace(rows, target=torch.ones(4))
-    reached = value(Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings("positive"), labels]), labelled)
+    labeled = replace(rows, target=torch.ones(4))
+    reached = value(Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings("positive"), labels]), labeled)
     assert reached == value(Contrastive(InfoNCE(T), columns=[Duplicates(), Siblings("positive")]), rows)
 
 
@@ -322,8 +322,8 @@ def test_past_columns_and_hard_negatives_are_removed_as_others_are() -> None:
         return Contrastive(InfoNCE(T_GIST), columns=columns)
 
     rows = guided(6, roles=2, kinds=10**9, seed=4)
-    labelled = replace(rows, target=torch.tensor([1.0, 1, 0, 1, 0, 1]))
-    assert value(of(3.0, NegativesAsHard()), labelled) == pytest.approx(0, abs=DIGITS)  # all are too near
+    labeled = replace(rows, target=torch.tensor([1.0, 1, 0, 1, 0, 1]))
+    assert value(of(3.0, NegativesAsHard()), labeled) == pytest.approx(0, abs=DIGITS)  # all are too near
     queued, loose, again = of(3.0, Queue(20)), of(0.0, Queue(20)), of(0.0, Queue(20))
     for objective in (queued, loose):
         objective(guided(6, roles=2, kinds=10**9, seed=5))

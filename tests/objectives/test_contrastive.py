@@ -85,12 +85,12 @@ def test_terms_make_the_loss_of_the_roles(loss: Loss, n: int, negatives: int, se
     assert (terms.count, terms.reduction) == (sides * n, loss.reduction)
 
 
-def test_d12_positives_are_averaged_before_they_are_normalised(vectors: dict[str, Any]) -> None:
+def test_d12_positives_are_averaged_before_they_are_normalized(vectors: dict[str, Any]) -> None:
     case = vectors["declutr_mean_positive"]
     rows = torch.tensor([case["anchor"], *case["positives"]], dtype=torch.float64)
     slots = (Slot("anchor", 0), Slot("positive", 0), Slot("positive", 1))
     logs = Contrastive()(Encoded(rows, slots, text_ids=torch.arange(3))).logs
-    assert float(logs["positive_similarity"]) == pytest.approx(case["mean_then_normalise_cos"], abs=1e-6)
+    assert float(logs["positive_similarity"]) == pytest.approx(case["mean_then_normalize_cos"], abs=1e-6)
 
 
 @pytest.mark.parametrize("loss", [InfoNCE(0.2), NTXent(0.2)])

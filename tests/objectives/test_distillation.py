@@ -1,4 +1,4 @@
-"""Candidates scored as guides score them, views that see the same neighbourhoods, and vectors of a guide."""
+"""Candidates scored as guides score them, views that see the same neighborhoods, and vectors of a guide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masked language modelling: the plain loss at the hidden places alone, beside contrast, in one pass."""
+"""Masked language modeling: the plain loss at the hidden places alone, beside contrast, in one pass."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROMISE = 1e-10
 DECODERS = ("qwen2", "llama")
 
 
-def labelled(*places: int) -> Batch:
+def labeled(*places: int) -> Batch:
     """Six rows whose tokens at the given places of the batch are to be predicted."""
     batch = ragged(*ROWS)
     labels = torch.full_like(batch.ids, NO_LABEL)
@@ -41,8 +41,8 @@ def labelled(*places: int) -> Batch:
 
 
 # In rows 0, 1, 1, 1, 3, 4 and 5; rows 2 (one token) and others have places without a label.
-SOME = labelled(1, 3, 4, 9, 12, 15, 21)
-NONE = labelled()
+SOME = labeled(1, 3, 4, 9, 12, 15, 21)
+NONE = labeled()
 
 
 def encode(encoder: TransformerEncoder, batch: Batch) -> Encoded:
@@ -253,7 +253,7 @@ def test_the_decoder_stays_the_token_table_with_a_new_token_too_and_is_loaded_so
     for each in (module, loaded, deepcopy(module), deepcopy(module).to(torch.float64)):
         assert tied(each)
         assert each.encoder.vocabulary_size == size + 1
-        # One name in the optimiser, though two in the state.
+        # One name in the optimizer, though two in the state.
         names = [name for name, value in each.named_parameters() if value.shape == (size + 1, 16)]
         assert names == ["encoder.model.embeddings.word_embeddings.weight"]
     ours, theirs = module.state_dict(), loaded.state_dict()

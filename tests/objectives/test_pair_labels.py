@@ -1,4 +1,4 @@
-"""Labelled pairs: what becomes of negative pairs, against slow loops and the sheet, and over two ranks."""
+"""Labeled pairs: what becomes of negative pairs, against slow loops and the sheet, and over two ranks."""
 
 from __future__ import annotations
 

@@ -147,9 +147,9 @@ def test_negative_pairs_left_out_do_not_enter(loss: Loss) -> None:
         kept.append(
             Batch(anchors, positives, [], ([step.ids[0][i] for i in pairs], [step.ids[1][i] for i in pairs], []))
         )
-    labelled, plain = (contrast(loss, PositivesOnly(), Queue(5)), contrast(loss, Queue(5)))
-    assert train(labelled, steps) == train(plain, kept)
-    assert torch.equal(held(labelled)["ids"], held(plain)["ids"])
+    labeled, plain = (contrast(loss, PositivesOnly(), Queue(5)), contrast(loss, Queue(5)))
+    assert train(labeled, steps) == train(plain, kept)
+    assert torch.equal(held(labeled)["ids"], held(plain)["ids"])
 
 
 def test_second_texts_of_negative_pairs_enter_where_they_are_hard_negatives() -> None:

@@ -41,7 +41,7 @@ def test_it_is_the_loss_of_all_pairs_and_hard_negatives_take_no_part(loss: Batch
     assert torch.equal(objective(without).total, terms.total)
 
 
-def test_hard_negatives_that_another_objective_reads_are_not_normalised_with_the_pairs() -> None:
+def test_hard_negatives_that_another_objective_reads_are_not_normalized_with_the_pairs() -> None:
     rows, objective = encoded(TRIPLE), WholeBatch(BarlowTwins(), head=ProjectorHead([8, 4]))
     objective.build(4)
     objective.double()

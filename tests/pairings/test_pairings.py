@@ -19,7 +19,7 @@ from contrastive_text.core.random import generator
 from contrastive_text.core.targets import NLI
 from contrastive_text.core.types import Example, Row
 from contrastive_text.data import read_rows
-from contrastive_text.pairings import Given, Neighbours, NLITriples, Pairing, Spans
+from contrastive_text.pairings import Given, Neighbors, NLITriples, Pairing, Spans
 
 RNG = np.random.default_rng(0)
 
@@ -39,21 +39,21 @@ def test_given_takes_the_columns_in_their_roles(further: Row, expected: Example)
     assert Given(views_per_text=2)(row, RNG) == [replace(expected, views_per_text=2)]
 
 
-def test_neighbours_never_follow_each_other_over_the_end_of_a_file() -> None:
+def test_neighbors_never_follow_each_other_over_the_end_of_a_file() -> None:
     files: list[list[Row]] = [
         [{"text": "a"}, {"text": "b"}, {"text": "c"}],
         [{"text": "d"}],
         [],
         [{"text": "e"}] * 2,
     ]
-    rows, said = Neighbours().arrange(files)
+    rows, said = Neighbors().arrange(files)
     assert [(row["text"], row["next"]) for row in rows] == [("a", "b"), ("b", "c"), ("e", "e")]
     assert said == "3 texts with their successor"
-    assert Neighbours()(rows[0], RNG) == [Example("a", ("b",))]
+    assert Neighbors()(rows[0], RNG) == [Example("a", ("b",))]
 
 
-def test_neighbours_within_reach_are_all_drawn_and_fewer_at_the_end_of_a_file() -> None:
-    pairing = Neighbours(reach=3)
+def test_neighbors_within_reach_are_all_drawn_and_fewer_at_the_end_of_a_file() -> None:
+    pairing = Neighbors(reach=3)
     rows, said = pairing.arrange([[{"text": text} for text in "abcde"], [{"text": "f"}]])
     assert [list(row.values()) for row in rows] == [list("abcd"), list("bcde"), list("cde"), list("de")]
     assert said == "4 texts with their successors"
@@ -168,10 +168,10 @@ def test_no_hypothesis_is_used_twice_and_every_triple_is_in_the_files(
     rows = [row("sure", "e", "yes"), row("sure", "c", "no"), *rows]
     made, said = NLITriples(limit).arrange([rows[:cut], rows[cut:]])
     assert (made, said) == NLITriples(limit).arrange([rows])
-    labelled = {(each["anchor"], each["positive"], each["target"]) for each in rows}
+    labeled = {(each["anchor"], each["positive"], each["target"]) for each in rows}
     for each in made:
-        assert (each["anchor"], each["positive"], 0.0) in labelled
-        assert (each["anchor"], each["negative"], 2.0) in labelled
+        assert (each["anchor"], each["positive"], 0.0) in labeled
+        assert (each["anchor"], each["negative"], 2.0) in labeled
     used = list(
         itertools.chain.from_iterable(((t["anchor"], t["positive"]), (t["anchor"], t["negative"])) for t in made)
     )
@@ -202,7 +202,7 @@ OTHER = "sideways"
     [
         (Given, {"views_per_text": 0}, ["Given.views_per_text", "1 or more", "got 0"]),
         (Given, {"negatives": -1}, ["Given.negatives", "0 or more", "got -1"]),
-        (Neighbours, {"reach": 0}, ["Neighbours.reach", "1 or more", "got 0"]),
+        (Neighbors, {"reach": 0}, ["Neighbors.reach", "1 or more", "got 0"]),
         (NLITriples, {"per_premise": 0}, ["NLITriples.per_premise", "1 or more", "got 0"]),
         (NLITriples, {"positive": "random"}, ["NLITriples.positive", "entailment", "'random'"]),
         (NLITriples, {"negatives": ("none",)}, ["NLITriples.negatives[0]", "random", "'none'"]),
@@ -228,7 +228,7 @@ def test_arguments_out_of_range_are_refused(
 
 CALLS: list[parts.Refused] = [
     (lambda: Spans()({"text": "a document"}, generator(0)), TypeError, ["Spans: expected Tokens, got str"]),
-    (lambda: Neighbours().arrange([[{"text": "a"}], [{"text": "b"}]]), ValueError,
+    (lambda: Neighbors().arrange([[{"text": "a"}], [{"text": "b"}]]), ValueError,
      ["data.train: expected a document of two or more texts, got documents of one text"]),
     (lambda: NLITriples().arrange([[row("p", "e", "yes")], []]), ValueError,
      ["data.train: expected a premise with an entailed and a contradicting hypothesis, got no such",

@@ -271,7 +271,7 @@ def test_d8_d9_and_d10_starts_of_positives_are_those_of_the_cases(vectors: dict[
     assert Counter(checked) == {"default": 3, "subsuming": 1, "adjacent": 4}
 
 
-def test_d10_a_left_neighbour_at_token_zero_is_taken_where_nothing_else_fits() -> None:
+def test_d10_a_left_neighbor_at_token_zero_is_taken_where_nothing_else_fits() -> None:
     # The authors' code refuses it, and then chooses from nothing.
     assert positive_starts("adjacent", range(512, 1024), length=512, tokens=1024, at_start=False) == [0]
     assert positive_starts("adjacent", range(512, 1023), length=512, tokens=1024, at_start=False) == [0]
@@ -279,7 +279,7 @@ def test_d10_a_left_neighbour_at_token_zero_is_taken_where_nothing_else_fits() -
 
 
 @pytest.mark.parametrize(("at_start", "starts"), [(True, {0, 8}), (False, {8})])
-def test_d10_a_pairing_takes_a_left_neighbour_at_token_zero_as_asked(at_start: bool, starts: set[int]) -> None:
+def test_d10_a_pairing_takes_a_left_neighbor_at_token_zero_as_asked(at_start: bool, starts: set[int]) -> None:
     pairing = Spans(1, 1, min_length=4, max_length=4, strategy="adjacent", adjacent_at_start=at_start)
     drawn = [pairing.place(12, generator(seed)) for seed in range(50)]
     assert {positive.start for [(anchor, [positive])] in drawn if anchor.start == 4} == starts
@@ -390,7 +390,7 @@ def test_adjacent_positives_lie_on_both_sides_alike() -> None:
     assert abs(left - len(inner) / 2) < SIGMAS * math.sqrt(len(inner)) / 2
 
 
-def test_a_neighbour_fills_the_wider_side_where_the_least_length_does_not_fit() -> None:
+def test_a_neighbor_fills_the_wider_side_where_the_least_length_does_not_fit() -> None:
     pairing = Spans(anchors=1, positives=4, min_length=8, max_length=8, strategy="adjacent", start="uniform")
     anchors = set()
     for seed in range(100):

@@ -81,7 +81,7 @@ def mixture_of(name: str) -> Mixture:
     return mixture
 
 
-def test_m9_m14_pretraining_on_three_sets_signs_labelled_pairs_and_throws_its_one_head_away(
+def test_m9_m14_pretraining_on_three_sets_signs_labeled_pairs_and_throws_its_one_head_away(
     bert: str,
 ) -> None:
     module = built("cs224n/pretrain_3sets", bert)

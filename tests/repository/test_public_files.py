@@ -69,7 +69,7 @@ def test_the_hooks_call_what_the_environment_has() -> None:
     assert entries == [[".venv/bin/ruff", "check"], [".venv/bin/ruff", "format"], ["make", "types"]]
 
 
-def test_the_citation_has_the_name_version_and_licence_of_the_package() -> None:
+def test_the_citation_has_the_name_version_and_license_of_the_package() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["title"] == PROJECT["name"]
     assert citation["version"] == PROJECT["version"] == contrastive_text.__version__

@@ -24,7 +24,7 @@ from contrastive_text.encoders.packing import Layout, token_mask
 from contrastive_text.heads import Head, MLPHead
 from contrastive_text.losses import NTXent
 from contrastive_text.objectives import Contrastive, MaskedLM, Objective, PairClassification
-from contrastive_text.pairings import Given, Neighbours
+from contrastive_text.pairings import Given, Neighbors
 from contrastive_text.poolers import CLSPooler, MeanPooler
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import (
@@ -185,7 +185,7 @@ def test_fixed_dropout_is_refused_at_setup_where_the_roles_texts_are_others_than
     bert: str, texts: str, tmp_path: Path
 ) -> None:
     triples = tiny.write_triples(tmp_path / "triples.jsonl")
-    for file, pairing in ((triples, Given()), (texts, Neighbours())):
+    for file, pairing in ((triples, Given()), (texts, Neighbors())):
         data = tiny.data(file, pairing=pairing)
         data.attach(tiny.module(bert, views={"positive": [FixedDropout()]}))
         with pytest.raises(ValueError, match=r"FixedDropout: expected a pairing that repeats the anchor, got"):
@@ -504,8 +504,8 @@ def test_a_second_batch_before_the_backward_pass_of_the_first_changes_no_view_of
         torch.testing.assert_close(reached, one + other, rtol=0, atol=1e-12)
 
 
-class Normalised(Head):
-    """Batch normalisation, whose statistics are those of what it is given."""
+class Normalized(Head):
+    """Batch normalization, whose statistics are those of what it is given."""
 
     def __init__(self) -> None:
         super().__init__(train_only=False)
@@ -516,7 +516,7 @@ class Normalised(Head):
 
 def test_a_head_that_is_kept_sees_the_whole_batch_and_sees_it_once() -> None:
     # Within the parts its statistics would be a part's, and be updated twice.
-    whole, parts = (module_of({}, layout="packed", chunk_tokens=bound, head=Normalised()) for bound in (None, 60))
+    whole, parts = (module_of({}, layout="packed", chunk_tokens=bound, head=Normalized()) for bound in (None, 60))
     expected, reached = (all_gradients(module, texts(24), names=("contrastive",)) for module in (whole, parts))
     scale = max(float(value.abs().max()) for value in expected.values())
     for name, value in expected.items():

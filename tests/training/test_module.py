@@ -115,7 +115,7 @@ def test_a_user_s_loss_and_pooler_need_no_more_than_their_one_method(
     trainer.fit(module, datamodule=tiny.data(texts))
     expected = 3 * (1 - nn.functional.cosine_similarity(vectors[:8], vectors[8:])).mean()
     assert expected > 0.1
-    # float32, once through a normalised product and once through torch's cosine
+    # float32, once through a normalized product and once through torch's cosine
     torch.testing.assert_close(trainer.callback_metrics["train/near"], expected, rtol=1e-5, atol=1e-6)
     trainer.save_checkpoint(tmp_path / "own.ckpt")
     loaded = ContrastiveModule.load_from_checkpoint(tmp_path / "own.ckpt")
@@ -124,7 +124,7 @@ def test_a_user_s_loss_and_pooler_need_no_more_than_their_one_method(
     assert loaded.objectives["near"].loss.factor == 3.0
 
 
-def test_the_schedule_counts_optimiser_steps_over_epochs_and_accumulation(
+def test_the_schedule_counts_optimizer_steps_over_epochs_and_accumulation(
     bert: str, texts: str, tmp_path: Path
 ) -> None:
     watch = Watch()

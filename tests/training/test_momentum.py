@@ -89,7 +89,7 @@ def test_the_keys_are_those_of_the_authors_order_of_a_step(method: str) -> None:
         batch = rows(number)
         encoded = module.encode(batch)
         (found,) = encoded.keys.values()
-        # MoCo: at the start of a step; ESimCSE: after the forward pass, before the keys. No optimiser in between.
+        # MoCo: at the start of a step; ESimCSE: after the forward pass, before the keys. No optimizer in between.
         average(copy.encoder, module.encoder)
         if not esimcse:
             assert theirs.head is not None and objective.head is not None
@@ -107,7 +107,7 @@ def test_the_keys_are_those_of_the_authors_order_of_a_step(method: str) -> None:
 
 
 class Watch(Callback):
-    """Follows by a slow loop, once for every step of the optimiser."""
+    """Follows by a slow loop, once for every step of the optimizer."""
 
     def __init__(self) -> None:
         self.slow: dict[str, Tensor] = {}
@@ -124,7 +124,7 @@ class Watch(Callback):
             torch.testing.assert_close(weight, self.slow[name], rtol=0, atol=ROUNDING)
 
 
-def test_a_run_follows_once_for_every_step_of_the_optimiser_from_the_weights_that_it_starts_with(
+def test_a_run_follows_once_for_every_step_of_the_optimizer_from_the_weights_that_it_starts_with(
     tmp_path: Path, bert: str
 ) -> None:
     keys = Momentum(DECAY, of="anchor", views=False, dropout=False, head="trained")

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.targets import NLI, UNLABELLED, Target, number_of, plain_label
+from contrastive_text.core.targets import NLI, UNLABELED, Target, number_of, plain_label
 from contrastive_text.core.types import Row
 from contrastive_text.data.files.formats import SEPARATORS, Cells, Content, FileForm, listed, reading_error, short
 
@@ -223,7 +223,7 @@ def named_content(content: Content, reads: Sequence[str], columns: Mapping[str, 
 
 def _is_label(cell: object) -> bool:
     word = str(cell).strip()
-    return not math.isnan(number_of(word)) or word in UNLABELLED or word in NLI
+    return not math.isnan(number_of(word)) or word in UNLABELED or word in NLI
 
 
 class Labels:
@@ -371,7 +371,7 @@ class PairLabels(NamedTuple):
 def label_of(cell: object) -> str:
     """Returns the label of a cell without blanks; an empty one for no label."""
     label = "" if cell is None or not isinstance(cell, str | int | float) else plain_label(cell)
-    return "" if label in UNLABELLED else label
+    return "" if label in UNLABELED else label
 
 
 def meaning_of(column: str, labels: Iterable[str], names: Mapping[str, str]) -> Mapping[str, float | None] | None:

@@ -11,7 +11,7 @@ from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import InvalidValueError
 
 PairRows: TypeAlias = Literal["positives", "hard", "all"]
-"""Treatment of labelled pairs: keep those that belong together, take the others as hard negatives, or train on
+"""Treatment of labeled pairs: keep those that belong together, take the others as hard negatives, or train on
 all of them as if they belonged together."""
 
 _NAMES = ("columns", "column", "labels", "header", "separator", "split", "pair_labels")

@@ -91,7 +91,7 @@ class FileRows:
         self._plan: Mapping[str, list[str]] = {}
         self._notes: list[str] = []  # on splits, and on what is ignored
         self._texts_a_line: set[int] = set()
-        self._labelled: Counter[str] = Counter()  # rows of each label, those without a gold label too
+        self._labeled: Counter[str] = Counter()  # rows of each label, those without a gold label too
         self._blank = self._empty = 0
         self._known: Content | None = None
         self._pairs: PairLabels | None = None
@@ -237,7 +237,7 @@ class FileRows:
                 row[name] = "" if cell is None else str(cell)
                 continue
             label, number = self.labels.read(f"{self._where}:{line}", column, cell)
-            self._labelled[label] += rows
+            self._labeled[label] += rows
             if number is None:
                 return False
             row[name] = number
@@ -255,7 +255,7 @@ class FileRows:
             ValueError: Not one row.
         """
         seen = self.labels.seen
-        no_gold = unscored + sum(rows for label, rows in self._labelled.items() if seen.get(label, 0.0) is None)
+        no_gold = unscored + sum(rows for label, rows in self._labeled.items() if seen.get(label, 0.0) is None)
         blank = counted(self._blank, "empty file" if self._is_folder else "blank line")
         left_out = [
             f"{what} left out"
@@ -286,7 +286,7 @@ class FileRows:
             if len(self.negatives) > 1:
                 notes["negative"] = f" ({_range(set(self.negatives))} a line)"
         columns = dict(self._plan)
-        if labels := self.labels.understood(self._labelled):
+        if labels := self.labels.understood(self._labeled):
             notes["target"] = f": {labels}"
             columns["target"] = columns.pop("target")
         return listed(

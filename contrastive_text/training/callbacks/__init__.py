@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     )
     from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor, StopWhenSpread
     from contrastive_text.training.callbacks.export_model import ExportModel
-    from contrastive_text.training.callbacks.probes import NeighbourProbe, RetrievalProbe
+    from contrastive_text.training.callbacks.probes import NeighborProbe, RetrievalProbe
     from contrastive_text.training.callbacks.run_summary import RunSummary
     from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
 
@@ -24,7 +24,7 @@ __all__ = [
     "BestCheckpoint",
     "CollapseDoctor",
     "ExportModel",
-    "NeighbourProbe",
+    "NeighborProbe",
     "RetrievalProbe",
     "RunSummary",
     "SaveWhenStopped",

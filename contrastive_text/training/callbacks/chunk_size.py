@@ -33,7 +33,7 @@ class ChunkSize(Callback):
 
     What a token costs is measured: the bytes that autograd saves for one row of ``max_length`` tokens, where
     attention costs most, and as much again for each objective with a network of its own. Gradients and the
-    optimiser's moments, which come with the first step, are taken off the free memory, and a share of it
+    optimizer's moments, which come with the first step, are taken off the free memory, and a share of it
     (``RESERVE``) stays free. On a GPU the chunk found is tried, and halved until it fits. All processes take the
     smallest number among them. A resumed run keeps the checkpoint's.
 

@@ -299,7 +299,7 @@ class StopWhenSpread(Callback):
 
     Contrastive training first spreads vectors that lie in a cone, from which most of its gain comes, and goes
     on spreading what is spread, which hurts similarity in the end: so ConSERT's author (issue 1 of
-    github.com/yym6472/ConSERT), whose paper stops by labelled pairs. Here ``train/NAME/uniformity``, of the
+    github.com/yym6472/ConSERT), whose paper stops by labeled pairs. Here ``train/NAME/uniformity``, of the
     batches' own vectors, is averaged over windows of steps; the run ends after the first window that wins less
     than ``least`` over the one before. The weights are those of that moment, unless a validation chooses others.
     ``docs/collapse.md`` says how well that agrees with labels.

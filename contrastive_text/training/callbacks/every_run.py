@@ -156,7 +156,7 @@ _KEY = "accumulated"
 
 
 class KeepGradients(Callback):
-    """Puts the gradient of an unfinished optimiser step into each checkpoint, and takes it back.
+    """Puts the gradient of an unfinished optimizer step into each checkpoint, and takes it back.
 
     With ``accumulate_grad_batches`` above 1 a validation, and with it a checkpoint, may come between the batches
     of a step: the weights are those of the step before, and the gradient so far is part of the run's state. Ranks

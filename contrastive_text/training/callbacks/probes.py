@@ -20,7 +20,7 @@ from contrastive_text.core.targets import Classes
 from contrastive_text.core.terminal import say
 from contrastive_text.data import Table, read_rows
 from contrastive_text.data.files.formats import FileForm
-from contrastive_text.metrics import nearest_neighbour_accuracy, paired_retrieval
+from contrastive_text.metrics import nearest_neighbor_accuracy, paired_retrieval
 from contrastive_text.training.module import ContrastiveModule
 
 _SEED = 42
@@ -84,8 +84,8 @@ class _Probe(Callback):
             return self.measure(module, [dict(self.rows[i]) for i in order])
 
 
-class NeighbourProbe(_Probe):
-    """Logs how often labelled texts are told apart by their nearest neighbours: ``probe/knn@K``.
+class NeighborProbe(_Probe):
+    """Logs how often labeled texts are told apart by their nearest neighbors: ``probe/knn@K``.
 
     Each text is classified by its k nearest others among the texts of the file, which vote with the weight
     exp(cosine / 0.07) (Wu et al. 2018, https://arxiv.org/abs/1805.01978, section 3.4).
@@ -94,14 +94,14 @@ class NeighbourProbe(_Probe):
         file: Texts and labels, as ``TextClassification`` reads them.
         classes: Names of the classes.
         every: Steps from one measurement to the next; the weights before the first step are measured, too.
-        k: Neighbours.
+        k: Neighbors.
         limit: Texts that are encoded at most; of more some are drawn, always the same.
 
     Raises:
         ValueError: A number below 1, or in training a file without labels of these classes.
 
     Example:
-        >>> NeighbourProbe("reviews.tsv", classes=["bad", "good"], every=50).k
+        >>> NeighborProbe("reviews.tsv", classes=["bad", "good"], every=50).k
         10
     """
 
@@ -109,7 +109,7 @@ class NeighbourProbe(_Probe):
         self, file: str | Path, classes: Sequence[str], every: int = 100, k: int = 10, limit: int = 1000
     ) -> None:
         super().__init__(file, every, limit)
-        self.classes, self.k = classes, at_least("NeighbourProbe.k", k, 1)
+        self.classes, self.k = classes, at_least("NeighborProbe.k", k, 1)
 
     @cached_property
     def rows(self) -> Table:
@@ -126,7 +126,7 @@ class NeighbourProbe(_Probe):
         """Returns the accuracy."""  # Any: cells of a file
         vectors = torch.as_tensor(module.sentence_encoder().encode([str(row["text"]) for row in rows]))
         labels = torch.tensor([int(float(str(row["target"]))) for row in rows])
-        return {f"knn@{self.k}": nearest_neighbour_accuracy(vectors, labels, self.k)}
+        return {f"knn@{self.k}": nearest_neighbor_accuracy(vectors, labels, self.k)}
 
 
 class RetrievalProbe(_Probe):

@@ -131,7 +131,7 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
     joined = any(task.pairing.joins for task in data.training.tasks.values())
     types = "of which text a token is" if module.encoder.takes_types else "not read: the encoder has none"
     parts = ", each with a part of every weight" if module.is_split else ""
-    turns = ", so that turns of the mixture share an optimiser step" if merged else ""
+    turns = ", so that turns of the mixture share an optimizer step" if merged else ""
     return {
         "negatives": "\n".join(negatives) or "none",
         **({"siblings": "\n".join(siblings)} if siblings else {}),
@@ -189,11 +189,11 @@ def _siblings(objective: Objective, data: TextDataModule) -> str | None:
         return None  # scored alone
     training = data.training.of(objective.task)
     step = data.training.rows_per_step(training.name)
-    labelled = objective.part(PairLabels) is not None
-    having, met, looked_at = sibling_rows(training.texts, step, labelled=labelled)
+    labeled = objective.part(PairLabels) is not None
+    having, met, looked_at = sibling_rows(training.texts, step, labeled=labeled)
     if not having:
         return None
-    first = "" if looked_at >= len(training.texts) or labelled else "the first "
+    first = "" if looked_at >= len(training.texts) or labeled else "the first "
     part = objective.part(Siblings)
     effect = "negatives" if not isinstance(part, Siblings) else "masked"
     if isinstance(part, Siblings) and part.effect == "positive":

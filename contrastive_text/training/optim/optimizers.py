@@ -191,7 +191,7 @@ class TorchOptimizer(Optimizer):
         self._decays = "weight_decay" in inspect.signature(self._cls).parameters
         if weight_decay and not self._decays:
             raise InvalidValueError(
-                f"TorchOptimizer.weight_decay: expected an optimiser that has it, got {name}; leave it out"
+                f"TorchOptimizer.weight_decay: expected an optimizer that has it, got {name}; leave it out"
             )
         for option in ("lr", "weight_decay"):
             if option in (options or {}):

@@ -233,7 +233,7 @@ class ScheduledRates(LambdaLR):
         known_total = int(total) if total is not None and 1 <= total < math.inf else 0
         if not known_total and schedule.needs_total:
             raise InvalidValueError(
-                f"{type(schedule).__name__}: expected the number of optimiser steps of the run, got {total}; "
+                f"{type(schedule).__name__}: expected the number of optimizer steps of the run, got {total}; "
                 "set trainer.max_steps, or trainer.max_epochs with a data set that has a length"
             )
         self._factor: Callable[[int], float] = lambda step: schedule.factor(step, total=known_total)

@@ -14,7 +14,7 @@ from contrastive_text.data.files.frames import HubName, hub_name
 
 datasets = pytest.importorskip("datasets")
 ALL = FileForm(pair_labels="all")
-LABELLED = ("anchor", "positive", "target")
+LABELED = ("anchor", "positive", "target")
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def snli(tmp_path: Path) -> Path:
 
 def test_classes_come_by_name_and_what_has_none_stays(snli: Path) -> None:
     path = f"hub:{snli}:train"
-    table = read_rows(path, LABELLED, target=Classes(("contradiction", "entailment", "neutral")))
+    table = read_rows(path, LABELED, target=Classes(("contradiction", "entailment", "neutral")))
     assert table.rows == (
         {"anchor": "p", "positive": "yes", "target": 1.0},
         {"anchor": "p", "positive": "so so", "target": 2.0},
@@ -61,7 +61,7 @@ def test_classes_come_by_name_and_what_has_none_stays(snli: Path) -> None:
 def test_a_data_set_that_was_saved_to_disk_is_read(snli: Path, tmp_path: Path) -> None:
     table = datasets.load_dataset(str(snli))
     table.save_to_disk(str(tmp_path / "saved"))
-    read = read_rows(f"hub:{tmp_path / 'saved'}:train", LABELLED, target=Classes(NLI))
+    read = read_rows(f"hub:{tmp_path / 'saved'}:train", LABELED, target=Classes(NLI))
     assert [row["target"] for row in read] == [0.0, 1.0, 2.0]
 
 
@@ -78,7 +78,7 @@ def test_the_folder_is_left_as_it_was_and_bars_stay_as_they_were(
 
 def test_a_row_is_named_by_its_number(snli: Path) -> None:
     with pytest.raises(ValueError, match=r"snli:train:2: expected one of the classes yes, no, got 'neutral'"):
-        read_rows(f"hub:{snli}:train", LABELLED, target=Classes(("yes", "no")), labels={"entailment": "yes"})
+        read_rows(f"hub:{snli}:train", LABELED, target=Classes(("yes", "no")), labels={"entailment": "yes"})
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_row_is_named_by_its_number(snli: Path) -> None:
 def test_what_is_not_there_is_refused_with_the_librarys_reason(snli: Path, path: str, got: str) -> None:
     path = path.format(snli=snli)
     with pytest.raises(ValueError) as refused:
-        read_rows(path, LABELLED)
+        read_rows(path, LABELED)
     message = str(refused.value)
     assert message.startswith(f"{path}: expected a data set that can be loaded, got ")
     assert got in message
@@ -105,7 +105,7 @@ def test_without_the_library_it_says_what_to_install(snli: Path, monkeypatch: py
     with pytest.raises(
         ImportError, match=r"expected the library datasets, got none; pip install contrastive-text\[datasets\]"
     ):
-        read_rows(f"hub:{snli}:train", LABELLED)
+        read_rows(f"hub:{snli}:train", LABELED)
 
 
 @pytest.mark.parametrize(

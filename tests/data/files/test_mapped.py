@@ -17,7 +17,7 @@ from contrastive_text.data.files import mapped, readers
 from contrastive_text.data.files.formats import FileForm
 from contrastive_text.data.files.mapped import ArrowRows, repeats, sampled
 from contrastive_text.data.tasks import Clean
-from contrastive_text.pairings import Given, Neighbours
+from contrastive_text.pairings import Given, Neighbors
 
 pytest.importorskip("pyarrow")
 ALL = FileForm(pair_labels="all")
@@ -94,7 +94,7 @@ def test_documents_are_followed_and_cleaned_where_they_are_mapped(
         with gzip.open(path, "wt") if suffix.endswith("gz") else path.open("w") as file:
             file.write("\n".join(lines))
     held, found = both(monkeypatch, tmp_path, path, reads=("text",))
-    for pairing in (Given(), Neighbours(reach=2)):
+    for pairing in (Given(), Neighbors(reach=2)):
         one, other = (pairing.arrange(table.documents) for table in (held, found))
         assert (list(one[0]), one[1]) == (list(other[0]), other[1])
         assert [one[0][i] for i in range(len(one[0]))] == list(other[0])

@@ -23,7 +23,7 @@ from contrastive_text.data.files.formats import FileForm
 from contrastive_text.data.files.tables import _BRACKETS
 
 INFERENCE, YES_NO = Classes(NLI), Classes.of(2, "classes")
-LABELLED = ("text", "target")
+LABELED = ("text", "target")
 any_text = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1).filter(str.strip)
 
 
@@ -42,12 +42,12 @@ def lines(*rows: object) -> str:
     return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
-def labelled(*labels: str) -> str:
+def labeled(*labels: str) -> str:
     return "label\tpremise\thypothesis\n" + "".join(f"{label}\ta{i}\tb{i}\n" for i, label in enumerate(labels))
 
 
 def numbers(*targets: float) -> list[tuple[object, ...]]:
-    """Returns the rows of ``labelled`` with these targets; None for a row that is left out."""
+    """Returns the rows of ``labeled`` with these targets; None for a row that is left out."""
     return [(f"a{i}", f"b{i}", target) for i, target in enumerate(targets) if target is not None]
 
 
@@ -126,35 +126,35 @@ LINES = [
          "3 rows; 3 blank lines left out; 2 rows with an empty text left out"),
 ]  # fmt: skip
 LABELS = [
-    Case("names.tsv", labelled(*NLI[1:], "entailment"), SCORED, numbers(1, 2, 0),
+    Case("names.tsv", labeled(*NLI[1:], "entailment"), SCORED, numbers(1, 2, 0),
          "label -> target: entailment (1), neutral (1), contradiction (1); 3 rows", TARGETS),
-    Case("numbers.tsv", labelled("1", "0", "2.0", "0"), SCORED, numbers(1, 0, 2, 0),
+    Case("numbers.tsv", labeled("1", "0", "2.0", "0"), SCORED, numbers(1, 0, 2, 0),
          "label -> target: 0 = entailment (2), 1 = neutral (1), 2 = contradiction (1); 4 rows", TARGETS),
     # Every row of the two-class task but entailment may be either of two classes: the user says which.
-    Case("rte as nli.tsv", labelled("not_entailment", "entailment"), SCORED, numbers(None, 0),
+    Case("rte as nli.tsv", labeled("not_entailment", "entailment"), SCORED, numbers(None, 0),
          options={**TARGETS, "labels": {"not_entailment": "-"}}),
-    Case("booleans.jsonl", lines(*({"text": "a", "label": cell} for cell in BOOLEANS)), LABELLED,
+    Case("booleans.jsonl", lines(*({"text": "a", "label": cell} for cell in BOOLEANS)), LABELED,
          [("a", 0.0), ("a", 1.0)] * 5, options={"target": YES_NO}),
-    Case("mapped.tsv", labelled("1", "3.0", "2", "skip", "", "1"), SCORED, numbers(1, 0, 2, None, None, 1),
+    Case("mapped.tsv", labeled("1", "3.0", "2", "skip", "", "1"), SCORED, numbers(1, 0, 2, None, None, 1),
          "3 = entailment (1), 1 = neutral (2), 2 = contradiction (1); 4 rows; 2 rows without a gold label left",
          {**TARGETS, "labels": MAPPING}),
-    Case("mapped.jsonl", lines(*({"text": "a", "label": cell} for cell in (True, False, None))), LABELLED,
+    Case("mapped.jsonl", lines(*({"text": "a", "label": cell} for cell in (True, False, None))), LABELED,
          [("a", 1.0), ("a", 0.0)],
          options={"target": Classes(("no", "yes")), "labels": {"true": "yes", "false": "no", "": "-"}}),
-    Case("missing.tsv", labelled("0", "", "2"), SCORED, numbers(0, None, 2), f"2 rows; {GONE}",
+    Case("missing.tsv", labeled("0", "", "2"), SCORED, numbers(0, None, 2), f"2 rows; {GONE}",
          {**TARGETS, "labels": {"": "-"}}),
     Case("scaled.tsv", "score\tsentence1\tsentence2\n4.5\ta\tb\n0\tc\td\n5.0\te\tf\n", SCORED,
          [("a", "b", 0.9), ("c", "d", 0.0), ("e", "f", 1.0)], "score -> target: 0 to 5 (3); 3 rows",
          {"target": Scores()}),
-    Case("any number.tsv", labelled("7", "-1"), SCORED, numbers(7, -1), "label -> target; 2 rows"),
+    Case("any number.tsv", labeled("7", "-1"), SCORED, numbers(7, -1), "label -> target; 2 rows"),
     Case("twice.tsv", "label\tpremise\thypothesis\n" + "0\tsame\tsame\n" * 3, SCORED, [("same", "same", 0.0)] * 3,
          options=TARGETS),
-    Case("trec.tsv", "label\tfine_label\ttext\nHUM\tHUM:ind\tWho ?\nLOC\tLOC:city\tWhere ?\n", LABELLED,
+    Case("trec.tsv", "label\tfine_label\ttext\nHUM\tHUM:ind\tWho ?\nLOC\tLOC:city\tWhere ?\n", LABELED,
          [("Who ?", 1.0), ("Where ?", 0.0)], options={"target": Classes(("LOC", "HUM"))}),
-    Case("one class.tsv", labelled("0", "0"), SCORED, numbers(0, 0), "\nno row of the classes neutral", TARGETS),
+    Case("one class.tsv", labeled("0", "0"), SCORED, numbers(0, 0), "\nno row of the classes neutral", TARGETS),
     Case("empty text.tsv", "label\tpremise\thypothesis\n0\ta\tb\nwrong\t\tb\n", SCORED, [("a", "b", 0.0)],
          "1 row; 1 row with an empty text left out", TARGETS),
-    Case("others.tsv", labelled("n", "e"), SCORED, numbers(1, 0),
+    Case("others.tsv", labeled("n", "e"), SCORED, numbers(1, 0),
          "\nno row of label c\nno row of class contradiction", {**TARGETS, "every_label": False,
          "labels": {"n": "neutral", "e": "entailment", "c": "contradiction"}}),
 ]  # fmt: skip
@@ -279,7 +279,7 @@ def test_files_that_differ_in_subsets_or_labels_are_joined(tmp_path: Path) -> No
     assert [list(row) for row in table] == [[*SCORED]] * 2
     missing = ["subset left out: not every file has one", "no row of class neutral"]
     assert table.understood.split("\n")[2:] == missing
-    files = [write(tmp_path / "a.tsv", labelled("0", "2")), write(tmp_path / "b.tsv", labelled("e", "neutral"))]
+    files = [write(tmp_path / "a.tsv", labeled("0", "2")), write(tmp_path / "b.tsv", labeled("e", "neutral"))]
     table = read_rows(files, SCORED, target=INFERENCE, labels={"e": "entailment"})
     assert [row["target"] for row in table] == [0.0, 2.0, 0.0, 1.0]
     assert list(table.documents) == [table.rows[:2], table.rows[2:]]
@@ -318,8 +318,8 @@ REAL_FILES: tuple[tuple[str, Sequence[str], int], ...] = (
     ("paraphrase/mrpc.dev.tsv", SCORED, 500),
     ("nli/snli_triplets.dev.tsv", PAIR, 2_954),
     ("documents/sotu.jsonl.gz", TEXT, 98),
-    ("classification/cr.tsv", LABELLED, 3_771),
-    ("cs224n/sst.dev.tsv", LABELLED, 1_101),
+    ("classification/cr.tsv", LABELED, 3_771),
+    ("cs224n/sst.dev.tsv", LABELED, 1_101),
     ("sts/sts12.test.tsv", SCORED, 3_108),
     ("nli/snli.dev.tsv", PAIR, 9_842),
     ("nli/snli_triplets.dev.tsv", TEXT, 3 * 2_954),
@@ -354,8 +354,8 @@ REAL_LABELS = (
 
 @needs_data
 @pytest.mark.parametrize(("name", "target", "count", "said"), rest_slow(REAL_LABELS, quick=2))
-def test_every_real_labelled_file_is_read_whole(name: str, target: Any, count: int, said: str) -> None:
-    reads = LABELLED if name.startswith(("class", "cs224n/sst")) else SCORED
+def test_every_real_labeled_file_is_read_whole(name: str, target: Any, count: int, said: str) -> None:
+    reads = LABELED if name.startswith(("class", "cs224n/sst")) else SCORED
     table = read_rows(DATA / name, reads, target=target)
     assert len(table) == count
     assert said in table.understood

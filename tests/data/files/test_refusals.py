@@ -19,7 +19,7 @@ from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.data.files.formats import FileForm, options_of
 from contrastive_text.data.tasks import RUN_OPTIONS
 
-LABELLED = ("text", "target")
+LABELED = ("text", "target")
 YES_NO = Classes.of(2, "classes")
 TARGETS: Mapping[str, Any] = {"target": Classes(NLI)}
 RUN: Mapping[str, Any] = {"form": FileForm(options=options_of(*RUN_OPTIONS, prefix="--data.task."))}
@@ -109,7 +109,7 @@ LINES = [
 CELLS = [
     *(Refusal("a.tsv", f"{SCORES}5\ta\tb\n{cell}\tc\td\n", SCORED, ["a.tsv:3: expected a", f"got {cell!r}"])
       for cell in ("entailment", "", "nan")),
-    *(Refusal("a.jsonl", f'{{"text": "a", "label": {value}}}', LABELLED, ["a.jsonl:1: expected a number in"])
+    *(Refusal("a.jsonl", f'{{"text": "a", "label": {value}}}', LABELED, ["a.jsonl:1: expected a number in"])
       for value in ("null", "[1]", "1" + "0" * 400)),
     *(Refusal("a.jsonl", scored(json.dumps(cell)), SCORED, ["a.jsonl:2: expected a number"], read=read_pairs)
       for cell in ("1_000", "\u0661", "true", "0x10", "1 2", "nan", "inf")),
@@ -121,7 +121,7 @@ CELLS = [
             "got an empty label; mend the row, or leave such rows out"], TARGETS),
     *(Refusal("a.jsonl", scored(value), SCORED, ["a.jsonl:2: expected one", "got an empty label"], TARGETS)
       for value in ("null", '""', '" "')),
-    *(Refusal("a.jsonl", f'{{"text": "a", "label": {value}}}', LABELLED,
+    *(Refusal("a.jsonl", f'{{"text": "a", "label": {value}}}', LABELED,
               [f"a.jsonl:1: expected a label in label, got {value}; write it as a text or a number"], TARGETS)
       for value in ("[0]", '{"is": "0"}')),
     Refusal("a.tsv", f"{LABELS}neutral\ta\tb\n0\ta\tb\nnuetral\ta\tb\n", SCORED,
@@ -187,7 +187,7 @@ def test_a_broken_gzip_is_refused(tmp_path: Path, packed: bytes) -> None:
         ("nowhere/a.txt", "look into {folder}/nowhere"),
     ],
 )
-def test_a_missing_file_names_its_neighbours_or_where_it_looked(tmp_path: Path, name: str, todo: str) -> None:
+def test_a_missing_file_names_its_neighbors_or_where_it_looked(tmp_path: Path, name: str, todo: str) -> None:
     write(tmp_path / "stsb.dev.tsv", "")
     with pytest.raises(
         FileNotFoundError, match=f"{name}: expected a file.*" + re.escape(todo.format(folder=tmp_path))

@@ -1,4 +1,4 @@
-"""BEIR's layout: titles, ids, judgements, and all that is wrong with them."""
+"""BEIR's layout: titles, ids, judgments, and all that is wrong with them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ HEADER = "query-id\tcorpus-id\tscore\n"
     ("write", "said"),
     [
         (lambda folder: (folder / "corpus.jsonl").unlink(), r"expected corpus\.jsonl, as BEIR's layout has it"),
-        (lambda folder: (folder / QRELS).rename(folder / "qrels/dev.tsv"), "got judgements of dev alone"),
+        (lambda folder: (folder / QRELS).rename(folder / "qrels/dev.tsv"), "got judgments of dev alone"),
         (replaced("corpus.jsonl", ""), "corpus.jsonl: expected a text with its id a line, got an empty file"),
         (replaced("corpus.jsonl", f"{ONE}{ONE}"), "corpus.jsonl:2: .*every id once, got a twice"),
         (

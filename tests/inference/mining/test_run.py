@@ -39,8 +39,8 @@ def test_training_reads_every_form_without_options(tmp_path: Path, suffix: str) 
     assert [tuple(row.values()) for row in triples] == [
         ("q", "p1", "p3"), ("q", "p2", "p3"), ("r", "p3", "p1"), ("r", "p3", "p2"),
     ]  # fmt: skip
-    labelled = written(tmp_path / f"pairs{suffix}", "pairs", Mining(2, short="keep"))
-    assert [tuple(row.values()) for row in labelled] == [
+    labeled = written(tmp_path / f"pairs{suffix}", "pairs", Mining(2, short="keep"))
+    assert [tuple(row.values()) for row in labeled] == [
         ("q", "p1", 1.0), ("q", "p2", 1.0), ("q", "p3", 0.0),
         ("r", "p3", 1.0), ("r", "p1", 0.0), ("r", "p2", 0.0),
     ]  # fmt: skip

@@ -44,13 +44,13 @@ CONTRAST = (
     SHOWN
     + """
 const channel = value => value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
-const light = colour => {
-  const [r, g, b] = colour.match(/[\\d.]+/g).map(value => channel(value / 255));
+const light = color => {
+  const [r, g, b] = color.match(/[\\d.]+/g).map(value => channel(value / 255));
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 };
 const ground = element => {
-  const colour = getComputedStyle(element).backgroundColor;
-  return /, 0\\)$/.test(colour) ? ground(element.parentElement) : colour;
+  const color = getComputedStyle(element).backgroundColor;
+  return /, 0\\)$/.test(color) ? ground(element.parentElement) : color;
 };
 const poor = [];
 for (const element of shown.filter(own)) {
@@ -155,7 +155,7 @@ def test_texts_of_the_map_can_be_searched(browser: Browser, page_of_two: Path) -
     assert browser.told("""return document.querySelector(".reader").textContent""") == found[0]
 
 
-def test_the_page_prints_on_a_few_sheets_in_light_colours(browser: Browser, page: Path) -> None:
+def test_the_page_prints_on_a_few_sheets_in_light_colors(browser: Browser, page: Path) -> None:
     browser.opened(page, DESK, theme="dark")
     printed = browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True, "printBackground": True})
     content = base64.b64decode(printed["data"])

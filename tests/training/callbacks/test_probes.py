@@ -10,10 +10,10 @@ import torch
 
 from contrastive_text import Run
 from contrastive_text.inference import SentenceEncoder
-from contrastive_text.metrics import nearest_neighbour_accuracy, paired_retrieval
-from contrastive_text.training import NeighbourProbe, RetrievalProbe
+from contrastive_text.metrics import nearest_neighbor_accuracy, paired_retrieval
+from contrastive_text.training import NeighborProbe, RetrievalProbe
 
-LABELLED = [(text, ("bad", "good")[i % 2]) for i, text in enumerate(tiny.TEXTS[:24])]
+LABELED = [(text, ("bad", "good")[i % 2]) for i, text in enumerate(tiny.TEXTS[:24])]
 
 
 @pytest.fixture
@@ -21,16 +21,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     tiny.save_bert(tmp_path / "encoder")
     tiny.write_texts(tmp_path / "texts.txt")
-    lines = "".join(f"{text}\t{label}\n" for text, label in [("text", "label"), *LABELLED])
-    (tmp_path / "labelled.tsv").write_text(lines, encoding="utf-8")
+    lines = "".join(f"{text}\t{label}\n" for text, label in [("text", "label"), *LABELED])
+    (tmp_path / "labeled.tsv").write_text(lines, encoding="utf-8")
     tiny.write_triples(tmp_path / "pairs.jsonl")
     return tmp_path
 
 
 PROBES = [
     {
-        "class_path": "contrastive_text.training.NeighbourProbe",
-        "init_args": {"file": "labelled.tsv", "classes": ["bad", "good"], "every": 2, "k": 3},
+        "class_path": "contrastive_text.training.NeighborProbe",
+        "init_args": {"file": "labeled.tsv", "classes": ["bad", "good"], "every": 2, "k": 3},
     },
     {"class_path": "contrastive_text.training.RetrievalProbe", "init_args": {"file": "pairs.jsonl", "every": 2}},
 ]
@@ -62,7 +62,7 @@ def test_probes_find_the_figures_of_the_model_that_is_saved_and_change_no_bit_of
 ) -> None:
     run, without = trained("probed", callbacks=PROBES), trained("plain")
     said = "".join(capsys.readouterr())
-    assert "probe at step 0: knn@3 " in said and "on 24 rows of labelled.tsv" in said
+    assert "probe at step 0: knn@3 " in said and "on 24 rows of labeled.tsv" in said
     plain = without.module.state_dict()
     assert all(torch.equal(plain[name], weight) for name, weight in run.module.state_dict().items())
     found = logged(here / "probed")
@@ -70,10 +70,10 @@ def test_probes_find_the_figures_of_the_model_that_is_saved_and_change_no_bit_of
         key: ["probe/knn@3", "probe/mrr", "probe/recall@1"] for key in ("1", "3")
     }
     model = SentenceEncoder.from_pretrained(here / "probed" / "version_0" / "model", device="cpu")
-    vectors = torch.as_tensor(model.encode([text for text, _ in LABELLED]))
-    labels = torch.tensor([("bad", "good").index(label) for _, label in LABELLED])
+    vectors = torch.as_tensor(model.encode([text for text, _ in LABELED]))
+    labels = torch.tensor([("bad", "good").index(label) for _, label in LABELED])
     last = found["3"]
-    assert last["probe/knn@3"] == pytest.approx(nearest_neighbour_accuracy(vectors, labels, k=3))
+    assert last["probe/knn@3"] == pytest.approx(nearest_neighbor_accuracy(vectors, labels, k=3))
     rows = RetrievalProbe("pairs.jsonl").rows
     sides = [torch.as_tensor(model.encode([str(row[side]) for row in rows])) for side in ("anchor", "positive")]
     recall, mrr = paired_retrieval(*sides)
@@ -81,10 +81,10 @@ def test_probes_find_the_figures_of_the_model_that_is_saved_and_change_no_bit_of
 
 
 def test_wrong_numbers_are_refused_and_a_file_that_is_not_there(here: Path) -> None:
-    with pytest.raises(ValueError, match=r"NeighbourProbe\.every: expected 1 or more"):
-        NeighbourProbe("labelled.tsv", classes=["bad", "good"], every=0)
-    with pytest.raises(ValueError, match=r"NeighbourProbe\.k: expected 1 or more, got 0"):
-        NeighbourProbe("labelled.tsv", classes=["bad", "good"], k=0)
+    with pytest.raises(ValueError, match=r"NeighborProbe\.every: expected 1 or more"):
+        NeighborProbe("labeled.tsv", classes=["bad", "good"], every=0)
+    with pytest.raises(ValueError, match=r"NeighborProbe\.k: expected 1 or more, got 0"):
+        NeighborProbe("labeled.tsv", classes=["bad", "good"], k=0)
     with pytest.raises(FileNotFoundError, match=r"nowhere\.tsv"):
         trained("lost", callbacks=[{**PROBES[1], "init_args": {"file": "nowhere.tsv"}}])
     assert not (here / "lost" / "version_0" / "checkpoints").exists()
@@ -99,4 +99,4 @@ def test_votes_are_weighed_by_cosine_as_in_a_double_loop() -> None:
         others = sorted((j for j in range(30) if j != i), key=lambda j: -float(unit[i] @ unit[j]))[:7]
         votes = [sum(torch.exp(unit[i] @ unit[j] / 0.07) for j in others if labels[j] == c) for c in range(3)]
         right += max(range(3), key=lambda c: float(votes[c])) == int(labels[i])
-    assert nearest_neighbour_accuracy(vectors, labels, k=7) == pytest.approx(100 * right / 30)
+    assert nearest_neighbor_accuracy(vectors, labels, k=7) == pytest.approx(100 * right / 30)

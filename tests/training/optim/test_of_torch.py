@@ -1,4 +1,4 @@
-"""Optimisers and schedulers of torch by their names: what they are given, what they refuse, a run with them."""
+"""Optimizers and schedulers of torch by their names: what they are given, what they refuse, a run with them."""
 
 from __future__ import annotations
 
@@ -62,5 +62,5 @@ def test_decay_spares_vectors_and_is_off_unless_it_is_given(name: str) -> None:
 
 def test_a_run_of_unknown_length_is_refused() -> None:
     schedule = TorchSchedule("CosineAnnealingLR", {"T_max": "total"})
-    with pytest.raises(ValueError, match="TorchSchedule: expected the number of optimiser steps of the run"):
+    with pytest.raises(ValueError, match="TorchSchedule: expected the number of optimizer steps of the run"):
         ScheduledRates(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0), schedule, total=None)

@@ -48,7 +48,7 @@ def names_of(optimizer, module):
 
 
 @pytest.mark.parametrize("correction", [True, False])
-def test_biases_and_normalisation_weights_are_spared_from_decay(correction):
+def test_biases_and_normalization_weights_are_spared_from_decay(correction):
     module = Toy()
     settings = AdamW(lr=1e-4, weight_decay=0.1, bias_correction=correction)
     optimizer = settings.build(module.named_parameters())

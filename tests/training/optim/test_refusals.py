@@ -46,7 +46,7 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     (TorchOptimizer, {"name": "collections.OrderedDict"}, "expected a subclass of Optimizer"),
     (TorchOptimizer, {"lr": 0.0}, r"TorchOptimizer\.lr: expected a finite number above 0, got 0\.0"),
     (TorchOptimizer, {"weight_decay": -1.0}, r"TorchOptimizer\.weight_decay: expected 0 or more, got -1\.0"),
-    (TorchOptimizer, {"name": "Rprop", "weight_decay": 0.1}, "expected an optimiser that has it, got Rprop"),
+    (TorchOptimizer, {"name": "Rprop", "weight_decay": 0.1}, "expected an optimizer that has it, got Rprop"),
     (TorchOptimizer, {"options": {"lr": 1.0}}, r"TorchOptimizer\.options: expected others than lr"),
     (TorchOptimizer, {"options": {"momentun": 0.9}}, r"\(SGD\): expected options that it takes, .*momentun"),
     (TorchOptimizer, {"options": {"momentum": -1}}, "Invalid momentum value"),

@@ -26,7 +26,7 @@ def sgd(lr=1.0):
 
 
 def rates(scheduler, optimizer, steps):
-    """Learning rate of each optimiser step of a real training loop."""
+    """Learning rate of each optimizer step of a real training loop."""
     seen = []
     for _ in range(steps):
         seen.append(optimizer.param_groups[0]["lr"])
@@ -87,7 +87,7 @@ def test_a_run_of_unknown_length_is_refused_where_the_schedule_asks_for_it(total
 @settings(max_examples=30, deadline=None)
 def test_a_triangle_stays_between_its_floor_and_its_peak(total, cut, ratio):
     schedule = SlantedTriangularSchedule(cut_fraction=cut, ratio=ratio)
-    # torch asks for step = total too, after the last optimiser step
+    # torch asks for step = total too, after the last optimizer step
     for step in range(total + 1):
         assert 1 / ratio * (1 - 1e-12) <= schedule.factor(step, total=total) <= 1 + 1e-12
     assert schedule.factor(total - 1, total=total) == pytest.approx(1 / ratio)

@@ -15,19 +15,19 @@ from contrastive_text.core.similarity import cosine_similarity_matrix
 from contrastive_text.metrics.geometry import row_blocks
 from contrastive_text.metrics.similarity import check_rows
 
-NEIGHBOURS = 10
-"""Neighbours of a vector in hubness: the N_10 of Radovanovic et al."""
+NEIGHBORS = 10
+"""Neighbors of a vector in hubness: the N_10 of Radovanovic et al."""
 
 _EVEN = 1e-8
 """Variance of k-occurrences, over their squared mean, that is rounding: one that moves gives 2 / (n k^2)."""
 
 
 class Hubs(NamedTuple):
-    """How unevenly vectors are neighbours of others.
+    """How unevenly vectors are neighbors of others.
 
     Args:
-        skewness: Of the k-occurrences: 0 where all are neighbours equally often, above where few are very often.
-        orphans: Share of the vectors that are no neighbour of any other, in [0, 1].
+        skewness: Of the k-occurrences: 0 where all are neighbors equally often, above where few are very often.
+        orphans: Share of the vectors that are no neighbor of any other, in [0, 1].
 
     Example:
         >>> Hubs(skewness=0.0, orphans=0.25).orphans
@@ -38,16 +38,16 @@ class Hubs(NamedTuple):
     orphans: float
 
 
-def hubness(x: Tensor, k: int = NEIGHBOURS) -> Hubs:
-    """Returns how much some vectors are neighbours of many, and others of none.
+def hubness(x: Tensor, k: int = NEIGHBORS) -> Hubs:
+    """Returns how much some vectors are neighbors of many, and others of none.
 
-    The standardised third moment of the k-occurrences N_k (Radovanovic et al. 2010, "Hubs in Space", JMLR 11,
+    The standardized third moment of the k-occurrences N_k (Radovanovic et al. 2010, "Hubs in Space", JMLR 11,
     https://jmlr.org/papers/v11/radovanovic10a.html, section 2); by cosine similarity. Where all N_k are equal it
     is 0. A search over hubs gives the same few texts for any query, and never finds an orphan.
 
     Args:
         x: Vectors, (n, D).
-        k: Neighbours of each vector.
+        k: Neighbors of each vector.
 
     Raises:
         ValueError: k isn't in 1 to n - 1.
@@ -71,8 +71,8 @@ def hubs(occurrences: Tensor) -> Hubs:
     )
 
 
-def k_occurrences(x: Tensor, k: int = NEIGHBOURS) -> Tensor:
-    """Returns for each vector among how many others' k nearest neighbours it is, by cosine similarity.
+def k_occurrences(x: Tensor, k: int = NEIGHBORS) -> Tensor:
+    """Returns for each vector among how many others' k nearest neighbors it is, by cosine similarity.
 
     Vectors that are equally near share what places are left: the order of the rows never counts, and of equal
     vectors all have k. Similarities within 8 units of rounding are equal. Computed in blocks of rows: memory does
@@ -80,7 +80,7 @@ def k_occurrences(x: Tensor, k: int = NEIGHBOURS) -> Tensor:
 
     Args:
         x: Vectors, (n, D).
-        k: Neighbours of each vector.
+        k: Neighbors of each vector.
 
     Returns:
         Numbers whose mean is k, whole where nothing is equally near, (n,).
@@ -95,12 +95,12 @@ def k_occurrences(x: Tensor, k: int = NEIGHBOURS) -> Tensor:
     check_rows("k_occurrences", x, least=2)
     if not 1 <= k < len(x):
         raise InvalidValueError(
-            f"k_occurrences.k: expected 1 to {len(x) - 1} neighbours of {len(x)} vectors, got {k}"
+            f"k_occurrences.k: expected 1 to {len(x) - 1} neighbors of {len(x)} vectors, got {k}"
         )
-    return torch.stack([parts.sum(dim=0) for parts in neighbour_parts(x, k)]).sum(dim=0)
+    return torch.stack([parts.sum(dim=0) for parts in neighbor_parts(x, k)]).sum(dim=0)
 
 
-def neighbour_parts(x: Tensor, k: int) -> Iterator[Tensor]:
+def neighbor_parts(x: Tensor, k: int) -> Iterator[Tensor]:
     """Yields for blocks of rows how much of every vector is among a row's k nearest others, (rows, n) in [0, 1].
 
     A row has k in all. Vectors that are equally near at the k-th place, but for 8 units of rounding, share what
@@ -111,7 +111,7 @@ def neighbour_parts(x: Tensor, k: int) -> Iterator[Tensor]:
 
 
 def nearest_parts(cosines: Tensor, k: int) -> Tensor:
-    """Returns how much of every column is among a row's k nearest, as ``neighbour_parts`` does, (R, C)."""
+    """Returns how much of every column is among a row's k nearest, as ``neighbor_parts`` does, (R, C)."""
     last = cosines.topk(k, dim=1).values[:, -1:]
     rounding = 8 * torch.finfo(cosines.dtype).eps
     nearer = cosines > last + rounding
@@ -121,7 +121,7 @@ def nearest_parts(cosines: Tensor, k: int) -> Tensor:
 
 
 def nearest_similarity(x: Tensor) -> Tensor:
-    """Returns for each vector the cosine similarity of its nearest neighbour.
+    """Returns for each vector the cosine similarity of its nearest neighbor.
 
     Near 1 where a text has a near-duplicate. Computed in blocks of rows.
 
@@ -151,7 +151,7 @@ def _to_others(x: Tensor) -> Iterator[Tensor]:
 
 
 def linear_cka(x: Tensor, y: Tensor, debiased: bool = False) -> Tensor:
-    """Returns the linear centred kernel alignment of two models' vectors of the same texts.
+    """Returns the linear centered kernel alignment of two models' vectors of the same texts.
 
     ||X'Y||^2 / (||X'X|| ||Y'Y||) in Frobenius norms, of vectors from which the mean is taken (Kornblith et al.
     2019, https://arxiv.org/abs/1905.00414, section 3). Turning, moving and scaling all vectors of a side changes
@@ -190,7 +190,7 @@ def linear_cka(x: Tensor, y: Tensor, debiased: bool = False) -> Tensor:
 
 
 def _hsic(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
-    """Returns HSIC of centred vectors under linear kernels, but for a factor that CKA divides out."""
+    """Returns HSIC of centered vectors under linear kernels, but for a factor that CKA divides out."""
     value = (x.T @ y).square().sum()
     if not debiased:
         return value
@@ -199,11 +199,11 @@ def _hsic(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
     return value - n / (n - 2) * (k @ m) + k.sum() * m.sum() / ((n - 1) * (n - 2))
 
 
-def neighbour_overlap(x: Tensor, y: Tensor, k: int = 10) -> Tensor:
-    """Returns the share of each text's k nearest neighbours that two models have in common, on average.
+def neighbor_overlap(x: Tensor, y: Tensor, k: int = 10) -> Tensor:
+    """Returns the share of each text's k nearest neighbors that two models have in common, on average.
 
-    Neighbours by cosine similarity, the text itself left out. With k = 10 it is the measure of Wendlandt et al.
-    2018, https://aclanthology.org/N18-1190, section 2, of one pair of models. 1 where all neighbourhoods are
+    Neighbors by cosine similarity, the text itself left out. With k = 10 it is the measure of Wendlandt et al.
+    2018, https://aclanthology.org/N18-1190, section 2, of one pair of models. 1 where all neighborhoods are
     equal; unrelated models have k / (n - 1).
 
     Where similarities tie at the k-th place, the places left are divided among the tied texts, and two models
@@ -214,7 +214,7 @@ def neighbour_overlap(x: Tensor, y: Tensor, k: int = 10) -> Tensor:
     Args:
         x: One model's vectors, (n, D).
         y: The other's vectors of the same texts, (n, D').
-        k: Neighbours of a text, fewer than texts.
+        k: Neighbors of a text, fewer than texts.
 
     Returns:
         A scalar in [0, 1], float64.
@@ -224,18 +224,18 @@ def neighbour_overlap(x: Tensor, y: Tensor, k: int = 10) -> Tensor:
 
     Example:
         >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
-        >>> neighbour_overlap(x, x[[0, 2, 1, 3]], k=1)  # 0 lies beside 1 here and beside 2 there, and so on
+        >>> neighbor_overlap(x, x[[0, 2, 1, 3]], k=1)  # 0 lies beside 1 here and beside 2 there, and so on
         tensor(0., dtype=torch.float64)
     """
-    _check("neighbour_overlap", x, y, least=2)
+    _check("neighbor_overlap", x, y, least=2)
     x, y = x.detach().cpu(), y.detach().cpu()
     if not 1 <= k < len(x):
         raise InvalidValueError(
-            f"neighbour_overlap.k: expected 1 to {len(x) - 1} neighbours of {len(x)} texts, got {k}; give more "
+            f"neighbor_overlap.k: expected 1 to {len(x) - 1} neighbors of {len(x)} texts, got {k}; give more "
             "texts"
         )
     shared = torch.zeros((), dtype=torch.float64)
-    for own, other in zip(neighbour_parts(x, k), neighbour_parts(y, k), strict=True):
+    for own, other in zip(neighbor_parts(x, k), neighbor_parts(y, k), strict=True):
         shared += torch.minimum(own, other).sum(dtype=torch.float64)
     return shared / (k * len(x))
 
@@ -243,7 +243,7 @@ def neighbour_overlap(x: Tensor, y: Tensor, k: int = 10) -> Tensor:
 def guide_agreement(cosines: Tensor, guide: Tensor, hidden: Tensor) -> Tensor:
     """Returns the share of rows whose nearest column is the same by a model and by its guide.
 
-    It is ``neighbour_overlap`` with k = 1, ties included, of rows and columns. In training the columns are what
+    It is ``neighbor_overlap`` with k = 1, ties included, of rows and columns. In training the columns are what
     an objective holds rows against, but for a row's positive and texts equal to its own. Rows without a column
     don't count. Unrelated models have one over the number of columns, so it is lower in larger batches.
 
@@ -288,31 +288,31 @@ _TEMPERATURE = 0.07
 _BLOCK = 1024
 
 
-def nearest_neighbour_accuracy(vectors: Tensor, labels: Tensor, k: int = 10) -> float:
+def nearest_neighbor_accuracy(vectors: Tensor, labels: Tensor, k: int = 10) -> float:
     """Returns how often the k nearest others of a text vote for its class, times 100.
 
-    Neighbours are by cosine, and each votes for its class with the weight exp(cosine / 0.07); a text is no
-    neighbour of itself (Wu et al. 2018, "Unsupervised Feature Learning via Non-Parametric Instance
+    Neighbors are by cosine, and each votes for its class with the weight exp(cosine / 0.07); a text is no
+    neighbor of itself (Wu et al. 2018, "Unsupervised Feature Learning via Non-Parametric Instance
     Discrimination", https://arxiv.org/abs/1805.01978, section 3.4, here leaving one out).
 
     Args:
         vectors: (N, D).
         labels: Number of each text's class, from 0, (N,), integers.
-        k: Neighbours; all others where there are fewer.
+        k: Neighbors; all others where there are fewer.
 
     Raises:
         ValueError: Fewer than two texts, as many labels as there aren't texts, or a k below 1.
 
     Example:
         >>> vectors = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
-        >>> nearest_neighbour_accuracy(vectors, torch.tensor([0, 0, 1, 1]), k=1)
+        >>> nearest_neighbor_accuracy(vectors, torch.tensor([0, 0, 1, 1]), k=1)
         100.0
-        >>> nearest_neighbour_accuracy(vectors, torch.tensor([0, 1, 0, 1]), k=1)
+        >>> nearest_neighbor_accuracy(vectors, torch.tensor([0, 1, 0, 1]), k=1)
         0.0
     """
     if vectors.ndim != 2 or len(vectors) < 2 or labels.shape != (len(vectors),) or k < 1:
         raise InvalidValueError(
-            "nearest_neighbour_accuracy: expected vectors (N, D) of two texts or more, N labels and a k of 1 or "
+            "nearest_neighbor_accuracy: expected vectors (N, D) of two texts or more, N labels and a k of 1 or "
             f"more, got {tuple(vectors.shape)}, {tuple(labels.shape)} and {k}; give a label for each vector"
         )
     unit, labels = normalize(vectors, dim=1), labels.to(vectors.device).long()
