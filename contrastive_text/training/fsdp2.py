@@ -1,4 +1,4 @@
-"""Weights split over ranks by FSDP2: the strategy ``fsdp2``, and the hooks of a module with split weights."""
+"""Lightning strategy ``fsdp2``, which splits weights over ranks, and the base class of modules that it splits."""
 
 from __future__ import annotations
 
@@ -33,60 +33,64 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders import Encoder
 
 STEPS = ("on_fit_start", "training_step", "validation_step", "test_step", "predict_step")
-"""Methods of a module during which what belongs to no block is whole: the steps, and the checks before them."""
+"""Methods of a module that gather the weights outside of blocks: the steps, and the checks before them."""
 
 
 def split_weights(module: nn.Module, mesh: DeviceMesh) -> list[nn.Parameter]:
-    """Splits the weights of a module over ranks in place, as the first rank has them.
+    """Splits the weights of a module over ranks in place, starting from the weights of the first rank.
 
-    The blocks of its networks are whole one at a time, while they run forward and backward. All the rest, such as
-    token tables, heads and weights that two networks have in common, is whole during a step: a table and the
-    decoder that is tied to it stay one. Of a number, such as a learned temperature, each rank has all.
+    The blocks of its networks are gathered one at a time, for their forward and backward passes. All other
+    weights are gathered during the whole step: token tables, heads and weights that two networks share. A table
+    therefore stays tied to its decoder. Scalars, such as a learned temperature, are not split.
 
-    Zhao et al. 2023, https://arxiv.org/abs/2304.11277; the code is torch's ``fully_shard``.
+    Zhao et al. 2023, https://arxiv.org/abs/2304.11277; implemented with torch's ``fully_shard``.
 
     Args:
-        module: Whose weights are all there.
-        mesh: The ranks, in one dimension.
+        module: Module with whole weights.
+        mesh: Device mesh of the ranks, with one dimension.
 
     Returns:
-        The weights that are not split, whose gradients ``average_gradients`` has to reduce.
+        The weights that are not split. ``average_gradients`` must reduce their gradients.
     """
     if is_distributed():
         for value in (*module.parameters(), *module.buffers()):
             dist.broadcast(value.detach(), src=0)
-    numbers = [weight for weight in module.parameters() if weight.ndim == 0]
+    scalars = [weight for weight in module.parameters() if weight.ndim == 0]
     for block in own_blocks(module):
         fully_shard(block, mesh=mesh)
-    root = fully_shard(module, mesh=mesh, reshard_after_forward=True, ignored_params={*numbers})
+    root = fully_shard(module, mesh=mesh, reshard_after_forward=True, ignored_params={*scalars})
     assert isinstance(root, FSDPModule)
-    # The pass that finds a gradient for a view ends inside a step, which goes on with these weights.
+    # The first pass of a gradient view has its own backward pass. The rest of the step still needs the weights.
     root.set_reshard_after_backward(False, recurse=False)
     for name in STEPS:
         register_fsdp_forward_method(module, name)
     for part in module.modules():
         if isinstance(part, Encoder):
             part.in_lockstep = True
-    return numbers
+    return scalars
 
 
 def own_blocks(module: nn.Module) -> list[nn.Module]:
-    """Returns the blocks of a module's Transformers networks whose weights nothing else in it has."""
-    everywhere = _held(module.modules())
-    found: list[nn.Module] = []
-    seen: set[nn.Module] = set()
+    """Returns the blocks of a module's Transformers networks that share no weights with other modules."""
+    all_counts = _count_weights(module.modules())
+    blocks: list[nn.Module] = []
+    inner_modules: set[nn.Module] = set()
     for model in module.modules():
         for block in _blocks(model) if isinstance(model, PreTrainedModel) else ():
-            inside = _held(block.modules())
-            if block in seen or not inside or any(everywhere[weight] > count for weight, count in inside.items()):
+            block_counts = _count_weights(block.modules())
+            if (
+                block in inner_modules
+                or not block_counts
+                or any(all_counts[weight] > count for weight, count in block_counts.items())
+            ):
                 continue
-            found.append(block)
-            seen.update(block.modules())
-    return found
+            blocks.append(block)
+            inner_modules.update(block.modules())
+    return blocks
 
 
-def _held(parts: Iterable[nn.Module]) -> Counter[nn.Parameter]:
-    """Counts by how many modules each weight is held."""
+def _count_weights(parts: Iterable[nn.Module]) -> Counter[nn.Parameter]:
+    """Counts the modules that have each weight."""
     return Counter(weight for part in parts for weight in part.parameters(recurse=False))
 
 
@@ -100,65 +104,65 @@ def _blocks(part: nn.Module) -> Iterator[nn.Module]:
 
 @torch.no_grad()
 def average_gradients(weights: Iterable[nn.Parameter]) -> None:
-    """Gives every rank the mean of the ranks' gradients of each weight for which any rank has one.
+    """Averages the gradients of weights over ranks, if any rank has a gradient of the weight.
 
-    Gradients of split weights are left unchanged: each backward pass reduces them.
+    Gradients of split weights are unchanged: each backward pass already reduces them.
     """
     trained = [weight for weight in weights if weight.requires_grad and not isinstance(weight.grad, DTensor)]
     if not trained or world_size() == 1:
         return
-    given = torch.tensor([float(weight.grad is not None) for weight in trained], device=trained[0].device)
-    for weight, count in zip(trained, sum_over_ranks(given).tolist(), strict=True):
+    has_gradient = torch.tensor([float(weight.grad is not None) for weight in trained], device=trained[0].device)
+    for weight, count in zip(trained, sum_over_ranks(has_gradient).tolist(), strict=True):
         if count:
-            own = torch.zeros_like(weight) if weight.grad is None else weight.grad
-            weight.grad = sum_over_ranks(own) / world_size()
+            gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
+            weight.grad = sum_over_ranks(gradient) / world_size()
 
 
 @torch.no_grad()
 def clip_gradients(weights: Iterable[nn.Parameter], most: float, algorithm: str | None) -> None:
-    """Bounds the norm of all gradients together, or each of their entries, as torch does where none is split.
+    """Clips the total norm of gradients, or each entry, with the same result as torch on whole weights.
 
     Args:
-        weights: Split ones, and some of which each rank has all.
-        most: The bound.
+        weights: Split weights and whole weights.
+        most: Largest norm, or largest absolute value of an entry.
         algorithm: ``norm`` or ``value``; None for ``norm``.
     """
-    given = [weight.grad for weight in weights if weight.grad is not None]
-    parts = [own_part(gradient) for gradient in given]
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    parts = [own_part(gradient) for gradient in gradients]
     if algorithm == "value":
         for part in parts:
             part.clamp_(-most, most)
         return
-    split = [part for part, gradient in zip(parts, given, strict=True) if part is not gradient]
-    alone = [part for part, gradient in zip(parts, given, strict=True) if part is gradient]
-    total = (sum_over_ranks(_squares(split, parts[0])) + _squares(alone, parts[0])).sqrt()
-    share = (most / (total + 1e-6)).clamp(max=1.0)  # torch's, of nn.utils.clip_grad_norm_
+    split_parts = [part for part, gradient in zip(parts, gradients, strict=True) if part is not gradient]
+    whole_parts = [part for part, gradient in zip(parts, gradients, strict=True) if part is gradient]
+    total = (sum_over_ranks(_squares(split_parts, parts[0])) + _squares(whole_parts, parts[0])).sqrt()
+    share = (most / (total + 1e-6)).clamp(max=1.0)  # the formula of torch.nn.utils.clip_grad_norm_
     for part in parts:
         part.mul_(share.to(part))
 
 
 def _squares(tensors: Iterable[Tensor], like: Tensor) -> Tensor:
-    """Returns the sum of all squares, a scalar."""
+    """Returns the sum of the squares of all entries of tensors, a scalar."""
     return sum(
-        (each.square().sum() for each in tensors), start=torch.zeros((), dtype=like.dtype, device=like.device)
+        (tensor.square().sum() for tensor in tensors), start=torch.zeros((), dtype=like.dtype, device=like.device)
     )
 
 
 class FSDP2Strategy(ModelParallelStrategy):
-    """Splits the weights of a ``ContrastiveModule`` over all ranks, and with them gradients and moments.
+    """Strategy that splits the weights of a ``ContrastiveModule``, their gradients and moments over all ranks.
 
-    ``Trainer(strategy="fsdp2")``, or ``--trainer.strategy fsdp2``. The gradient is that of one process, as with
-    DDP. Checkpoints are those of DDP and of one process: one file of whole weights, written by the first rank,
-    from which any number of ranks goes on, with weights split or not.
+    Use ``Trainer(strategy="fsdp2")``, or ``--trainer.strategy fsdp2``. As with DDP, the gradient equals that of
+    one process. Checkpoints have the same format as with DDP or one process: the first rank writes one file of
+    whole weights. Any number of ranks can resume from it, with or without split weights.
 
-    Zhao et al. 2023, https://arxiv.org/abs/2304.11277; the code is torch's ``fully_shard``.
+    Zhao et al. 2023, https://arxiv.org/abs/2304.11277; implemented with torch's ``fully_shard``.
 
-    Differs: Lightning's ``ModelParallelStrategy`` splits over the machines alone unless it is told otherwise,
-    writes a file a rank, and reads checkpoints past its plugins.
+    Differs: by default Lightning's ``ModelParallelStrategy`` splits weights over machines only. It writes one
+    file per rank, and reads checkpoints without its checkpoint plugin.
 
     Args:
-        process_group_backend: As torch names it; None for the device's usual one.
-        timeout: How long ranks wait for one another; None for torch's half an hour.
+        process_group_backend: Name of a torch backend; None for the default of the device.
+        timeout: How long ranks wait for each other; None for torch's default of half an hour.
 
     Example:
         >>> pl.Trainer(strategy="fsdp2", accelerator="cpu", logger=False, enable_checkpointing=False).precision
@@ -173,12 +177,12 @@ class FSDP2Strategy(ModelParallelStrategy):
         )
 
     def setup_environment(self) -> None:
-        """Makes all ranks one dimension of data."""
+        """Sets up a device mesh with all ranks in the data-parallel dimension."""
         self._data_parallel_size, self._tensor_parallel_size = self.num_nodes * self.num_processes, 1
         super().setup_environment()
 
     def setup_optimizers(self, trainer: pl.Trainer) -> None:
-        """Makes the optimizers; torch's fused kernels take no weights of which only some are split."""
+        """Creates the optimizers. Disables torch's fused kernels for groups with both split and whole weights."""
         super().setup_optimizers(trainer)
         for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
             if len({isinstance(weight, DTensor) for weight in group["params"]}) > 1:
@@ -186,23 +190,26 @@ class FSDP2Strategy(ModelParallelStrategy):
 
     @property
     def lightning_restore_optimizer(self) -> bool:
-        """Lightning gives optimizers their states back, as with strategies that split nothing."""
+        """Whether Lightning restores the optimizer states: True, as with strategies that don't split weights."""
         return True
 
     def lightning_module_state_dict(self) -> dict[str, Any]:  # Any: as Lightning's
-        """Returns the whole weights on the first rank, and nothing on others."""
+        """Returns the whole weights on the first rank, and an empty dictionary on other ranks."""
         assert self.lightning_module is not None
-        return self._gathered(self.lightning_module.state_dict())
+        return self._gather_state(self.lightning_module.state_dict())
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:  # Any: as Lightning's
-        """Returns the whole state of an optimizer on the first rank, and its settings alone on others."""
+        """Returns the whole state of an optimizer on the first rank, and only its settings on other ranks."""
         inner = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         state = inner.state_dict()
-        for group in state["param_groups"]:  # what setup_optimizers has changed
+        for group in state["param_groups"]:  # restores the kernels that setup_optimizers disabled
             group.update({name: inner.defaults[name] for name in _kernels(group)})
-        return {**state, "state": {number: self._gathered(each) for number, each in state["state"].items()}}
+        return {
+            **state,
+            "state": {number: self._gather_state(values) for number, values in state["state"].items()},
+        }
 
-    def _gathered(self, state: Mapping[str, Any]) -> dict[str, Any]:  # Any: tensors, and what lies beside them
+    def _gather_state(self, state: Mapping[str, Any]) -> dict[str, Any]:  # Any: tensors and plain values
         gathered = {}
         for name, value in state.items():
             full = whole(value.detach()) if isinstance(value, Tensor) else value
@@ -211,31 +218,31 @@ class FSDP2Strategy(ModelParallelStrategy):
         return gathered
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Reads a checkpoint on every rank, by the trainer's own plugin; see ``Strategy.load_checkpoint``."""
+        """Reads a checkpoint on every rank with the checkpoint plugin; see ``Strategy.load_checkpoint``."""
         return Strategy.load_checkpoint(self, checkpoint_path, weights_only)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        """Gives the module its part of the weights."""
+        """Loads this rank's part of the weights into the module."""
         Strategy.load_model_state_dict(self, checkpoint, strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Gives optimizers their part of the states."""
+        """Loads this rank's part of the optimizer states."""
         states = []
-        for optimizer, given in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+        for optimizer, saved_state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-            own = {
+            own_values = {
                 number: {
                     name: split_as(value, weights[number]) if isinstance(value, Tensor) else value
-                    for name, value in each.items()
+                    for name, value in values.items()
                 }
-                for number, each in given["state"].items()
+                for number, values in saved_state["state"].items()
             }
-            states.append({**given, "state": own})
+            states.append({**saved_state, "state": own_values})
         Strategy.load_optimizer_state_dict(self, {"optimizer_states": states})
 
 
 def _kernels(group: Mapping[str, Any]) -> list[str]:  # Any: settings of torch's
-    """Returns the settings of a group that choose how its step is computed."""
+    """Returns the names of a parameter group's settings that select the kernel of the optimizer step."""
     return [name for name in ("fused", "foreach") if name in group]
 
 
@@ -243,32 +250,32 @@ StrategyRegistry.register("fsdp2", FSDP2Strategy, description="weights split ove
 
 
 class SplitModule(pl.LightningModule):
-    """Base class of the module: splits its weights where the trainer's strategy is ``fsdp2``."""
+    """Base class of ``ContrastiveModule`` that splits its weights if the trainer's strategy is ``fsdp2``."""
 
-    _numbers: list[nn.Parameter]
-    """Weights that are not split though all others are."""
+    _scalars: list[nn.Parameter]
+    """Scalar weights, which are not split."""
 
     @property
     def is_split(self) -> bool:
-        """Whether its weights are split over ranks."""
+        """Whether the module's weights are split over ranks."""
         return isinstance(self, FSDPModule)
 
     @classmethod
     def unsplit_class(cls) -> type[Self]:
-        """Returns the class that it had before its weights were split."""
-        found: type[Self] = next(each for each in cls.__mro__ if not issubclass(each, FSDPModule))  # type: ignore[assignment]  # its base
-        return found
+        """Returns the module's class before its weights were split."""
+        base: type[Self] = next(parent for parent in cls.__mro__ if not issubclass(parent, FSDPModule))  # type: ignore[assignment]  # its base
+        return base
 
     def configure_model(self) -> None:
-        """Splits the weights, once."""
+        """Splits the weights if the strategy is ``fsdp2`` and they are not split yet."""
         strategy = None if self._trainer is None else self._trainer.strategy
         if isinstance(strategy, FSDP2Strategy) and not self.is_split:
-            self._numbers = split_weights(self, strategy.device_mesh["data_parallel"])
+            self._scalars = split_weights(self, strategy.device_mesh["data_parallel"])
 
     def on_after_backward(self) -> None:
-        """Reduces what FSDP2 doesn't, and lets go of the weights that were whole during the step."""
+        """Averages the gradients of whole weights, and splits the weights that were gathered for the step."""
         if isinstance(self, FSDPModule):
-            average_gradients(self._numbers)
+            average_gradients(self._scalars)
             self.reshard()
 
     def configure_gradient_clipping(
@@ -277,7 +284,7 @@ class SplitModule(pl.LightningModule):
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
     ) -> None:
-        """Clips gradients as Lightning does, of split weights too."""
+        """Clips gradients like Lightning, including gradients of split weights."""
         if self.is_split:
             if gradient_clip_val:
                 weights = (weight for group in optimizer.param_groups for weight in group["params"])
@@ -286,10 +293,10 @@ class SplitModule(pl.LightningModule):
         self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
 
     def on_predict_start(self) -> None:
-        """Refuses predictions with split weights, for ranks may have different numbers of batches.
+        """Refuses predictions with split weights, because ranks may have different numbers of batches.
 
         Raises:
-            ValueError: Weights that are split.
+            ValueError: The weights are split.
         """
         if self.is_split:
             raise InvalidValueError(

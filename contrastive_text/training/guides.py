@@ -1,4 +1,4 @@
-"""Guides: vectors of other models for the texts of a batch, and the checks of a run that reads them."""
+"""Guides: vectors of other models for the texts of a batch, such as a teacher's, and checks of guides."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ from contrastive_text.objectives import Objective
 
 
 class Guide(ABC):
-    """Base class of guides: vectors of another model for the rows of a batch, without a gradient.
+    """Base class of guides, which provide vectors of another model for the rows of a batch, without a gradient.
 
-    They are of the texts as they are written: before any view, without the prompts of the model that is trained.
-    Nothing of a guide is trained, exported, or saved with the weights: a checkpoint has its arguments, from which
-    it is made again, and its identity. It opens what it reads when it is first asked, so that a checkpoint is
-    loaded for use where its guides are no more.
+    The vectors belong to the original texts: before any view, and without the prompts of the trained model. A
+    guide isn't trained, exported or saved with the weights. A checkpoint stores its arguments, to build it again,
+    and its identity. A guide opens its file or model at the first call. A checkpoint can therefore be loaded for
+    inference after its guides were deleted.
 
     Attributes:
-        reads_texts: Whether it reads ``Batch.texts``, which batches then hold.
+        reads_texts: Whether the guide reads ``Batch.texts``. If so, batches contain their texts.
     """
 
     reads_texts: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, batch: Batch) -> Tensor:
-        """Returns a vector of each row's text, (S, Dg), in at least float32."""
+        """Returns a vector for each row's text, (S, Dg), in at least float32."""
 
     @property
     @abstractmethod
     def identity(self) -> str:
-        """What is the same for equal vectors: a run is resumed with guides of the same identities."""
+        """Digest that is equal for equal vectors. A resumed run must have guides with the same identities."""
 
     @property
     @abstractmethod
     def features(self) -> int:
-        """Features of a vector, Dg."""
+        """Number of features of a vector, Dg."""
 
     def check(self, data: TrainingData) -> None:
-        """Checks before the first step that there will be a vector of every text of a data set.
+        """Checks before the first step that the guide has a vector for every text of a data set.
 
         Raises:
-            ValueError: There won't, with the file and the line of the first text without one.
+            ValueError: A text has no vector. The message has the file and the line of the first such text.
         """
         if data.pairing.joins:
             raise InvalidValueError(
@@ -69,15 +69,15 @@ class Guide(ABC):
 
 
 class GuideFile(Guide):
-    """Vectors that another model has made beforehand: of any size, at the cost of reading them.
+    """Guide that reads vectors from a file. The model may be of any size, because it doesn't run in training.
 
-    The file is that of ``contrastive-text embed TEXTS OUT.npy --model MODEL --distinct``. A row's vector is found
-    by the 64-bit id of its text, in a table that is mapped and not in memory; so it is the same in every layout,
-    on every rank and after a resumption. Before the first step each text of the training data is looked up, some
-    microseconds each. Rows that come from a loader of your own are looked up as they come.
+    Write the file with ``contrastive-text embed TEXTS OUT.npy --model MODEL --distinct``. A row's vector is
+    looked up by the 64-bit id of its text, in a memory-mapped table. The vector is therefore the same in every
+    layout, on every rank and after a resume. Before the first step each text of the training data is looked up,
+    which takes a few microseconds per text. Rows from your own loader are looked up during training.
 
     Args:
-        path: The ``.npy`` file.
+        path: Path of the ``.npy`` file.
 
     Example:
         >>> GuideFile("teacher.npy").path
@@ -89,37 +89,37 @@ class GuideFile(Guide):
 
     @cached_property
     def vectors(self) -> TextVectors:
-        """The file, opened when it is first asked for."""
+        """Vectors of the file, opened at the first access."""
         return TextVectors(self.path)
 
     @property
     def identity(self) -> str:
-        """Of the bytes of vectors and table, by their digests."""
+        """Digest of the bytes of the vectors and of the table."""
         return self.vectors.identity
 
     @property
     def features(self) -> int:
-        """Features of a vector."""
+        """Number of features of a vector."""
         return self.vectors.features
 
     def __call__(self, batch: Batch) -> Tensor:
         """Returns the vectors of a batch's texts, (S, Dg), in at least float32.
 
         Raises:
-            ValueError: A text without a vector.
+            ValueError: A text has no vector.
         """
         ids = batch.known.text_ids
         numbers = (ids if ids.ndim == 1 else ids[:, 0]).cpu().numpy()
-        known = self.vectors.knows(numbers)
-        if not known.all():
+        present = self.vectors.knows(numbers)
+        if not present.all():
             raise InvalidValueError(
-                f"{self.path}: expected a vector of every text of the batch, got none of {int((~known).sum())} "
+                f"{self.path}: expected a vector of every text of the batch, got none of {int((~present).sum())} "
                 f"of its {len(numbers)} rows; embed the texts that are trained on with --distinct"
             )
         return at_least_float32(sent(torch.from_numpy(self.vectors.of(numbers)), batch.ids.device))
 
     def check(self, data: TrainingData) -> None:
-        """Looks every text up; see ``Guide.check``."""
+        """Checks that the file has a vector for every text of a data set; see ``Guide.check``."""
         super().check(data)
         place, pairing = option_place(data.name), type(data.pairing).__name__
         if data.pairing.reads_tokens or data.task.join is not None:
@@ -130,9 +130,9 @@ class GuideFile(Guide):
                 "GuideModel, which encodes any row"
             )
         for texts in text_blocks(data.texts):
-            known = self.vectors.knows(np.fromiter(map(text_id, texts), np.int64, len(texts)))
-            if not known.all():
-                text = texts[int(known.argmin())]
+            present = self.vectors.knows(np.fromiter(map(text_id, texts), np.int64, len(texts)))
+            if not present.all():
+                text = texts[int(present.argmin())]
                 cleaned = " It was cleaned, as clean asks:" if data.task.clean is not None else ""
                 raise InvalidValueError(
                     f"{place}: expected a vector in {self.path} of every text, got none of "
@@ -141,15 +141,15 @@ class GuideFile(Guide):
 
 
 class GuideModel(Guide):
-    """A frozen model beside one's own, which encodes every batch: no file, at the cost of its forward pass.
+    """Guide that encodes every batch with a frozen model: no file, at the cost of a forward pass.
 
-    It has its own tokenizer and length limit, its own default prompt and no dropout, and computes in float32.
-    Equal texts of a batch are encoded once, so both views of a text have one vector. Its last bits depend on what
-    else is in the batch, as any encoder's do; those of ``GuideFile`` don't.
+    It uses the model's own tokenizer, length limit and default prompt, no dropout, and float32. Duplicates in a
+    batch are encoded once, so both views of a text have the same vector. As with any encoder, the last bits of a
+    vector depend on the other texts of the batch; vectors of ``GuideFile`` don't.
 
     Args:
-        folder: Local folder or hub name of a saved model, as ``SentenceEncoder.from_pretrained`` takes it.
-        batch_size: Texts that it encodes at once.
+        folder: Local folder or hub name of a saved model, as in ``SentenceEncoder.from_pretrained``.
+        batch_size: Number of texts that are encoded at once.
 
     Example:
         >>> GuideModel("teacher/").folder
@@ -164,24 +164,24 @@ class GuideModel(Guide):
 
     @cached_property
     def model(self) -> SentenceEncoder:
-        """The model, loaded when it is first asked for."""
+        """The frozen model, loaded at the first access."""
         return SentenceEncoder.from_pretrained(self.folder, device="cpu").requires_grad_(False)
 
     @cached_property
     def identity(self) -> str:
-        """Of weights, tokenizer, pooler, head, prompts and limits."""
+        """Digest of weights, tokenizer, pooler, head, prompts and limits of the model."""
         return self.model.identity
 
     @property
     def features(self) -> int:
-        """Features of a vector."""
+        """Number of features of a vector."""
         return self.model.truncate_dim or self.model.features
 
     def __call__(self, batch: Batch) -> Tensor:
         """Returns the vectors of a batch's texts, (S, Dg), float32.
 
         Raises:
-            ValueError: A batch without its texts.
+            ValueError: The batch doesn't contain its texts.
         """
         if batch.texts is None:
             raise InvalidValueError(
@@ -197,19 +197,19 @@ class GuideModel(Guide):
         places = sent(torch.tensor([numbers[text] for text in batch.texts]), device)
         return torch.as_tensor(vectors)[places]
 
-    def __getstate__(self) -> dict[str, Any]:  # Any: of the arguments
+    def __getstate__(self) -> dict[str, Any]:  # Any: values of the arguments
         return {"folder": self.folder, "batch_size": self.batch_size}
 
 
 GUIDES = "guides"
-"""Where a checkpoint keeps the identities of guides."""
+"""Checkpoint key of the identities of guides."""
 
 
 def check_guides_read(guides: Mapping[str, Guide], objectives: Mapping[str, Objective]) -> None:
-    """Checks that objectives read the guides that there are.
+    """Checks that objectives read only existing guides, and that each guide is read.
 
     Raises:
-        ValueError: One reads a guide that there isn't, or nobody reads one.
+        ValueError: An objective reads an unknown guide, or no objective reads a guide.
     """
     there = ", ".join(guides) or "none"
     for name, objective in objectives.items():
@@ -218,8 +218,8 @@ def check_guides_read(guides: Mapping[str, Guide], objectives: Mapping[str, Obje
                 f"model.objectives.{name}: expected one of the guides of the module ({there}), got {unknown[0]}; "
                 f"name it under model.guides, as a GuideFile or a GuideModel"
             )
-    read = {guide for objective in objectives.values() for guide in objective.guides}
-    if idle := [guide for guide in guides if guide not in read]:
+    read_names = {guide for objective in objectives.values() for guide in objective.guides}
+    if idle := [guide for guide in guides if guide not in read_names]:
         raise InvalidValueError(
             f"model.guides.{idle[0]}: expected an objective that reads it, got {', '.join(objectives)}; name it "
             "there, or drop it"
@@ -229,17 +229,17 @@ def check_guides_read(guides: Mapping[str, Guide], objectives: Mapping[str, Obje
 def guide_vectors(
     guides: Mapping[str, Guide], batch: Batch, objectives: Iterable[Objective]
 ) -> dict[str, Tensor]:
-    """Returns what objectives read of guides for the rows of a batch, each guide asked once, (S, Dg)."""
-    found = {}
+    """Returns the vectors of the guides that objectives read for a batch, (S, Dg). Each guide is called once."""
+    vectors = {}
     for name in dict.fromkeys(name for objective in objectives for name in objective.guides):
         with torch.no_grad(), naming_option(name):
-            found[name] = guides[name](batch)
-    return found
+            vectors[name] = guides[name](batch)
+    return vectors
 
 
 @contextmanager
 def naming_option(name: str) -> Iterator[None]:
-    """Puts ``model.guides.NAME`` before what a guide says, such as that its file isn't there."""
+    """Adds ``model.guides.NAME`` in front of the error message of a guide, such as that of a missing file."""
     try:
         yield
     except ContrastiveTextError as error:
@@ -250,10 +250,10 @@ def naming_option(name: str) -> Iterator[None]:
 def check_guides_at_start(
     guides: Mapping[str, Guide], objectives: Mapping[str, Objective], trainer: pl.Trainer
 ) -> None:
-    """Checks before the first step that guides have a vector of every text, of the width that is read.
+    """Checks before the first step that guides have a vector for every text, with the width that objectives need.
 
     Raises:
-        ValueError: As ``Guide.check`` and ``Objective.check_guide_widths`` raise it.
+        ValueError: A check fails; see ``Guide.check`` and ``Objective.check_guide_widths``.
     """
     widths = {}
     for name, guide in guides.items():
@@ -265,26 +265,26 @@ def check_guides_at_start(
     if not guides or not isinstance(data, TextDataModule):
         return
     for part in (*data.training.tasks.values(), *(rows.data for rows in data.held_out_rows)):
-        parts = [each for each in objectives.values() if each.task in (None, part.name)]
-        for name in dict.fromkeys(guide for each in parts for guide in each.guides):
+        task_objectives = [each for each in objectives.values() if each.task in (None, part.name)]
+        for name in dict.fromkeys(guide for each in task_objectives for guide in each.guides):
             guides[name].check(part)
 
 
 def identities(guides: Mapping[str, Guide]) -> dict[str, str]:
-    """Returns the identity of each guide, for a checkpoint."""
+    """Returns the name and identity of each guide, for a checkpoint."""
     return {name: guide.identity for name, guide in guides.items()}
 
 
 def check_same_guides(guides: Mapping[str, Guide], kept: Mapping[str, str], where: object) -> None:
-    """Checks that a run goes on with the guides with which it began.
+    """Checks that a resumed run has the same guides as at its start.
 
     Args:
-        guides: Those of the module.
-        kept: Their identities, as a checkpoint has them.
-        where: The checkpoint, for the error.
+        guides: Guides of the module.
+        kept: Identities of the guides in the checkpoint.
+        where: Path of the checkpoint, for the error message.
 
     Raises:
-        ValueError: Others.
+        ValueError: A guide has another identity.
     """
     for name, now in identities(guides).items():
         if kept.get(name) != now:
@@ -296,7 +296,7 @@ def check_same_guides(guides: Mapping[str, Guide], kept: Mapping[str, str], wher
 
 
 def describe_guides(guides: Mapping[str, Guide]) -> str:
-    """Returns each guide in words, with its width, and the identity that a resumed run expects."""
+    """Describes each guide as text: its arguments, its width, and the identity that a resumed run expects."""
     return "\n".join(
         f"{name}: {describe(guide)}; {guide.features} features; "
         f"identity {guide.identity}, as a resumed run must have it"

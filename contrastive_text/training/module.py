@@ -1,4 +1,4 @@
-"""ContrastiveModule: the one LightningModule, into which every part is plugged."""
+"""``ContrastiveModule``, the LightningModule that trains an encoder with exchangeable parts."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class Inference:
 
     Args:
         pooler: Pooler of validation and of the saved model. None for the pooler of training. ConSERT trains on
-            the last layer and reports the last two.
-        max_length: Longest text in tokens, with special tokens. It bounds training too. None for the network's
-            limit.
+            the last layer and evaluates with the last two.
+        max_length: Longest text in tokens, with special tokens. It also limits texts in training. None for the
+            network's limit.
         query_length: Longest query of ``encode_query`` in tokens. None for ``max_length``.
         document_length: Longest document of ``encode_document`` in tokens. None for ``max_length``.
         similarity_fn_name: How the saved model compares vectors.
@@ -96,47 +96,49 @@ class Inference:
 
 
 AS_IN_TRAINING = Inference()
-"""Settings of a saved model that pools as in training, up to the network's limit."""
+"""Default settings of a saved model: the pooler of training, and the length limit of the network."""
 
 
 class ContrastiveModule(StoredModule):
-    """Encodes all rows of a batch, and minimizes a weighted sum of objectives.
+    """LightningModule that encodes the rows of a batch and minimizes a weighted sum of objectives.
 
-    The gradient is that of the whole batch however many ranks share it: each objective gives a sum and a
-    count, and ``Terms.loss`` divides the sum, times the number of ranks, by the count over all ranks.
+    The gradient is that of the whole batch for any number of ranks. Each objective computes a sum and a count.
+    ``Terms.loss`` divides the sum, times the number of ranks, by the count over all ranks.
 
     Args:
-        encoder: From ragged rows to token vectors.
-        pooler: From token vectors to one vector per text; None for ``MeanPooler``.
-        head: A head that inference keeps (``train_only: false``); None for none.
-        views: Role -> chain of views, or slot -> chain (see ``ViewPlan``), for all tasks, or task -> such a
-            dictionary in their place; None for no alteration: with ``SameText`` dropout tells two views apart.
-        prompts: Prompts of texts, in training and in use: ``query`` comes before anchors, ``document`` before
-            other texts. A task may have its own.
-        inference: Settings of the saved model: its pooler if another one trains, length limits, similarity.
+        encoder: Network from ragged rows to token vectors.
+        pooler: Part from token vectors to one vector per text; None for ``MeanPooler``.
+        head: Head that inference keeps (``train_only: false``); None for no head.
+        views: Role or slot -> chain of views for all tasks (see ``ViewPlan``); or task -> such a dictionary,
+            which replaces the common views. None for no views: with ``SameText`` two copies of a text differ by
+            dropout only.
+        prompts: Prompts of texts, in training and inference: ``query`` comes before anchors, ``document`` before
+            other texts. A task may have its own prompts.
+        inference: Settings of the saved model: its pooler if it differs, length limits, similarity.
         objectives: Name -> objective; None for one ``Contrastive`` objective. The names appear in the log.
-        guides: Name -> other model whose vectors objectives read beside the own ones; None for none.
-        weights: Name of an objective -> its weight in the sum, 1 where none is given.
-        combine: How the gradients of several objectives make one; None for ``WeightedSum``.
-        chunk_tokens: Most tokens that are encoded together while training, computed anew in the backward pass:
-            memory of a chunk, loss and gradient of the whole batch, some 4/3 of the time. None for no bound.
-        optimizer: None for ``AdamW``.
-        schedule: None for ``LinearSchedule``.
+        guides: Name -> other model whose vectors objectives read; None for no guides.
+        weights: Name of an objective -> its weight in the sum. Default: 1.
+        combine: Combiner of the gradients of several objectives; None for ``WeightedSum``.
+        chunk_tokens: Largest number of tokens that are encoded together in training. Chunks are computed again in
+            the backward pass. Memory is bounded by a chunk, loss and gradient are those of the whole batch, and a
+            step takes about 4/3 of the time. None for no bound.
+        optimizer: Settings of the optimizer; None for ``AdamW``.
+        schedule: Learning-rate schedule; None for ``LinearSchedule``.
 
     Attributes:
-        figures: Name -> what a step logs as ``train/NAME`` beside its loss, scalars without a gradient; emptied
-            before each step. A subclass adds its own in ``step_losses``. After a step that is logged they are
-            means over ranks.
-        figure_weights: Name of such a figure -> its weight in the mean over ranks, such as this rank's number of
-            rows; 1 where none is given.
-        logs_step: Whether the step that runs is logged; ``LogFigures`` sets it. Of another step no figure is
-            read, and none need be computed.
-        logs_gradients: Whether a logged step also has figures of gradients; ``LogGradients`` sets it.
+        figures: Name -> metric that a step logs as ``train/NAME`` in addition to its loss: a scalar without a
+            gradient. Cleared before each step. A subclass adds metrics in ``step_losses``. After a logged step
+            they are means over ranks.
+        figure_weights: Name of a metric -> its weight in the mean over ranks, such as this rank's number of rows.
+            Default: 1.
+        logs_step: Whether the current step is logged; ``LogFigures`` sets it. Metrics of other steps are not
+            read and need not be computed.
+        logs_gradients: Whether a logged step also logs norms and cosines of gradients; ``LogGradients`` sets it.
 
     Raises:
-        ValueError: A head that inference doesn't keep, views out of order, weights of no objective, heads that
-            can't share their layers, or embedding views on an architecture that has no place for them.
-        TypeError: A part that can't be written into a checkpoint, or plain values in place of a record.
+        ValueError: The head is train-only, views are in a wrong order, weights name unknown objectives, heads
+            can't share their layers, or the architecture doesn't support embedding views.
+        TypeError: A part can't be written into a checkpoint, or ``prompts`` or ``inference`` has another type.
     """
 
     def __init__(
@@ -184,45 +186,50 @@ class ContrastiveModule(StoredModule):
         load_head(head)
         self.momentum = MomentumNetworks(self.objective_parts(), self.embedder, self.by_task.plan)
         self.combine.build(list(self.objectives))
-        # Plain data and the one instantiator that Lightning allows: what the shell records is the same.
-        given = {"views": self.by_task.views, "objectives": self.objective_parts(), "weights": weights}
-        plain: dict[str, Any] = stored_arguments(self, "model", cls=ContrastiveModule, given=given)  # Any: YAML's
+        # Plain data and the only instantiator that Lightning allows: the command line saves the same.
+        values = {"views": self.by_task.views, "objectives": self.objective_parts(), "weights": weights}
+        plain: dict[str, Any] = stored_arguments(
+            self, "model", cls=ContrastiveModule, given=values
+        )  # Any: YAML's
         for name in ("prompts", "inference"):
-            plain[name] = plain[name]["init_args"]  # as configurations have them
+            plain[name] = plain[name]["init_args"]  # the form in configurations
         self.save_hyperparameters({**plain, "_instantiator": "pytorch_lightning.cli.instantiate_module"})
 
     @classmethod
     def from_recipe(cls, recipe: str, model_name_or_path: str | None = None) -> Self:
-        """Builds the module of a recipe, as the shell would, for a loop or a ``Trainer`` of your own.
+        """Builds the module of a recipe, as the command line does, for your own loop or ``Trainer``.
 
-        ``TextDataModule.from_recipe`` gives its data: data that pair texts in another way are refused. ``Run``
-        puts both together with a trainer.
+        ``TextDataModule.from_recipe`` builds its data. Data with another pairing are refused. ``Run`` builds
+        module, data and trainer together.
 
         Args:
             recipe: Name of a shipped recipe, or path of a YAML file.
-            model_name_or_path: Encoder in place of the recipe's.
+            model_name_or_path: Encoder that replaces the recipe's.
 
         Raises:
-            ValueError: No such recipe, or no such encoder.
+            ValueError: The recipe or the encoder doesn't exist.
         """
-        named = {"model_name_or_path": model_name_or_path, "config": None}
-        above = {} if model_name_or_path is None else {"model": {"encoder": {"init_args": named}}}
+        arguments = {"model_name_or_path": model_name_or_path, "config": None}
+        above = {} if model_name_or_path is None else {"model": {"encoder": {"init_args": arguments}}}
         config = with_start(read_layers(layer_file(recipe), apart=True), lambda layer: merge([layer, above]))
         module = build_part(cls, "model", merge([config, above]), recipe)
         module._recipe = recipe
         return module
 
     def set_chunk_tokens(self, chunk_tokens: int | None) -> None:
-        """Sets the bound on what is encoded together; a checkpoint keeps it, so that a resumed run has it."""
+        """Sets the largest number of tokens that are encoded together; checkpoints store it for a resumed run."""
         self.chunk_tokens = at_least("model.chunk_tokens", chunk_tokens, 1)
         self.hparams["chunk_tokens"] = chunk_tokens
 
     def objective_parts(self) -> dict[str, Objective]:
-        """Returns the objectives by name."""
+        """Returns a dictionary from names to objectives."""
         return {name: part for name, part in self.objectives.items() if isinstance(part, Objective)}
 
     def text_tokenizer(self, training: bool = True) -> TextTokenizer | None:
-        """Returns the encoder's tokenizer with the limit of training or of use; None before one is learned."""
+        """Returns the encoder's tokenizer with the length limit of training or inference.
+
+        None before a tokenizer is learned from the corpus.
+        """
         tokenizer, limit = self.encoder.tokenizer, self.encoder.limit
         in_use = self.length_in_use
         max_length = (self.encoder.max_length or in_use) if training else in_use
@@ -231,41 +238,41 @@ class ContrastiveModule(StoredModule):
 
     @property
     def length_in_use(self) -> int | None:
-        """Longest text of the saved model in tokens with special ones; None for no limit."""
+        """Longest text of the saved model in tokens, with special tokens; None for no limit."""
         limits = (self.inference.max_length, self.encoder.limit)
         return min((limit for limit in limits if limit is not None), default=None)
 
     def data_needs(self, tasks: Sequence[str]) -> DataNeeds:
-        """Returns what the parts need of the data of these tasks; see ``TaskParts.data_needs``."""
+        """Returns the requirements of the parts on the data of tasks; see ``TaskParts.data_needs``."""
         tokenizers = self.text_tokenizer(), self.text_tokenizer(training=False)
         return self.by_task.data_needs(tasks, *tokenizers, self.encoder.vocabulary_size)
 
     def take_negative_pairs(self, tasks: Sequence[str | None]) -> None:
-        """Lets the contrastive objectives of tasks take pairs labeled 0 as hard negatives."""
+        """Makes the contrastive objectives of tasks use pairs labeled 0 as hard negatives."""
         self.by_task.take_negative_pairs(tasks)
 
     @property
     def embedder(self) -> Embedder:
-        """What a text goes through on its way to an embedding, in training."""
+        """Encoder, pooler and head of training."""
         return Embedder(self.encoder, self.pooler, self.head, self.chunk_tokens)
 
     @property
     def inference_embedder(self) -> Embedder:
-        """The same in validation and in the saved model."""
+        """Encoder, pooler and head of validation and of the saved model."""
         return Embedder(self.encoder, self.inference_pooler or self.pooler, self.head, self.chunk_tokens)
 
     def sentence_encoder(self) -> SentenceEncoder:
-        """Returns the model that inference uses, without views and train-only heads; it shares the weights."""
-        head, normalize, kept = None if self.head is None else self.head.network, False, None
+        """Returns the model for inference, without views and train-only heads. It shares the module's weights."""
+        head, normalize, truncate_dim = None if self.head is None else self.head.network, False, None
         if isinstance(self.head, StackHead):
-            head, normalize, kept = self.head.in_use()
+            head, normalize, truncate_dim = self.head.in_use()
         return SentenceEncoder(
             self.encoder,
             self.inference_embedder.pooler,
             head,
             normalize,
             prompts=self.by_task.prompts,
-            truncate_dim=self.by_task.truncate_dim or kept,
+            truncate_dim=self.by_task.truncate_dim or truncate_dim,
             max_length=self.length_in_use,
             similarity_fn_name=self.inference.similarity_fn_name,
             query_length=self.inference.query_length,
@@ -273,16 +280,16 @@ class ContrastiveModule(StoredModule):
         )
 
     def forward(self, batch: Batch) -> Tensor:
-        """Returns the vectors that inference sees: no view, no train-only head, (S, D)."""
+        """Returns the vectors of inference, (S, D), without views and train-only heads."""
         return self.inference_embedder.pool(batch)[:, : self.by_task.truncate_dim]
 
     def encode(self, batch: Batch, task: str | None = None, names: Sequence[str] | None = None) -> Encoded:
-        """Returns what objectives read: the batch encoded under its views, without slots that none of them reads.
+        """Encodes the slots of a batch that objectives read, with the views of its task.
 
         Args:
             batch: Ragged rows.
-            task: Whose views; None for the only one.
-            names: The objectives; None for all of the task.
+            task: Name of the task; None for the only task.
+            names: Names of the objectives; None for all objectives of the task.
         """
         parts, plan = self.by_task.objectives(task), self.by_task.plan(task)
         names = list(names or parts)
@@ -291,7 +298,7 @@ class ContrastiveModule(StoredModule):
             names.append(followed)
         running = [parts[name] for name in names]
         read = read_slots(batch, plan, running)
-        facts: dict[str, Any] = {"batch": tokens_read(batch, running)}  # Any: of each field its own
+        facts: dict[str, Any] = {"batch": tokens_read(batch, running)}  # Any: each field has its own type
         facts["by_groups"] = partial(run_by_groups, self.embedder)
         if self.guides:
             facts["guides"] = guide_vectors(self.guides, read, running)
@@ -305,31 +312,33 @@ class ContrastiveModule(StoredModule):
         return replace(encode_views(read, self.embedder, plan, loss), **facts, logged=self.logs_step)
 
     def objective_value(self, encoded: Encoded, name: str) -> tuple[Tensor, Terms]:
-        """Returns an objective's loss, whose mean over ranks is that of the whole batch, and its terms."""
+        """Returns an objective's loss and its terms. The mean over ranks is the loss of the whole batch."""
         terms = self.objective_parts()[name](encoded)
         return terms.loss(), terms
 
     def step_losses(self, batch: Batch | StepBatch) -> dict[str, Tensor]:
-        """Returns the losses of a step by name, times their weights; the mean of each over ranks is the whole's.
+        """Returns the weighted losses of a step by name; the mean over ranks is the loss of the whole batch.
 
-        Override it to add a loss, or a figure to ``figures``. Whatever is returned is combined, its gradient is
-        logged on request, and DDP averages it: of something that each rank computes on its own rows return
-        ``Terms(total, count).loss()``.
+        Override it to add a loss, or a metric to ``figures``. The combiner reads all returned losses, their
+        gradients are logged on request, and DDP averages them. For a loss that each rank computes on its own
+        rows, return ``Terms(total, count).loss()``.
         """
         batches = batch.batches if isinstance(batch, StepBatch) else {None: batch}
-        wanted = batch.objectives if isinstance(batch, StepBatch) else None
-        found: dict[str, Terms] = {}
+        step_names = batch.objectives if isinstance(batch, StepBatch) else None
+        terms_by_name: dict[str, Terms] = {}
         for task, part in batches.items():
-            names = [name for name in self.by_task.objectives(task) if wanted is None or name in wanted]
+            names = [name for name in self.by_task.objectives(task) if step_names is None or name in step_names]
             if not names:
                 continue
             encoded = self.encode(part, task, names)
             for name in names:
-                # Dropout of an objective's head; that of the encoder has its own keys.
+                # Seeds dropout of the objective's head. Dropout of the encoder has its own keys.
                 seed_torch(fold(part.seed, rank(), text_id(name)), self.device)
-                found[name] = self.objective_parts()[name](encoded)
+                terms_by_name[name] = self.objective_parts()[name](encoded)
         losses: dict[str, Tensor] = {}
-        for (name, terms), value in zip(found.items(), Terms.losses(list(found.values())), strict=True):
+        for (name, terms), value in zip(
+            terms_by_name.items(), Terms.losses(list(terms_by_name.values())), strict=True
+        ):
             losses[name] = self.weights[name] * value
             self.figures[name] = value.detach()
             self.figures |= {f"{name}/{figure}": number for figure, number in terms.logs.items()}
@@ -338,13 +347,13 @@ class ContrastiveModule(StoredModule):
 
     @new_in_full_precision()
     def training_step(self, batch: Batch | StepBatch, batch_idx: int) -> Tensor:
-        """Returns this rank's part of the loss; the mean over ranks is the loss of the whole batch."""
+        """Returns this rank's loss. The mean over ranks is the loss of the whole batch."""
         self.figures, self.figure_weights = {}, {}
         losses = self.step_losses(batch)
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         if self.logs_step and self.logs_gradients:
-            found = gradient_figures(losses, trained)
-            self.figures |= {f"gradient/{name}": figure for name, figure in found.items()}
+            gradient_metrics = gradient_figures(losses, trained)
+            self.figures |= {f"gradient/{name}": figure for name, figure in gradient_metrics.items()}
         loss: Tensor = self.combine(losses, trained, key=fold(self.current_epoch, batch_idx))
         for name, objective in self.objective_parts().items():
             if name in losses:
@@ -353,12 +362,12 @@ class ContrastiveModule(StoredModule):
             self.figures |= {"loss": loss.detach()} | self.combine.logs()
             if self.momentum:
                 self.figures |= self.momentum.figures()
-            # One sum for all of them, where Lightning has a barrier and a sum for each.
+            # One all-reduce for all metrics; Lightning would have a barrier and an all-reduce for each.
             self.figures = means_over_ranks(self.figures, self.figure_weights)
         return loss
 
     def on_validation_epoch_start(self) -> None:
-        """Starts a score for every file and task of the loaders."""
+        """Creates an empty score for every file and task of the loaders."""
         loaders = self.trainer.test_dataloaders if self.trainer.testing else self.trainer.val_dataloaders
         self._scores = HeldOutScores(loaders, self.by_task, self.device)
 
@@ -369,11 +378,11 @@ class ContrastiveModule(StoredModule):
         batch_idx: int,  # noqa: ARG002  # Lightning's signature
         dataloader_idx: int = 0,
     ) -> dict[str, Tensor] | None:
-        """Adds a batch to its file's or task's score; returns scored pairs as ``HeldOutScores.add`` does."""
+        """Adds a batch to the score of its file or task. Returns scored pairs; see ``HeldOutScores.add``."""
         return self._scores.add(batch, dataloader_idx, embed=self, embedder=self.embedder)
 
     def on_validation_epoch_end(self) -> None:
-        """Logs ``val/spearman``, ``val/TASK/SCORE``, ``val/overall``, or the same under ``test``."""
+        """Logs ``val/spearman``, ``val/TASK/SCORE`` and ``val/overall``, or the same scores under ``test``."""
         self._scores.log(self, "test" if self.trainer.testing else "val")
 
     on_test_epoch_start, on_test_epoch_end = on_validation_epoch_start, on_validation_epoch_end
@@ -381,22 +390,22 @@ class ContrastiveModule(StoredModule):
 
     @new_in_full_precision()
     def predict_step(self, batch: Batch | StepBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:  # noqa: ARG002  # Lightning's signature
-        """Returns the vectors of the anchors, (N, D), or what a task's objective predicts."""
+        """Returns the vectors of the anchors, (N, D), or the predictions of a task's objective."""
         if isinstance(batch, StepBatch):
             ((task, rows),) = batch.batches.items()
             return predictions(rows, self.embedder, self.by_task.objectives(task))
         return self.forward(batch.split(batch.by_role("anchor"))).float()
 
     def configure_callbacks(self) -> list[pl.Callback]:
-        """Returns what watches over every run, whoever made its trainer."""
-        watching = [EndWhenDiverged(), WarnOfConstantLoss(), KeepGradients()]
-        return [*watching, FollowSteps(self.momentum), LogFigures()]
+        """Returns the callbacks of every run, also with a trainer of the user's own."""
+        guards = [EndWhenDiverged(), WarnOfConstantLoss(), KeepGradients()]
+        return [*guards, FollowSteps(self.momentum), LogFigures()]
 
     def setup(self, stage: str) -> None:
-        """Becomes float64 where that is asked for, before a checkpoint is loaded, which would be rounded.
+        """Converts the module to float64 for the precision 64-true, before a checkpoint is loaded and rounded.
 
-        Where it is trained, checks before the run says what it is: texts, guides, and whether its weights can be
-        split; a pooler that takes tokens too early is warned of.
+        For training it also checks guides and whether the strategy can split the weights, before the summary is
+        printed. Warns if the pooler of a causal encoder uses early tokens.
         """
         if self.trainer.precision == "64-true":
             self.double()
@@ -407,12 +416,16 @@ class ContrastiveModule(StoredModule):
                 rank_zero_warn(message)
 
     def on_fit_start(self) -> None:
-        """Checks that trainer, data and module go together (``check_start``), as a checkpoint has left them."""
+        """Checks that trainer, data and module are compatible (``check_start``), after a checkpoint is loaded."""
         embedders = [self.embedder, self.inference_embedder]
         check_start(self.trainer, self.combine, self.by_task, embedders, recipe=self._recipe)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Returns the optimizer and the schedule per step; refuses a run of unknown length."""
+        """Returns the optimizer and the schedule, which is updated every step.
+
+        Raises:
+            ValueError: The schedule needs the length of the run, and the length is unknown.
+        """
         optimizer = keep_own_settings(self.optimizer.build(self.named_parameters()))
         rates = ScheduledRates(optimizer, self.schedule, self.trainer.estimated_stepping_batches)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "interval": "step"}}
