@@ -1,4 +1,4 @@
-"""Metrics of sentence vectors: pure functions, and torchmetrics classes over them."""
+"""Metrics of sentence vectors, as pure functions and as torchmetrics classes."""
 
 from contrastive_text.metrics.bootstrap import (
     PairedBootstrap,

@@ -1,7 +1,7 @@
-"""Alignment, uniformity, spectrum and isotropy of vectors: pure functions, and torchmetrics classes over them.
+"""Alignment, uniformity, spectrum and isotropy of vectors, as pure functions and torchmetrics classes.
 
-Functions normalize vectors in at least float32, and never under autocast. A zero vector stays zero: its
-similarity to every vector is 0, and no result is NaN.
+Functions normalize vectors in at least float32, outside autocast. A zero vector remains zero: its similarity to
+every vector is 0, and no result is NaN.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from contrastive_text.core.similarity import (
 from contrastive_text.metrics.similarity import OfScoredPairs, check_pairs, check_rows
 
 _BLOCK_VALUES = 2**24
-"""Values of one block of a similarity matrix: 64 MiB in float32."""
+"""Number of entries of a block of a similarity matrix: 64 MiB in float32."""
 
 
 def alignment(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
-    """Returns the mean distance of paired vectors on the unit sphere, to a power.
+    """Returns the alignment of pairs: the mean power of the distance of their vectors on the unit sphere.
 
     mean over i of ||x_i - y_i||^alpha (Wang and Isola 2020, https://arxiv.org/abs/2005.10242, section 4.1.1).
-    0 where every pair coincides, 2 (with alpha 2) at right angles, 4 where every pair is antipodal.
+    With alpha 2 it is 0 if the vectors of every pair are equal, 2 at right angles, and 4 if they are opposite.
 
     Args:
         x: Vectors, (n, D).
-        y: Their partners, (n, D).
-        alpha: Power of the distance, positive.
+        y: Vectors of their partners, (n, D).
+        alpha: Exponent of the distance, above 0.
 
     Returns:
         A scalar.
 
     Raises:
-        ValueError: The shapes differ or hold no rows, or alpha is not positive.
+        ValueError: The shapes differ or have no rows, or ``alpha`` is not above 0.
 
     Example:
         >>> alignment(torch.tensor([[1.0, 0.0]]), torch.tensor([[-3.0, 0.0]]))
@@ -59,21 +59,21 @@ def alignment(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
 
 
 def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
-    """Returns the log of the mean Gaussian potential between the vectors on the unit sphere.
+    """Returns the uniformity of vectors: the log of the mean Gaussian potential on the unit sphere.
 
-    log mean over i < j of exp(-t ||x_i - x_j||^2) (Wang and Isola 2020, https://arxiv.org/abs/2005.10242,
-    section 4.1.2). With t = 2: 0 where all vectors are equal, -4 for two at right angles, -8 for two
-    antipodal ones. Computed in blocks of rows: memory does not grow with the square of n.
+    log mean over i < j of exp(-t ||x_i - x_j||^2) (Wang and Isola 2020, https://arxiv.org/abs/2005.10242, section
+    4.1.2). With t = 2 it is 0 if all vectors are equal, -4 for two vectors at right angles, and -8 for two
+    opposite vectors. It is computed in blocks of rows: memory does not grow with the square of n.
 
     Args:
-        x: Vectors, (n, D), two at least.
-        t: Sharpness of the potential, positive.
+        x: Vectors, (n, D), at least two.
+        t: Sharpness of the potential, above 0.
 
     Returns:
         A scalar.
 
     Raises:
-        ValueError: There are fewer than two vectors, or t is not positive.
+        ValueError: There are fewer than two vectors, or ``t`` is not above 0.
 
     Example:
         >>> uniformity(torch.tensor([[2.0, 0.0], [-1.0, 0.0]]))
@@ -87,21 +87,22 @@ def uniformity(x: Tensor, t: float = 2.0) -> Tensor:
         later = slice(block.start + 1, None)
         cosines = cosine_similarity_matrix(x[block], x[later])
         distances = (squares[block, None] + squares[later] - 2 * cosines).clamp_min(0)
-        own = torch.ones_like(distances, dtype=torch.bool).triu()  # row i meets the columns after i only
-        potentials.append((-t * distances).masked_fill(~own, -torch.inf).flatten().logsumexp(dim=0))
+        is_pair = torch.ones_like(distances, dtype=torch.bool).triu()  # row i is paired with later columns only
+        potentials.append((-t * distances).masked_fill(~is_pair, -torch.inf).flatten().logsumexp(dim=0))
     pairs = len(x) * (len(x) - 1) // 2
     return torch.stack(potentials).logsumexp(dim=0) - math.log(pairs)
 
 
 def effective_rank(x: Tensor) -> Tensor:
-    """Returns the number of directions that the unit vectors fill.
+    """Returns the effective rank of vectors, which is the number of directions that they fill.
 
-    exp of the entropy of the singular values divided by their sum (Roy and Vetterli 2007, "The effective
-    rank", section 2; Garrido et al. 2023, https://arxiv.org/abs/2210.02885, predict downstream scores with
-    it). Between 1, all vectors on one line, and min(n, D).
+    It is exp of the entropy of the singular values divided by their sum (Roy and Vetterli 2007, "The effective
+    rank", section 2; Garrido et al. 2023, https://arxiv.org/abs/2210.02885, predict downstream scores with it).
+    It is between 1, for vectors on a line, and min(n, D).
 
-    Differs: rows are first put on the unit sphere, because cosine similarity ignores their length; like the
-    papers we do not center them. Vectors that are all zero give 1.
+    Differs: rows are first scaled to unit length, because cosine similarity ignores their length. As in the
+        papers,
+    they are not centered. Vectors that are all zero give 1.
 
     Args:
         x: Vectors, (n, D).
@@ -122,10 +123,10 @@ def effective_rank(x: Tensor) -> Tensor:
 
 
 def spectrum(x: Tensor) -> Tensor:
-    """Returns the singular values of the unit vectors as shares of their sum, largest first.
+    """Returns the singular values of vectors scaled to unit length, as shares of their sum, largest first.
 
-    How much each direction carries; ``effective_rank`` is exp of their entropy. Not centered: the first share is
-    large where all vectors have a direction in common. Vectors that are all zero give zeros.
+    ``effective_rank`` is exp of their entropy. Vectors are not centered: the first share is large if all vectors
+    have a common direction. Vectors that are all zero give zeros.
 
     Args:
         x: Vectors, (n, D).
@@ -146,14 +147,14 @@ def spectrum(x: Tensor) -> Tensor:
 
 
 def mean_cosine(x: Tensor) -> Tensor:
-    """Returns the mean cosine similarity of two different vectors, exactly.
+    """Returns the exact mean cosine similarity over all pairs of different vectors.
 
-    (||sum u_i||^2 - sum ||u_i||^2) / (n (n - 1)) over unit vectors u_i: every pair counts, none is drawn. 0 where
-    directions cancel out, 1 where all vectors are equal: the anisotropy of Ethayarajh 2019,
-    https://arxiv.org/abs/1909.00512, section 3.3, which samples it.
+    (||sum u_i||^2 - sum ||u_i||^2) / (n (n - 1)) over unit vectors u_i. It is 0 if directions cancel out, and 1
+    if all vectors are equal. Ethayarajh 2019, https://arxiv.org/abs/1909.00512, section 3.3, estimates this
+    anisotropy from samples.
 
     Args:
-        x: Vectors, (n, D), two at least.
+        x: Vectors, (n, D), at least two.
 
     Returns:
         A scalar in [-1 / (n - 1), 1].
@@ -172,20 +173,20 @@ def mean_cosine(x: Tensor) -> Tensor:
 
 
 def iso_score(x: Tensor) -> Tensor:
-    """Returns how evenly the directions of the space are used around the mean (IsoScore).
+    """Returns the IsoScore of vectors: how evenly their variance is distributed over the directions of the space.
 
-    Rudman et al. 2022, "IsoScore: Measuring the Uniformity of Embedding Space Utilization",
-    https://aclanthology.org/2022.findings-acl.262, section 4. With the variances l_1, ..., l_D along the
-    principal axes the paper's steps come to ((sum l)^2 / sum l^2 - 1) / (D - 1): 1 where all are equal, 0 where
-    the vectors lie on a line or in a point, and (d - 1) / (D - 1) where d of D directions are used alike. The
-    mean is taken off first: a direction that all vectors have in common is the business of ``mean_cosine``.
+    Source: Rudman et al. 2022, "IsoScore: Measuring the Uniformity of Embedding Space Utilization",
+    https://aclanthology.org/2022.findings-acl.262, section 4. With variances l_1, ..., l_D along the principal
+    axes the score is ((sum l)^2 / sum l^2 - 1) / (D - 1). It is 1 if all variances are equal, 0 for vectors on a
+    line or in a point, and (d - 1) / (D - 1) if d of D directions have equal variances. The mean is subtracted
+    first; ``mean_cosine`` measures a common direction of all vectors.
 
-    It is low for want of vectors too: n of them have at most n - 1 directions.
+    The score is also low if there are few vectors, because n vectors have at most n - 1 directions.
 
-    Differs: rows are first put on the unit sphere, because cosine similarity ignores their length.
+    Differs: rows are first scaled to unit length, because cosine similarity ignores their length.
 
     Args:
-        x: Vectors, (n, D), two at least, of two features or more.
+        x: Vectors, (n, D), at least two, with at least two features.
 
     Returns:
         A scalar in [0, 1].
@@ -206,24 +207,23 @@ def iso_score(x: Tensor) -> Tensor:
         covariance = centered.T @ centered / len(x)
     total = covariance.trace()
     rounding = 8 * torch.finfo(total.dtype).eps
-    if total <= rounding**2:  # a point: what is left are rounding errors, which go in all directions
+    if total <= rounding**2:  # equal vectors: the variances are rounding errors in all directions
         return torch.zeros_like(total)
     return (total.square() / covariance.square().sum() - 1) / (x.shape[1] - 1)
 
 
 def off_diagonal(x: Tensor) -> Tensor:
-    """Returns the root mean square of the correlation of two different features.
+    """Returns the root mean square correlation between different features of vectors.
 
-    0 where no two features say the same, 1 where all do. Features that fill r directions alike have some
-    1 / sqrt(r), and n rows never much less than 1 / sqrt(n - 1). What Barlow Twins and VICReg bring down, here
-    whatever the scale (Zbontar et al. 2021, https://arxiv.org/abs/2103.03230). A feature without a spread has
-    correlation 0 with all others.
+    It is 0 if features are uncorrelated, and 1 if all are equal up to scale. Features that fill r directions
+    evenly have about 1 / sqrt(r), and n rows rarely less than 1 / sqrt(n - 1). Barlow Twins and VICReg reduce it
+    (Zbontar et al. 2021, https://arxiv.org/abs/2103.03230). A constant feature has correlation 0 with all others.
 
     Args:
         x: Vectors, (n, D).
 
     Returns:
-        A scalar in [0, 1]; 0 of one feature alone.
+        A scalar in [0, 1]; 0 for a single feature.
 
     Raises:
         ValueError: There are no vectors.
@@ -242,16 +242,17 @@ def off_diagonal(x: Tensor) -> Tensor:
 
 
 def positive_pairs(target: Tensor) -> Tensor:
-    """Returns which scored pairs count as positives: those above four fifths of the largest score.
+    """Returns a mask of the pairs that count as positives: with a gold score above 80 % of the largest score.
 
-    On the scale of STS-B from 0 to 5 these are the pairs above 4, over which the alignment of SimCSE's plots is
-    (Gao et al. 2021, https://arxiv.org/abs/2104.08821, section 5 and figure 3); of labels 0 and 1 it is the ones.
+    On the scale of STS-B from 0 to 5, positives have scores above 4. SimCSE's plots show the alignment of these
+    pairs (Gao et al. 2021, https://arxiv.org/abs/2104.08821, section 5 and figure 3). For labels 0 and 1,
+    positives have 1.
 
     Args:
-        target: Gold scores, (n,), one at least.
+        target: Gold scores, (n,), at least one.
 
     Returns:
-        True on positives, (n,); none is where no score is above 0.
+        True for positives, (n,); False for all pairs if no score is above 0.
 
     Example:
         >>> positive_pairs(torch.tensor([5.0, 4.2, 4.0, 0.0]))
@@ -265,22 +266,22 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def row_blocks(rows: int, columns: int) -> Iterator[slice]:
-    """Returns the rows in blocks whose similarities to so many columns fit into memory."""
+    """Returns ranges of rows whose similarities to a number of columns have a bounded size in memory."""
     size = max(1, _BLOCK_VALUES // columns)
     return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
 
 
 @final
 class Alignment(Metric):
-    """Mean distance of paired vectors on the unit sphere, to a power; lower is better.
+    """Torchmetrics class of the alignment of pairs: mean power of the distance within a pair, lower is better.
 
-    Wang and Isola 2020, https://arxiv.org/abs/2005.10242, section 4.1.1; see ``functional.alignment``.
+    See ``alignment``. Source: Wang and Isola 2020, https://arxiv.org/abs/2005.10242, section 4.1.1.
 
     Args:
-        alpha: Power of the distance, positive.
+        alpha: Exponent of the distance, above 0.
 
     Raises:
-        ValueError: alpha is not positive.
+        ValueError: ``alpha`` is not above 0.
 
     Example:
         >>> metric = Alignment()
@@ -303,20 +304,20 @@ class Alignment(Metric):
         self.add_state("count", default=torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, x: Tensor, y: Tensor) -> None:
-        """Adds vectors and their partners, (n, D) each."""
+        """Adds a batch of pairs: vectors and the vectors of their partners, (n, D) each."""
         self.total = self.total + alignment(x.detach(), y.detach(), alpha=self.alpha) * len(x)
         self.count = self.count + len(x)
 
     def compute(self) -> Tensor:
-        """Returns the mean over all pairs so far, a scalar."""
+        """Returns the alignment of all pairs that were added, a scalar."""
         return self.total / self.count
 
 
 @final
 class PositiveAlignment(OfScoredPairs):
-    """Alignment of those scored pairs that count as positives; lower is better.
+    """Torchmetrics class of the alignment of pairs with high gold scores, lower is better.
 
-    See ``functional.positive_pairs`` for which do, and ``functional.alignment``, with the power 2.
+    See ``positive_pairs`` for the selection of pairs, and ``alignment`` with an exponent of 2.
 
     Example:
         >>> metric = PositiveAlignment()
@@ -329,18 +330,18 @@ class PositiveAlignment(OfScoredPairs):
     higher_is_better = False
 
     def update(self, u: Tensor, v: Tensor, target: Tensor) -> None:
-        """Adds pairs of vectors, (n, D) each, and their gold scores, (n,)."""
+        """Adds a batch of pairs of vectors, (n, D) each, and their gold scores, (n,)."""
         check_pairs("PositiveAlignment", u, v)
         self.values.append((unit_vectors(u.detach()) - unit_vectors(v.detach())).square().sum(dim=1))
         self.targets.append(target.detach())
 
     def compute(self) -> Tensor:
-        """Returns the mean over all positives so far, a scalar; NaN where no pair is one."""
+        """Returns the alignment of all positives that were added, a scalar; NaN without positives."""
         return dim_zero_cat(self.values)[positive_pairs(dim_zero_cat(self.targets))].mean()
 
 
 class _OfVectors(Metric):
-    """Keeps all vectors until ``compute``, because every pair of them counts; ``figure`` is the formula."""
+    """Base class of metrics of all vectors together. It stores the vectors; ``figure`` computes the metric."""
 
     is_differentiable = False
     full_state_update = False
@@ -352,25 +353,25 @@ class _OfVectors(Metric):
         self.add_state("vectors", default=[], dist_reduce_fx="cat")
 
     def update(self, x: Tensor) -> None:
-        """Adds vectors, (n, D)."""
+        """Adds a batch of vectors, (n, D)."""
         self.vectors.append(x.detach())
 
     def compute(self) -> Tensor:
-        """Returns the figure of all vectors so far, a scalar; it refuses too few."""
+        """Returns the metric of all vectors that were added, a scalar. Raises ValueError if there are too few."""
         return self.figure(dim_zero_cat(self.vectors))
 
 
 @final
 class Uniformity(_OfVectors):
-    """Log of the mean Gaussian potential between all vectors; lower is better.
+    """Torchmetrics class of uniformity: log of the mean Gaussian potential of vectors, lower is better.
 
-    Wang and Isola 2020, https://arxiv.org/abs/2005.10242, section 4.1.2; see ``functional.uniformity``.
+    See ``uniformity``. Source: Wang and Isola 2020, https://arxiv.org/abs/2005.10242, section 4.1.2.
 
     Args:
-        t: Sharpness of the potential, positive.
+        t: Sharpness of the potential, above 0.
 
     Raises:
-        ValueError: t is not positive.
+        ValueError: ``t`` is not above 0.
 
     Example:
         >>> metric = Uniformity()
@@ -387,16 +388,16 @@ class Uniformity(_OfVectors):
         self.t = t
 
     def compute(self) -> Tensor:
-        """Returns the uniformity of all vectors so far, a scalar; it refuses fewer than two."""
+        """Returns the uniformity of all vectors that were added, a scalar. Raises ValueError for one vector."""
         return uniformity(dim_zero_cat(self.vectors), t=self.t)
 
 
 @final
 class EffectiveRank(_OfVectors):
-    """Number of directions that all vectors fill; near 1 they have collapsed.
+    """Torchmetrics class of the effective rank: number of directions that vectors fill, near 1 if collapsed.
 
-    Roy and Vetterli 2007, "The effective rank", section 2; see ``functional.effective_rank``. The vectors' Gram
-    matrix would be smaller to keep, but in float32 its roots drown in rounding.
+    See ``effective_rank``. Source: Roy and Vetterli 2007, "The effective rank", section 2. Vectors are stored
+    instead of their smaller Gram matrix, whose square roots are too inexact in float32.
 
     Example:
         >>> metric = EffectiveRank()
@@ -411,9 +412,9 @@ class EffectiveRank(_OfVectors):
 
 @final
 class MeanCosine(_OfVectors):
-    """Mean cosine similarity of two different vectors; near 1 they have collapsed.
+    """Torchmetrics class of the mean cosine similarity of different vectors, near 1 if collapsed.
 
-    Every pair counts, none is drawn; see ``functional.mean_cosine``.
+    It is exact over all pairs; see ``mean_cosine``.
 
     Example:
         >>> metric = MeanCosine()
@@ -428,9 +429,9 @@ class MeanCosine(_OfVectors):
 
 @final
 class IsoScore(_OfVectors):
-    """How evenly all vectors use the directions of their space, from 0 to 1.
+    """Torchmetrics class of the IsoScore: how evenly vectors use the directions of their space, from 0 to 1.
 
-    Rudman et al. 2022, https://aclanthology.org/2022.findings-acl.262; see ``spread.iso_score``.
+    See ``iso_score``. Source: Rudman et al. 2022, https://aclanthology.org/2022.findings-acl.262.
 
     Example:
         >>> metric = IsoScore()

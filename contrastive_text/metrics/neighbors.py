@@ -1,4 +1,4 @@
-"""Neighborhoods of vectors: hubs, agreement of two models on the same texts, and accuracy of labels."""
+"""Metrics of nearest neighbors: hubness, agreement of two models on the same texts, and label accuracy."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ from contrastive_text.metrics.geometry import row_blocks
 from contrastive_text.metrics.similarity import check_rows
 
 NEIGHBORS = 10
-"""Neighbors of a vector in hubness: the N_10 of Radovanovic et al."""
+"""Number of nearest neighbors of a vector for hubness: the N_10 of Radovanovic et al."""
 
 _EVEN = 1e-8
-"""Variance of k-occurrences, over their squared mean, that is rounding: one that moves gives 2 / (n k^2)."""
+"""Largest variance of k-occurrences, relative to their squared mean, that counts as rounding.
+
+A change of one neighbor gives 2 / (n k^2)."""
 
 
 class Hubs(NamedTuple):
-    """How unevenly vectors are neighbors of others.
+    """Hubness of vectors: how unequally often vectors are nearest neighbors of other vectors.
 
     Args:
-        skewness: Of the k-occurrences: 0 where all are neighbors equally often, above where few are very often.
-        orphans: Share of the vectors that are no neighbor of any other, in [0, 1].
+        skewness: Skewness of the k-occurrences. It is 0 if all vectors are neighbors equally often, and positive
+            if a few vectors are neighbors very often (hubs).
+        orphans: Share of the vectors that are no neighbor of any other vector, in [0, 1].
 
     Example:
         >>> Hubs(skewness=0.0, orphans=0.25).orphans
@@ -39,18 +42,18 @@ class Hubs(NamedTuple):
 
 
 def hubness(x: Tensor, k: int = NEIGHBORS) -> Hubs:
-    """Returns how much some vectors are neighbors of many, and others of none.
+    """Returns the hubness of vectors by cosine similarity: skewness of their k-occurrences, and share of orphans.
 
-    The standardized third moment of the k-occurrences N_k (Radovanovic et al. 2010, "Hubs in Space", JMLR 11,
-    https://jmlr.org/papers/v11/radovanovic10a.html, section 2); by cosine similarity. Where all N_k are equal it
-    is 0. A search over hubs gives the same few texts for any query, and never finds an orphan.
+    The skewness is the standardized third moment of the k-occurrences N_k (Radovanovic et al. 2010, "Hubs in
+    Space", JMLR 11, https://jmlr.org/papers/v11/radovanovic10a.html, section 2), or 0 if all N_k are equal. A
+    search over vectors with hubs returns the same few texts for any query, and never returns orphans.
 
     Args:
         x: Vectors, (n, D).
-        k: Neighbors of each vector.
+        k: Number of nearest neighbors of each vector.
 
     Raises:
-        ValueError: k isn't in 1 to n - 1.
+        ValueError: ``k`` is not from 1 to n - 1.
 
     Example:
         >>> hubness(torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.7, 0.7], [0.0, 1.0]]), k=1)
@@ -60,33 +63,33 @@ def hubness(x: Tensor, k: int = NEIGHBORS) -> Hubs:
 
 
 def hubs(occurrences: Tensor) -> Hubs:
-    """Returns ``hubness`` from k-occurrences, (n,)."""
+    """Returns the hubness of vectors from their k-occurrences, (n,)."""
     mean = occurrences.mean()
     variance = (occurrences - mean).square().mean()
     third = (occurrences - mean).pow(3).mean()
-    even = bool(variance <= _EVEN * mean.square())
+    is_even = bool(variance <= _EVEN * mean.square())
     return Hubs(
-        skewness=0.0 if even else float(third / variance.pow(1.5)),
+        skewness=0.0 if is_even else float(third / variance.pow(1.5)),
         orphans=float((occurrences == 0).double().mean()),
     )
 
 
 def k_occurrences(x: Tensor, k: int = NEIGHBORS) -> Tensor:
-    """Returns for each vector among how many others' k nearest neighbors it is, by cosine similarity.
+    """Returns the k-occurrences of vectors: how many others have each vector among their k nearest neighbors.
 
-    Vectors that are equally near share what places are left: the order of the rows never counts, and of equal
-    vectors all have k. Similarities within 8 units of rounding are equal. Computed in blocks of rows: memory does
-    not grow with the square of n.
+    Neighbors are by cosine similarity. Vectors with equal similarities share the remaining places, so that the
+    order of the rows doesn't matter, and vectors that are all equal have k each. Similarities within 8 units of
+    rounding are equal. It is computed in blocks of rows: memory does not grow with the square of n.
 
     Args:
         x: Vectors, (n, D).
-        k: Neighbors of each vector.
+        k: Number of nearest neighbors of each vector.
 
     Returns:
-        Numbers whose mean is k, whole where nothing is equally near, (n,).
+        Numbers with a mean of k, (n,). They are whole numbers if no similarities are equal.
 
     Raises:
-        ValueError: k isn't in 1 to n - 1.
+        ValueError: ``k`` is not from 1 to n - 1.
 
     Example:
         >>> k_occurrences(torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.7, 0.7]]), k=1)
@@ -101,32 +104,43 @@ def k_occurrences(x: Tensor, k: int = NEIGHBORS) -> Tensor:
 
 
 def neighbor_parts(x: Tensor, k: int) -> Iterator[Tensor]:
-    """Yields for blocks of rows how much of every vector is among a row's k nearest others, (rows, n) in [0, 1].
+    """Yields for blocks of rows the share with which each vector is one of a row's k nearest neighbors.
 
-    A row has k in all. Vectors that are equally near at the k-th place, but for 8 units of rounding, share what
-    is left of it.
+    The result of a block is (rows, n), with values in [0, 1] and a sum of k for each row. Vectors whose
+    similarities are equal to the k-th largest, within 8 units of rounding, share the remaining places.
+
+    Args:
+        x: Vectors, (n, D).
+        k: Number of nearest neighbors of each vector.
     """
     for cosines in _to_others(x):
         yield nearest_parts(cosines, k)
 
 
 def nearest_parts(cosines: Tensor, k: int) -> Tensor:
-    """Returns how much of every column is among a row's k nearest, as ``neighbor_parts`` does, (R, C)."""
+    """Returns the share with which each column is one of a row's k nearest columns, (R, C).
+
+    Ties are shared as in ``neighbor_parts``.
+
+    Args:
+        cosines: Cosines of rows and columns, (R, C).
+        k: Number of nearest columns of a row.
+    """
     last = cosines.topk(k, dim=1).values[:, -1:]
     rounding = 8 * torch.finfo(cosines.dtype).eps
     nearer = cosines > last + rounding
-    tied = (cosines >= last - rounding) & ~nearer
-    places = (k - nearer.sum(dim=1, keepdim=True)) / tied.sum(dim=1, keepdim=True)
-    return torch.where(tied, places, nearer.to(cosines.dtype))
+    is_tied = (cosines >= last - rounding) & ~nearer
+    shares = (k - nearer.sum(dim=1, keepdim=True)) / is_tied.sum(dim=1, keepdim=True)
+    return torch.where(is_tied, shares, nearer.to(cosines.dtype))
 
 
 def nearest_similarity(x: Tensor) -> Tensor:
-    """Returns for each vector the cosine similarity of its nearest neighbor.
+    """Returns the cosine similarity of each vector with its nearest neighbor.
 
-    Near 1 where a text has a near-duplicate. Computed in blocks of rows.
+    It is near 1 for a text with a near-duplicate. It is computed in blocks of rows.
 
     Args:
-        x: Vectors, (n, D), two at least.
+        x: Vectors, (n, D), at least two.
 
     Returns:
         Similarities, (n,).
@@ -143,7 +157,7 @@ def nearest_similarity(x: Tensor) -> Tensor:
 
 
 def _to_others(x: Tensor) -> Iterator[Tensor]:
-    """Yields the cosines of each block of rows with all, (rows, n); with themselves minus infinity."""
+    """Yields the cosines of blocks of rows with all vectors, (rows, n), with -inf for a row and itself."""
     for block in row_blocks(len(x), columns=len(x)):
         cosines = cosine_similarity_matrix(x[block], x)
         cosines.diagonal(offset=block.start).fill_(-torch.inf)
@@ -151,27 +165,28 @@ def _to_others(x: Tensor) -> Iterator[Tensor]:
 
 
 def linear_cka(x: Tensor, y: Tensor, debiased: bool = False) -> Tensor:
-    """Returns the linear centered kernel alignment of two models' vectors of the same texts.
+    """Returns the linear centered kernel alignment (CKA) of two models' vectors of the same texts.
 
-    ||X'Y||^2 / (||X'X|| ||Y'Y||) in Frobenius norms, of vectors from which the mean is taken (Kornblith et al.
-    2019, https://arxiv.org/abs/1905.00414, section 3). Turning, moving and scaling all vectors of a side changes
-    nothing; 1 where that makes the two sides equal. Computed on the CPU in float64 from matrices of features by
-    features, so that memory doesn't grow with the square of n.
+    ||X'Y||^2 / (||X'X|| ||Y'Y||) in Frobenius norms of centered vectors (Kornblith et al. 2019,
+    https://arxiv.org/abs/1905.00414, section 3). It doesn't change if the vectors of a model are rotated, shifted
+    or scaled, and is 1 if this makes both models equal. It is computed on the CPU in float64 from matrices of
+    features by features, so that memory doesn't grow with the square of n.
 
-    The plain value grows with D / n: for unrelated vectors it is about D / (n + D) and not 0. The debiased one
-    puts the unbiased estimate of HSIC (Song et al. 2012, https://jmlr.org/papers/v13/song12a.html, equation 5) in
-    place of each norm: about 0 for unrelated vectors whatever n is, and it may fall below.
+    The plain value grows with D / n: for unrelated vectors it is about D / (n + D) and not 0. The debiased value
+    replaces each norm by the unbiased estimate of HSIC (Song et al. 2012,
+    https://jmlr.org/papers/v13/song12a.html, equation 5). It is about 0 for unrelated vectors, and may be
+    negative.
 
     Args:
-        x: One model's vectors, (n, D).
-        y: The other's vectors of the same texts, (n, D').
-        debiased: Whether to take the unbiased estimates; it needs four texts, the plain value two.
+        x: Vectors of the first model, (n, D).
+        y: Vectors of the second model for the same texts, (n, D').
+        debiased: Whether to use unbiased estimates. They need four texts, the plain value two.
 
     Returns:
-        A scalar, float64; NaN where all vectors of a side are equal and nothing can be aligned.
+        A scalar, float64; NaN if all vectors of a model are equal.
 
     Raises:
-        ValueError: A shape does not fit, or a value is NaN or infinite.
+        ValueError: The shapes don't fit together, or a value is NaN or infinite.
 
     Example:
         >>> x = torch.tensor([[1.0], [2.0], [4.0], [8.0]])
@@ -181,16 +196,16 @@ def linear_cka(x: Tensor, y: Tensor, debiased: bool = False) -> Tensor:
     _check("linear_cka", x, y, least=4 if debiased else 2)
     x, y = (side.detach().cpu().double() for side in (x, y))
     x, y = x - x.mean(dim=0), y - y.mean(dim=0)
-    own = [_hsic(side, side, debiased) for side in (x, y)]
-    trace = [float(side.square().sum()) for side in (x, y)]
-    # HSIC of a side with itself is at most its trace squared: far below it stands rounding alone.
-    if any(value <= 1e-12 * size**2 for value, size in zip(own, trace, strict=True)):
+    norms = [_hsic(side, side, debiased) for side in (x, y)]
+    traces = [float(side.square().sum()) for side in (x, y)]
+    # HSIC of a side with itself is at most its squared trace. Much smaller values are rounding errors.
+    if any(value <= 1e-12 * trace**2 for value, trace in zip(norms, traces, strict=True)):
         return torch.tensor(math.nan, dtype=torch.float64)
-    return _hsic(x, y, debiased) / (own[0] * own[1]).sqrt()
+    return _hsic(x, y, debiased) / (norms[0] * norms[1]).sqrt()
 
 
 def _hsic(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
-    """Returns HSIC of centered vectors under linear kernels, but for a factor that CKA divides out."""
+    """Returns HSIC of centered vectors under linear kernels, without a constant factor that cancels in CKA."""
     value = (x.T @ y).square().sum()
     if not debiased:
         return value
@@ -200,31 +215,31 @@ def _hsic(x: Tensor, y: Tensor, debiased: bool) -> Tensor:
 
 
 def neighbor_overlap(x: Tensor, y: Tensor, k: int = 10) -> Tensor:
-    """Returns the share of each text's k nearest neighbors that two models have in common, on average.
+    """Returns the mean share of a text's k nearest neighbors that are the same for two models.
 
-    Neighbors by cosine similarity, the text itself left out. With k = 10 it is the measure of Wendlandt et al.
-    2018, https://aclanthology.org/N18-1190, section 2, of one pair of models. 1 where all neighborhoods are
-    equal; unrelated models have k / (n - 1).
+    Neighbors are other texts, by cosine similarity. With k = 10 it is the measure of Wendlandt et al. 2018,
+    https://aclanthology.org/N18-1190, section 2, for one pair of models. It is 1 if all neighbors are the same;
+    unrelated models have k / (n - 1).
 
-    Where similarities tie at the k-th place, the places left are divided among the tied texts, and two models
-    share of a text the smaller of its two parts: the result doesn't depend on the order of the texts, and equal
-    vectors give 1. Similarities within 8 units of rounding are ties. Computed in blocks of rows: memory does not
-    grow with the square of n.
+    If similarities tie at the k-th place, the tied texts share the remaining places, and the smaller of a text's
+    two shares is counted. The result therefore doesn't depend on the order of the texts, and equal vectors give
+    1. Similarities within 8 units of rounding are ties. It is computed in blocks of rows: memory does not grow
+    with the square of n.
 
     Args:
-        x: One model's vectors, (n, D).
-        y: The other's vectors of the same texts, (n, D').
-        k: Neighbors of a text, fewer than texts.
+        x: Vectors of the first model, (n, D).
+        y: Vectors of the second model for the same texts, (n, D').
+        k: Number of neighbors of a text, below n.
 
     Returns:
         A scalar in [0, 1], float64.
 
     Raises:
-        ValueError: A shape does not fit, a value is NaN or infinite, or k is below 1 or not below n.
+        ValueError: The shapes don't fit together, a value is NaN or infinite, or ``k`` is not from 1 to n - 1.
 
     Example:
         >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
-        >>> neighbor_overlap(x, x[[0, 2, 1, 3]], k=1)  # 0 lies beside 1 here and beside 2 there, and so on
+        >>> neighbor_overlap(x, x[[0, 2, 1, 3]], k=1)  # the neighbor of text 0 is 1 for x, and 2 for the other
         tensor(0., dtype=torch.float64)
     """
     _check("neighbor_overlap", x, y, least=2)
@@ -234,26 +249,26 @@ def neighbor_overlap(x: Tensor, y: Tensor, k: int = 10) -> Tensor:
             f"neighbor_overlap.k: expected 1 to {len(x) - 1} neighbors of {len(x)} texts, got {k}; give more "
             "texts"
         )
-    shared = torch.zeros((), dtype=torch.float64)
-    for own, other in zip(neighbor_parts(x, k), neighbor_parts(y, k), strict=True):
-        shared += torch.minimum(own, other).sum(dtype=torch.float64)
-    return shared / (k * len(x))
+    total = torch.zeros((), dtype=torch.float64)
+    for first, second in zip(neighbor_parts(x, k), neighbor_parts(y, k), strict=True):
+        total += torch.minimum(first, second).sum(dtype=torch.float64)
+    return total / (k * len(x))
 
 
 def guide_agreement(cosines: Tensor, guide: Tensor, hidden: Tensor) -> Tensor:
-    """Returns the share of rows whose nearest column is the same by a model and by its guide.
+    """Returns the share of rows whose nearest column is the same for a model and its guide.
 
-    It is ``neighbor_overlap`` with k = 1, ties included, of rows and columns. In training the columns are what
-    an objective holds rows against, but for a row's positive and texts equal to its own. Rows without a column
-    don't count. Unrelated models have one over the number of columns, so it is lower in larger batches.
+    It is ``neighbor_overlap`` with k = 1, including its ties, for rows and columns. In training, the columns are
+    of an objective without a row's positive and its duplicates. Rows without a column are excluded.
+    Unrelated models have 1 / number of columns, so that the value is lower in larger batches.
 
     Args:
-        cosines: The model's, (R, C).
-        guide: The guide's of the same texts, (R, C).
-        hidden: True where a column doesn't count for a row, (R, C).
+        cosines: The model's cosines of rows and columns, (R, C).
+        guide: The guide's cosines of the same texts, (R, C).
+        hidden: True where a column is excluded for a row, (R, C).
 
     Returns:
-        A scalar in [0, 1]; 0 where no row has a column.
+        A scalar in [0, 1]; 0 if no row has a column.
 
     Example:
         >>> cosines = torch.tensor([[0.9, 0.8, 0.1], [0.9, 0.8, 0.1]])
@@ -261,12 +276,12 @@ def guide_agreement(cosines: Tensor, guide: Tensor, hidden: Tensor) -> Tensor:
         >>> guide_agreement(cosines, guide, hidden=torch.tensor([[True, False, False], [True, False, False]]))
         tensor(0.5000)
     """
-    some = ~hidden.all(dim=1)
+    has_columns = ~hidden.all(dim=1)
     if not hidden.shape[1]:
         return cosines.new_zeros(())
-    own, theirs = (nearest_parts(each.masked_fill(hidden, -torch.inf), 1) for each in (cosines, guide))
-    shared = torch.minimum(own, theirs).sum(dim=1) * some
-    return shared.sum() / some.sum().clamp(min=1)
+    first, second = (nearest_parts(matrix.masked_fill(hidden, -torch.inf), 1) for matrix in (cosines, guide))
+    overlap = torch.minimum(first, second).sum(dim=1) * has_columns
+    return overlap.sum() / has_columns.sum().clamp(min=1)
 
 
 def _check(name: str, x: Tensor, y: Tensor, least: int) -> None:
@@ -275,33 +290,37 @@ def _check(name: str, x: Tensor, y: Tensor, least: int) -> None:
             f"{name}: expected two models' vectors (n, D) and (n, D') of the same n >= {least} texts, got "
             f"{tuple(x.shape)} and {tuple(y.shape)}; give one row per text on both sides"
         )
-    for place, side in (("first", x), ("second", y)):
+    for argument, side in (("first", x), ("second", y)):
         if not bool(side.isfinite().all()):
             raise InvalidValueError(
-                f"{name}: expected finite vectors, got NaN or infinity in the {place} argument; check that "
+                f"{name}: expected finite vectors, got NaN or infinity in the {argument} argument; check that "
                 "training has not diverged"
             )
 
 
 _TEMPERATURE = 0.07
-"""Wu et al. 2018, section 3.4."""
+"""Divisor of the cosine in the weight of a neighbor's vote (Wu et al. 2018, section 3.4)."""
 _BLOCK = 1024
+"""Number of rows whose cosines are in memory at a time."""
 
 
 def nearest_neighbor_accuracy(vectors: Tensor, labels: Tensor, k: int = 10) -> float:
-    """Returns how often the k nearest others of a text vote for its class, times 100.
+    """Returns the accuracy of a weighted k-nearest-neighbor classifier on the texts themselves, times 100.
 
-    Neighbors are by cosine, and each votes for its class with the weight exp(cosine / 0.07); a text is no
-    neighbor of itself (Wu et al. 2018, "Unsupervised Feature Learning via Non-Parametric Instance
-    Discrimination", https://arxiv.org/abs/1805.01978, section 3.4, here leaving one out).
+    Neighbors are other texts, by cosine similarity. Each votes for its class with a weight of exp(cosine / 0.07)
+    (Wu et al. 2018, "Unsupervised Feature Learning via Non-Parametric Instance Discrimination",
+    https://arxiv.org/abs/1805.01978, section 3.4; here leave-one-out).
 
     Args:
-        vectors: (N, D).
-        labels: Number of each text's class, from 0, (N,), integers.
-        k: Neighbors; all others where there are fewer.
+        vectors: Vectors of the texts, (N, D).
+        labels: Class number of each text, from 0, (N,), integers.
+        k: Number of neighbors; all other texts if there are fewer.
+
+    Returns:
+        A number from 0 to 100.
 
     Raises:
-        ValueError: Fewer than two texts, as many labels as there aren't texts, or a k below 1.
+        ValueError: There are fewer than two texts, the number of labels differs, or ``k`` is below 1.
 
     Example:
         >>> vectors = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
@@ -316,12 +335,12 @@ def nearest_neighbor_accuracy(vectors: Tensor, labels: Tensor, k: int = 10) -> f
             f"more, got {tuple(vectors.shape)}, {tuple(labels.shape)} and {k}; give a label for each vector"
         )
     unit, labels = normalize(vectors, dim=1), labels.to(vectors.device).long()
-    classes, right = int(labels.max()) + 1, 0
+    classes, hits = int(labels.max()) + 1, 0
     for start in range(0, len(unit), _BLOCK):
         rows = torch.arange(start, min(start + _BLOCK, len(unit)), device=unit.device)
         cosines = unit[rows] @ unit.T
         cosines[torch.arange(len(rows), device=unit.device), rows] = -torch.inf
         near = cosines.topk(min(k, len(unit) - 1), dim=1)
         votes = (near.values / _TEMPERATURE).exp()[:, :, None] * one_hot(labels[near.indices], classes)
-        right += int((votes.sum(dim=1).argmax(dim=1) == labels[rows]).sum())
-    return 100 * right / len(unit)
+        hits += int((votes.sum(dim=1).argmax(dim=1) == labels[rows]).sum())
+    return 100 * hits / len(unit)

@@ -1,4 +1,4 @@
-"""Retrieval scores: figures of ranked documents for each query, and ranks of answers within a batch."""
+"""Retrieval metrics, such as nDCG, of ranked documents for each query, and ranks of answers within a batch."""
 
 from __future__ import annotations
 
@@ -15,69 +15,71 @@ from contrastive_text.metrics.geometry import row_blocks
 from contrastive_text.metrics.similarity import check_pairs, check_rows
 
 FIGURES = ("ndcg@10", "mrr@10", "recall@1", "recall@10", "recall@100", "map@100", "accuracy@1", "accuracy@10")
-"""What retrieval is reported by, the first one as its score: nDCG@10, as in BEIR."""
+"""Names of the retrieval metrics that are reported. The first, nDCG@10, is the score of a task, as in BEIR."""
 
 
 def ranking_scores(
     ranked: Tensor, relevance: Sequence[Mapping[int, float]], figures: Sequence[str] = FIGURES
 ) -> dict[str, Tensor]:
-    """Returns figures of rankings, for each query by itself; their means are what papers report.
+    """Returns retrieval metrics of rankings for each query. Papers report their means over queries.
 
-    With the grade of a document above 0 where it is relevant:
+    A document is relevant if its grade is above 0. The metrics are:
 
-    - ``ndcg@k``: the sum of grade / log2(1 + rank) over the first k, divided by the best that can be had
-      (Järvelin and Kekäläinen 2002, "Cumulated gain-based evaluation of IR techniques", section 2, with the
-      linear gain of trec_eval and BEIR);
-    - ``mrr@k``: 1 / rank of the first relevant document, 0 beyond k;
+    - ``ndcg@k``: sum of grade / log2(1 + rank) over the first k documents, divided by the largest possible sum
+    (Järvelin
+      and Kekäläinen 2002, "Cumulated gain-based evaluation of IR techniques", section 2, with the linear gain of
+      trec_eval and BEIR);
+    - ``mrr@k``: 1 / rank of the first relevant document, 0 if it is not among the first k;
     - ``recall@k``: share of the relevant documents that are among the first k;
     - ``map@k``: sum of the precision at each relevant document of the first k, divided by the smaller of k and
-      the number of relevant ones, as in sentence-transformers; trec_eval divides by their number;
-    - ``accuracy@k``: whether a relevant document is among the first k.
+    the number
+      of relevant documents, as in sentence-transformers (trec_eval divides by the number of relevant documents);
+    - ``accuracy@k``: 1 if a relevant document is among the first k, else 0.
 
     Args:
-        ranked: Numbers of documents, best first, (Q, K), none twice in a row; K is the largest cutoff at least,
-            -1 fills places that no document takes.
-        relevance: For each query the grades of its documents by their numbers; those that aren't named have 0.
-        figures: Names, of a kind and a cutoff.
+        ranked: Numbers of documents, best first, (Q, K), different in each row. K is at least the largest cutoff;
+            -1 fills rows with fewer documents.
+        relevance: For each query the grades of documents by their numbers; other documents have grade 0.
+        figures: Names of metrics with a cutoff, such as ``ndcg@10``.
 
     Returns:
-        Name -> its value for each query, (Q,), float64, in [0, 1].
+        Name -> value for each query, (Q,), float64, in [0, 1].
 
     Raises:
-        ValueError: Another name, a ranking that is too short for a cutoff or has a document twice, or a query
-            without a relevant document.
+        ValueError: A name is unknown, a ranking is too short for a cutoff or has a document twice, or a query has
+            no relevant document.
 
     Example:
         >>> ranked = torch.tensor([[4, 0, 2], [1, 3, -1]])
-        >>> found = ranking_scores(ranked, [{0: 1, 2: 2}, {1: 1}], figures=["mrr@3", "recall@2"])
-        >>> {name: values.tolist() for name, values in found.items()}
+        >>> scores = ranking_scores(ranked, [{0: 1, 2: 2}, {1: 1}], figures=["mrr@3", "recall@2"])
+        >>> {name: values.tolist() for name, values in scores.items()}
         {'mrr@3': [0.5, 1.0], 'recall@2': [0.5, 1.0]}
     """
-    wanted = {name: _parsed(name) for name in figures}
-    width = max((k for _, k in wanted.values()), default=0)
+    metrics = {name: _parse_name(name) for name in figures}
+    width = max((k for _, k in metrics.values()), default=0)
     _check(ranked, relevance, width)
-    graded = [
+    grade_lists = [
         [grades.get(document, 0.0) for document in row]
         for row, grades in zip(ranked[:, :width].tolist(), relevance, strict=True)
     ]
     ideal = [sorted(grades.values(), reverse=True)[:width] for grades in relevance]
     relevant = [sum(grade > 0 for grade in grades.values()) for grades in relevance]
-    found = _Graded(
-        places=_matrix(graded, width),
+    rankings = _Rankings(
+        places=_matrix(grade_lists, width),
         ideal=_matrix([row + [0.0] * (width - len(row)) for row in ideal], width),
         relevant=torch.tensor(relevant, dtype=torch.float64),
     )
-    return {name: _KINDS[kind](found, k) for name, (kind, k) in wanted.items()}
+    return {name: _KINDS[kind](rankings, k) for name, (kind, k) in metrics.items()}
 
 
-class _Graded(NamedTuple):
-    places: Tensor  # grade of each place, (Q, K)
-    ideal: Tensor  # the same of the best ranking
+class _Rankings(NamedTuple):
+    places: Tensor  # grade of the document at each rank, (Q, K)
+    ideal: Tensor  # the same for the best possible ranking
     relevant: Tensor  # number of relevant documents, (Q,)
 
 
 def _matrix(grades: Sequence[Sequence[float]], width: int) -> Tensor:
-    """Returns grades as a matrix, (Q, width); those below 0 are no more than irrelevant, as in trec_eval."""
+    """Returns grades as a matrix, (Q, width). Grades below 0 are set to 0, as in trec_eval."""
     return torch.tensor(grades, dtype=torch.float64).reshape(len(grades), width).clamp(min=0)
 
 
@@ -85,30 +87,30 @@ def _gain(grades: Tensor) -> Tensor:
     return (grades / torch.arange(2, grades.shape[1] + 2, dtype=torch.float64).log2()).sum(dim=1)
 
 
-def _ndcg(found: _Graded, k: int) -> Tensor:
-    return _gain(found.places[:, :k]) / _gain(found.ideal[:, :k])
+def _ndcg(rankings: _Rankings, k: int) -> Tensor:
+    return _gain(rankings.places[:, :k]) / _gain(rankings.ideal[:, :k])
 
 
-def _mrr(found: _Graded, k: int) -> Tensor:
-    reciprocal = (found.places[:, :k] > 0) / torch.arange(1, k + 1, dtype=torch.float64)
+def _mrr(rankings: _Rankings, k: int) -> Tensor:
+    reciprocal = (rankings.places[:, :k] > 0) / torch.arange(1, k + 1, dtype=torch.float64)
     return reciprocal.amax(dim=1)
 
 
-def _recall(found: _Graded, k: int) -> Tensor:
-    return (found.places[:, :k] > 0).sum(dim=1) / found.relevant
+def _recall(rankings: _Rankings, k: int) -> Tensor:
+    return (rankings.places[:, :k] > 0).sum(dim=1) / rankings.relevant
 
 
-def _map(found: _Graded, k: int) -> Tensor:
-    right = (found.places[:, :k] > 0).double()
-    precision = right.cumsum(dim=1) / torch.arange(1, k + 1, dtype=torch.float64)
-    return (precision * right).sum(dim=1) / found.relevant.clamp(max=k)
+def _map(rankings: _Rankings, k: int) -> Tensor:
+    is_relevant = (rankings.places[:, :k] > 0).double()
+    precision = is_relevant.cumsum(dim=1) / torch.arange(1, k + 1, dtype=torch.float64)
+    return (precision * is_relevant).sum(dim=1) / rankings.relevant.clamp(max=k)
 
 
-def _accuracy(found: _Graded, k: int) -> Tensor:
-    return (found.places[:, :k] > 0).any(dim=1).double()
+def _accuracy(rankings: _Rankings, k: int) -> Tensor:
+    return (rankings.places[:, :k] > 0).any(dim=1).double()
 
 
-_KINDS: Mapping[str, Callable[[_Graded, int], Tensor]] = {
+_KINDS: Mapping[str, Callable[[_Rankings, int], Tensor]] = {
     "ndcg": _ndcg,
     "mrr": _mrr,
     "recall": _recall,
@@ -117,13 +119,13 @@ _KINDS: Mapping[str, Callable[[_Graded, int], Tensor]] = {
 }
 
 
-def _parsed(name: str) -> tuple[str, int]:
-    found = re.fullmatch(r"([a-z]+)@([1-9]\d*)", name)
-    if found is None or found[1] not in _KINDS:
+def _parse_name(name: str) -> tuple[str, int]:
+    match = re.fullmatch(r"([a-z]+)@([1-9]\d*)", name)
+    if match is None or match[1] not in _KINDS:
         raise InvalidValueError(
             f"figures: expected one of {', '.join(f'{kind}@K' for kind in _KINDS)}, got {name!r}; such as ndcg@10"
         )
-    return found[1], int(found[2])
+    return match[1], int(match[2])
 
 
 def _check(ranked: Tensor, relevance: Sequence[Mapping[int, float]], width: int) -> None:
@@ -137,12 +139,12 @@ def _check(ranked: Tensor, relevance: Sequence[Mapping[int, float]], width: int)
             f"ranking_scores.ranked: expected {width} places, as the largest cutoff has, got {ranked.shape[1]}; "
             "rank more documents, or fill up with -1 where there are no more"
         )
-    ordered = ranked.sort(dim=1).values
-    twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(dim=1).nonzero().flatten()
-    if len(twice):
+    numbers = ranked.sort(dim=1).values
+    repeats = ((numbers[:, 1:] == numbers[:, :-1]) & (numbers[:, 1:] >= 0)).any(dim=1).nonzero().flatten()
+    if len(repeats):
         raise InvalidValueError(
             f"ranking_scores.ranked: expected a document once in a ranking, got one twice in row "
-            f"{int(twice[0])}; leave out the second"
+            f"{int(repeats[0])}; leave out the second"
         )
     for number, grades in enumerate(relevance):
         if not any(grade > 0 for grade in grades.values()):
@@ -153,10 +155,10 @@ def _check(ranked: Tensor, relevance: Sequence[Mapping[int, float]], width: int)
 
 
 class RetrievalScores(NamedTuple):
-    """Scores of a retrieval task, times 100.
+    """Scores of a retrieval task with one answer per query, times 100.
 
     Args:
-        recall_at_1: Share of the queries whose answer ranks first.
+        recall_at_1: Share of the queries whose answer has rank 1.
         mrr: Mean of 1 / rank of the answer (mean reciprocal rank).
 
     Example:
@@ -169,22 +171,21 @@ class RetrievalScores(NamedTuple):
 
 
 def paired_retrieval(queries: Tensor, documents: Tensor) -> RetrievalScores:
-    """Scores the search for document i with query i among all documents.
+    """Returns recall at 1 and mean reciprocal rank of searching document i with query i among all documents.
 
-    Ranks are by cosine similarity and pessimistic: rank = 1 + the number of other documents whose
-    similarity is not smaller than the answer's. A copy of the answer counts against it, and collapsed
-    vectors get the worst scores. The N x N matrix is never whole in memory.
+    The rank by cosine similarity is 1 plus the number of other documents whose similarity is not smaller than the
+    answer's. A copy of the answer therefore counts against the answer, and collapsed vectors get the worst
+    scores. The N x N matrix is never completely in memory.
 
     Args:
         queries: Vectors of the queries, (N, D).
         documents: Vectors of their answers, (N, D).
 
     Returns:
-        Recall at 1 and mean reciprocal rank (Voorhees 1999, the TREC-8 question answering track), in
-        [0, 100].
+        Recall at 1 and mean reciprocal rank (Voorhees 1999, the TREC-8 question answering track), in [0, 100].
 
     Raises:
-        ValueError: The shapes differ or hold no rows.
+        ValueError: The shapes differ or have no rows.
 
     Example:
         >>> queries = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -200,22 +201,22 @@ def paired_retrieval(queries: Tensor, documents: Tensor) -> RetrievalScores:
 
 
 def answer_ranks(rows: Tensor, columns: Tensor, target: Tensor, unseen: Tensor | None = None) -> Tensor:
-    """Returns for each row the rank of its column among all columns, by cosine similarity.
+    """Returns the rank of each row's target column among all columns, by cosine similarity.
 
-    1 + the number of other columns whose similarity is not smaller: ties count against the row, so that
-    collapsed vectors, all equal, come last and not first. Similarities within 8 units of rounding are ties.
+    The rank is 1 plus the number of other columns whose similarity is not smaller. Ties count against the row, so
+    that collapsed vectors get the last rank. Similarities within 8 units of rounding are ties.
 
     Args:
-        rows: Vectors that ask, (R, D).
-        columns: Vectors to choose from, (C, D).
-        target: For each row the index of its column, (R,).
-        unseen: True for a column that a row doesn't meet, (R, C), never its own; None where rows meet all.
+        rows: Vectors of the rows, (R, D).
+        columns: Vectors of the columns, (C, D).
+        target: Index of each row's target column, (R,).
+        unseen: True for columns that a row ignores, (R, C), but not its target; None to compare all.
 
     Returns:
         Ranks from 1 to C, (R,), int64.
 
     Raises:
-        ValueError: A shape does not fit.
+        ValueError: The shapes don't fit together.
 
     Example:
         >>> rows, columns = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1.0], [2.0, 1.0]])
@@ -232,29 +233,29 @@ def answer_ranks(rows: Tensor, columns: Tensor, target: Tensor, unseen: Tensor |
     ranks = []
     for block in row_blocks(len(rows), columns=len(columns)):
         cosines = cosine_similarity_matrix(rows[block], columns)
-        own = cosines.gather(1, target[block, None])
+        target_cosines = cosines.gather(1, target[block, None])
         rounding = 8 * torch.finfo(cosines.dtype).eps
-        nearer = cosines >= own - rounding  # the answer itself is the 1
+        nearer = cosines >= target_cosines - rounding  # includes the target itself, which counts as 1
         ranks.append((nearer if unseen is None else nearer & ~unseen[block]).sum(dim=1))
     return torch.cat(ranks)
 
 
 def in_batch_accuracy(rows: Tensor, columns: Tensor, target: Tensor, unseen: Tensor | None = None) -> Tensor:
-    """Returns the share of rows whose own column is the most similar one.
+    """Returns the share of rows whose target column is more similar than all other columns.
 
-    Ties count against the row (see ``answer_ranks``): collapsed vectors score 0.
+    Ties count against the row (see ``answer_ranks``), so that collapsed vectors have an accuracy of 0.
 
     Args:
-        rows: Vectors that ask, (R, D).
-        columns: Vectors to choose from, (C, D).
-        target: For each row the index of its column, (R,).
-        unseen: As for ``answer_ranks``.
+        rows: Vectors of the rows, (R, D).
+        columns: Vectors of the columns, (C, D).
+        target: Index of each row's target column, (R,).
+        unseen: True for columns that a row ignores, (R, C), but not its target; None to compare all.
 
     Returns:
         A scalar in [0, 1].
 
     Raises:
-        ValueError: A shape does not fit.
+        ValueError: The shapes don't fit together.
 
     Example:
         >>> in_batch_accuracy(torch.eye(2), torch.eye(2), target=torch.tensor([0, 0]))

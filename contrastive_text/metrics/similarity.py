@@ -1,4 +1,4 @@
-"""Agreement of similarities and predictions with gold scores or classes: correlations, F1 and Matthews."""
+"""Metrics that compare similarities and predictions with gold scores or classes: correlations, F1, Matthews."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from contrastive_text.core.targets import Classes, Scores, Target
 def pair_similarity(u: Tensor, v: Tensor) -> Tensor:
     """Returns the cosine similarity of paired vectors; a vector of zeros has similarity 0.
 
-    Equal vectors have exactly 1, so that pairs of equal texts tie; rounding would order them otherwise.
+    Equal vectors have exactly 1, so that pairs of equal texts are tied and not ordered by rounding.
 
     Args:
         u: Vectors, (n, D).
-        v: Their partners, (n, D).
+        v: Vectors of their partners, (n, D).
 
     Returns:
         Similarities, (n,), float32 or float64.
 
     Raises:
-        ValueError: The shapes differ or hold no rows.
+        ValueError: The shapes differ or have no rows.
 
     Example:
         >>> pair_similarity(torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[0.5, -1.0], [1.0, 1.0]]))
@@ -37,32 +37,32 @@ def pair_similarity(u: Tensor, v: Tensor) -> Tensor:
     """
     check_pairs("pair_similarity", u, v)
     u, v = at_least_float32(u), at_least_float32(v)
-    # One root of the product: for equal vectors it is their squared norm to the last digit.
+    # The root of the product equals the squared norm to the last digit if both vectors are equal.
     norms = ((u * u).sum(dim=1) * (v * v).sum(dim=1)).sqrt()
     return torch.where(norms == 0, 0.0, (u * v).sum(dim=1) / norms)
 
 
 def exact_similarity(u: Tensor, v: Tensor) -> Tensor:
-    """Returns the cosine similarity of paired vectors in float64, as all scores of pairs read it.
+    """Returns the cosine similarity of paired vectors in float64, which all scores of pairs are computed from.
 
-    Apple's GPU has no float64: there it is computed on the CPU.
+    For vectors on Apple's GPU, which has no float64, it is computed on the CPU.
 
     Args:
         u: Vectors, (n, D).
-        v: Their partners, (n, D).
+        v: Vectors of their partners, (n, D).
 
     Returns:
         Similarities, (n,), float64, rounded to 12 decimals. A vector of zeros has similarity 0, as in SentEval.
 
     Raises:
-        ValueError: The shapes differ or hold no rows.
+        ValueError: The shapes differ or have no rows.
 
     Example:
         >>> exact_similarity(torch.tensor([[1.0, 2.0]]), torch.tensor([[0.5, -1.0]]))
         tensor([-0.6000], dtype=torch.float64)
     """
     u, v = (side.cpu() if side.device.type == "mps" else side for side in (u, v))
-    # Further digits are rounding, which would order pairs of equal texts, differently with other thread counts.
+    # Further digits are rounding errors, which depend on the number of threads and would order equal pairs.
     return pair_similarity(u.double(), v.double()).round(decimals=12)
 
 
@@ -80,30 +80,29 @@ def average_ranks(values: Tensor) -> Tensor:
         tensor([2.5000, 2.5000, 1.0000, 4.0000], dtype=torch.float64)
     """
     values = values.contiguous()  # searchsorted warns otherwise
-    ordered = values.sort().values
-    first = torch.searchsorted(ordered, values) + 1
-    last = torch.searchsorted(ordered, values, right=True)
+    sorted_values = values.sort().values
+    first = torch.searchsorted(sorted_values, values) + 1
+    last = torch.searchsorted(sorted_values, values, right=True)
     return (first + last).double() / 2
 
 
 def spearman(x: Tensor, y: Tensor) -> Tensor:
-    """Returns Spearman's rank correlation: Pearson's, of the average ranks.
+    """Returns Spearman's rank correlation, which is Pearson's correlation of the average ranks.
 
-    Computed in float64 on the CPU (Apple's GPU has no float64). Not torchmetrics' function: version 1.9
-    adds 1e-6 to the denominator and sums ranks in int32, so that of 200,000 pairs with many ties it came out
-    wrong by 0.63.
+    It is computed in float64 on the CPU (Apple's GPU has no float64). Torchmetrics' function is not used: version
+    1.9 adds 1e-6 to the denominator and sums ranks in int32, which gave an error of 0.63 for 200,000 pairs with
+    many ties.
 
     Args:
-        x: Values, (n,), two at least, finite.
+        x: Values, (n,), at least two, finite.
         y: Values, (n,), finite.
 
     Returns:
-        A scalar in [-1, 1] on the device of ``x``. Where all values of a side are equal there is no order and
-        the correlation has no value: the result is 0, with a warning, so that a collapsed encoder is never
-        chosen as the best.
+        A scalar in [-1, 1] on the device of ``x``. If all values of an argument are equal, the correlation is
+        undefined: the result is 0, with a warning, so that a collapsed encoder is never selected as the best.
 
     Raises:
-        ValueError: The shapes differ, there are fewer than two values, or one is NaN or infinite.
+        ValueError: The shapes differ, there are fewer than two values, or a value is NaN or infinite.
 
     Example:
         >>> spearman(torch.tensor([0.5, 0.5, 0.2, 0.9]), torch.tensor([3.0, 1.0, 1.0, 5.0]))
@@ -118,15 +117,15 @@ def pearson(x: Tensor, y: Tensor) -> Tensor:
     """Returns Pearson's correlation, computed in float64 on the CPU.
 
     Args:
-        x: Values, (n,), two at least, finite.
+        x: Values, (n,), at least two, finite.
         y: Values, (n,), finite.
 
     Returns:
-        A scalar in [-1, 1] on the device of ``x``. Where all values of a side are equal the result is 0, with a
-        warning, as for ``spearman``.
+        A scalar in [-1, 1] on the device of ``x``. If all values of an argument are equal, the result is 0, with
+        a warning, as for ``spearman``.
 
     Raises:
-        ValueError: The shapes differ, there are fewer than two values, or one is NaN or infinite.
+        ValueError: The shapes differ, there are fewer than two values, or a value is NaN or infinite.
 
     Example:
         >>> pearson(torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 1.0, 4.0]))
@@ -142,7 +141,7 @@ def _correlation(x: Tensor, *sides: Tensor) -> Tensor:
 
 
 def _have_order(where: str, x: Tensor, y: Tensor) -> bool:
-    """Whether two sides have a correlation: none, with a warning, where all values of one are equal."""
+    """Returns whether a correlation is defined, and warns if all values of an argument are equal."""
     if x.ndim != 1 or x.shape != y.shape or len(x) < 2:
         raise InvalidValueError(
             f"{where}: expected two tensors (n,) of two values or more, got {tuple(x.shape)} and "
@@ -165,7 +164,11 @@ def _have_order(where: str, x: Tensor, y: Tensor) -> bool:
 
 
 class OfScoredPairs(Metric):
-    """Keeps a value and the gold score of every pair until ``compute``; ``figure`` is the formula."""
+    """Base class of metrics of scored pairs, which stores a value and the gold score of every pair.
+
+    A subclass defines ``update`` and the function ``figure``, which computes the metric from all values and
+    scores.
+    """
 
     is_differentiable = False
     full_state_update = False
@@ -179,17 +182,17 @@ class OfScoredPairs(Metric):
         self.add_state("targets", default=[], dist_reduce_fx="cat")
 
     def compute(self) -> Tensor:
-        """Returns the figure of all pairs so far, a scalar."""
+        """Returns the metric of all pairs that were added, a scalar."""
         return self.figure(dim_zero_cat(self.values), dim_zero_cat(self.targets))
 
 
 class _OfSimilarities(OfScoredPairs):
-    """Base class of correlations of cosine similarity and a gold score, times 100."""
+    """Base class of correlations between cosine similarities and gold scores, times 100."""
 
     higher_is_better = True
 
     def update(self, u: Tensor, v: Tensor, target: Tensor) -> None:
-        """Adds pairs of vectors and their gold scores.
+        """Adds a batch of pairs of vectors and their gold scores.
 
         Args:
             u: Vectors of the first texts, (n, D).
@@ -197,7 +200,7 @@ class _OfSimilarities(OfScoredPairs):
             target: Gold scores, (n,).
 
         Raises:
-            ValueError: A shape does not fit.
+            ValueError: The shapes don't fit together.
         """
         similarity = exact_similarity(u.detach(), v.detach())
         if target.shape != similarity.shape:
@@ -209,19 +212,18 @@ class _OfSimilarities(OfScoredPairs):
         self.targets.append(target.detach().to(similarity.device))
 
     def compute(self) -> Tensor:
-        """Returns the correlation of all pairs so far, in [-100, 100], a scalar."""
+        """Returns the correlation of all pairs that were added, in [-100, 100], a scalar."""
         return 100 * super().compute()
 
 
 @final
 class SpearmanSimilarity(_OfSimilarities):
-    """Spearman correlation of cosine similarity and a gold score, times 100.
+    """Torchmetrics class of the Spearman correlation between cosine similarities and gold scores, times 100.
 
-    The score of the STS tasks (Reimers et al. 2016, https://aclanthology.org/C16-1009, recommend Spearman
-    over Pearson). Equal values share the mean of their ranks; a vector of zeros has similarity 0. Over the
-    batches of an epoch and over ranks it is the correlation of all pairs together (the setting "all"), not a
-    mean. Where all similarities or all scores are equal, ``compute`` gives 0 with a warning; it refuses NaN
-    and infinity.
+    It is the score of the STS tasks (Reimers et al. 2016, https://aclanthology.org/C16-1009, recommend Spearman
+    over Pearson). Equal values share the mean of their ranks; a vector of zeros has similarity 0. The correlation
+    is over all pairs of all batches and ranks (setting "all"), and not a mean. If all similarities or all scores
+    are equal, ``compute`` returns 0 with a warning. It raises ValueError for NaN and infinity.
 
     Example:
         >>> metric = SpearmanSimilarity()
@@ -236,9 +238,9 @@ class SpearmanSimilarity(_OfSimilarities):
 
 @final
 class PearsonSimilarity(_OfSimilarities):
-    """Pearson correlation of cosine similarity and a gold score, times 100.
+    """Torchmetrics class of the Pearson correlation between cosine similarities and gold scores, times 100.
 
-    As CS224N's report and GLUE have it for STS-B; otherwise as ``SpearmanSimilarity``.
+    The CS224N report and GLUE use it for STS-B. Otherwise it is like ``SpearmanSimilarity``.
 
     Example:
         >>> metric = PearsonSimilarity()
@@ -252,47 +254,47 @@ class PearsonSimilarity(_OfSimilarities):
 
 
 def f1(predicted: Tensor, target: Tensor, positive: int = 1) -> Tensor:
-    """Returns the F1 of one class: the harmonic mean of its precision and its recall.
+    """Returns the F1 score of a class, which is the harmonic mean of its precision and recall.
 
-    GLUE reports it of MRPC and QQP (Wang et al. 2019, https://arxiv.org/abs/1804.07461, section 3).
+    GLUE reports it for MRPC and QQP (Wang et al. 2019, https://arxiv.org/abs/1804.07461, section 3).
 
     Args:
         predicted: Number of each row's predicted class, (N,).
-        target: Number of its true one, (N,).
-        positive: The class.
+        target: Number of each row's true class, (N,).
+        positive: Number of the class.
 
     Returns:
-        A scalar from 0 to 1, float64; 0 where the class is neither predicted nor true, as in scikit-learn.
+        A scalar from 0 to 1, float64; 0 if the class is neither predicted nor true, as in scikit-learn.
 
     Raises:
-        ValueError: A shape does not fit.
+        ValueError: The shapes don't fit together.
 
     Example:
         >>> f1(torch.tensor([1, 1, 0, 0]), torch.tensor([1, 0, 1, 0]))
         tensor(0.5000, dtype=torch.float64)
     """
     _check("f1", predicted, target)
-    right = ((predicted == positive) & (target == positive)).sum().double()
-    either = (predicted == positive).sum() + (target == positive).sum()
-    return 2 * right / either.clamp(min=1)
+    hits = ((predicted == positive) & (target == positive)).sum().double()
+    total = (predicted == positive).sum() + (target == positive).sum()
+    return 2 * hits / total.clamp(min=1)
 
 
 def matthews(predicted: Tensor, target: Tensor) -> Tensor:
-    """Returns Matthews' correlation of classes: that of the two sets of indicators.
+    """Returns the Matthews correlation coefficient of predicted and true classes.
 
-    GLUE reports it of CoLA (Wang et al. 2019, https://arxiv.org/abs/1804.07461, section 3); of more than two
-    classes it is Gorodkin's R_K (2004, https://doi.org/10.1016/j.compbiolchem.2004.09.006). torchmetrics' differs
-    where only one class is predicted.
+    GLUE reports it for CoLA (Wang et al. 2019, https://arxiv.org/abs/1804.07461, section 3). For more than two
+    classes it is Gorodkin's R_K (2004, https://doi.org/10.1016/j.compbiolchem.2004.09.006). Torchmetrics' result
+    differs if only one class is predicted.
 
     Args:
         predicted: Number of each row's predicted class, (N,).
-        target: Number of its true one, (N,).
+        target: Number of each row's true class, (N,).
 
     Returns:
-        A scalar from -1 to 1, float64; 0 where one class alone is predicted or true, as in scikit-learn.
+        A scalar from -1 to 1, float64; 0 if only one class is predicted or true, as in scikit-learn.
 
     Raises:
-        ValueError: A shape does not fit.
+        ValueError: The shapes don't fit together.
 
     Example:
         >>> matthews(torch.tensor([1, 1, 0, 0]), torch.tensor([1, 0, 0, 0]))
@@ -301,9 +303,9 @@ def matthews(predicted: Tensor, target: Tensor) -> Tensor:
     _check("matthews", predicted, target)
     classes = int(torch.stack([predicted, target]).max()) + 1 if len(target) else 1
     p, t = (torch.bincount(numbers, minlength=classes).double() for numbers in (predicted, target))
-    n, right = float(len(target)), (predicted == target).sum().double()
+    n, hits = float(len(target)), (predicted == target).sum().double()
     spreads = (n * n - p @ p) * (n * n - t @ t)
-    return (right * n - p @ t) / spreads.sqrt() if spreads > 0 else torch.zeros_like(right)
+    return (hits * n - p @ t) / spreads.sqrt() if spreads > 0 else torch.zeros_like(hits)
 
 
 def _check(name: str, predicted: Tensor, target: Tensor) -> None:
@@ -315,19 +317,19 @@ def _check(name: str, predicted: Tensor, target: Tensor) -> None:
 
 
 class _OfClasses(OfScoredPairs):
-    """Keeps the predicted and the true class of every row."""
+    """Base class of metrics of predicted and true classes, which are stored for every row."""
 
     higher_is_better = True
 
     def update(self, predictions: Tensor, target: Tensor) -> None:
-        """Adds rows: scores of classes, (n, classes), and the numbers of the true ones, (n,)."""
+        """Adds a batch of rows: logits of the classes, (n, classes), and numbers of the true classes, (n,)."""
         self.values.append(predictions.detach().argmax(dim=1))
         self.targets.append(target.detach().long())
 
 
 @final
 class F1(_OfClasses):
-    """``f1`` of the second of two classes, over all batches and ranks together.
+    """Torchmetrics class of the F1 score of the second of two classes, over all batches and ranks.
 
     Example:
         >>> metric = F1()
@@ -341,7 +343,7 @@ class F1(_OfClasses):
 
 @final
 class Matthews(_OfClasses):
-    """``matthews`` over all batches and ranks together.
+    """Torchmetrics class of the Matthews correlation coefficient, over all batches and ranks.
 
     Example:
         >>> metric = Matthews()
@@ -355,7 +357,7 @@ class Matthews(_OfClasses):
 
 @final
 class Spearman(OfScoredPairs):
-    """``spearman`` of predicted and gold scores, over all batches and ranks together.
+    """Torchmetrics class of the Spearman correlation of predicted and gold scores, over all batches and ranks.
 
     Example:
         >>> metric = Spearman()
@@ -367,12 +369,12 @@ class Spearman(OfScoredPairs):
     higher_is_better = True
 
     def update(self, predictions: Tensor, target: Tensor) -> None:
-        """Adds rows: predicted scores and gold ones, (n,) and (n,)."""
+        """Adds a batch of rows: predicted scores (n,) and gold scores (n,)."""
         self.values.append(predictions.detach())
         self.targets.append(target.detach())
 
     def compute(self) -> Tensor:
-        """Returns the correlation of all rows so far; NaN where a side has one value alone, or none."""
+        """Returns the correlation of all rows that were added; NaN for equal or non-finite values."""
         sides = dim_zero_cat(self.values), dim_zero_cat(self.targets)
         if any(not side.isfinite().all() or (side == side[0]).all() for side in sides):
             return sides[0].new_full((), torch.nan)
@@ -380,7 +382,7 @@ class Spearman(OfScoredPairs):
 
 
 def further_metrics(target: Target) -> dict[str, Metric]:
-    """Returns what is logged of held-out predictions beside ``Target.metric``, by name.
+    """Returns the metrics of validation predictions that are logged in addition to ``Target.metric``, by name.
 
     Example:
         >>> list(further_metrics(Classes(("no", "yes")))), list(further_metrics(Scores()))
@@ -392,7 +394,13 @@ def further_metrics(target: Target) -> dict[str, Metric]:
 
 
 def check_pairs(name: str, x: Tensor, y: Tensor) -> None:
-    """Checks that tensors are as many paired vectors of one width (ValueError)."""
+    """Checks that two tensors have the same shape (n, D) and at least one row (ValueError).
+
+    Args:
+        name: Name of the function, for the error.
+        x: Vectors.
+        y: Vectors of their partners.
+    """
     check_rows(name, x, least=1)
     if x.shape != y.shape:
         raise InvalidValueError(
@@ -402,7 +410,13 @@ def check_pairs(name: str, x: Tensor, y: Tensor) -> None:
 
 
 def check_rows(name: str, x: Tensor, least: int) -> None:
-    """Checks that there are so many vectors, (n, D), or more (ValueError)."""
+    """Checks that a tensor has the shape (n, D) and a minimum number of rows (ValueError).
+
+    Args:
+        name: Name of the function, for the error.
+        x: Vectors.
+        least: Smallest number of rows.
+    """
     if x.ndim != 2 or len(x) < least:
         raise InvalidValueError(
             f"{name}: expected vectors (n, D) with n >= {least}, got {tuple(x.shape)}; give one row per text"

@@ -1,29 +1,30 @@
-"""What the figures of a space mean, in words: the bounds beyond which something is off, and why there."""
+"""Bounds of metrics that indicate collapsed vectors, with messages that explain the problem."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 Mode = Literal["max", "min"]
-"""Whether the best is the highest or the lowest."""
+"""Names of the directions of a metric: whether its best value is the largest or the smallest."""
 _LOW_IS_GOOD = ("loss", "alignment", "uniformity", "mean_cosine", "off_diagonal", "hubness", "orphans")
-"""Last words of the names of figures that are good where they are low."""
+"""Last parts of the names of metrics for which lower values are better."""
 
 COLLAPSED = 0.99
-"""Mean cosine from which on texts can't be told apart: two of them are less than 8 degrees from each other."""
+"""Smallest mean cosine at which vectors count as collapsed: texts differ by less than 8 degrees on average."""
 
 FEW_DIRECTIONS = 0.05
-"""Share of the directions that can be filled, below which the effective rank is that of a partial collapse. Plain
-encoders fill about half of them."""
+"""Largest effective rank of a partial collapse, as a share of the largest possible rank.
+
+Encoders without training of sentence vectors have a share of about 0.5."""
 
 
 def collapse(mean_cosine: float, effective_rank: float, most: int) -> str | None:
-    """Returns in words how vectors have collapsed; None if they haven't.
+    """Returns a message if vectors have collapsed, completely or partially; None if they have not.
 
     Args:
-        mean_cosine: Of two different texts.
-        effective_rank: Of all vectors.
-        most: Largest effective rank that there could be, the smaller of the numbers of texts and of features.
+        mean_cosine: Mean cosine of two different texts.
+        effective_rank: Effective rank of all vectors.
+        most: Largest possible effective rank: the smaller of the number of texts and the number of features.
 
     Example:
         >>> collapse(mean_cosine=0.999, effective_rank=1.2, most=384)
@@ -44,7 +45,7 @@ def collapse(mean_cosine: float, effective_rank: float, most: int) -> str | None
 
 
 def usual_mode(figure: str) -> Mode:
-    """Returns whether a figure is good where it is high, by its name.
+    """Returns ``max`` or ``min``: whether larger or smaller values of a metric are better, by the metric's name.
 
     Example:
         >>> usual_mode("val/spearman"), usual_mode("val/uniformity"), usual_mode("diagnose:effective_rank")
