@@ -1,4 +1,4 @@
-"""Scores and losses on held-out data: scored pairs, predictions of tasks, rankings, and losses of objectives."""
+"""Scores and losses on held-out data: correlations of pairs, scores of tasks, rankings, losses of objectives."""
 
 from __future__ import annotations
 
@@ -35,154 +35,154 @@ from contrastive_text.views import ViewPlan
 
 
 class HeldOutLosses:
-    """Gathers the losses of batches of held-out rows; the mean over batches is the loss.
+    """Collects the losses of objectives on batches of held-out rows, and averages them over the batches.
 
-    Rows are encoded by each rank for itself and compared with those of all ranks, so that a batch has the loss
-    that one process would find: its terms are divided by the rows of all, as those of a step of training are.
+    Each rank encodes its own rows and compares them with the rows of all ranks. The loss of a batch therefore
+    equals that of one process: its terms are divided by the number of rows of all ranks, as in a training step.
 
     Args:
-        objectives: Number of a loader -> the objectives whose loss is taken of its rows, by name.
+        objectives: Number of a loader -> name -> objective whose loss is computed on the loader's rows.
     """
 
     def __init__(self, objectives: Mapping[int, Mapping[str, Objective]]) -> None:
         self.objectives = {number: dict(parts) for number, parts in objectives.items()}
-        self._found: dict[str, list[Tensor]] = {name: [] for parts in objectives.values() for name in parts}
+        self._losses: dict[str, list[Tensor]] = {name: [] for parts in objectives.values() for name in parts}
 
     def add(self, encoded: Encoded, number: int) -> None:
-        """Adds a batch of the loader of this number: what its objectives read of this rank's rows."""
-        whole = of_all_ranks(encoded)
+        """Adds the losses of an encoded batch of this rank, from the loader with the given number."""
+        whole_batch = of_all_ranks(encoded)
         for name, objective in self.objectives[number].items():
-            terms = objective(whole)
+            terms = objective(whole_batch)
             value = reduce_terms(terms.total.detach(), max(int(terms.count), 1), terms.reduction)
-            self._found[name].append(value)
+            self._losses[name].append(value)
 
     def figures(self) -> dict[str, Tensor]:
-        """Returns ``OBJECTIVE/loss``, as training logs it: no percentage, and without the objective's weight."""
-        return {f"{name}/loss": torch.stack(values).mean() for name, values in self._found.items() if values}
+        """Returns ``OBJECTIVE/loss`` with the scale of the training log, without the objective's weight."""
+        return {f"{name}/loss": torch.stack(values).mean() for name, values in self._losses.items() if values}
 
 
 def of_all_ranks(encoded: Encoded) -> Encoded:
-    """Returns the rows of all ranks, in rank order within each slot; without a process group the same."""
+    """Gathers the rows of all ranks, in rank order within each slot. One process gets its own rows."""
     slots = len(encoded.slots)
     examples = len(encoded.embeddings) // slots
     sizes = gather_sizes(examples, encoded.embeddings.device, encoded.shares)
     rows = [encoded.embeddings, encoded.text_ids, *encoded.guides.values()]
-    by_example = [each.reshape(slots, examples, *each.shape[1:]).transpose(0, 1) for each in rows]
+    by_example = [tensor.reshape(slots, examples, *tensor.shape[1:]).transpose(0, 1) for tensor in rows]
     targets = [] if encoded.target is None else [encoded.target]
-    every = gather_all([*by_example, *targets], sizes)
-    vectors, ids, *guides = (each.transpose(0, 1).flatten(0, 1) for each in every[: len(rows)])
+    gathered_tensors = gather_all([*by_example, *targets], sizes)
+    vectors, ids, *guides = (tensor.transpose(0, 1).flatten(0, 1) for tensor in gathered_tensors[: len(rows)])
     return replace(
         encoded,
         embeddings=vectors,
         text_ids=ids,
-        target=every[-1] if targets else None,
+        target=gathered_tensors[-1] if targets else None,
         guides=dict(zip(encoded.guides, guides, strict=True)),
         shares=None,
     )
 
 
 RANK_SCORE = FIGURES[0]
-"""Name of the mean over the sets of the figure that chooses."""
+"""Name of the metric that selects checkpoints: its mean over the retrieval sets."""
 
 
 class RankedScores:
-    """Gathers the vectors of retrieval sets and scores them, times 100.
+    """Collects the vectors of retrieval sets and computes ranking metrics, times 100.
 
-    Every rank encodes its part of the queries and of the documents; the documents' vectors are gathered, and each
-    rank ranks them for its own queries.
+    Every rank encodes its share of the queries and documents. The documents' vectors are gathered, and each rank
+    ranks all documents for its own queries.
 
     Args:
-        sides: Number of a loader -> the queries or documents in it.
-        widths: What a figure's name ends with -> of how many features it is; None for all.
+        sides: Number of a loader -> its queries or documents.
+        widths: Suffix of a metric's name -> number of features that are compared; None for all features.
     """
 
     def __init__(self, sides: Mapping[int, Ranked], widths: Mapping[str, int | None]) -> None:
         self.sides = dict(sides)
         self.widths = dict(widths)
-        self._seen: dict[tuple[str, str], list[tuple[Tensor, Tensor]]] = {
+        self._vectors: dict[tuple[str, str], list[tuple[Tensor, Tensor]]] = {
             (side.name, side.side): [] for side in self.sides.values()
         }
 
     def add(self, batch: Batch, number: int, vectors: Tensor) -> None:
-        """Adds the vectors of a batch, (N, D), of the loader of this number."""
+        """Adds the vectors of a batch, (N, D), from the loader with the given number."""
         assert batch.target is not None
         side = self.sides[number]
-        self._seen[side.name, side.side].append((batch.target.long(), at_least_float32(vectors.detach())))
+        self._vectors[side.name, side.side].append((batch.target.long(), at_least_float32(vectors.detach())))
 
     def figures(self, partial: bool = False) -> dict[str, Tensor]:
-        """Returns ``NAME/ndcg@10``, the others of ``metrics.FIGURES``, and the mean ``ndcg@10`` over the sets.
+        """Returns ``NAME/METRIC`` for each set and metric of ``metrics.FIGURES``, and the mean ``ndcg@10``.
 
         Args:
-            partial: Whether a set of which not all texts came is left out, as in a trial run of some batches.
+            partial: Whether incomplete sets are skipped, as in a sanity check of a few batches.
 
         Raises:
-            ValueError: Not all texts came.
+            ValueError: A set is incomplete, and ``partial`` is false.
         """
         figures: dict[str, Tensor] = {}
         for side in self.sides.values():
             if side.side == "positive":
-                figures |= self._scored(side.name, side.data, partial)
+                figures |= self._score_set(side.name, side.data, partial)
         for mark in self.widths:
             each = [score for name, score in figures.items() if name.endswith(f"/{RANK_SCORE}{mark}")]
             figures |= {f"{RANK_SCORE}{mark}": torch.stack(each).mean()} if each else {}
         return figures
 
-    def _scored(self, name: str, data: RetrievalSet, partial: bool) -> dict[str, Tensor]:
-        asked, queries = self._own(name, "anchor")
+    def _score_set(self, name: str, data: RetrievalSet, partial: bool) -> dict[str, Tensor]:
+        query_numbers, queries = self._own(name, "anchor")
         numbers, vectors = self._own(name, "positive")
         sizes = gather_sizes(len(numbers), numbers.device)
         numbers, vectors = gather_rows(numbers, sizes), gather_rows(vectors, sizes)
-        every = int(sum_over_ranks(torch.tensor(len(asked), device=asked.device)))
-        if (every, len(numbers)) != (len(data.queries), len(data.documents)):
+        count = int(sum_over_ranks(torch.tensor(len(query_numbers), device=query_numbers.device)))
+        if (count, len(numbers)) != (len(data.queries), len(data.documents)):
             if partial:
                 return {}
             raise InvalidValueError(
                 f"trainer.limit_val_batches: expected all {len(data.queries):,} queries and "
-                f"{len(data.documents):,} documents of {name}, got {every:,} and {len(numbers):,}; leave the "
+                f"{len(data.documents):,} documents of {name}, got {count:,} and {len(numbers):,}; leave the "
                 "limit out, and bound the corpus with data.retrieval.documents"
             )
         documents = torch.empty_like(vectors).index_copy_(0, numbers, vectors)
-        places = asked.tolist()
-        own = replace(
+        query_places = query_numbers.tolist()
+        own_queries = replace(
             data,
-            queries=tuple(data.queries[place] for place in places),
-            relevance=tuple(data.relevance[place] for place in places),
-            own=tuple(data.own[place] for place in places),
+            queries=tuple(data.queries[place] for place in query_places),
+            relevance=tuple(data.relevance[place] for place in query_places),
+            own=tuple(data.own[place] for place in query_places),
         )
         figures = {}
         for mark, width in self.widths.items():
-            wanted = FIGURES if width is None else FIGURES[:1]
-            found = retrieval_scores(own, queries[:, :width], documents[:, :width], wanted)
-            for figure, values in found.items():
+            names = FIGURES if width is None else FIGURES[:1]
+            scores = retrieval_scores(own_queries, queries[:, :width], documents[:, :width], names)
+            for figure, values in scores.items():
                 total = sum_over_ranks(values.sum().to(queries))
-                figures[f"{name}/{figure}{mark}"] = 100 * total / every
+                figures[f"{name}/{figure}{mark}"] = 100 * total / count
         return figures
 
     def _own(self, name: str, side: str) -> tuple[Tensor, Tensor]:
-        """Returns the numbers and vectors of this rank's texts."""
-        seen = self._seen[name, side]
-        if not seen:
+        """Returns the numbers and vectors of this rank's texts of a set, for the role ``side``."""
+        parts = self._vectors[name, side]
+        if not parts:
             raise InvalidValueError(f"{name}: expected texts on every process, got none; use fewer devices")
-        return torch.cat([numbers for numbers, _ in seen]), torch.cat([vectors for _, vectors in seen])
+        return torch.cat([numbers for numbers, _ in parts]), torch.cat([vectors for _, vectors in parts])
 
 
 _Metrics: TypeAlias = Mapping[str, Mapping[str, Metric]]
-"""Suffix of score names (none or ``@WIDTH``) -> kind of score -> the metric that gathers it."""
+"""Suffix of score names (empty or ``@WIDTH``) -> name of a score -> metric that computes it."""
 
 OVERALL = "overall"
-"""Name of the mean of the tasks' scores."""
+"""Name of the mean score of the tasks."""
 
 
 class HeldOutScores:
-    """Gathers what becomes one score per file of scored pairs, and per task.
+    """Computes all scores of a validation or test: of scored pairs, tasks, retrieval sets and held-out rows.
 
-    Files of scored pairs are embedded as the saved model would; rows of a task are predicted by its objective,
-    with the pooler of training, which its head has learned on.
+    Scored pairs are embedded like with the saved model. Rows of a task are predicted by its objective, with the
+    pooler of training, because its head was trained on this pooler.
 
     Args:
-        loaders: The trainer's loaders of validation or test, or a single one.
-        by_task: The objectives of each task, and what they read of other models.
-        device: Where the numbers are kept.
+        loaders: Validation or test loaders of the trainer, or a single loader.
+        by_task: Objectives and guides of each task.
+        device: Device of the metrics.
     """
 
     def __init__(self, loaders: object, by_task: TaskParts, device: torch.device) -> None:
@@ -191,7 +191,7 @@ class HeldOutScores:
         self.widths = {"": None, **{f"@{width}": width for width in by_task.widths}}
         self.files: dict[int, str] = {}  # scored pairs
         self.tasks: dict[str, tuple[Objective, _Metrics]] = {}
-        self.parts: dict[int, tuple[str, str, _Metrics]] = {}  # of a task with several files
+        self.parts: dict[int, tuple[str, str, _Metrics]] = {}  # files of tasks with several files
         ranked: dict[int, Ranked] = {}
         losses: dict[int, dict[str, Objective]] = {}
         for number, loader in enumerate(listed):
@@ -218,12 +218,13 @@ class HeldOutScores:
 
         Args:
             batch: Scored pairs, rows of a task, queries or documents, or held-out rows.
-            number: That of its loader.
-            embed: From a batch to the vectors of the saved model, (S, D).
-            embedder: That of training.
+            number: Number of the batch's loader.
+            embed: Function from a batch to the vectors of the saved model, (S, D).
+            embedder: Embedder of training.
 
         Returns:
-            Of scored pairs: vectors as ``anchor`` and ``positive``, (N, D), and gold scores as ``target``, (N,).
+            For scored pairs: vectors as ``anchor`` and ``positive``, (N, D), and gold scores as ``target``, (N,).
+            Otherwise None.
         """
         if isinstance(batch, Batch) and number in self.ranked.sides:
             self.ranked.add(batch, number, embed(batch))
@@ -246,64 +247,72 @@ class HeldOutScores:
         u, v = vectors[batch.by_role("anchor")], vectors[batch.by_role("positive")]
         for mark, metrics in self.pairs[name].items():
             for metric in metrics.values():
-                metric.update(*(each[:, : self.widths[mark]] for each in (u, v)), target=batch.target)
+                metric.update(
+                    *(vectors_of_side[:, : self.widths[mark]] for vectors_of_side in (u, v)), target=batch.target
+                )
         return {"anchor": u, "positive": v, "target": batch.target}
 
     def _add_predictions(self, task: str, encoded: Encoded, number: int) -> None:
         objective, metrics = self.tasks[task]
         assert encoded.target is not None
-        *_, own = self.parts.get(number, ({},))
+        *_, file_metrics = self.parts.get(number, ({},))
         for mark, predict in objective.predictors().items():
             predictions = at_least_float32(predict(encoded))
             of_classes = predictions.ndim == 2
             target = encoded.target.long() if of_classes else encoded.target.to(predictions.dtype)
-            for metric in (*metrics[mark].values(), *own.get(mark, {}).values()):
+            for metric in (*metrics[mark].values(), *file_metrics.get(mark, {}).values()):
                 metric.update(predictions, target)
 
     def figures(self, partial: bool = False) -> dict[str, Tensor]:
         """Returns all scores times 100: ``spearman``, ``TASK/accuracy``, ``overall``, ``SET/ndcg@10``, ...
 
-        And ``OBJECTIVE/loss`` of held-out rows, as it is.
+        ``OBJECTIVE/loss`` of held-out rows is not multiplied by 100.
 
-        Beside its score a task of two classes has ``f1``, of the second one, and ``matthews``, and one of scores
-        ``spearman``. Of several files they are of all rows together, and ``TASK/accuracy/FILE`` is of one. What
-        ends with ``@64`` is a score of the first 64 features.
+        A task of two classes also has ``f1`` of the second class and ``matthews``. A task of scores also has
+        ``spearman``. Scores of a task with several files are computed over all rows; ``TASK/accuracy/FILE`` is
+        the score of one file. The suffix ``@64`` marks a score of the first 64 features.
 
-        The first two are means over the files, of which each has its own where there are several; ``overall``
-        is the plain mean over the tasks with held-out files, as the CS224N report has it. A correlation that is
-        not defined, because all predictions or all gold scores are equal, counts 0, and a warning says so.
+        ``spearman`` and ``pearson`` are means over the files of scored pairs. With several files each also has
+        its own score. ``overall`` is the mean over the tasks with held-out files, as in the CS224N report. If all
+        predictions or all gold scores are equal, a correlation is undefined. It then counts 0, with a warning.
+
+        Args:
+            partial: Whether incomplete retrieval sets are skipped, as in a sanity check of a few batches.
         """
         figures: dict[str, Tensor] = {}
-        named = {name: _named(metrics) for name, metrics in self.pairs.items()}
+        named = {name: _by_score_name(metrics) for name, metrics in self.pairs.items()}
         for kind in next(iter(named.values()), ()):
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="pearson: all")  # the other has said so
+                warnings.filterwarnings("ignore", message="pearson: all")  # spearman has warned already
                 each = {name: metrics[kind].compute() for name, metrics in named.items()}
             figures[kind] = torch.stack(list(each.values())).mean()
             figures |= {f"{kind}/{name}": score for name, score in each.items()} if len(each) > 1 else {}
         scores = []
         for task, (_, metrics) in self.tasks.items():
-            found = {f"{task}/{name}": _defined(each.compute(), task) for name, each in _named(metrics).items()}
-            figures |= found
-            scores.append(next(iter(found.values())).float())
+            task_scores = {
+                f"{task}/{name}": _percentage(each.compute(), task)
+                for name, each in _by_score_name(metrics).items()
+            }
+            figures |= task_scores
+            scores.append(next(iter(task_scores.values())).float())
         for task, file, metrics in self.parts.values():
-            each = {name: _defined(metric.compute(), task) for name, metric in _named(metrics).items()}
+            each = {name: _percentage(metric.compute(), task) for name, metric in _by_score_name(metrics).items()}
             figures |= {f"{task}/{name}/{file}": score for name, score in each.items()}
         if scores:
             figures[OVERALL] = torch.stack(scores).mean()
         return figures | self.ranked.figures(partial) | self.losses.figures()
 
     def log(self, module: pl.LightningModule, part: str) -> None:
-        """Logs the figures under a part, ``val`` or ``test``; says the main ones of before the first step."""
+        """Logs all scores under ``val`` or ``test``. Before the first step it also prints the main scores."""
         trainer = module.trainer
-        at_start = trainer.sanity_checking and trainer.num_sanity_val_steps == math.inf  # asked for by -1
+        at_start = trainer.sanity_checking and trainer.num_sanity_val_steps == math.inf  # set by -1
         trial = (trainer.sanity_checking and not at_start) or vars(trainer)["fast_dev_run"]
         for name, figure in self.figures(partial=bool(trial)).items():
-            # The metrics have gathered over ranks; sync_dist spares a warning.
-            shown = name in ("spearman", OVERALL, RANK_SCORE)
-            if at_start and shown and trainer.is_global_zero:
+            # The metrics have already gathered over ranks; sync_dist only avoids a warning.
+            is_main = name in ("spearman", OVERALL, RANK_SCORE)
+            if at_start and is_main and trainer.is_global_zero:
                 say(f"before the first step: {part}/{name} {float(figure):.2f}")
-            module.log(f"{part}/{name}", figure, prog_bar=shown, sync_dist=True)
+            module.log(f"{part}/{name}", figure, prog_bar=is_main, sync_dist=True)
 
 
 def _pair_metrics(marks: Iterable[str], device: torch.device) -> _Metrics:
@@ -314,24 +323,28 @@ def _pair_metrics(marks: Iterable[str], device: torch.device) -> _Metrics:
 
 
 def _task_metrics(objective: Objective, device: torch.device) -> _Metrics:
-    """Returns what holds an objective's predictions against the target, its score first."""
+    """Returns the metrics that compare an objective's predictions with its target, the main score first."""
 
     def metrics() -> dict[str, Metric]:
         assert objective.target is not None
         name, metric = objective.target.metric()
-        own = {name: metric, **further_metrics(objective.target)}
-        return {name: each.to(device) for name, each in own.items()}
+        all_metrics = {name: metric, **further_metrics(objective.target)}
+        return {name: metric_on_device.to(device) for name, metric_on_device in all_metrics.items()}
 
     return {mark: metrics() for mark in objective.predictors()}
 
 
-def _named(metrics: _Metrics) -> dict[str, Metric]:
-    """Returns metrics by the whole names of their scores."""
-    return {f"{kind}{mark}": metric for mark, each in metrics.items() for kind, metric in each.items()}
+def _by_score_name(metrics: _Metrics) -> dict[str, Metric]:
+    """Returns a dictionary from full score names, with their suffixes, to metrics."""
+    return {
+        f"{kind}{mark}": metric
+        for mark, metrics_of_width in metrics.items()
+        for kind, metric in metrics_of_width.items()
+    }
 
 
-def _defined(score: Tensor, task: str) -> Tensor:
-    """Returns a score times 100; 0 with a warning where it is not defined."""
+def _percentage(score: Tensor, task: str) -> Tensor:
+    """Returns a score times 100. An undefined score (NaN) gives 0 and a warning."""
     if score.isnan():
         warnings.warn(
             f"{task}: the score is not defined, for all predictions or all gold scores are equal: it counts 0",
@@ -341,10 +354,10 @@ def _defined(score: Tensor, task: str) -> Tensor:
 
 
 def predicting(objectives: Mapping[str, Objective]) -> Objective:
-    """Returns the first objective that predicts.
+    """Returns the first objective that predicts labels.
 
     Raises:
-        ValueError: None does.
+        ValueError: No objective predicts labels.
     """
     for objective in objectives.values():
         if objective.predicts:
@@ -358,22 +371,22 @@ def predicting(objectives: Mapping[str, Objective]) -> Objective:
 def encode_unaltered(
     batch: Batch, embedder: Embedder, *objectives: Objective, guides: Mapping[str, Guide] | None = None
 ) -> Encoded:
-    """Returns a batch as objectives read it, without any view.
+    """Encodes the slots of a batch that objectives read, without views.
 
     Args:
         batch: Ragged rows.
-        embedder: That of training, with which the objectives have learned.
-        objectives: Some of the batch's task.
-        guides: By name, where the objectives' losses are wanted; None for predictions, which read none.
+        embedder: Embedder of training, with which the objectives were trained.
+        objectives: Objectives of the batch's task.
+        guides: Name -> guide, to compute losses; None for predictions, which read no guides.
     """
-    read = read_slots(batch, ViewPlan(), objectives)
-    vectors = embedder.pool(read)
-    guided = {} if guides is None else guide_vectors(guides, read, objectives)
-    target = read.target_for(vectors)
-    return Encoded(vectors, read.slots, read.text_ids, target=target, guides=guided, shares=read.shares)
+    rows = read_slots(batch, ViewPlan(), objectives)
+    vectors = embedder.pool(rows)
+    guided = {} if guides is None else guide_vectors(guides, rows, objectives)
+    target = rows.target_for(vectors)
+    return Encoded(vectors, rows.slots, rows.text_ids, target=target, guides=guided, shares=rows.shares)
 
 
 def predictions(batch: Batch, embedder: Embedder, objectives: Mapping[str, Objective]) -> Tensor:
-    """Returns what the first objective that predicts gives for a batch, in float32."""
+    """Returns the predictions of the first objective that predicts labels for a batch, in float32."""
     objective = predicting(objectives)
     return objective.predict(encode_unaltered(batch, embedder, objective)).float()

@@ -1,4 +1,4 @@
-"""Configuration of a run: its places, the parser, and checks of the Trainer's options."""
+"""Parser of a run's configuration, and checks of the Trainer's options."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ PLACES = {
     "export": ExportModel,
     "resumable": SaveWhenStopped,
 }
-"""Places of a configuration that hold the arguments of a class."""
+"""Key of a configuration -> class whose arguments are under the key."""
 VALUES = (
     *("seed_everything", "folder", "init_from", "keep_heads", "chunk", "oversubscribe", "ckpt_path"),
     "weights_only",
 )
-"""What stands beside them: a plain value each."""
+"""Keys of a configuration with a plain value."""
 _METHODS = ("fit", "validate", "test", "predict")
-"""Methods of the trainer that a run calls."""
-_GIVEN = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders"}
-"""Arguments of these methods that no configuration holds."""
-_OF_A_TRAINER = ("best", "last", "hpc")
-"""Lightning's words for a checkpoint of its own earlier run in the same process."""
+"""Methods of the Trainer that a run calls."""
+_RUN_ARGUMENTS = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders"}
+"""Arguments of these methods that are not in a configuration."""
+_CHECKPOINT_WORDS = ("best", "last", "hpc")
+"""Lightning's names for a checkpoint of an earlier run of the same Trainer in the same process."""
 _WORKERS_A_CORE = 8
-"""Processes that read wait for the disk and for the step: more than one may share a core."""
+"""Largest number of reading processes per core. They wait for the disk and the step, so they can share a core."""
 _SEEDS = 2**32
-"""Lightning gives the seed to numpy, which takes 32 bits."""
+"""Number of seeds: Lightning passes the seed to numpy, which reads 32 bits."""
 _NOT_ZERO = {
     "limit_train_batches": "a run without batches trains nothing: leave it out for all",
     "max_epochs": "a run of no epoch trains nothing: leave it out, or give the epochs to train",
@@ -63,29 +63,29 @@ _NOT_ZERO = {
     "for no validation",
     "log_every_n_steps": "leave it out for 50, or give --trainer.logger false for no log",
 }
-"""Options of the Trainer that do nothing where they are 0 -> what to do instead."""
+"""Trainer option that must not be 0 -> advice for the error message."""
 _READS = {"validate": "val", "test": "test", "predict": "predict"}
-"""Method of the Trainer -> whose batches it reads."""
+"""Method of the Trainer -> part of the ``limit_PART_batches`` option of its batches."""
 _CALLBACKS = Path(callbacks.__file__).parent
 
 
 def run_parser(
     command: str = "fit", kind: type[LightningArgumentParser] = LightningArgumentParser
 ) -> LightningArgumentParser:
-    """Returns the parser of a run's configuration, over ``base.yaml``.
+    """Returns the parser of a run's configuration, with the defaults of ``base.yaml``.
 
     Args:
-        command: ``fit``, ``validate``, ``test`` or ``predict``, whose own options it has too; ``views``, which
-            has one; another has none.
-        kind: Its class, which may answer errors in its own way.
+        command: Name of the command. ``fit``, ``validate``, ``test``, ``predict`` and ``views`` have additional
+            options.
+        kind: Class of the parser, which may report errors in its own way.
     """
-    # A copy: whoever parses may leave something in it, such as print_config.
-    return copy(_built(command, kind))  # type: ignore[arg-type]  # mypy looks for the hash of an object of the class
+    # A copy, because parsing may leave attributes in the parser, such as print_config.
+    return copy(_build(command, kind))  # type: ignore[arg-type]  # mypy looks for the hash of an object of the class
 
 
-@cache  # to read the signatures takes as long as to parse; a sweep has a parser for each cell
-def _built(command: str, kind: type[LightningArgumentParser]) -> LightningArgumentParser:
-    """Returns a parser that only copies of are used."""
+@cache  # reading the signatures takes as long as parsing, and a sweep needs a parser for each cell
+def _build(command: str, kind: type[LightningArgumentParser]) -> LightningArgumentParser:
+    """Builds a parser. Callers must use a copy of the cached result."""
     parser = kind(
         prog=f"contrastive-text {command}",
         default_config_files=[str(BASE)],
@@ -128,20 +128,21 @@ def _built(command: str, kind: type[LightningArgumentParser]) -> LightningArgume
         "--oversubscribe", type=bool, default=False, help="allow more processes than the cores can carry"
     )
     if command in _METHODS:
-        parser.add_method_arguments(pl.Trainer, command, skip=_GIVEN)
+        parser.add_method_arguments(pl.Trainer, command, skip=_RUN_ARGUMENTS)
     elif command == "views":
         parser.add_argument("--n", type=int, default=3, help="rows to show")
     return parser
 
 
 def check_places(config: Mapping[str, Any]) -> None:
-    """Checks that the places of a configuration hold arguments.
+    """Checks that the keys of ``PLACES`` have mappings of arguments, and that the data have no own seed.
 
     Args:
-        config: Names and values, as YAML holds them.
+        config: Names and values of YAML.
 
     Raises:
-        ValueError: The name of a file, which the parser would read without merging it; or a seed of the data.
+        ValueError: A key has another value, such as a file name, which the parser would read without merging it.
+            Or ``data.seed`` is given.
     """
     for place in PLACES:
         inner = config.get(place)
@@ -158,18 +159,18 @@ def check_places(config: Mapping[str, Any]) -> None:
 
 @contextmanager
 def importing_parts(config: Config, is_foreign: bool, typed: Iterable[str] = ()) -> Iterator[None]:
-    """Prepares the import of the parts of a configuration while the block parses it.
+    """Allows the imports of a configuration's parts during the block that parses it.
 
-    Modules of the user's own parts are found in the working directory. Where arguments are a stranger's,
-    the parser imports the modules of parts that were checked, and modules that the user typed, and no others.
+    Modules of the user's own parts are found in the working directory. If the configuration is foreign, the
+    parser may only import modules of checked parts, and modules that the user typed.
 
     Args:
         config: Names and values, merged from all files.
-        is_foreign: Whether a part of the configuration comes from a checkpoint or the folder of a run.
-        typed: Values of options.
+        is_foreign: Whether a part of the configuration comes from a checkpoint or a run folder.
+        typed: Values of options that the user typed.
     """
-    named = [name for value in typed for name in re.findall(r"[^\W\d]\w*(?:\.\w+)+", value)]
-    modules = [*own_modules(config), *(name.rpartition(".")[0] for name in named)]
+    class_paths = [name for value in typed for name in re.findall(r"[^\W\d]\w*(?:\.\w+)+", value)]
+    modules = [*own_modules(config), *(name.rpartition(".")[0] for name in class_paths)]
     for module in modules if is_foreign else (*modules, *dotted_texts(config)):
         find_own(module)
     with importing_only(modules) if is_foreign else nullcontext():
@@ -177,13 +178,17 @@ def importing_parts(config: Config, is_foreign: bool, typed: Iterable[str] = ())
 
 
 def checkpoint_parts(path: str, to_resume: bool = False) -> Config:
-    """Returns the parts that a checkpoint was trained with, as a configuration; a run may go on from it.
+    """Returns the configuration of module and data that a checkpoint was trained with.
+
+    Args:
+        path: Path of the checkpoint.
+        to_resume: Whether a run will resume from the checkpoint.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file is damaged, or another thing.
+        FileNotFoundError: The file doesn't exist.
+        ValueError: The file is damaged, or isn't a checkpoint of this library.
     """
-    if path in _OF_A_TRAINER and not Path(path).exists():
+    if path in _CHECKPOINT_WORDS and not Path(path).exists():
         raise InvalidValueError(
             f"--ckpt_path: expected a checkpoint's file, got {path!r}, which only a living Trainer knows; name "
             "the file, or take up a run with fit --resume RUN"
@@ -191,19 +196,19 @@ def checkpoint_parts(path: str, to_resume: bool = False) -> Config:
     saved = read_checkpoint(path, to_resume)
     data = saved.arguments(TextDataModule, "data", without=("seed",))  # the seed follows seed_everything
     if saved.tasks:
-        data["tasks"] = saved.tasks  # as files and options have them
+        data["tasks"] = saved.tasks  # the form in files and options
     return {"model": saved.arguments(ContrastiveModule, "model"), "data": data}
 
 
 @contextmanager
 def answering(building: bool = False) -> Iterator[None]:
-    """Makes an answer of what Lightning says of the options, and lets every other error pass.
+    """Turns Lightning's errors about Trainer options into an InvalidValueError. Other errors pass unchanged.
 
     Args:
-        building: Whether nothing but a Trainer is built inside; then a wrong type or value is an option's too.
+        building: Whether the block only builds a Trainer. Then each TypeError and ValueError concerns an option.
 
     Raises:
-        ValueError: Options that it refuses.
+        ValueError: Lightning refuses an option.
     """
     try:
         yield
@@ -211,36 +216,38 @@ def answering(building: bool = False) -> Iterator[None]:
         raise
     except Exception as error:
         refusal = cause_of(error, MisconfigurationException) or error  # the parser raises its own from it
-        if not _is_of_options(refusal) and not (building and isinstance(error, TypeError | ValueError)):
+        if not _concerns_options(refusal) and not (building and isinstance(error, TypeError | ValueError)):
             raise
-        said = " ".join(str(refusal).split()).rstrip(".")
+        text = " ".join(str(refusal).split()).rstrip(".")
         raise InvalidValueError(
-            f"trainer: expected options that Lightning takes, got others: {said}; change that --trainer option"
+            f"trainer: expected options that Lightning takes, got others: {text}; change that --trainer option"
         ) from error
 
 
-def _is_of_options(error: Exception) -> bool:
-    """Whether Lightning refuses an option: with its own exception, or by a ``raise`` in its callbacks.
+def _concerns_options(error: Exception) -> bool:
+    """Returns whether Lightning refuses an option: by its own exception, or by a ``raise`` in a callback.
 
-    A part that logs where nothing can be logged gets that exception too: it is a bug of the part.
+    If a part logs at a point where Lightning can't log, it gets the same exception. That is a bug of the part.
     """
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, MisconfigurationException):
         return all(frame.name != "log" for frame in frames)
-    refused = Path(frames[-1].filename).parent == _CALLBACKS and str(frames[-1].line).startswith("raise ")
-    return refused and type(error) in (RuntimeError, ModuleNotFoundError)
+    raised_in_callback = Path(frames[-1].filename).parent == _CALLBACKS and str(frames[-1].line).startswith(
+        "raise "
+    )
+    return raised_in_callback and type(error) in (RuntimeError, ModuleNotFoundError)
 
 
 def check_trainer(trainer: pl.Trainer) -> None:
-    """Checks for options that Lightning takes and can't run with.
+    """Checks for Trainer options that Lightning accepts but can't run with.
 
     Raises:
-        ValueError: Such an option.
+        ValueError: The first such option.
     """
-    # The strategy's own count is what was started, whatever the options say.
-    if (started := _started()) not in (None, trainer.num_devices * trainer.num_nodes):
+    # The strategy counts the processes that were started, regardless of the options.
+    if (count := _started_processes()) not in (None, trainer.num_devices * trainer.num_nodes):
         raise InvalidValueError(
-            f"trainer.devices, trainer.num_nodes: expected {started} processes, as many as were started, got "
+            f"trainer.devices, trainer.num_nodes: expected {count} processes, as many as were started, got "
             f"{trainer.num_devices} on each of {trainer.num_nodes} machines; give their numbers, and "
             "--trainer.strategy ddp"
         )
@@ -250,7 +257,7 @@ def check_trainer(trainer: pl.Trainer) -> None:
     for name, todo in _NOT_ZERO.items():
         if isinstance(value := vars(trainer).get(name, getattr(trainer, name, None)), int | float) and value == 0:
             raise InvalidValueError(f"trainer.{name}: expected another number than 0, got {value}; {todo}")
-    if any(isinstance(each, callbacks.LearningRateFinder) for each in vars(trainer)["callbacks"]):
+    if any(isinstance(callback, callbacks.LearningRateFinder) for callback in vars(trainer)["callbacks"]):
         raise InvalidValueError(
             "trainer.callbacks: expected no LearningRateFinder, got one: it sets an attribute lr of the module, "
             "and the learning rate is that of model.optimizer; try several with sweep --vary model.optimizer.lr= "
@@ -259,10 +266,10 @@ def check_trainer(trainer: pl.Trainer) -> None:
 
 
 def check_reads_batches(trainer: pl.Trainer, method: str) -> None:
-    """Checks that a method of the trainer, such as ``validate``, reads a batch.
+    """Checks that a method of the Trainer, such as ``validate``, reads at least one batch.
 
     Raises:
-        ValueError: Its batches are limited to none.
+        ValueError: Its option ``limit_..._batches`` is 0.
     """
     name = f"limit_{_READS[method]}_batches" if method in _READS else None
     if name is not None and (limit := vars(trainer)[name]) == 0:
@@ -271,10 +278,10 @@ def check_reads_batches(trainer: pl.Trainer, method: str) -> None:
         )
 
 
-def _started() -> int | None:
-    """Returns how many processes torchrun or srun has started; None where the Trainer starts its own.
+def _started_processes() -> int | None:
+    """Returns the number of processes that torchrun or srun started; None if the Trainer starts processes.
 
-    A script in an allocation of SLURM is one process, whatever tasks it was given.
+    A script in a SLURM allocation is one process, regardless of the allocation's number of tasks.
     """
     name = "WORLD_SIZE" if "TORCHELASTIC_RUN_ID" in os.environ else "SLURM_STEP_NUM_TASKS"
     count = os.environ.get(name, "")
@@ -282,16 +289,16 @@ def _started() -> int | None:
 
 
 def check_processes(devices: object, accelerator: object, workers: int, oversubscribe: bool) -> None:
-    """Checks that the machine's cores can carry the processes, before any is started.
+    """Checks that the machine has enough cores for the processes, before they are started.
 
     Args:
-        devices: As the Trainer takes them; on a GPU Lightning counts them itself.
-        accelerator: As the Trainer takes it.
-        workers: Processes that read for each of them.
-        oversubscribe: Whether to leave that to the user.
+        devices: Trainer option ``devices``. On GPUs Lightning checks the number itself.
+        accelerator: Trainer option ``accelerator``.
+        workers: Number of data loading processes per device.
+        oversubscribe: Whether to skip the check.
 
     Raises:
-        ValueError: Too many.
+        ValueError: There are too many processes for the cores.
     """
     cores = os.cpu_count() or 1
     on_cpu = accelerator == "cpu" or (accelerator == "auto" and not torch.cuda.is_available())
@@ -300,19 +307,19 @@ def check_processes(devices: object, accelerator: object, workers: int, oversubs
         "trainer.devices": (count, max(cores, 2)),
         "data.num_workers": (workers, max(_WORKERS_A_CORE * cores, 16)),
     }
-    for name, (given, allowed) in most.items():
-        if given > allowed and not oversubscribe:
+    for name, (requested, allowed) in most.items():
+        if requested > allowed and not oversubscribe:
             raise InvalidValueError(
-                f"{name}: expected at most {allowed} processes on {cores} cores, got {given}; give fewer, or "
+                f"{name}: expected at most {allowed} processes on {cores} cores, got {requested}; give fewer, or "
                 "--oversubscribe true"
             )
 
 
 def check_seed(seed: object) -> None:
-    """Checks that a number can be a seed; True and None leave its choice to Lightning.
+    """Checks that a seed has at most 32 bits. With True or None Lightning chooses the seed.
 
     Raises:
-        ValueError: Such a number.
+        ValueError: The number is out of range.
     """
     if isinstance(seed, int) and not 0 <= seed < _SEEDS:
         raise InvalidValueError(f"seed_everything: expected 0 to {_SEEDS - 1}, got {seed}; choose another seed")

@@ -31,7 +31,7 @@ from contrastive_text.training.guides import GUIDES, check_same_guides, identiti
 from contrastive_text.training.tasks import TaskParts
 
 TRAINER = "trainer"
-"""Key under which a checkpoint keeps options of its trainer."""
+"""Checkpoint key of the options of the trainer."""
 _ENCODER = "model.encoder.model_name_or_path"
 _WEIGHTS = "; the weights are those of the checkpoint"
 _TOKENIZER = "tokenizer"
@@ -39,13 +39,14 @@ _T = TypeVar("_T")
 
 
 class StoredModule(SplitModule):
-    """Base class of the module: a checkpoint of it holds its setting and a tokenizer learned from the corpus.
+    """Base class of ``ContrastiveModule`` that saves and loads checkpoints.
 
-    Weights under adapters are not in it: their identity is.
+    A checkpoint also contains the hardware setting and a tokenizer learned from the corpus. It contains the
+    identity of the weights under adapters, but not these weights.
 
     Attributes:
-        encoder: The part that has the tokenizer.
-        by_task: The parts of each data set, whose prompts a resumed run must have too.
+        encoder: Encoder with the tokenizer.
+        by_task: Parts of each data set. A resumed run must have the same prompts.
     """
 
     encoder: Encoder
@@ -53,7 +54,7 @@ class StoredModule(SplitModule):
     _learned_tokenizer: str | None = None
 
     def adopt_tokenizer(self, description: str) -> None:
-        """Takes over a tokenizer learned from the corpus, as JSON; checkpoints keep it."""
+        """Sets a tokenizer learned from the corpus, given as JSON. Checkpoints store it."""
         self._learned_tokenizer = description
         self.encoder.tokenizer = wrap_tokenizer(description)
 
@@ -61,15 +62,15 @@ class StoredModule(SplitModule):
     def load_from_checkpoint(  # type: ignore[override]  # Lightning's options are all in ``options``
         cls, checkpoint_path: str | Path, trust: Sequence[str] | None = None, **options: Any
     ) -> Self:
-        """Loads a checkpoint after checking that it is whole, and that it may name the classes that it names.
+        """Loads a checkpoint, after verifying its checksums and that all its classes are trusted.
 
         Args:
             checkpoint_path: A local ``.ckpt`` file.
-            trust: Modules whose classes the file may name, beside this library's and those that are imported.
-            options: As in Lightning's method, but ``hparams_file``; ``weights_only`` is True unless given.
+            trust: Modules whose classes the file may name, in addition to this library and imported modules.
+            options: Options of Lightning's method, except ``hparams_file``. ``weights_only`` is True by default.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            FileNotFoundError: The file doesn't exist.
             ValueError: The file is damaged, or names a class of a module that isn't trusted.
         """
         with load_options(checkpoint_path, cls, "model", trust, options) as arguments:
@@ -77,9 +78,12 @@ class StoredModule(SplitModule):
         return loaded
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Takes weights over as torch does; those of another network are a ValueError that says what differs.
+        """Loads weights like torch. Each rank loads its part of split weights.
 
-        Weights under adapters stay as they are where none are given; of split weights each rank takes its part.
+        Weights under adapters stay unchanged if the state doesn't contain them.
+
+        Raises:
+            ValueError: The weights belong to another network. The message says what differs.
         """
         bases, own = self._base_names() - state_dict.keys(), self.state_dict()
         state_dict = {name: split_as(value, own.get(name, value)) for name, value in state_dict.items()}
@@ -89,7 +93,7 @@ class StoredModule(SplitModule):
             return super().load_state_dict(state_dict, strict=strict, assign=assign)  # Any: torch's
 
     def without_base(self, state: Mapping[str, _T]) -> dict[str, _T]:
-        """Returns a state of the module without the weights under adapters, which it is never trained on."""
+        """Returns a state of the module without the weights under adapters, which are never trained."""
         bases = frozenset(self._base_names())
         return {
             name: value
@@ -98,17 +102,17 @@ class StoredModule(SplitModule):
         }
 
     def _base_names(self) -> set[str]:
-        """Returns the names of the weights under adapters: those of copies too, and of what is tied to them."""
+        """Returns the names of the weights under adapters, including names in copies and of tied weights."""
         if self.encoder.base_identity is None:
             return set()
         bases = {id(weight) for weight in self.encoder.base_weights()}
         return {name for name, weight in self.named_parameters(remove_duplicate=False) if id(weight) in bases}
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # Any: what Lightning puts into it
-        """Checks that weights are numbers; keeps the setting, identities of others, a learned tokenizer.
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # Any: content from Lightning
+        """Checks that weights are finite. Adds the setting, identities of guides and a learned tokenizer.
 
         Raises:
-            RunError: Weights under adapters that were unfrozen.
+            RunError: Weights under adapters are trained, or weights are NaN or infinite.
         """
         check_weights(self.trainer, self)
         if self.encoder.base_identity is not None:
@@ -125,18 +129,18 @@ class StoredModule(SplitModule):
         if self._learned_tokenizer is not None:
             checkpoint[_TOKENIZER] = self._learned_tokenizer
 
-    def on_load_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:  # Any: what Lightning put into it
-        """Takes the learned tokenizer back; where a run is to go on, checks that it can (``check_resumed``).
+    def on_load_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:  # Any: content from Lightning
+        """Restores the learned tokenizer. If a run resumes, checks that this is possible (``check_resumed``).
 
-        A run that ended inside an epoch, as by ``max_steps``, goes on inside it when it is made longer.
+        A run that ended inside an epoch, such as by ``max_steps``, resumes inside the epoch if it gets longer.
 
         Raises:
-            ValueError: Adapters of other weights than the encoder's.
+            ValueError: The checkpoint's adapters were trained on other weights than the encoder's.
         """
-        if (kept := checkpoint.get(BASE)) is not None and kept != self.encoder.base_identity:
+        if (base := checkpoint.get(BASE)) is not None and base != self.encoder.base_identity:
             raise InvalidValueError(
                 "model.encoder: expected the weights on which the checkpoint's adapters were trained "
-                f"({kept}), got {self.encoder.base_identity or 'an encoder without adapters'}; no checkpoint has "
+                f"({base}), got {self.encoder.base_identity or 'an encoder without adapters'}; no checkpoint has "
                 "them, so name them by model_name_or_path as they were"
             )
         if self._trainer is not None and self._trainer.state.fn == "fit":
@@ -148,10 +152,10 @@ class StoredModule(SplitModule):
             self.adopt_tokenizer(checkpoint[_TOKENIZER])
 
     def on_train_start(self) -> None:
-        """Begins an epoch where a resumed run had ended one.
+        """Starts a new epoch if the checkpoint of a resumed run is from the end of an epoch.
 
-        Lightning goes on in the epoch of the checkpoint, of which nothing is left. Its next checkpoints then have
-        begun an epoch too few, and a run that is resumed from one of them repeats a former epoch.
+        Lightning would continue in the finished epoch of the checkpoint. Its next checkpoints would then count
+        one epoch too few, and a run resumed from one of them would repeat an epoch.
         """
         loop = self.trainer.fit_loop
         epochs = loop.epoch_progress.current
@@ -160,50 +164,50 @@ class StoredModule(SplitModule):
 
 
 def _settle_epoch(loop: dict[str, Any]) -> None:  # Any: Lightning's
-    """Has a checkpoint from after the last batch of an epoch, or of a run, say what one from that batch says.
+    """Resets the loop state of a checkpoint from the end of an epoch to the state at the epoch's last batch.
 
-    Lightning counts the last epoch of every run as done, so that a longer run would leave out what the epoch had
-    left; and a run by steps would give the batches of the next epoch the numbers after those of the last one.
+    Lightning counts the last epoch of every run as done, so a longer run would skip the rest of the epoch. A run
+    with ``max_steps`` would also continue the batch numbers of the last epoch in the next one.
     """
     epochs, batches = loop["epoch_progress"], loop["epoch_loop.batch_progress"]
-    resumable = bool(loop["state_dict"].get("combined_loader"))  # other loaders can't go to a place in an epoch
-    afterwards = epochs["current"]["processed"] == epochs["current"]["started"]
-    if not resumable or not afterwards or not batches["current"]["processed"]:
+    resumable = bool(loop["state_dict"].get("combined_loader"))  # other loaders can't resume inside an epoch
+    is_epoch_end = epochs["current"]["processed"] == epochs["current"]["started"]
+    if not resumable or not is_epoch_end or not batches["current"]["processed"]:
         return
-    for counted in (epochs["total"], epochs["current"]):
-        counted["processed"] = counted["completed"] = counted["started"] - 1
+    for progress in (epochs["total"], epochs["current"]):
+        progress["processed"] = progress["completed"] = progress["started"] - 1
     if batches["is_last_batch"]:
-        for counted in (batches["total"], batches["current"]):
-            counted["completed"] = counted["processed"] - 1
-        loop["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1  # which is added again
+        for progress in (batches["total"], batches["current"]):
+            progress["completed"] = progress["processed"] - 1
+        loop["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1  # Lightning adds it again
 
 
 def check_resumed(
-    checkpoint: Mapping[str, Any],  # Any: what Lightning put into it
+    checkpoint: Mapping[str, Any],  # Any: content from Lightning
     trainer: pl.Trainer,
     prompts: Prompts,
 ) -> None:
-    """Checks that a run can go on from a checkpoint; that it was of another setting is warned of.
+    """Checks that a run can resume from a checkpoint. Warns if the hardware setting differs.
 
     Args:
-        checkpoint: The one to go on from.
-        trainer: What goes on.
-        prompts: Those of the module.
+        checkpoint: The checkpoint to resume from.
+        trainer: Trainer of the resumed run.
+        prompts: Prompts of the module.
 
     Raises:
-        ValueError: A run is to go on from weights alone, or with other prompts than it began with.
+        ValueError: The checkpoint contains only weights, or the run began with other prompts.
     """
     check_resumable(checkpoint, trainer.ckpt_path)
-    was = Prompts(**(checkpoint.get("hyper_parameters") or {}).get("prompts", {})).trained()
-    if was.spec != prompts.spec:
+    old = Prompts(**(checkpoint.get("hyper_parameters") or {}).get("prompts", {})).trained()
+    if old.spec != prompts.spec:
         raise InvalidValueError(
-            f"model.prompts: expected those with which the run of {trainer.ckpt_path} began ({was.describe()}), "
+            f"model.prompts: expected those with which the run of {trainer.ckpt_path} began ({old.describe()}), "
             f"got others ({prompts.describe()}); give the same model.prompts, or begin a new "
             "run from its weights with --init_from"
         )
     # Before training the module may still be on the CPU.
-    if differs := other_setting(checkpoint.get(SETTING), current_setting(trainer.strategy.root_device)):
-        rank_zero_warn(f"the run goes on under another setting, so its last bits may differ: {differs}")
+    if difference := other_setting(checkpoint.get(SETTING), current_setting(trainer.strategy.root_device)):
+        rank_zero_warn(f"the run goes on under another setting, so its last bits may differ: {difference}")
 
 
 class Change(NamedTuple):
@@ -225,12 +229,12 @@ class Change(NamedTuple):
 
 
 def find_changes(before: object, now: object, name: str = "") -> Iterator[Change]:
-    """Yields the settings that differ, a part of another class as a whole.
+    """Yields the settings that differ between two runs. A part of another class is one change.
 
     Args:
         before: Configuration of the earlier run, or a value in it.
-        now: The same of the later run.
-        name: Dotted name of the place.
+        now: Configuration of the later run, or a value in it.
+        name: Dotted name of the value.
 
     Example:
         >>> before = {"loss": {"class_path": "InfoNCE", "init_args": {"temperature": 0.1}}, "views": None}
@@ -250,26 +254,26 @@ def find_changes(before: object, now: object, name: str = "") -> Iterator[Change
 
 
 def trainer_settings(trainer: pl.Trainer) -> dict[str, object]:
-    """Returns the options of a trainer that change its steps, and that no restored state holds."""
-    options = vars(trainer)  # Lightning sets them, undeclared
+    """Returns the options of a trainer that change its steps and are not restored from a checkpoint."""
+    options = vars(trainer)  # set by Lightning, but not declared
     names = ("accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm")
-    named = {name: options[name] for name in names}
+    settings = {name: options[name] for name in names}
     return {
-        **named,
-        "gradient_clip_algorithm": str(named["gradient_clip_algorithm"]),
+        **settings,
+        "gradient_clip_algorithm": str(settings["gradient_clip_algorithm"]),
         "precision": trainer.precision,
     }
 
 
 def check_changes(
-    checkpoint: Mapping[str, Any],  # Any: what Lightning put into it
+    checkpoint: Mapping[str, Any],  # Any: content from Lightning
     trainer: pl.Trainer,
-    model: Mapping[str, Any],  # Any: what YAML can hold
+    model: Mapping[str, Any],  # Any: values of YAML
     objectives: Mapping[str, Objective],
 ) -> None:
-    """Prints the settings that a resumed run changes, and refuses those that only its first step reads.
+    """Prints the settings that a resumed run changes, and refuses changes that only a new run would read.
 
-    Every other setting of module and data is in force from the first resumed step on. The optimizer and the
+    Every other setting of module and data takes effect at the first resumed step. The optimizer and the
     schedule check their own states.
 
     Args:
@@ -279,7 +283,7 @@ def check_changes(
         objectives: Name -> objective of its module.
 
     Raises:
-        InvalidValueError: Another start of a value that is learned, such as the temperature.
+        InvalidValueError: The initial value of a learned number differs, such as the temperature.
     """
     data = vars(trainer).get("datamodule")
     pairs = [
@@ -306,7 +310,7 @@ def _public(arguments: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
 
 
 def _check_learned(changes: Iterable[Change], objectives: Mapping[str, Objective], path: object) -> None:
-    """Checks that no change is of a value that a loss starts from and learns."""
+    """Checks that no change concerns the initial value of a number that a loss learns."""
     for change in changes:
         place, _, leaf = change.name.rpartition(".")
         for name, objective in objectives.items():
@@ -319,21 +323,21 @@ def _check_learned(changes: Iterable[Change], objectives: Mapping[str, Objective
 
 
 _CLASS = "class"
-"""Key under which the state of an optimizer names its class."""
+"""Key of the class name in the state of an optimizer."""
 _KERNELS = ("fused", "foreach")
-"""Settings of a group that choose a kernel. A strategy may change them after the optimizer is built."""
+"""Settings of a parameter group that select a kernel. A strategy may change them after the optimizer is built."""
 _REMEDY = "or start a run from the checkpoint's weights with --init_from"
 
 
 def keep_own_settings(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Lets an optimizer keep its learning rate, weight decay and other settings when it loads a state.
+    """Makes an optimizer keep its learning rate, weight decay and other settings when it loads a state.
 
-    torch replaces them by those of the saved groups, so that a resumed run would ignore a changed setting. Groups
-    that a callback has added keep theirs. The state also names the optimizer's class, and that of another class
-    is refused.
+    torch would replace them with the settings of the saved groups, so a resumed run would ignore changed
+    settings. Groups that a callback added keep their saved settings. The state also names the optimizer's class.
+    A state of another class is refused.
 
     Args:
-        optimizer: As it was built, before a schedule changes its rates.
+        optimizer: Optimizer before a schedule changes its rates.
 
     Returns:
         The same optimizer.
@@ -359,9 +363,13 @@ def keep_own_settings(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
                 f"model.optimizer: expected {saved}, whose moments the checkpoint has, got {cls}; keep the "
                 f"optimizer, {_REMEDY}"
             )
-        groups = _regrouped(state["param_groups"], [len(group["params"]) for group in current.param_groups])
-        for group, own, now in zip(groups, settings, current.param_groups, strict=False):
-            group |= {**own, **{name: now[name] for name in _KERNELS if name in now}, "initial_lr": own["lr"]}
+        groups = _regroup(state["param_groups"], [len(group["params"]) for group in current.param_groups])
+        for group, initial, now in zip(groups, settings, current.param_groups, strict=False):
+            group |= {
+                **initial,
+                **{name: now[name] for name in _KERNELS if name in now},
+                "initial_lr": initial["lr"],
+            }
         return {**state, "param_groups": groups}
 
     optimizer.register_state_dict_post_hook(name_class)
@@ -369,15 +377,15 @@ def keep_own_settings(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
     return optimizer
 
 
-def _regrouped(saved: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> list[dict[str, Any]]:
-    """Returns saved groups divided as the optimizer's own are: without weight decay there may be one fewer.
+def _regroup(saved: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> list[dict[str, Any]]:
+    """Divides saved parameters into groups of the optimizer's sizes: without weight decay there may be one fewer.
 
     Args:
         saved: Groups of the checkpoint.
         sizes: Number of parameters in each group of the optimizer.
 
     Raises:
-        InvalidValueError: Another number of parameters.
+        InvalidValueError: The number of parameters differs.
     """
     numbers = [number for group in saved for number in group["params"]]
     if len(numbers) != sum(sizes):
