@@ -281,8 +281,7 @@ class MaskTokenPooler(Pooler):
     Source: Jiang et al. 2022, PromptBERT (https://arxiv.org/abs/2201.04337), section 4, and its authors' code.
 
     Differs: for RoBERTa the authors' code computes the template's bias with positions from 0, and the text's
-        vector
-    with positions from 2. Here both have the same positions.
+    vector with positions from 2. Here both have the same positions.
 
     Args:
         template_bias: Whether the vector of the template without the text, at the same positions, is subtracted

@@ -237,8 +237,7 @@ class ProjectorHead(Head):
     over all ranks (see ``WholeBatchNorm``).
 
     Differs: DiffCSE's code takes statistics over the rows of one process. VICReg's hidden layers have biases,
-        which
-    the normalization cancels.
+    which the normalization cancels.
 
     Args:
         widths: Output widths of the linear layers, in order; None for twice the input width, then the input

@@ -119,7 +119,7 @@ class Loss(nn.Module, ABC):
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Names of the columns that a row is compared with besides other positives.
+        """Names of the kinds of columns that a row is compared with, in addition to other positives.
 
         Each name is for one column per example.
         """

@@ -361,9 +361,8 @@ class SIGReg(BatchLoss):
     Differs: S is the mean of the statistic of the anchors and the statistic of the positives, as the docstring of
     that code says. The code itself takes the statistic of both as one sample (``pooled``). Two views of a text
     are not independent, however, and twice as many rows have a larger statistic. Directions depend on ``seed``
-    and the ids of the texts, and are the same on every rank and in every pass of a step; in that code they depend
-    on the number of the step. The statistic here is over the rows of all ranks; there each rank takes its own
-    rows.
+    and the ids of the texts, and are the same on every rank and in every pass of a step. In that code they depend
+    on the number of the step. Here the statistic is over the rows of all ranks, and there over those of a rank.
 
     Args:
         weight: Weight w.

@@ -215,9 +215,9 @@ class Comparison:
     def mask(self, logits: Tensor) -> Tensor:
         """Sets the logits of masked columns to -inf, in place, and returns the logits, (R, C).
 
-        On a CPU a large matrix is masked by a list of entries: comparing the ids of 2,048 rows and columns takes
-        8 ms, listing their 2,048 masked entries 0.4 ms (two cores). With 256 rows both take 0.1 ms. On another
-        device a list would make the host wait.
+        On a CPU a large matrix is masked by a list of entries. Comparing the ids of 2,048 rows and columns takes
+        8 ms, and listing their 2,048 masked entries 0.4 ms (two cores). With 256 rows both take 0.1 ms. On
+        another device a list would make the host wait.
         """
         if not self.masks:
             return logits

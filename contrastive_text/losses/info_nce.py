@@ -85,7 +85,7 @@ class InfoNCE(SoftmaxLoss):
     ``query_to_doc`` compares the anchor with positives and hard negatives, ``query_to_query`` the anchor with
     other anchors, ``doc_to_query`` the positive with anchors, and ``doc_to_doc`` the positive with other
     positives. All four directions are the improved contrastive loss of Li et al. 2023, GTE
-    (https://arxiv.org/abs/2308.03281): the similarity of the pair is in its denominator twice, the second time
+    (https://arxiv.org/abs/2308.03281). The similarity of the pair is in its denominator twice, the second time
     from ``doc_to_query``. The three others are the candidates of GISTEmbed (Solatorio 2024,
     https://arxiv.org/abs/2402.16829). Names and formula are from sentence-transformers.
 
@@ -173,7 +173,7 @@ class InfoNCE(SoftmaxLoss):
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Names of the columns that an anchor is compared with besides other positives."""
+        """Names of the kinds of columns that an anchor is compared with, in addition to other positives."""
         return tuple(_OTHERS[direction] for direction in self.directions if direction != "query_to_doc")
 
     @property

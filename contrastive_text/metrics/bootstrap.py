@@ -1,4 +1,4 @@
-"""Paired bootstrap of the difference of two models' scores, which tests whether one model is better by chance.
+"""Paired bootstrap of the difference of two models' scores, which shows whether a difference is due to chance.
 
 Test rows are resampled with replacement to the same number. Both models are scored on each resample, and the
 difference of their scores is stored (Efron and Tibshirani 1993, "An Introduction to the Bootstrap", chapter 13;
@@ -194,9 +194,9 @@ def paired_bootstrap_mean(
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjusts the p values of several tests by Holm's method, which controls the chance of any false difference.
 
-    If adjusted p values of at most 0.05 are reported as differences, the chance that any of them is false is at
-    most 0.05, for any dependence between the tests (Holm 1979, "A simple sequentially rejective multiple test
-    procedure").
+    Suppose adjusted p values of at most 0.05 are reported as differences. The chance that any of them is false is
+    then at most 0.05, for any dependence between the tests (Holm 1979, "A simple sequentially rejective multiple
+    test procedure").
 
     Args:
         p_values: p value of each test, from 0 to 1.

@@ -101,8 +101,7 @@ def effective_rank(x: Tensor) -> Tensor:
     It is between 1, for vectors on a line, and min(n, D).
 
     Differs: rows are first scaled to unit length, because cosine similarity ignores their length. As in the
-        papers,
-    they are not centered. Vectors that are all zero give 1.
+    papers, they are not centered. Vectors that are all zero give 1.
 
     Args:
         x: Vectors, (n, D).

@@ -89,9 +89,9 @@ def average_ranks(values: Tensor) -> Tensor:
 def spearman(x: Tensor, y: Tensor) -> Tensor:
     """Returns Spearman's rank correlation, which is Pearson's correlation of the average ranks.
 
-    It is computed in float64 on the CPU (Apple's GPU has no float64). Torchmetrics' function is not used: version
-    1.9 adds 1e-6 to the denominator and sums ranks in int32, which gave an error of 0.63 for 200,000 pairs with
-    many ties.
+    It is computed in float64 on the CPU (Apple's GPU has no float64). Torchmetrics' function is not used.
+    Its version 1.9 adds 1e-6 to the denominator and sums ranks in int32. This gave an error of 0.63 for 200,000
+    pairs with many ties.
 
     Args:
         x: Values, (n,), at least two, finite.

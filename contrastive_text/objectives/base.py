@@ -76,10 +76,12 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, encoded: Encoded) -> Terms:
-        """Returns the sum and the number of the loss terms of this rank's rows, not divided."""
+        """Returns the sum of the loss terms of this rank's rows and their number."""
 
     def build(self, features: int) -> None:  # most objectives have nothing to build
-        """Builds layers that depend on the width of the embeddings. Called once, before training.
+        """Builds the objective's layers, whose size depends on the width of the embeddings.
+
+        Called once, before training.
 
         Args:
             features: Width D of the embeddings.

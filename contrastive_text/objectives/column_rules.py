@@ -22,7 +22,7 @@ class Duplicates(ColumnPart):
     another text. The logged value ``edited_alike`` counts the latter.
 
     Differs: the authors' codes keep such columns, whose vectors differ by dropout only. ``columns: []`` keeps
-        them.
+    them.
 
     Example:
         >>> from contrastive_text.objectives import Contrastive
@@ -33,11 +33,11 @@ class Duplicates(ColumnPart):
     stage: ClassVar[Stage] = "ids"
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the pairs with equal ids for duplicates."""
+        """Gives duplicates equal ids, so that they are masked."""
         return replace(pairs, every=pairs.texts)
 
     def describe(self, negatives: Negatives) -> Negatives:
-        """Returns the number of negatives unchanged, because it depends on the texts of a step."""
+        """Returns the number of negatives unchanged, because the number of masked columns varies."""
         return negatives
 
 
@@ -77,7 +77,7 @@ class Siblings(ColumnPart):
         return "mask" if self.effect == "mask" else self.joined
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the pairs with a rule for siblings."""
+        """Adds a rule that masks siblings, or makes them positives."""
         pairs = pairs.add_rule("siblings", sibling_group(pairs.every, self.group_effect, pairs.paired))
         if pairs.further is None:
             return pairs
@@ -89,7 +89,7 @@ class Siblings(ColumnPart):
         return replace(pairs, further=replace(further, groups={**further.groups, "siblings": ids}))
 
     def describe(self, negatives: Negatives) -> Negatives:
-        """Returns the number of negatives unchanged, because it depends on the texts of a step."""
+        """Returns the number of negatives unchanged, because the number of masked columns varies."""
         return negatives
 
     def check(self, setup: Setup) -> None:
@@ -154,7 +154,7 @@ class SameClass(ColumnPart):
         return self._target
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the pairs with a rule that makes columns of a row's class positives."""
+        """Adds a rule that makes columns of a row's class positives."""
         assert pairs.every.target is not None
         return pairs.add_rule("classes", Group.of(pairs.every.target, effect="mean"))
 
@@ -213,7 +213,7 @@ class FalseNegatives(ColumnPart):
         return self.absolute_margin > 0 or self.relative_margin > 0
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the pairs with the largest cosine by the guide of a negative of each example."""
+        """Sets the largest cosine by the guide of an example with a column that is not masked."""
         assert pairs.every.guide is not None
         anchor, positive, _ = pairs.every.guide
         return replace(pairs, every=replace(pairs.every, bound=self.bound(anchor, positive)))
@@ -270,7 +270,7 @@ class MaskBatch(ColumnPart):
     masks_batch: ClassVar[bool] = True
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the pairs with a rule that masks the columns of all other examples."""
+        """Adds a rule that masks the columns of all other examples of the batch."""
         ids = torch.zeros(len(pairs.every.anchor), dtype=torch.long, device=pairs.every.anchor.device)
         return pairs.add_rule("batch", Group.of(ids, effect="mask", lasts=False))
 

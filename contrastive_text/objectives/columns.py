@@ -271,7 +271,7 @@ class ColumnPart(ABC):
 
     @abstractmethod
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the rows and columns with changed columns, rules or ids."""
+        """Changes the columns that rows are compared with, their rules or ids, and returns the result."""
 
     @property
     def target(self) -> Target | None:

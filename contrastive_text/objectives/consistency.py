@@ -27,10 +27,9 @@ class Consistency(Objective):
     Source: Liu et al. 2023, RankCSE (https://arxiv.org/abs/2305.16726), ranking consistency.
 
     Differs: the community code of RankCSE (perceptiveshawty/RankCSE) bounds the logarithm of the mean
-        distribution
-    below by 1e-7, which is above every logarithm of a probability. The remaining value is minus the mean entropy
-    of the two softmaxes (-0.2600 on vectors whose divergence is 0.4167). It flattens both distributions and
-    compares nothing. Results of that code are results of that other loss.
+    distribution below by 1e-7, which is above every logarithm of a probability. The remaining value is minus the
+    mean entropy of the two softmaxes (-0.2600 on vectors whose divergence is 0.4167). It flattens both
+    distributions and compares nothing. Results of that code are results of that other loss.
 
     Args:
         temperature: Divisor of the cosines.
@@ -63,7 +62,7 @@ class Consistency(Objective):
         self.head = head
 
     def build(self, features: int) -> None:
-        """Builds the layers of the head."""
+        """Builds the layers of the objective's train-only head."""
         build_head(self.head, features)
 
     def check_examples(self, examples: int, negatives: int) -> None:  # noqa: ARG002  # the base's signature

@@ -104,7 +104,7 @@ class Contrastive(Objective):
         self._check_columns()
 
     def add_column_part(self, part: ColumnPart) -> None:
-        """Appends a column part.
+        """Appends a column part to the objective.
 
         Raises:
             ValueError: There is a part of this class already, or a part that is incompatible with it.
@@ -154,7 +154,7 @@ class Contrastive(Objective):
         return next((part.two_texts for part in self.columns if part.two_texts is not None), None)
 
     def build(self, features: int) -> None:
-        """Builds the layers of the head."""
+        """Builds the layers of the objective's train-only head."""
         if self.head is not None:
             self.head.build(features)
 
@@ -254,7 +254,7 @@ class Contrastive(Objective):
         check_compared("Contrastive without hard negatives or a queue", examples)
 
     def finish_step(self) -> None:
-        """Updates the state of the column parts that later steps read, such as a queue."""
+        """Updates the state of column parts that later steps read, such as a queue."""
         for part in self.columns:
             part.finish_step()
 

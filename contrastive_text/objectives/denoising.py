@@ -66,7 +66,7 @@ class DenoisingDecoder(Objective):
         self._width = features
 
     def build_networks(self, embedder: Embedder) -> None:
-        """Builds the decoder.
+        """Builds the decoder that reconstructs the texts.
 
         Raises:
             ValueError: The vectors have another width than the encoder's tokens.

@@ -178,7 +178,7 @@ class RankDistillation(Objective):
         self.takes = ("negative",) if among == "batch" else ()
 
     def build(self, features: int) -> None:
-        """Builds the layers of the head."""
+        """Builds the layers of the objective's train-only head."""
         build_head(self.head, features)
 
     def check_examples(self, examples: int, negatives: int) -> None:

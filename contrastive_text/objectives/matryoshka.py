@@ -36,8 +36,7 @@ class Matryoshka(Objective):
     (``truncate_dim``).
 
     Differs: FlagEmbedding takes the mean over widths, which equals weights of 1 / number of widths. The sum is
-        larger
-    than one loss by the number of widths. This matters next to other objectives and for gradient clipping.
+    larger than one loss by the number of widths. This matters next to other objectives and for gradient clipping.
 
     Args:
         objective: Objective that reads sentence vectors, without a train-only head.

@@ -36,9 +36,8 @@ class Momentum(ColumnPart):
     both codes, as here, the keys of a step are from a copy that includes the current weights.
 
     Differs: under gradient accumulation the authors' codes update the copy with every batch. Here it is updated
-        once
-    per optimizer step, and not if mixed precision skips the step. ESimCSE's code makes the copy before it loads
-    the pretrained weights, so that its copy starts with random weights.
+    once per optimizer step, and not if mixed precision skips the step. ESimCSE's code makes the copy before it
+    loads the pretrained weights, so that its copy starts with random weights.
 
     Args:
         decay: Weight of the copy in its update, from 0 (the trained network itself) to below 1.

@@ -80,7 +80,7 @@ class PositivesOnly(PairLabels):
     note: ClassVar[str] = "negative pairs are removed"
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the rows and columns of positive pairs."""
+        """Removes the negative pairs from rows and columns, and returns the rest."""
         return super().__call__(pairs).only_paired()
 
 
@@ -167,7 +167,7 @@ class SignedPairs(PairLabels):
         self.bound = bound
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the rows and columns with ``reduce``, which combines the loss terms."""
+        """Sets ``reduce`` as the function that combines the loss terms of positive and negative pairs."""
         return replace(super().__call__(pairs), reduce=self.reduce)
 
     def reduce(self, pairs: Pairs, blocks: Sequence[Comparison]) -> Terms:

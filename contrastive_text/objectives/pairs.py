@@ -39,7 +39,7 @@ class Scorer(nn.Module, ABC):
     """
 
     def build(self, features: int, classes: int) -> None:  # a scorer may have nothing to build
-        """Builds layers that depend on the width D of the vectors and the number of classes."""
+        """Builds the scorer's layers for vectors of width D and a number of classes."""
 
     @abstractmethod
     def forward(self, u: Tensor, v: Tensor) -> Tensor:
@@ -305,7 +305,7 @@ class PairRegression(Supervised[Scores]):
         self.head = head
 
     def build(self, features: int) -> None:
-        """Builds the layers of the head."""
+        """Builds the layers of the objective's train-only head."""
         build_head(self.head, features)
 
     def forward(self, encoded: Encoded) -> Terms:

@@ -18,10 +18,9 @@ class Queue(ColumnPart, nn.Module):
     """Adds the columns of earlier steps, of all ranks, as negatives without a gradient (cross-batch memory).
 
     Source: Wang et al. 2020 (https://arxiv.org/abs/1912.06798), algorithm 1. The columns of a step enter the
-        queue
-    in the order of the loss: positives, then hard negatives. Anchors enter before positives if both are rows and
-    columns (NTXent, SupCon), and after positives with the direction ``query_to_query`` of InfoNCE. With gradient
-    accumulation the columns of every micro-batch enter. The oldest columns are dropped first.
+    queue in the order of the loss: positives, then hard negatives. Anchors enter before positives if both are
+    rows and columns (NTXent, SupCon), and after positives with the direction ``query_to_query`` of InfoNCE. With
+    gradient accumulation the columns of every micro-batch enter. The oldest columns are dropped first.
 
     With ``Duplicates``, rows ignore columns of the queue that are duplicates. If views are compared, each role
     has a queue. Evaluation neither reads nor fills the queue. Checkpoints store the queue as extra state; saved
@@ -33,9 +32,9 @@ class Queue(ColumnPart, nn.Module):
     (ESimCSE, Wu et al. 2022, https://arxiv.org/abs/2109.04380).
 
     Differs: in Wang et al. a batch enters before its loss is computed, so that a row is compared with its
-        positive
-    twice; here the batch enters afterwards. MoCo's queue starts with random vectors. Here it starts empty, and
-    the loss of a first step without other negatives is constant. In ESimCSE each rank has a separate queue.
+    positive twice; here the batch enters afterwards. MoCo's queue starts with random vectors. Here it starts
+    empty, and the loss of a first step without other negatives is constant. In ESimCSE each rank has a separate
+    queue.
 
     Args:
         size: Largest number of columns.
@@ -74,7 +73,7 @@ class Queue(ColumnPart, nn.Module):
         return len(self._past[name].ids) if name in self._past else 0
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Returns the rows and columns with the columns of the queue appended."""
+        """Appends the columns of the queue to the columns of the batch."""
         self._start = 0 if pairs.further is None else len(pairs.further.ids)
         if pairs.name not in self._past:
             return pairs

@@ -42,13 +42,12 @@ class ReplacedTokens(Objective):
     objective's head, as in the authors' code. Set the authors' lambda in ``model.weights``.
 
     Cost: a forward pass of the generator, and a forward and backward pass of the discriminator. A step takes
-        about
-    2.4 times as long as SimCSE's with a generator as deep as the encoder, and a little less with half the depth.
+    about 2.4 times as long as SimCSE's with a generator as deep as the encoder, and a little less with half the
+    depth.
 
     Differs: the authors' mean includes padding, which is never replaced. If half of a batch is padding, their
-        lambda
-    has half the effect. Here the mean is over the tokens of all ranks, including the first token of each row,
-    which is never replaced. Their generator uses dropout, as with ``generator_dropout: true``.
+    lambda has half the effect. Here the mean is over the tokens of all ranks, including the first token of each
+    row, which is never replaced. Their generator uses dropout, as with ``generator_dropout: true``.
 
     Args:
         generator: Hub name or folder of a masked language model with the encoder's vocabulary. It is read when a
@@ -98,15 +97,15 @@ class ReplacedTokens(Objective):
         self._head: tuple[Head, ...] = ()
 
     def build(self, features: int) -> None:
-        """Stores the width of the vectors."""
+        """Stores the width of the vectors that the objective reads."""
         self._width = features
 
     def take_head(self, head: Head) -> None:
-        """Receives the head that is applied to the embedding."""
+        """Receives the head of another objective, which is applied to the text's embedding."""
         self._head = (head,)
 
     def build_networks(self, embedder: Embedder) -> None:
-        """Builds the discriminator.
+        """Builds the discriminator, which finds replaced tokens.
 
         Raises:
             ValueError: The architecture or the tokenizer has no first token for the vector to replace, or the

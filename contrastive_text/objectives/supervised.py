@@ -190,8 +190,7 @@ class TextRegression(_OfTexts[Scores]):
     """Regression of texts: squared error of a predicted score of a text, or of two texts joined in one sequence.
 
     Source: BERT's fine-tuning on STS-B (Devlin et al. 2019, https://arxiv.org/abs/1810.04805). Scores are divided
-        by
-    5 as in RoBERTa's code (fairseq, ``examples/roberta/preprocess_GLUE_tasks.sh``).
+    by 5 as in RoBERTa's code (fairseq, ``examples/roberta/preprocess_GLUE_tasks.sh``).
 
     Args:
         low: Gold score of texts that have nothing in common; it is scaled to 0.

@@ -73,7 +73,7 @@ class WholeBatch(Objective):
         self._features = 0
 
     def build(self, features: int) -> None:
-        """Builds the layers of the head."""
+        """Builds the layers of the objective's train-only head."""
         self._features = build_head(self.head, features)
 
     def forward(self, encoded: Encoded) -> Terms:

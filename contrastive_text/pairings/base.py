@@ -128,7 +128,7 @@ class Pairing(ABC):
 
     @abstractmethod
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
-        """Returns the examples of a row.
+        """Returns the training examples of a row.
 
         Args:
             row: Column -> value.
@@ -221,8 +221,7 @@ class Neighbors(Pairing):
     """Pairs a text with one of the texts that follow it in its document ("next sentence" in SimCSE's ablation).
 
     Source: Gao et al. 2021, SimCSE, section 3, table 2 ("next sentence"; with ``reach: 3`` "next 3 sentences").
-        The
-    file has one text a line, in the order of a document. A blank line ends a document. The last text of a
+    The file has one text a line, in the order of a document. A blank line ends a document. The last text of a
     document has no successor and is not an anchor.
 
     Differs: the authors' code for these rows is not published. Here one of the next three texts is drawn in each

@@ -31,18 +31,17 @@ class NLITriples(Pairing):
     """Forms triples of a premise, an entailed hypothesis and a contradicting hypothesis as hard negative.
 
     Source: Gao, Yao and Chen 2021, SimCSE, section 4. Rows with equal premises, in all files, are one premise.
-        The
-    first entailed hypothesis of a premise is combined with its first contradicting hypothesis, the second with
-    the second, and so on. Hypotheses without a partner are skipped, so that no hypothesis is repeated. Repeated
-    hypotheses, hypotheses equal to their premise, and hypotheses with both labels are skipped too.
+    The first entailed hypothesis of a premise is combined with its first contradicting hypothesis, the second
+    with the second, and so on. Hypotheses without a partner are skipped, so that no hypothesis is repeated.
+    Repeated hypotheses, hypotheses equal to their premise, and hypotheses with both labels are skipped too.
 
-    Other ``negatives`` give the other data sets of the paper: ``[]`` entailed pairs only, ``[neutral]`` neutral
-    hard negatives, ``[contradiction, neutral]`` two hard negatives, and ``[random]`` a hypothesis of another
-    premise, which is the same in every epoch and for every seed. ``positive`` sets the label of positives.
+    Other ``negatives`` give the other data sets of the paper. ``[]`` gives entailed pairs only, ``[neutral]``
+    neutral hard negatives, and ``[contradiction, neutral]`` two hard negatives. ``[random]`` gives a hypothesis
+    of another premise, which is the same in every epoch and for every seed. ``positive`` sets the label of
+    positives.
 
     Differs: the authors' file of SNLI and MultiNLI has 275,601 triples, with one hard negative of several. How it
-        was
-    selected is not published. ``per_premise: 1`` gives the most similar data.
+    was selected is not published. ``per_premise: 1`` gives the most similar data.
 
     Args:
         per_premise: Largest number of triples of a premise; None for no limit.

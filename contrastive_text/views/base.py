@@ -93,7 +93,7 @@ class TextView(View, ABC):
 
     @abstractmethod
     def __call__(self, text: str, rng: np.random.Generator) -> str:
-        """Returns the altered text.
+        """Returns the text after the alterations of the view.
 
         Args:
             text: Text to alter.
@@ -101,7 +101,9 @@ class TextView(View, ABC):
         """
 
     def alter_all(self, texts: Sequence[str], rngs: Sequence[np.random.Generator]) -> list[str]:
-        """Returns the altered texts of a batch. Views that are faster on many texts at once override it.
+        """Returns the texts of a batch after the alterations of the view.
+
+        Views that are faster on many texts at once override this method.
 
         Args:
             texts: Texts to alter.
@@ -143,7 +145,9 @@ class TokenView(View, ABC):
 
     @abstractmethod
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns the altered tokens. ``tokens.take(order)`` keeps ids, words, positions and labels aligned.
+        """Returns the tokens after the alterations of the view.
+
+        ``tokens.take(order)`` keeps ids, words, positions and labels aligned.
 
         Args:
             tokens: Tokens to alter.
@@ -173,7 +177,7 @@ class EmbeddingView(View, ABC):
 
     @abstractmethod
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
-        """Returns altered embeddings, (n, L, D).
+        """Returns the embeddings after the alterations of the view, (n, L, D).
 
         Args:
             embeddings: Embeddings of the tokens, (n, L, D).
@@ -206,7 +210,7 @@ class GradientView(View, ABC):
 
     @abstractmethod
     def __call__(self, embeddings: Tensor, gradient: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
-        """Returns altered embeddings, (n, L, D).
+        """Returns the embeddings after the alterations of the view, (n, L, D).
 
         Args:
             embeddings: Embeddings of the tokens, (n, L, D).

@@ -92,9 +92,9 @@ class SpanCutoff(EmbeddingView):
     (https://arxiv.org/abs/2009.13818), "span cutoff".
 
     Differs: their code also removes the span from attention, and never draws the last position. Here the tokens
-        remain
-    in attention and in the mean, as in ConSERT's cutoffs. ConSERT's code has another, unpublished ``span``: it
-    keeps a window of ``max(int(n * (1 - rate)), 1)`` tokens and replaces the ids of all other tokens by 0.
+    remain in attention and in the mean, as in ConSERT's cutoffs. ConSERT's code has another, unpublished
+    ``span``: it keeps a window of ``max(int(n * (1 - rate)), 1)`` tokens and replaces the ids of all other tokens
+    by 0.
 
     Args:
         rate: Share of the tokens to set to zero.
@@ -219,10 +219,9 @@ class Adversarial(GradientView):
         e + norm * g / (|g| + 1e-10),   g = d loss / d e of the token
 
     Source: the fast gradient value of Rozsa et al. 2016 (https://arxiv.org/abs/1605.01775) on embeddings, as in
-        Miyato
-    et al. 2017 (https://arxiv.org/abs/1605.07725, section 3); the view "adversarial attack" of Yan et al. 2021,
-    ConSERT (https://arxiv.org/abs/2105.11741), section 3.2, and the authors' code. Miyato et al. divide by the
-    norm over the whole text; ConSERT and this view divide by the norm of each token.
+    Miyato et al. 2017 (https://arxiv.org/abs/1605.07725, section 3); the view "adversarial attack" of Yan et al.
+    2021, ConSERT (https://arxiv.org/abs/2105.11741), section 3.2, and the authors' code. Miyato et al. divide by
+    the norm over the whole text; ConSERT and this view divide by the norm of each token.
 
     Differs: ConSERT's code uses the gradient of the supervised objective only. Here any objective can be named.
 

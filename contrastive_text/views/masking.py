@@ -21,12 +21,10 @@ class MaskTokens(TokenView):
     including tokens that views have added, are neither selected nor inserted. Tokens that an earlier view has
     masked keep their labels.
     Source: Devlin et al. 2019, BERT (https://arxiv.org/abs/1810.04805), section 3.1, drawn again in every epoch
-        (Liu et
-    al. 2019, RoBERTa, section 4.1); used by DeCLUTR, CLEAR and SimCSE.
+    (Liu et al. 2019, RoBERTa, section 4.1); used by DeCLUTR, CLEAR and SimCSE.
 
     Differs: SimCSE's code and Transformers' collator draw random tokens from the whole vocabulary. Here special
-        tokens
-    are excluded, because no text has them. BERT's code selects a fixed number of tokens in each text.
+    tokens are excluded, because no text has them. BERT's code selects a fixed number of tokens in each text.
 
     Args:
         rate: Probability that a token, or a word, is selected.

@@ -182,9 +182,9 @@ class WordNetSynonyms(SynonymSource):
     """Source of synonyms from WordNet: words that share a sense with a word, in the same inflected form.
 
     Only the most frequent senses of a word are used, over all its parts of speech, so that a text about water
-    doesn't become a text about urine. These synonyms and words are excluded: synonyms of several words, so that a
-    text keeps its number of words; names, and words that a text capitalizes like a name of WordNet (Turkey);
-    words of one or two letters, which are mostly symbols in WordNet (in: indium, inch); function words and small
+    doesn't become a text about urine. Synonyms of several words are excluded, so that a text keeps its number of
+    words. Names, and words that a text capitalizes like a name of WordNet (Turkey), are not replaced. Neither are
+    words of one or two letters, which are mostly symbols in WordNet (in: indium, inch), function words and small
     numbers.
 
     A plural, third person, -ing form or past form counts as a sense of its base form (found: to find, then to
@@ -195,9 +195,8 @@ class WordNetSynonyms(SynonymSource):
     (https://arxiv.org/abs/2012.15466), section 3.3.
 
     Differs: CLEAR uses the lists of Jia et al. 2019 (https://arxiv.org/abs/1909.00986), which are neighbors of
-        word
-    vectors, for about 40 % of the words of a corpus. With 1, 2 or all senses of WordNet, 22, 30 or 37 % of the
-    words of WikiText-2 have a synonym.
+    word vectors, for about 40 % of the words of a corpus. With 1, 2 or all senses of WordNet, 22, 30 or 37 % of
+    the words of WikiText-2 have a synonym.
 
     Args:
         folder: Folder with ``corpora/wordnet`` or ``corpora/wordnet.zip``; None for the folders that NLTK
@@ -348,10 +347,8 @@ class SubstituteSynonyms(TextView):
     synonyms, which are equally likely, with the same capitalization. The number of words and the white space
     don't change. Source: synonym substitution of Wu et al. 2020, CLEAR (https://arxiv.org/abs/2012.15466),
     section 3.3. CLEAR replaces 30 %, but doesn't define of which words. 30 % of all words (``of: all``) is nearly
-    every word that has a
-    synonym: two views then change the same words, which are hardly ever unchanged. The default is 30 % of the
-        words that
-    have a synonym.
+    every word that has a synonym: two views then change the same words, which are hardly ever unchanged. The
+    default is 30 % of the words that have a synonym.
 
     Args:
         rate: Share of the words to replace.

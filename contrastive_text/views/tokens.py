@@ -1,7 +1,7 @@
 """Views that delete, crop, reorder or repeat tokens or whole words, or shuffle positions.
 
-Except for random draws, the views are plain Python, because a call of numpy takes longer than a loop over the
-dozen tokens of a sentence: 4 to 14 us for 13 tokens with their generator, instead of 14 to 44 us with arrays.
+Except for random draws, the views are plain Python. A call of numpy takes longer than a loop over the dozen
+tokens of a sentence. Views take 4 to 14 us for 13 tokens with their generator, and 14 to 44 us with arrays.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class _Deletion(TokenView):
         self._mark_id: int | None = None
 
     def build(self, vocabulary: Vocabulary) -> None:
-        """Stores the token id of the mark."""
+        """Stores the token id of the mark for deleted tokens."""
         self._mark_id = None if self.mark is None else vocabulary.added[self.mark]
 
     def _delete_units(self, tokens: Tokens, bounds: Sequence[int], units: Sequence[int]) -> Tokens:
@@ -181,7 +181,7 @@ class DeleteTokens(_Deletion):
         self.exact = exact
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns the remaining tokens in order, with marks."""
+        """Returns the tokens that are not deleted, in order, with marks."""
         bounds = unit_bounds(tokens, self.unit)
         units = len(bounds) - 1
         # A binomial number of units with equally likely choices is one independent draw per unit.
@@ -225,7 +225,7 @@ class DeleteSpans(_Deletion):
         self.spans = at_least("DeleteSpans.spans", spans, 0, "5 is CLEAR's")
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns the remaining tokens in order, with marks."""
+        """Returns the tokens that are not deleted, in order, with marks."""
         bounds = unit_bounds(tokens, self.unit)
         units = len(bounds) - 1
         portion = self.spans * self.rate
@@ -276,7 +276,7 @@ class CropTokens(TokenView):
         self.rate = share("CropTokens.rate", rate)
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns the tokens of the span."""
+        """Returns the tokens of a random span."""
         length = max(len(tokens) - round(self.rate * len(tokens)), 1)
         if length >= len(tokens):
             return tokens
@@ -367,10 +367,9 @@ class RepeatTokens(TokenView):
     last word (``--dup_type word``).
 
     Differs: the paper repeats up to ``max(2, int(rate * n))`` of n sub-words, this number included, without
-        ``most``.
-    The authors' code excludes the number, so that a row of up to 6 tokens is unchanged, as here. The authors draw
-    once when the data are read; here every epoch has new draws. Their words are separated by blanks; here the
-    tokenizer separates them, and punctuation is a word.
+    ``most``. The authors' code excludes the number, so that a row of up to 6 tokens is unchanged, as here. The
+    authors draw once when the data are read; here every epoch has new draws. Their words are separated by blanks;
+    here the tokenizer separates them, and punctuation is a word.
 
     Args:
         rate: Upper bound on the number of repeated units, exclusive, as a share of the row; 0 repeats nothing.
@@ -400,7 +399,7 @@ class RepeatTokens(TokenView):
         self._specials = vocabulary.prefix + vocabulary.suffix
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns the tokens with some units repeated."""
+        """Returns the tokens with some tokens or words repeated."""
         bounds = unit_bounds(tokens, self.unit)
         units = len(bounds) - 1
         bound = min(self.most, self._rate_bound(units))
@@ -426,8 +425,7 @@ class ShufflePositions(TokenView):
     shuffling", and the authors' code.
 
     Differs: their code gives RoBERTa positions from 0, although 1 is the position of padding. Here positions
-        count from
-    0, and the encoder shifts them to the start of its position table.
+    count from 0, and the encoder shifts them to the start of its position table.
 
     Args:
         specials: Whether positions of special tokens are shuffled too, as in the authors' code.
