@@ -1,4 +1,4 @@
-"""Around the training: what is said at the start, which weights are kept, what is left for use."""
+"""Lightning callbacks: summary of a run, best checkpoint, export of the model, probes and collapse checks."""
 
 from typing import TYPE_CHECKING
 
@@ -31,5 +31,5 @@ __all__ = [
     "StopWhenSpread",
 ]
 
-# On demand: the module has callbacks of its own, and most of these know the module.
+# Imported on demand, because the module imports some callbacks, and most callbacks import the module.
 __getattr__ = importing(__name__)

@@ -1,4 +1,4 @@
-"""How many tokens fit into memory at a time: the callback behind ``fit --chunk auto``."""
+"""Callback of ``fit --chunk auto``, which measures how many tokens fit into memory."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from contrastive_text.encoders.packing import one_layer_kept
 from contrastive_text.training.module import ContrastiveModule
 
 RESERVE = 0.4
-"""Share of the free memory left for what isn't saved: gradients on their way back, buffers, other programs."""
+"""Share of the free memory that is reserved for intermediate gradients, buffers and other programs."""
 
 
 _SYSTEM = Path("/")
 _NO_LIMIT = 2**60
-"""Version 1 of control groups says so, or a page less than 2**63, where there is none."""
+"""Smallest number of bytes that means no limit. Version 1 of control groups reports a page less than 2**63."""
 
 
 class ChunkSize(Callback):
-    """Sets ``chunk_tokens`` of a ``ContrastiveModule`` to what the free memory holds.
+    """Callback that sets a module's ``chunk_tokens`` to the number of tokens that fit into memory.
 
-    What a token costs is measured: the bytes that autograd saves for one row of ``max_length`` tokens, where
-    attention costs most, and as much again for each objective with a network of its own. Gradients and the
-    optimizer's moments, which come with the first step, are taken off the free memory, and a share of it
-    (``RESERVE``) stays free. On a GPU the chunk found is tried, and halved until it fits. All processes take the
-    smallest number among them. A resumed run keeps the checkpoint's.
+    The cost of a token is measured: the bytes that autograd saves for one row of ``max_length`` tokens, where
+    attention costs most. Each objective with its own network adds the same cost. Gradients and the optimizer's
+    moments, which are allocated in the first step, are subtracted from the free memory. A share of it
+    (``RESERVE``) stays free. On a GPU the chunk is tried, and halved until it fits. All processes use the
+    smallest number among them. A resumed run uses the number of its checkpoint.
 
     Raises:
-        ValueError: Memory that can't be asked for, or too little for a single row.
+        ValueError: The free memory can't be measured, or is too small for a single row.
     """
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Measures and sets the number, and says what it is."""
+        """Measures the number of tokens, sets and prints it."""
         assert isinstance(pl_module, ContrastiveModule)
         if trainer.ckpt_path is not None and pl_module.chunk_tokens is not None:
             say(f"Chunks: {pl_module.chunk_tokens:,} tokens, as in the checkpoint")
@@ -53,20 +53,20 @@ class ChunkSize(Callback):
                 "auto; give --chunk N, and a smaller N where memory runs out"
             )
         longest = pl_module.encoder.max_length or pl_module.encoder.limit or 512
-        # A chunk of the encoder and one of each network of an objective's own are there at once.
+        # A chunk of the encoder and a chunk of each objective's own network are in memory at the same time.
         networks = 1 + sum(bool(part.reads_tokens) for part in pl_module.objective_parts().values())
         saved = networks * saved_bytes(pl_module, longest)
         weights = [weight for weight in pl_module.parameters() if weight.requires_grad]
-        # A gradient and two moments of each weight.
-        held = 3 * sum(weight.numel() * weight.element_size() for weight in weights)
+        # The gradient and the two moments of each weight.
+        state = 3 * sum(weight.numel() * weight.element_size() for weight in weights)
         free = free_bytes(pl_module.device) // _processes_here(trainer, pl_module.device)
-        rows = int(((1 - RESERVE) * (free - held)) // saved)
+        rows = int(((1 - RESERVE) * (free - state)) // saved)
         while rows >= 1 and pl_module.device.type == "cuda" and not _fits(pl_module, networks * rows, longest):
             rows //= 2
         rows = least_over_ranks(rows, pl_module.device)
         if rows < 1:
             raise InvalidValueError(
-                f"chunk: expected memory for a row of {longest} tokens, {(saved + held) / 2**30:.2f} GiB, got "
+                f"chunk: expected memory for a row of {longest} tokens, {(saved + state) / 2**30:.2f} GiB, got "
                 f"{free / 2**30:.2f} GiB free; lower --model.encoder.max_length, or take a smaller encoder"
             )
         pl_module.set_chunk_tokens(rows * longest)
@@ -77,9 +77,10 @@ class ChunkSize(Callback):
 
 
 def saved_bytes(module: ContrastiveModule, tokens: int) -> int:
-    """Returns the bytes that autograd saves to encode and pool one row of that many tokens.
+    """Measures the bytes that autograd saves to encode and pool one row of ``tokens`` tokens.
 
-    Of checkpointed layers that is the input of each, and all of one: the backward pass has one of them at a time.
+    With activation checkpointing these are the inputs of all layers, and all activations of one layer: the
+    backward pass recomputes one layer at a time.
     """
     storages: dict[int, int] = {}
     weights = {weight.untyped_storage().data_ptr() for weight in module.parameters()}
@@ -90,17 +91,17 @@ def saved_bytes(module: ContrastiveModule, tokens: int) -> int:
             storages[storage.data_ptr()] = storage.nbytes()
         return saved
 
-    kept: list[Tensor] = []  # as long as it lives, no storage's place is taken by another
+    outputs: list[Tensor] = []  # keeps the storages alive, so no address is used twice
     with one_layer_kept(module.encoder), saved_tensors_hooks(count, lambda saved: saved):
-        kept.append(_encoded(module, rows=1, tokens=tokens))
+        outputs.append(_encode_rows(module, rows=1, tokens=tokens))
     return sum(storages.values())
 
 
 def free_bytes(device: torch.device) -> int:
-    """Returns the memory that a device has left.
+    """Returns the free memory of a device in bytes.
 
     Raises:
-        ValueError: A system that doesn't tell.
+        ValueError: The system doesn't report its free memory.
     """
     if device.type == "cuda":
         return (
@@ -114,17 +115,17 @@ def free_bytes(device: torch.device) -> int:
             f"chunk: expected a GPU or Linux, which tell their free memory, got {device}; give a number"
         )
     fields = dict(line.split(":") for line in table.read_text().splitlines())
-    return min([int(fields["MemAvailable"].split()[0]) * 1024, *_left_in_groups()])
+    return min([int(fields["MemAvailable"].split()[0]) * 1024, *_free_in_groups()])
 
 
-def _left_in_groups() -> list[int]:
-    """Returns the bytes that the control groups of this process leave it, where they have a limit.
+def _free_in_groups() -> list[int]:
+    """Returns the free bytes of each control group of this process that has a memory limit.
 
-    A container, or a job of a cluster, has less than the machine. Of both versions of control groups each
-    group up to the root may have a limit; pages of files, which are given up on demand, count as free.
+    A container, or a cluster job, has less memory than the machine. In both versions of control groups each
+    group up to the root may have a limit. Cached pages of files are released on demand, so they count as free.
     """
     membership = _SYSTEM / "proc/self/cgroup"
-    left = []
+    free = []
     for line in membership.read_text().splitlines() if membership.is_file() else ():
         _, controllers, name = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
@@ -136,25 +137,25 @@ def _left_in_groups() -> list[int]:
             else ("memory.max", "memory.current", "inactive_file")
         )
         group = root / name.strip("/")
-        # In a container the name may be that of the machine, and the root the group itself.
+        # In a container the name may be the group's name on the machine, and the root is the group itself.
         for place in [group, *group.parents]:
             if place == root.parent:
                 break
             try:
                 most, now = ((place / file).read_text().strip() for file in (limit, used))
-                counts = dict(each.split() for each in (place / "memory.stat").read_text().splitlines())
+                counts = dict(line_text.split() for line_text in (place / "memory.stat").read_text().splitlines())
             except OSError:
                 continue
             if most != "max" and int(most) < _NO_LIMIT:
-                left.append(max(0, int(most) - int(now) + int(counts.get(files, 0))))
-    return left
+                free.append(max(0, int(most) - int(now) + int(counts.get(files, 0))))
+    return free
 
 
 def _processes_here(trainer: pl.Trainer, device: torch.device) -> int:
     return trainer.num_devices if device.type == "cpu" else 1
 
 
-def _encoded(module: ContrastiveModule, rows: int, tokens: int) -> Tensor:
+def _encode_rows(module: ContrastiveModule, rows: int, tokens: int) -> Tensor:
     device = module.device
     batch = Batch(
         ids=torch.arange(rows * tokens, device=device) % module.encoder.vocabulary_size,
@@ -171,7 +172,7 @@ def _encoded(module: ContrastiveModule, rows: int, tokens: int) -> Tensor:
 def _fits(module: ContrastiveModule, rows: int, tokens: int) -> bool:
     weights = [weight for weight in module.parameters() if weight.requires_grad]
     try:
-        torch.autograd.grad(_encoded(module, rows, tokens).sum(), weights, allow_unused=True)
+        torch.autograd.grad(_encode_rows(module, rows, tokens).sum(), weights, allow_unused=True)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

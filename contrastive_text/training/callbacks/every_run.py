@@ -1,4 +1,4 @@
-"""Callbacks of every run: logged figures, gradients of unfinished steps, and checks of loss and weights."""
+"""Callbacks of every run: log of metrics, gradients of unfinished steps, and checks of loss and weights."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from contrastive_text.training.fsdp2 import FSDP2Strategy, average_gradients
 
 
 class LogFigures(Callback):
-    """Says which steps are logged, and logs them: the others compute, sum and read no figures.
+    """Callback that selects the logged steps and logs their metrics. Other steps compute no metrics.
 
-    Logged is every ``trainer.log_every_n_steps``-th step, which Lightning's loggers take, the first of a run, the
-    last of an epoch and of a run, and those that a callback asks for: its attribute ``reads_figures_every`` is a
-    number of steps. The progress bar shows the loss of the latest of them; no other step waits for the device.
+    Logged are every ``trainer.log_every_n_steps``-th step, the first step of a run, and the last step of an epoch
+    and of a run. A callback can request more steps: its attribute ``reads_figures_every`` is a number of steps.
+    The progress bar shows the loss of the last logged step. Other steps don't synchronize with the device.
 
-    Differs: Lightning sums, and its bar reads, the figures of every step.
+    Differs: Lightning averages the metrics of every step, and its progress bar reads them.
     """
 
     def __init__(self) -> None:
@@ -45,20 +45,20 @@ class LogFigures(Callback):
         self._truncated = 0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Learns who reads how often."""
-        options = vars(trainer)  # Lightning sets them, undeclared
-        asked = [getattr(callback, "reads_figures_every", 0) for callback in options["callbacks"]]
-        self._every = {every for every in (options["log_every_n_steps"], *asked) if every}
+        """Collects the intervals at which the logger and callbacks read metrics."""
+        options = vars(trainer)  # set by Lightning, but not declared
+        intervals = [getattr(callback, "reads_figures_every", 0) for callback in options["callbacks"]]
+        self._every = {every for every in (options["log_every_n_steps"], *intervals) if every}
         self._is_first, self._truncated = True, 0
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
-        """Tells the module whether the figures of the coming step are looked at."""
+        """Sets whether the next step is logged, in the module's ``logs_step``."""
         step = trainer.global_step + 1
         ends = trainer.is_last_batch or step == trainer.max_steps
-        logged = self._is_first or ends or any(step % every == 0 for every in self._every)
-        pl_module.logs_step = logged  # type: ignore[assignment]  # the module's own, not one of Lightning's modules
-        if not logged:
-            _forget(trainer)
+        is_logged = self._is_first or ends or any(step % every == 0 for every in self._every)
+        pl_module.logs_step = is_logged  # type: ignore[assignment]  # the module's own, not one of Lightning's modules
+        if not is_logged:
+            _clear_last_figures(trainer)
 
     def on_before_optimizer_step(
         self,
@@ -66,7 +66,7 @@ class LogFigures(Callback):
         pl_module: pl.LightningModule,
         optimizer: torch.optim.Optimizer,  # noqa: ARG002  # Lightning's signature
     ) -> None:
-        """Logs the figures of the step, which are read at once and after its backward pass."""
+        """Logs the metrics of the step, which are copied to the host together after the backward pass."""
         if not pl_module.logs_step:
             return
         self._is_first = False
@@ -78,33 +78,33 @@ class LogFigures(Callback):
             pl_module.log(f"train/{name}", figure, on_step=True, on_epoch=False, prog_bar=name == "loss")
 
     def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
-        """Counts the texts that were cut to the length limit."""
-        batch: Batch | StepBatch = rest[2]  # after the module and what the step gave
+        """Counts the texts that were truncated to the length limit."""
+        batch: Batch | StepBatch = rest[2]  # after the module and the step's output
         parts = batch.batches.values() if isinstance(batch, StepBatch) else [batch]
         self._truncated += sum(part.truncated for part in parts)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Logs how many they were, on all ranks."""
+        """Logs the number of truncated texts of an epoch on all ranks, as ``train/truncated``."""
         several = world_size() > 1
         pl_module.log("train/truncated", float(self._truncated), batch_size=1, sync_dist=several, reduce_fx="sum")
         self._truncated = 0
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
-        """Leaves a module that computes its figures whenever it is asked."""
+        """Resets ``logs_step`` of the module, so a step outside of the run computes its metrics."""
         pl_module.logs_step = True  # type: ignore[assignment]  # the module's own, as above
 
 
 class LogGradients(Callback):
-    """Logs the norm of each objective's gradient, and the cosine of every two, by one more backward pass.
+    """Callback that logs the norm of each objective's gradient, and the cosine of each pair of gradients.
 
-    The figures are ``train/gradient/norm/NAME`` and ``train/gradient/cosine/A/B``. A step that isn't logged has
-    none: the next logged step has them.
+    The metrics are ``train/gradient/norm/NAME`` and ``train/gradient/cosine/A/B``. A measurement costs one more
+    backward pass per objective. If the step isn't logged, the next logged step is measured.
 
     Args:
-        every: Steps from one measurement to the next.
+        every: Number of steps between two measurements.
 
     Raises:
-        ValueError: Fewer than one step, or weights that are split over ranks.
+        ValueError: ``every`` is below 1, or the weights are split over ranks.
 
     Example:
         >>> LogGradients(every=50).every
@@ -115,7 +115,11 @@ class LogGradients(Callback):
         self.every = at_least("LogGradients.every", every, 1)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
-        """Refuses split weights, whose gradients are added up before any rank has its part."""
+        """Refuses split weights, because FSDP2 adds up the gradients of all objectives before a rank has them.
+
+        Raises:
+            ValueError: The strategy is ``fsdp2``.
+        """
         if isinstance(trainer.strategy, FSDP2Strategy):
             raise InvalidValueError(
                 "trainer.callbacks: expected no LogGradients with fsdp2, which adds the gradients of all "
@@ -123,13 +127,13 @@ class LogGradients(Callback):
             )
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
-        """Tells the module whether a multiple of ``every`` is between the last logged step and this one."""
+        """Sets whether the step logs gradients: whether a multiple of ``every`` follows the last logged step."""
         step, window = trainer.global_step, vars(trainer)["log_every_n_steps"] or 1  # Lightning's, undeclared
         pl_module.logs_gradients = step // self.every != (step - window) // self.every  # type: ignore[assignment]  # the module's own
 
 
 def on_host(figures: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns scalars on the host, each in its precision, by one copy for all of them.
+    """Copies scalars from the device to the host in one transfer; each keeps its precision.
 
     Example:
         >>> on_host({"loss": torch.tensor(0.5), "norm": torch.tensor(2.0, dtype=torch.float64)})
@@ -142,28 +146,30 @@ def on_host(figures: dict[str, Tensor]) -> dict[str, Tensor]:
     for figure in flat:
         kind = torch.promote_types(kind, figure.dtype)
     host = torch.stack([figure.to(kind) for figure in flat]).cpu()
-    return {name: row.to(each.dtype) for name, row, each in zip(figures, host.unbind(), flat, strict=True)}
+    return {
+        name: row.to(original.dtype) for name, row, original in zip(figures, host.unbind(), flat, strict=True)
+    }
 
 
-def _forget(trainer: pl.Trainer) -> None:
-    """Lets Lightning log nothing twice: it keeps the last figures, also for a step that ends a run unforeseen."""
-    for key, kept in (trainer._results or {}).items():
+def _clear_last_figures(trainer: pl.Trainer) -> None:
+    """Clears Lightning's cache of the last metrics, which it would log again if a run ends unexpectedly."""
+    for key, result in (trainer._results or {}).items():
         if key.startswith("on_before_optimizer_step.train/"):
-            kept._forward_cache = None
+            result._forward_cache = None
 
 
 _KEY = "accumulated"
 
 
 class KeepGradients(Callback):
-    """Puts the gradient of an unfinished optimizer step into each checkpoint, and takes it back.
+    """Callback that saves and restores the gradient of an unfinished accumulation window in checkpoints.
 
-    With ``accumulate_grad_batches`` above 1 a validation, and with it a checkpoint, may come between the batches
-    of a step: the weights are those of the step before, and the gradient so far is part of the run's state. Ranks
-    hold parts of it; where there are several it is averaged, and each goes on with the mean, as a resumed run
-    does. So a checkpoint has it once, and another number of ranks can take it up.
+    With ``accumulate_grad_batches`` above 1 a validation and its checkpoint may come inside an accumulation
+    window. The accumulated gradient is then part of the run's state. With several ranks it is averaged, and
+    each rank continues with the mean, like a resumed run. The checkpoint therefore has one gradient, and another
+    number of ranks can resume from it.
 
-    Differs: Lightning forgets it.
+    Differs: Lightning drops the accumulated gradient.
     """
 
     def __init__(self) -> None:
@@ -171,7 +177,7 @@ class KeepGradients(Callback):
         self._saved: dict[str, Any] | None = None  # Any: a number and tensors
 
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Notes that a step has begun."""
+        """Records that an accumulation window has begun."""
         self._inside = True
 
     def on_before_optimizer_step(
@@ -180,36 +186,38 @@ class KeepGradients(Callback):
         pl_module: pl.LightningModule,  # noqa: ARG002  # Lightning's signature
         optimizer: torch.optim.Optimizer,  # noqa: ARG002  # Lightning's signature
     ) -> None:
-        """Notes that it is taken."""
+        """Records that the accumulation window is finished."""
         self._inside = False
 
     def on_save_checkpoint(
         self,
         trainer: pl.Trainer,
         pl_module: pl.LightningModule,
-        checkpoint: dict[str, Any],  # Any: what Lightning puts into it
+        checkpoint: dict[str, Any],  # Any: content from Lightning
     ) -> None:
-        """Puts the gradient of an unfinished step into the checkpoint."""
+        """Adds the gradient of an unfinished accumulation window to the checkpoint."""
         if self._inside:
             average_gradients(pl_module.parameters())
-            named = {name: weight.grad for name, weight in pl_module.named_parameters()}
-            gradients = {name: whole(gradient) for name, gradient in named.items() if gradient is not None}
+            gradients_by_name = {name: weight.grad for name, weight in pl_module.named_parameters()}
+            gradients = {
+                name: whole(gradient) for name, gradient in gradients_by_name.items() if gradient is not None
+            }
             checkpoint[_KEY] = {"batches": trainer.accumulate_grad_batches, "gradients": gradients}
 
     def on_load_checkpoint(
         self,
         trainer: pl.Trainer,  # noqa: ARG002  # Lightning's signature
         pl_module: pl.LightningModule,  # noqa: ARG002  # Lightning's signature
-        checkpoint: dict[str, Any],  # Any: what Lightning put into it
+        checkpoint: dict[str, Any],  # Any: content from Lightning
     ) -> None:
-        """Takes it out, until the weights are where they will be trained."""
+        """Stores the saved gradient until the weights are on their device."""
         self._saved = checkpoint.get(_KEY)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Returns the parameters their gradients back.
+        """Restores the saved gradients of an unfinished accumulation window.
 
         Raises:
-            ValueError: The checkpoint is from inside a step of another number of batches.
+            ValueError: The checkpoint was saved with another ``accumulate_grad_batches``.
         """
         self._inside, saved, self._saved = self._saved is not None, self._saved, None
         if saved is None:
@@ -227,19 +235,19 @@ class KeepGradients(Callback):
 
 
 FIRST = 10
-"""Batches whose losses are compared."""
+"""Number of batches whose losses are compared."""
 _ROUNDING = 1e-6
-"""Relative difference up to which two losses are equal: sums in float32 differ by as much from order to order."""
+"""Largest relative difference of equal losses: float32 sums in another order differ by this much."""
 _CAUSES = (
     "check that the texts differ, that anchors and scores are not all the same, and that a batch has several rows"
 )
 
 
 class WarnOfConstantLoss(Callback):
-    """Warns once if every loss of the first ten batches is 0 or the same number, so that nothing is learned.
+    """Callback that warns once if the losses of the first ten batches are constant, so nothing is learned.
 
-    That is so if all texts are equal, if all rows have one anchor, or if all scores are equal. The losses stay on
-    the device until the tenth batch, or the end of a shorter run, when the host reads them at once.
+    The reason may be that all texts are equal, all rows have the same anchor, or all scores are equal. The losses
+    stay on the device until the tenth batch, or the end of a shorter run. Then the host reads them all at once.
     """
 
     def __init__(self) -> None:
@@ -247,7 +255,7 @@ class WarnOfConstantLoss(Callback):
         self._batches = 0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Starts to collect losses."""
+        """Clears the collected losses."""
         self._losses.clear()
         self._batches = 0
 
@@ -269,21 +277,26 @@ class WarnOfConstantLoss(Callback):
             self._warn(trainer)
 
     def _warn(self, trainer: pl.Trainer) -> None:
-        named = {f"{name}/{i}": each for name, losses in self._losses.items() for i, each in enumerate(losses)}
-        read = on_host(means_over_ranks(named))
-        each = {
-            name: [float(read[f"{name}/{i}"]) for i in range(len(kept))] for name, kept in self._losses.items()
+        losses_by_name = {
+            f"{name}/{i}": loss_values
+            for name, losses in self._losses.items()
+            for i, loss_values in enumerate(losses)
         }
-        said = describe_constant(each)
-        if said and trainer.is_global_zero:
-            warnings.warn(f"{said} in each of the first {self._batches} batches: {_CAUSES}", stacklevel=2)
+        host_losses = on_host(means_over_ranks(losses_by_name))
+        loss_values = {
+            name: [float(host_losses[f"{name}/{i}"]) for i in range(len(losses_so_far))]
+            for name, losses_so_far in self._losses.items()
+        }
+        description = describe_constant(loss_values)
+        if description and trainer.is_global_zero:
+            warnings.warn(f"{description} in each of the first {self._batches} batches: {_CAUSES}", stacklevel=2)
 
 
 def describe_constant(losses: Mapping[str, Sequence[float]]) -> str:
-    """Returns the loss of each objective if none of them changes; empty if one does, or is seen only once.
+    """Describes the losses of objectives if all are constant; empty if a loss changes or has only one value.
 
     Args:
-        losses: Name of an objective -> its losses, one a batch.
+        losses: Name of an objective -> its loss in each batch.
 
     Example:
         >>> describe_constant({"contrastive": [0.0, 0.0, 0.0]})
@@ -302,28 +315,28 @@ _ADVICE = (
     "a lower learning rate, a stronger clipping (trainer.gradient_clip_val), or bf16-mixed in place of 16-mixed"
 )
 _INTERVAL = 50
-"""Batches between two looks where nothing is logged; Lightning's own default."""
+"""Number of batches between two checks of the loss if nothing is logged; Lightning's default for logs."""
 
 
 class EndWhenDiverged(Callback):
-    """Ends a run, on all ranks, once its loss or its weights are NaN or infinite.
+    """Callback that ends a run on all ranks if its loss or its weights are NaN or infinite.
 
-    The loss of each batch is noted on the device and read every ``trainer.log_every_n_steps`` batches (50 where
-    that is 0), before a validation and at the end: reading waits for the device. Weights are read before each
-    validation and each checkpoint, so that none without a number in it is written. A step that float16's gradient
-    scaling leaves out has a finite loss, and goes by.
+    The loss of each batch stays on the device. The host reads it every ``trainer.log_every_n_steps`` batches (50
+    if that is 0), before a validation and at the end, because reading synchronizes with the device. Weights are
+    checked before each validation and each checkpoint, so no checkpoint has NaN weights. A step that the float16
+    gradient scaler skips has a finite loss, and doesn't end the run.
     """
 
     def __init__(self) -> None:
-        self._first: Tensor | None = None  # step and loss of the first batch whose loss was no number
+        self._first: Tensor | None = None  # step and loss of the first batch with a loss of NaN or infinity
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Starts anew."""
+        """Clears the recorded loss."""
         self._first = torch.tensor([math.inf, 0.0], device=pl_module.device)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:  # Any: Lightning's
-        """Notes the loss, and reads what was noted now and then."""
-        _, outputs, _, batch_idx = rest  # module, what the step gave, batch, its number
+        """Records the loss on the device, and checks it at the log interval."""
+        _, outputs, _, batch_idx = rest  # module, output of the step, batch, number of the batch
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if isinstance(loss, Tensor) and self._first is not None:
             self._first = _earlier(self._first, loss.detach(), trainer.global_step)
@@ -331,13 +344,13 @@ class EndWhenDiverged(Callback):
             self._check_loss(trainer)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Looks before scores are made of it."""
+        """Checks the loss and the weights before a validation."""
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._check_loss(trainer)
             check_weights(trainer, pl_module)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Looks before a model is made of it."""
+        """Checks the loss and the weights before the model is exported."""
         self._check_loss(trainer)
         check_weights(trainer, pl_module)
 
@@ -346,26 +359,26 @@ class EndWhenDiverged(Callback):
             return
         step = float(trainer.strategy.reduce(self._first[0].clone(), reduce_op="min"))
         if step < math.inf:
-            own, loss = self._first.tolist()
-            got = f"{loss}" if own == step else "none on another rank"
+            own_step, loss = self._first.tolist()
+            got = f"{loss}" if own_step == step else "none on another rank"
             raise RunError(f"step {int(step):,}: expected a finite loss, got {got}; {_advice(trainer)}")
 
 
 def _earlier(first: Tensor, loss: Tensor, step: int) -> Tensor:
-    """Returns the first step and loss that are no numbers, without waiting for the device."""
+    """Returns the first step with a loss of NaN or infinity and its loss, without waiting for the device."""
     now = torch.stack([torch.full_like(first[0], step), loss.reshape(()).to(first)])
     return torch.where(first[0].isinf() & ~loss.isfinite(), now, first)
 
 
 def check_weights(trainer: pl.Trainer, module: nn.Module) -> None:
-    """Checks, on all ranks together, that weights are numbers; those of a mask may be infinite.
+    """Checks that the weights of a module are finite, on all ranks together. Buffers (masks) may be infinite.
 
     Raises:
-        RunError: A parameter that is NaN or infinite, or a buffer that is NaN.
+        RunError: A parameter is NaN or infinite, or a buffer is NaN.
     """
     sound = [own_part(parameter).isfinite().all() for parameter in module.parameters()]
     sound += [~buffer.isnan().any() for buffer in module.buffers()]
-    finite = not sound or bool(torch.stack([each.to(sound[0].device) for each in sound]).all())
+    finite = not sound or bool(torch.stack([check.to(sound[0].device) for check in sound]).all())
     if not trainer.strategy.reduce_boolean_decision(finite, all=True):
         raise RunError(
             f"step {trainer.global_step:,}: expected finite weights, got NaN or infinite ones; {_advice(trainer)}"
@@ -373,18 +386,18 @@ def check_weights(trainer: pl.Trainer, module: nn.Module) -> None:
 
 
 def _advice(trainer: pl.Trainer) -> str:
-    kept = _last_checkpoint(trainer)
-    where = f"the last checkpoint before it is {kept}" if kept else "there is no checkpoint before it"
-    start = "start again, or from that checkpoint with --init_from, with" if kept else "start again with"
+    checkpoint = _last_checkpoint(trainer)
+    where = f"the last checkpoint before it is {checkpoint}" if checkpoint else "there is no checkpoint before it"
+    start = "start again, or from that checkpoint with --init_from, with" if checkpoint else "start again with"
     return f"{where}; training has diverged, so nothing is exported; {start} {_ADVICE}"
 
 
 def _last_checkpoint(trainer: pl.Trainer) -> Path | None:
-    """Returns the latest checkpoint of the run that is there: all of them are of finite weights."""
+    """Returns the path of the run's latest existing checkpoint. All checkpoints have finite weights."""
     ours = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
-    named = [path for callback in ours for path in (callback.best_model_path, callback.last_model_path)]
-    # The best so far is named before it is written.
-    named += [vars(callback)["_last_checkpoint_saved"] for callback in ours]
+    paths = [path for callback in ours for path in (callback.best_model_path, callback.last_model_path)]
+    # Lightning sets the path of the best checkpoint before the file is written.
+    paths += [vars(callback)["_last_checkpoint_saved"] for callback in ours]
     stopped = [callback.saved for callback in vars(trainer)["callbacks"] if isinstance(callback, SaveWhenStopped)]
-    there = [path for path in (Path(name) for name in (*named, *stopped) if name) if path.is_file()]
-    return max(there, key=lambda path: path.stat().st_mtime, default=None)
+    existing_paths = [path for path in (Path(name) for name in (*paths, *stopped) if name) if path.is_file()]
+    return max(existing_paths, key=lambda path: path.stat().st_mtime, default=None)

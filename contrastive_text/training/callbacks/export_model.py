@@ -29,7 +29,7 @@ from contrastive_text.training.callbacks.best_checkpoint import BestCheckpoint
 from contrastive_text.training.module import ContrastiveModule
 
 RECIPE = "recipe"
-"""The fact that names the recipes of a run."""
+"""Name of the fact that lists the recipes of a run."""
 _FACTS = (
     RECIPE, "training data", "validation data", "run", "step", "pairing", "views", "prompts", "objectives",
     "guides", "mixture", "gradient", "dropout", "pooler", "head in use", "optimizer", "length limit", "libraries",
@@ -40,19 +40,19 @@ _LIMITS = (
     "training. The model repeats what its training texts take for granted; test it on texts of your own."
 )
 _PATH = re.compile(r"(?<![\w.])(?:~|\.\.?|[A-Za-z]:)?(?:[/\\]+[\w.~-]+)*[/\\]+([\w.-]*)")
-"""A path that begins at the root, at a drive, at home or at a dot: another slash is no path's."""
+"""Pattern of paths that begin with a slash, a drive, ``~`` or a dot. Other slashes are not paths."""
 
 
 class ExportModel(Callback):
-    """Loads the best checkpoint after training and saves it for use, as a folder to load anywhere.
+    """Callback that loads the best checkpoint after training and saves it as a model folder.
 
-    A folder holds a ``TransformerEncoder``. Of any other encoder the checkpoint is what can be loaded again; that
-    is said when training starts.
+    A model folder needs a ``TransformerEncoder``. Any other encoder can only be loaded from the checkpoint; a
+    message says so when training starts.
 
     Args:
-        dirpath: The folder; None for ``model`` in the run's folder.
-        adapters_beside: Whether LoRA is written beside the weights as they were, in peft's format; otherwise
-            adapters become part of the weights.
+        dirpath: Path of the model folder; None for ``model`` in the run's folder.
+        adapters_beside: Whether LoRA adapters are written separately, in peft's format, next to the unchanged
+            weights. Otherwise adapters are merged into the weights.
     """
 
     def __init__(self, dirpath: str | None = None, adapters_beside: bool = False) -> None:
@@ -60,11 +60,11 @@ class ExportModel(Callback):
         self.adapters_beside = adapters_beside
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Says that an encoder of a user's own gets no folder.
+        """Checks that the model can be exported, and prints a message if it can't.
 
         Raises:
-            ValueError: An encoder that couldn't be loaded again, such as one with layers put in by hand; or split
-                weights without a checkpoint.
+            ValueError: The encoder couldn't be loaded again, for example because its layers were changed by hand.
+                Or weights are split and the run writes no checkpoint.
         """
         if not isinstance(pl_module, ContrastiveModule):
             return
@@ -86,9 +86,9 @@ class ExportModel(Callback):
             )
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Reloads the best weights on every rank and writes the folder on the first."""
-        ours = [found for found in trainer.checkpoint_callbacks if isinstance(found, BestCheckpoint)]
-        others = [found for found in trainer.checkpoint_callbacks if isinstance(found, ModelCheckpoint)]
+        """Loads the best weights on every rank, and writes the model folder on the first rank."""
+        ours = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, BestCheckpoint)]
+        others = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
         checkpoint = next(iter([*ours, *others]), None)
         best = "" if checkpoint is None else checkpoint.best_model_path
         if best:
@@ -96,13 +96,13 @@ class ExportModel(Callback):
             state = torch.load(best, map_location=pl_module.device, weights_only=True)["state_dict"]
             pl_module.load_state_dict(state)
             del state
-        # All ranks ask for the run's folder.
+        # All ranks must call log_dir, which is collective.
         run = trainer.log_dir
         folder = Path(self.dirpath or Path(run or trainer.default_root_dir) / "model")
         if not trainer.is_global_zero or not isinstance(pl_module, ContrastiveModule):
             return
         if not isinstance(pl_module.encoder, TransformerEncoder):
-            return  # said at the start
+            return  # on_fit_start has printed a message
         remove_abandoned(folder.parent)
         if pl_module.is_split:
             pl_module = pl_module.unsplit_class().load_from_checkpoint(best, map_location="cpu")
@@ -110,41 +110,41 @@ class ExportModel(Callback):
         if best:
             add_card(model, best)
         model.save_pretrained(folder, self.adapters_beside)
-        said = ""
+        score = ""
         if checkpoint is not None and checkpoint.best_model_score is not None:
-            said = f" (best {checkpoint.monitor} {float(checkpoint.best_model_score):.2f}, {Path(best).stem})"
+            score = f" (best {checkpoint.monitor} {float(checkpoint.best_model_score):.2f}, {Path(best).stem})"
         screen = console(soft_wrap=True)
         if isinstance(checkpoint, BestCheckpoint) and (regression := checkpoint.best.regression):
             screen.print(f"{regression}; try a lower learning rate, or use the model that it started from")
-        screen.print(f"Model saved to {folder}{said}. Next:")
+        screen.print(f"Model saved to {folder}{score}. Next:")
         screen.print(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}")
-        if run is not None and find_spec("matplotlib") is not None:  # which draws the page
+        if run is not None and find_spec("matplotlib") is not None:  # which draws the report
             parts = [pl_module, vars(trainer).get("datamodule")]  # Lightning sets it, undeclared
-            own = own_modules([dict(part.hparams) for part in parts if part is not None])
-            screen.print("  " + shlex.join(["contrastive-text", "report", *trust_words(own), run]))
+            modules = own_modules([dict(part.hparams) for part in parts if part is not None])
+            screen.print("  " + shlex.join(["contrastive-text", "report", *trust_words(modules), run]))
 
 
 def add_card(model: SentenceEncoder, checkpoint: str | Path) -> None:
-    """Gives a model the card of the checkpoint that its weights are of. Of a path it has the last part alone.
+    """Adds a model card to a model, from the checkpoint of its weights. Paths are shortened to their last part.
 
     Args:
-        model: The model; ``save_pretrained`` writes its card.
-        checkpoint: The ``.ckpt`` file.
+        model: Model to add the card to; ``save_pretrained`` writes the card.
+        checkpoint: Path of the ``.ckpt`` file.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: A damaged one.
+        FileNotFoundError: The file doesn't exist.
+        ValueError: The file is damaged.
     """
-    known = read_checkpoint(checkpoint)
-    arguments = (known.model.get("encoder") or {}).get("init_args") or {}
+    content = read_checkpoint(checkpoint)
+    arguments = (content.model.get("encoder") or {}).get("init_args") or {}
     base = str(arguments.get("model_name_or_path") or "")
     of_hub = _is_of_hub(base)
     start = base if of_hub else _last(base)
-    places = sorted({*_places(known.model), *_places(known.data)}, key=len, reverse=True)
-    facts = {name: _without_places(known.facts[name], places) for name in _FACTS if name in known.facts}
-    if _STARTS_FROM in known.facts:
-        facts[_STARTS_FROM] = _last(known.facts[_STARTS_FROM])
-    validation = known.data.get("validation")
+    places = sorted({*_places(content.model), *_places(content.data)}, key=len, reverse=True)
+    facts = {name: _without_places(content.facts[name], places) for name in _FACTS if name in content.facts}
+    if _STARTS_FROM in content.facts:
+        facts[_STARTS_FROM] = _last(content.facts[_STARTS_FROM])
+    validation = content.data.get("validation")
     model.card = ModelCard(
         what="Vectors of sentences, trained by contrastive learning"
         + (f" from the weights of {code_span(start)}." if start else " from random weights."),
@@ -152,41 +152,41 @@ def add_card(model: SentenceEncoder, checkpoint: str | Path) -> None:
         ranks=model.prompts.ranks,
         base=base if of_hub else None,
         facts={
-            "steps of these weights": f"{known.step:,}",
-            "seed": str(known.data.get("seed", "unknown")),
+            "steps of these weights": f"{content.step:,}",
+            "seed": str(content.data.get("seed", "unknown")),
             **facts,
         },
-        scores=known.best.figures,
+        scores=content.best.figures,
         setting="Of these very weights, on the validation data above; one run, so without a spread. Correlations "
         "and accuracies are times 100. The checkpoint was chosen by them, so they flatter it.",
         pairs=_last(validation) if isinstance(validation, str) else None,
         limits=_LIMITS,
-        citations=citations(known.facts.get(RECIPE, "").split(", ")),
+        citations=citations(content.facts.get(RECIPE, "").split(", ")),
     ).text()
 
 
 def _is_of_hub(name: str) -> bool:
-    """Whether a name is certainly one of the hub's: no folder, and the hub's cache has it."""
+    """Returns whether a name is a model of the hub: no local folder has it, and the hub's cache contains it."""
     if not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", name) or Path(name).exists():
         return False
     return isinstance(try_to_load_from_cache(name, "config.json"), str)
 
 
 def _places(part: Any) -> Iterator[str]:  # Any: what YAML can hold
-    """Yields the strings with a separator of folders in a configuration."""
+    """Yields the strings of a configuration that contain a slash or a backslash."""
     if isinstance(part, str):
         if "/" in part or "\\" in part:
             yield part
     elif isinstance(part, Mapping):
-        for each in part.values():
-            yield from _places(each)
+        for value in part.values():
+            yield from _places(value)
     elif isinstance(part, list | tuple):
-        for each in part:
-            yield from _places(each)
+        for value in part:
+            yield from _places(value)
 
 
 def _last(path: str) -> str:
-    r"""Returns what follows the last separator of folders.
+    r"""Returns the last part of a path.
 
     Example:
         >>> _last("/home/Jane Doe/model/"), _last("C:\\models\\bert")
@@ -196,7 +196,7 @@ def _last(path: str) -> str:
 
 
 def _without_places(text: str, places: list[str]) -> str:
-    r"""Returns a text in which only the last part of every path stays.
+    r"""Replaces every path in a text by its last part.
 
     Example:
         >>> _without_places("/home/Jane Doe/texts.txt: 3 rows; ../b.tsv", ["/home/Jane Doe/texts.txt"])
