@@ -1,4 +1,4 @@
-"""Evaluation of a sentence encoder: suites of tasks, their scores as tables, vectors that tasks share."""
+"""Evaluation of a sentence encoder: suites of tasks, tables of scores, and a cache of vectors for all tasks."""
 
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import ScoreTable, TaskScore

@@ -1,4 +1,4 @@
-"""Encoder with a cache: each distinct text is encoded once for all tasks, and optionally stored on disk."""
+"""Encoder with a cache: encodes each distinct text once for all tasks, and can store the vectors on disk."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 _T = TypeVar("_T")
 _KEY_BYTES = 16
+"""Size of the digest of a text, in bytes."""
 _TRUNCATED, _MODEL = "truncated", "model"
+"""Metadata keys of a stored file: number of truncated texts, and identity of the model."""
 
 
 def drawn_texts(texts: Iterable[_T], most: int, seed: int) -> list[_T]:
-    """Returns the items in their order, or a random sample of ``most`` of them if there are more.
+    """Returns all items in their order, or a random sample of ``most`` items if there are more than ``most``.
 
     Example:
         >>> drawn_texts(["one", "two", "three", "four"], most=2, seed=0)
@@ -42,26 +44,26 @@ def drawn_texts(texts: Iterable[_T], most: int, seed: int) -> list[_T]:
 
 
 class CachedEncoder:
-    """Encodes each distinct text once.
+    """Encoder that encodes each distinct text once and reuses its vector.
 
-    The key of a vector is the model's identity and the text. All tasks with the same sentence share its vector;
-    another model, pooler or length limit has vectors of its own. A file on disk is named by the digest of its
-    bytes. A damaged file is reported and deleted, and its texts are encoded again.
+    The key of a vector is the model's identity and the text. All tasks with the same sentence share its vector.
+    Models that differ in weights, pooler or length limit do not share vectors. The name of a stored file is the
+    digest of its bytes. A damaged file is reported and deleted, and its texts are encoded again.
 
     Args:
         model: The encoder.
-        folder: Folder that keeps vectors for later runs; None to keep them in memory.
-        batch_size: Texts of a batch.
-        show_progress_bar: Whether to draw a bar while texts are encoded.
+        folder: Folder that stores vectors for later runs; None to keep them in memory.
+        batch_size: Number of texts per batch.
+        show_progress_bar: Whether to show a progress bar while texts are encoded.
 
     Attributes:
         encoded: Number of texts that the network has encoded.
-        truncated: Number of these texts that were cut to the model's limit.
-        truncated_earlier: Number of cut texts among those that earlier runs have stored in the folder.
+        truncated: Number of these texts that were truncated to the model's length limit.
+        truncated_earlier: Number of truncated texts among the texts that earlier runs stored in the folder.
 
     Raises:
-        OSError: The folder can't be made or written to.
-        ValueError: There is a file in place of the folder.
+        OSError: The folder can't be created or written to.
+        ValueError: The folder's path is a file.
 
     Warns:
         UserWarning: A file is damaged.
@@ -89,8 +91,8 @@ class CachedEncoder:
         self.encoded = 0
         self.truncated = 0
         self.truncated_earlier = 0
-        self._beside = [self]
-        self._places: dict[bytes, int] = {}
+        self._same_network = [self]
+        self._rows: dict[bytes, int] = {}
         self._blocks: list[npt.NDArray[np.float32]] = []
         for path in () if self.folder is None else _files(self.folder):
             try:
@@ -101,7 +103,7 @@ class CachedEncoder:
                 warnings.warn(
                     f"{path}: damaged ({error}); deleted, and its texts are encoded again", stacklevel=2
                 )
-                with suppress(OSError):  # of a folder that is only read
+                with suppress(OSError):  # the folder may be read-only
                     path.unlink()
                 continue
             self._add(keys, vectors)
@@ -115,28 +117,28 @@ class CachedEncoder:
         batch_size: int = 64,
         show_progress_bar: bool = False,
     ) -> dict[str, Self]:
-        """Returns an encoder for each pooler of one network; they share its forward passes.
+        """Returns an encoder for each pooler of one network. The encoders share the network's forward passes.
 
-        A pass gives vectors to all of these encoders, except to those that have some of its texts already.
+        A forward pass adds vectors to each of these encoders that has no vector of its texts yet.
 
         Args:
-            models: Name -> model, as ``inference.readings.readings`` returns them.
-            folder: As for one encoder.
-            batch_size: As for one encoder.
-            show_progress_bar: As for one encoder.
+            models: Models by name, as ``inference.readings.readings`` returns them.
+            folder: See the class.
+            batch_size: See the class.
+            show_progress_bar: See the class.
         """
-        found = {name: cls(model, folder, batch_size, show_progress_bar) for name, model in models.items()}
-        for embed in found.values():
-            embed._beside = list(found.values())
-        return found
+        encoders = {name: cls(model, folder, batch_size, show_progress_bar) for name, model in models.items()}
+        for encoder in encoders.values():
+            encoder._same_network = list(encoders.values())
+        return encoders
 
     def __call__(self, texts: Sequence[str], kind: str | None = None) -> Tensor:
         """Returns the vectors of texts in their order, (N, D), float32, on the CPU.
 
         Args:
             texts: N texts.
-            kind: Name of the model's prompt, such as ``query``; the texts get no prompt if the model has none of
-                that name. None for the model's default.
+            kind: Name of the model's prompt, such as ``query``. If the model has no such prompt, texts get no
+                prompt. None for the model's default prompt.
 
         Raises:
             TypeError: An item is not a text.
@@ -144,48 +146,54 @@ class CachedEncoder:
         prompts = self.model.prompts
         prompt = None if kind is None or prompts.of_kind(kind) == prompts.text() else prompts.of_kind(kind)
         keys = [_key(text, place, prompt) for place, text in enumerate(texts)]
-        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._places}
-        if new:
-            self._encode(list(new), list(new.values()), prompt)
+        new_texts = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._rows}
+        if new_texts:
+            self._encode(list(new_texts), list(new_texts.values()), prompt)
         if not self._blocks:
             return torch.as_tensor(self.model.encode([]))
         if len(self._blocks) > 1:
             self._blocks = [np.concatenate(self._blocks)]
-        return torch.from_numpy(self._blocks[0][[self._places[key] for key in keys]])
+        return torch.from_numpy(self._blocks[0][[self._rows[key] for key in keys]])
 
     def _encode(self, keys: list[bytes], texts: list[str], prompt: str | None) -> None:
-        others = [embed for embed in self._beside if embed is not self and embed._places.keys().isdisjoint(keys)]
-        those = [self, *others]
+        """Encodes new texts, and adds their vectors to all encoders that have none of the texts."""
+        new = [
+            encoder
+            for encoder in self._same_network
+            if encoder is not self and encoder._rows.keys().isdisjoint(keys)
+        ]
+        encoders = [self, *new]
         vectors, truncated = vectors_of_each(
-            [embed.model for embed in those], texts, self.batch_size, self.show_progress_bar, prompt
+            [encoder.model for encoder in encoders], texts, self.batch_size, self.show_progress_bar, prompt
         )
-        for embed, found in zip(those, vectors, strict=True):
-            embed._take(keys, found.numpy(), truncated)
+        for encoder, block in zip(encoders, vectors, strict=True):
+            encoder._add_new(keys, block.numpy(), truncated)
 
-    def _take(self, keys: list[bytes], vectors: npt.NDArray[np.float32], truncated: int) -> None:
+    def _add_new(self, keys: list[bytes], vectors: npt.NDArray[np.float32], truncated: int) -> None:
+        """Adds vectors of new texts to the memory and the folder."""
         self.encoded += len(keys)
         self.truncated += truncated
-        named = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(-1, _KEY_BYTES)
-        self._add(named, vectors)
+        digests = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(-1, _KEY_BYTES)
+        self._add(digests, vectors)
         if self.folder is not None:
             metadata = {_TRUNCATED: str(truncated), _MODEL: self.model.identity}
-            content = save({"keys": named, "vectors": np.ascontiguousarray(vectors)}, metadata)
+            content = save({"keys": digests, "vectors": np.ascontiguousarray(vectors)}, metadata)
             with replacing(self.folder / f"{_digest(content)}.safetensors") as file:
                 file.write(content)
 
     def _add(self, keys: npt.NDArray[np.uint8], vectors: npt.NDArray[np.float32]) -> None:
         start = sum(map(len, self._blocks))
-        for place, key in enumerate(keys):
-            self._places.setdefault(key.tobytes(), start + place)
+        for row, key in enumerate(keys):
+            self._rows.setdefault(key.tobytes(), start + row)
         self._blocks.append(vectors)
 
 
 def _key(text: str, place: int, prompt: str | None) -> bytes:
-    """Returns the digest of a text, and of its prompt unless that is the model's default."""
+    """Returns the digest of a text and its prompt. A prompt of None is the model's default prompt."""
     if not isinstance(text, str):
         raise InvalidTypeError(f"CachedEncoder: expected texts, got {type(text).__name__} at place {place}")
-    apart = b"" if prompt is None else hashlib.blake2b(prompt.encode("utf-8", "surrogatepass")).digest()
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES, key=apart).digest()
+    salt = b"" if prompt is None else hashlib.blake2b(prompt.encode("utf-8", "surrogatepass")).digest()
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_KEY_BYTES, key=salt).digest()
 
 
 def _digest(content: bytes) -> str:
@@ -193,7 +201,7 @@ def _digest(content: bytes) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Makes the folder of a model's vectors. Returns the files that earlier runs have stored there."""
+    """Creates the folder of a model's vectors. Returns the files that earlier runs stored there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -205,7 +213,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read(path: Path, model: SentenceEncoder) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], int]:
-    """Returns the keys, the vectors and the number of cut texts of a file."""
+    """Reads a stored file. Returns its keys, its vectors and its number of truncated texts."""
     if is_changed(path):
         raise InvalidValueError("changed since it was written")
     with safe_open(path, framework="numpy") as file:
@@ -216,11 +224,11 @@ def _read(path: Path, model: SentenceEncoder) -> tuple[npt.NDArray[np.uint8], np
 
 
 def is_kept(path: Path) -> bool:
-    """Returns whether a file has a name as ``CachedEncoder`` gives it."""
+    """Returns whether a file name has the form of the files that ``CachedEncoder`` stores."""
     return path.suffix == ".safetensors" and re.fullmatch(f"[0-9a-f]{{{2 * _KEY_BYTES}}}", path.stem) is not None
 
 
 def is_changed(path: Path) -> bool:
-    """Returns whether the name of a file of vectors isn't the digest of its bytes."""
+    """Returns whether the bytes of a stored file differ from the digest in its name."""
     with path.open("rb") as file:
         return path.stem != hashlib.file_digest(file, "sha256").hexdigest()[: 2 * _KEY_BYTES]

@@ -34,21 +34,21 @@ from contrastive_text.metrics.bootstrap import (
 from contrastive_text.metrics.neighbors import linear_cka, neighbor_overlap
 
 NEIGHBORS = 10
-"""Nearest neighbors of a text that two models may have in common."""
+"""Number of nearest neighbors of a text that are compared between two models."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreDifference:
-    """Difference of a model's score from the baseline's; figures times 100.
+    """Difference between a model's score and the baseline's score on a task, times 100.
 
     Args:
         model: Name of the model.
         task: Name of the task; ``Avg.`` for the mean over a suite.
-        difference: Score of the model minus the baseline's.
+        difference: Score of the model minus score of the baseline.
         low: Lower end of the 95 % interval.
         high: Upper end of the 95 % interval.
         p_value: Two-sided p value of the hypothesis that there is no difference.
-        holm: The p value adjusted by Holm's method for all models and tasks of the comparison; NaN for a mean.
+        holm: P value adjusted by Holm's method for all models and tasks of the comparison; NaN for a mean.
     """
 
     model: str
@@ -72,8 +72,8 @@ class Agreement:
     Args:
         model: Name of the model.
         neighbors: Share of the 10 nearest neighbors that both models have in common, in [0, 1].
-        cka: Debiased linear CKA: 1 if the vectors are equal except for rotation and scale, about 0 if they are
-            unrelated; NaN if all vectors of a model are equal.
+        cka: Debiased linear CKA. 1 if the vectors are equal except for rotation and scale, about 0 if they are
+            unrelated, NaN if all vectors of a model are equal.
     """
 
     model: str
@@ -86,12 +86,12 @@ class ModelComparison:
     """Result of ``compare``: scores, their differences from the baseline, and agreement of the vectors.
 
     Args:
-        baseline: Name of the model with which the others are compared.
-        tables: Scores of all models, a table for each suite.
-        differences: For each suite and each other model its tasks and their mean.
-        agreements: One for each other model; empty if there were too few texts.
-        texts: Number of texts that agreement was measured on.
-        resamples: Resamples of the test rows behind each interval.
+        baseline: Name of the model with which all other models are compared.
+        tables: Table of each suite with the scores of all models.
+        differences: Differences of the other models on each task, and on the mean over each suite.
+        agreements: Agreement of each other model with the baseline; empty if there are too few texts.
+        texts: Number of texts on which agreement was measured.
+        resamples: Number of resamples of the test rows for each interval.
         notes: Further remarks.
     """
 
@@ -104,18 +104,18 @@ class ModelComparison:
     notes: tuple[str, ...]
 
     def text(self) -> str:
-        """Returns the tables in columns, as a terminal shows them."""
+        """Returns the tables with aligned columns for a terminal."""
         grids = [in_columns(grid) for grid in self._grids()]
         return "\n\n".join([*(table.text() for table in self.tables), *grids, "\n".join(self._remarks())])
 
     def markdown(self) -> str:
-        """Returns the tables in GitHub's Markdown."""
+        """Returns the tables in the Markdown of GitHub."""
         grids = [in_markdown([[cell.strip() for cell in row] for row in grid]) for grid in self._grids()]
         remarks = "\n".join(f"- {as_markdown(remark)}" for remark in self._remarks())
         return "\n\n".join([*(table.markdown() for table in self.tables), *grids, remarks])
 
     def _repr_html_(self) -> str:
-        """Returns the tables as a notebook shows them."""
+        """Returns the tables as HTML for a notebook."""
         captions = ("Differences, times 100", "Agreement of the vectors")
         grids = [
             html_table(caption, [[cell.strip() for cell in row] for row in grid])
@@ -125,7 +125,7 @@ class ModelComparison:
         return "\n".join([*(table._repr_html_() for table in self.tables), *grids, notes])
 
     def json(self) -> str:
-        """Returns all figures in full precision; ``null`` where there is none."""
+        """Returns all figures in full precision as JSON; ``null`` for a missing figure."""
         content = {
             "baseline": self.baseline,
             "scores": [table.to_dict() for table in self.tables],
@@ -139,15 +139,15 @@ class ModelComparison:
 
     def _grids(self) -> list[list[list[str]]]:
         differences = [["against the first model", "task", "difference", "95 % interval  ", "p", "Holm p"]]
-        for one in self.differences:
-            interval = f"{one.low:+.2f} to {one.high:+.2f} {'*' if one.excludes_zero else ' '}"
-            adjusted = "" if math.isnan(one.holm) else f"{one.holm:.4f}"
-            cells = [f"{one.difference:+.2f}", interval, f"{one.p_value:.4f}", adjusted]
-            differences.append([one.model, one.task, *cells])
+        for row in self.differences:
+            interval = f"{row.low:+.2f} to {row.high:+.2f} {'*' if row.excludes_zero else ' '}"
+            adjusted = "" if math.isnan(row.holm) else f"{row.holm:.4f}"
+            cells = [f"{row.difference:+.2f}", interval, f"{row.p_value:.4f}", adjusted]
+            differences.append([row.model, row.task, *cells])
         agreements = [["vectors against the first", f"{NEIGHBORS} neighbors in common", "linear CKA"]]
-        for two in self.agreements:
-            cka = "n/a" if math.isnan(two.cka) else f"{two.cka:.4f}"
-            agreements.append([two.model, f"{two.neighbors:.1%}", cka])
+        for agreement in self.agreements:
+            cka = "n/a" if math.isnan(agreement.cka) else f"{agreement.cka:.4f}"
+            agreements.append([agreement.model, f"{agreement.neighbors:.1%}", cka])
         return [differences, *([agreements] if self.agreements else [])]
 
     def _remarks(self) -> list[str]:
@@ -155,12 +155,13 @@ class ModelComparison:
             "* the 95 % interval excludes 0; it is of other test rows, not of another training "
             f"({self.resamples:,} resamples, the same for all models)"
         ]
-        questions = sum(not math.isnan(difference.holm) for difference in self.differences)
-        if questions > 1:
-            remarks.append(f"Holm p: adjusted for the {questions} comparisons made at once")
-        if 2 * questions / (self.resamples + 1) > 0.05:
+        comparisons = sum(not math.isnan(difference.holm) for difference in self.differences)
+        if comparisons > 1:
+            remarks.append(f"Holm p: adjusted for the {comparisons} comparisons made at once")
+        if 2 * comparisons / (self.resamples + 1) > 0.05:
             remarks.append(
-                f"no Holm p can be 0.05 or below with {self.resamples:,} resamples; {40 * questions:,} are needed"
+                f"no Holm p can be 0.05 or below with {self.resamples:,} resamples; "
+                f"{40 * comparisons:,} are needed"
             )
         if self.agreements:
             remarks.append(f"vectors of {self.texts:,} different texts; CKA is debiased")
@@ -168,13 +169,13 @@ class ModelComparison:
 
 
 MOST_TEXTS = 5000
-"""Texts that agreement is measured on at most: time grows with their square."""
+"""Largest number of texts on which agreement is measured. Time grows with its square."""
 
 
 class _Suite(NamedTuple):
     table: ScoreTable
     paired: Mapping[str, Mapping[str, PairedBootstrap]]
-    """Model -> task -> the baseline's score and its own, bootstrapped together."""
+    """Scores of the baseline and of a model on the same resamples, by model and task."""
 
 
 def compare(
@@ -189,52 +190,52 @@ def compare(
     title: str = "accuracy x 100",
     averaged: Sequence[str] | None = None,
 ) -> ModelComparison:
-    """Compares models with the first one, task by task and vector by vector.
+    """Compares the scores and the vectors of models with the first model.
 
-    The difference of two scores has a percentile interval from the paired bootstrap over test rows (see
-    ``metrics.bootstrap``): all models are scored on the same resamples, and pairs are drawn within their subsets
-    where the setting takes a mean over these. The mean over tasks takes these for independent. How alike vectors
-    are (see ``metrics.neighbors``) needs no gold scores.
+    Each difference of scores has a percentile interval from the paired bootstrap over test rows (see
+    ``metrics.bootstrap``). All models are scored on the same resamples. If the setting averages over subsets,
+    pairs are resampled within their subsets. The interval of a mean assumes that tasks are independent. The
+    agreement of vectors (see ``metrics.neighbors``) needs no gold scores.
 
     Args:
-        models: Name -> encoder; the first is the baseline.
-        sts: Task -> scored pairs, or what is missing of it: as ``sts_data.find_sts`` gives them.
-        correct: Model -> task -> whether it answers each test row right, (n,), as ``transfer.transfer_correct``
-            gives them; or what is missing of the task.
-        retrieval: Task -> queries and corpus, or what is missing of it, as ``find_retrieval`` gives them;
-            compared by nDCG@10, query by query.
-        texts: What to compare vectors on; None for the texts of the scored pairs and the queries. Of many, 5,000
-            are drawn.
-        setting: How the subsets of an STS task are joined: ``all``, ``mean`` or ``wmean``.
-        resamples: Resamples of the test rows.
-        seed: Of the resamples, and of the draw of texts.
-        title: Of the table of accuracies: which protocol, for example.
-        averaged: Tasks that the mean of the accuracies is over; None for all.
+        models: Encoders by name. The first model is the baseline.
+        sts: Scored pairs by task, or the reason why a task is missing, as ``sts_data.find_sts`` returns them.
+        correct: Mask of the test rows that a model classifies correctly, (n,), by model and task, or the reason
+            why a task is missing. See ``senteval.transfer_correct``.
+        retrieval: Queries and corpus by task, or the reason why a task is missing, as ``find_retrieval`` returns
+            them. Models are compared by the nDCG@10 of each query.
+        texts: Texts whose vectors are compared; None for the texts of the scored pairs and the queries. At most
+            5,000 of them are drawn.
+        setting: Way to combine the subsets of an STS task: ``all``, ``mean`` or ``wmean``.
+        resamples: Number of resamples of the test rows.
+        seed: Seed of the resamples and of the drawn texts.
+        title: Title of the table of accuracies, such as the protocol.
+        averaged: Tasks over which the mean accuracy is taken; None for all.
 
     Raises:
-        ValueError: Fewer than two models, no task that can be scored, another setting, no resamples, a single
-            pair in a task, or vectors of NaN or infinity.
+        ValueError: There are fewer than two models, no task with data, no resamples, or a task with a single
+            pair; the setting is unknown; or a vector has NaN or infinity.
 
     Example:
         >>> models = {"old": CachedEncoder(old), "new": CachedEncoder(new)}  # doctest: +SKIP
-        >>> found = compare(models, find_sts("data"))  # doctest: +SKIP
-        >>> [(one.task, one.difference, one.excludes_zero) for one in found.differences]  # doctest: +SKIP
+        >>> result = compare(models, find_sts("data"))  # doctest: +SKIP
+        >>> [(row.task, row.difference, row.excludes_zero) for row in result.differences]  # doctest: +SKIP
         [('STS12', 1.8, True), ...]
     """
     if len(models) < 2:
         raise InvalidValueError(
             f"compare.models: expected two or more, got {len(models)}; the first is the baseline"
         )
-    baseline, *others = models
+    baseline, *compared = models
     check_resamples(resamples)
-    given: dict[str, Mapping[str, object] | None] = {
+    arguments: dict[str, Mapping[str, object] | None] = {
         "sts": sts, "correct": correct and correct[baseline], "retrieval": retrieval
     }  # fmt: skip
-    if not any(tasks is not None for tasks in given.values()):
+    if not any(tasks is not None for tasks in arguments.values()):
         raise InvalidValueError(
             "compare: expected tasks in sts, correct or retrieval, got none; give scored pairs, for example"
         )
-    for kind, tasks in given.items():
+    for kind, tasks in arguments.items():
         if tasks is not None:
             check_some(f"compare.{kind}", tasks)
     suites = []
@@ -244,40 +245,44 @@ def compare(
         pooled = [text for pairs in _present(sts).values() for text in (*pairs.first, *pairs.second)]
         for name, embed in models.items():
             with _naming(name):
-                embed(pooled)  # all at once, by length; each task then finds its own
+                embed(pooled)  # encodes the texts of all tasks together, sorted by length
         suites.append(_sts(models, sts, setting, resamples, seed))
     if correct is not None:
         answers = {name: correct[name] for name in models}
         suites.append(_row_means("accuracy", answers, title, averaged, resamples, seed))
     if retrieval is not None:
         sets = [data for data in retrieval.values() if isinstance(data, RetrievalSet)]
-        found = {}
+        by_query = {}
         for name, embed in models.items():
             with _naming(name):
-                found[name] = query_scores(embed, retrieval)
-        suites.append(_row_means(FIGURES[0], found, f"{FIGURES[0]} x 100", None, resamples, seed))
+                by_query[name] = query_scores(embed, retrieval)
+        suites.append(_row_means(FIGURES[0], by_query, f"{FIGURES[0]} x 100", None, resamples, seed))
         pooled += [text for data in sets for text in data.queries]
     distinct = dict.fromkeys(pooled if texts is None else texts)
-    chosen, available = drawn_texts(distinct, MOST_TEXTS, seed), len(distinct)
-    notes = [f"{len(chosen):,} of {available:,} different texts drawn"] if len(chosen) < available else []
-    if len(chosen) > NEIGHBORS:
-        agreements = _agreements(models, chosen)
+    sample, available = drawn_texts(distinct, MOST_TEXTS, seed), len(distinct)
+    notes = [f"{len(sample):,} of {available:,} different texts drawn"] if len(sample) < available else []
+    if len(sample) > NEIGHBORS:
+        agreements = _agreements(models, sample)
     else:
         agreements = ()
-        notes.append(f"vectors not compared: expected {NEIGHBORS + 1} different texts or more, got {len(chosen)}")
+        notes.append(f"vectors not compared: expected {NEIGHBORS + 1} different texts or more, got {len(sample)}")
     return ModelComparison(
         baseline=baseline,
         tables=tuple(suite.table for suite in suites),
-        differences=_differences(suites, others),
+        differences=_differences(suites, compared),
         agreements=agreements,
-        texts=len(chosen),
+        texts=len(sample),
         resamples=resamples,
         notes=tuple(notes),
     )
 
 
 def check_pairs(sts: Mapping[str, STSPairs | str], setting: str) -> None:
-    """Checks that the pairs of each task have a correlation in a setting (ValueError)."""
+    """Checks that each task, or each subset that the setting averages, has two pairs or more.
+
+    Raises:
+        ValueError: A task or subset has one pair, or the setting is unknown or needs named subsets.
+    """
     tasks = _present(sts)
     check_setting(setting, tasks.values())
     for task, pairs in tasks.items():
@@ -295,11 +300,15 @@ def _present(sts: Mapping[str, STSPairs | str]) -> dict[str, STSPairs]:
 
 
 def check_some(where: str, tasks: Mapping[str, object]) -> None:
-    """Checks that not every task is missing: a text that says so stands in its place (ValueError)."""
-    missing = [f"{task}: {said}" for task, said in tasks.items() if isinstance(said, str)]
+    """Checks that at least one task has data. The value of a missing task is the reason why it is missing.
+
+    Raises:
+        ValueError: All tasks are missing.
+    """
+    missing = [f"{task}: {data}" for task, data in tasks.items() if isinstance(data, str)]
     if len(missing) == len(tasks):
-        said = missing[0] if missing else "no task is named"
-        raise InvalidValueError(f"{where}: expected the data of one task or more, got none; {said}")
+        reason = missing[0] if missing else "no task is named"
+        raise InvalidValueError(f"{where}: expected the data of one task or more, got none; {reason}")
 
 
 def _sts(
@@ -310,13 +319,13 @@ def _sts(
     seed: int,
 ) -> _Suite:
     rows = {name: score_tasks(embed, sts, setting) for name, embed in models.items()}
-    baseline, *others = models
-    paired: dict[str, dict[str, PairedBootstrap]] = {name: {} for name in others}
+    baseline, *compared = models
+    paired: dict[str, dict[str, PairedBootstrap]] = {name: {} for name in compared}
     for task, pairs in _present(sts).items():
         cosines = {name: pair_cosines(embed, pairs) for name, embed in models.items()}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of collapsed vectors, which score_tasks has said with the task
-            for name in others:
+            warnings.simplefilter("ignore")  # score_tasks has warned of collapsed vectors already
+            for name in compared:
                 paired[name][task] = paired_bootstrap_spearman(
                     cosines[baseline],
                     cosines[name],
@@ -342,40 +351,41 @@ def _row_means(
             TaskScore.absent(task, metric, rows)
             if isinstance(rows, str)
             else TaskScore(task, metric, 100 * float(rows.double().mean()), size=len(rows))
-            for task, rows in of_task.items()
+            for task, rows in by_task.items()
         ]
-        for name, of_task in values.items()
+        for name, by_task in values.items()
     }
-    baseline, *others = values
+    baseline, *compared = values
     paired = {
         name: {
             task: paired_bootstrap_mean(first, second, resamples, _generator(seed, task))
             for task, second in values[name].items()
             if isinstance(first := values[baseline][task], Tensor) and isinstance(second, Tensor)
         }
-        for name in others
+        for name in compared
     }
     return _Suite(ScoreTable(title, scores, averaged), paired)
 
 
-def _differences(suites: Sequence[_Suite], others: Sequence[str]) -> tuple[ScoreDifference, ...]:
-    p_values = [found.p_value for suite in suites for name in others for found in suite.paired[name].values()]
+def _differences(suites: Sequence[_Suite], names: Sequence[str]) -> tuple[ScoreDifference, ...]:
+    """Returns the differences of the named models on all tasks, with Holm's adjustment over all of them."""
+    p_values = [pair.p_value for suite in suites for name in names for pair in suite.paired[name].values()]
     adjusted = iter(holm(p_values))
     differences = []
     for suite in suites:
         averaged = suite.table.averaged or suite.table.tasks
-        for name in others:
+        for name in names:
             paired = suite.paired[name]
-            differences += [_difference(name, task, found, next(adjusted)) for task, found in paired.items()]
-            if len(averaged) > 1 and paired.keys() >= set(averaged):  # as in the table: all of them, or no mean
+            differences += [_difference(name, task, pair, next(adjusted)) for task, pair in paired.items()]
+            if len(averaged) > 1 and paired.keys() >= set(averaged):  # as in the table, no mean over some tasks
                 mean = PairedBootstrap.mean([paired[task] for task in averaged])
                 differences.append(_difference(name, AVERAGE, mean, math.nan))
     return tuple(differences)
 
 
-def _difference(name: str, task: str, found: PairedBootstrap, adjusted: float) -> ScoreDifference:
-    low, high = found.interval()
-    return ScoreDifference(name, task, 100 * found.difference, 100 * low, 100 * high, found.p_value, adjusted)
+def _difference(name: str, task: str, pair: PairedBootstrap, adjusted: float) -> ScoreDifference:
+    low, high = pair.interval()
+    return ScoreDifference(name, task, 100 * pair.difference, 100 * low, 100 * high, pair.p_value, adjusted)
 
 
 def _agreements(models: Mapping[str, CachedEncoder], texts: Sequence[str]) -> tuple[Agreement, ...]:
@@ -383,20 +393,20 @@ def _agreements(models: Mapping[str, CachedEncoder], texts: Sequence[str]) -> tu
     for name, embed in models.items():
         with _naming(name):
             vectors[name] = embed(texts)
-    own, *others = vectors
+    baseline, *compared = vectors
     return tuple(
         Agreement(
             model=name,
-            neighbors=float(neighbor_overlap(vectors[own], vectors[name], NEIGHBORS)),
-            cka=float(linear_cka(vectors[own], vectors[name], debiased=True)),
+            neighbors=float(neighbor_overlap(vectors[baseline], vectors[name], NEIGHBORS)),
+            cka=float(linear_cka(vectors[baseline], vectors[name], debiased=True)),
         )
-        for name in others
+        for name in compared
     )
 
 
 @contextmanager
 def _naming(model: str) -> Iterator[None]:
-    """Adds the name of the model to the front of an error, such as one about NaN."""
+    """Puts the name of a model before the message of a ValueError."""
     try:
         yield
     except ValueError as error:

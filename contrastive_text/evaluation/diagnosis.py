@@ -1,4 +1,4 @@
-"""Diagnosis of a vector space, and the bias of means towards frequent tokens."""
+"""Diagnosis of a model's vectors, and bias of mean pooling towards frequent tokens."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from contrastive_text.metrics.verdicts import collapse
 from contrastive_text.poolers import FirstLastPooler, LastTwoPooler, MeanPooler
 
 REMOVED = (0, 2, 4, 8, 16, 34, 64, 128)
-"""Numbers of the most frequent tokens to remove. Two are BERT's special tokens; 34 was the best in the paper."""
+"""Numbers of most frequent tokens to remove. BERT has 2 special tokens; 34 is best in the paper of ConSERT."""
 
 _AT_ONCE = 8192
-"""Tokens that go through the network together."""
+"""Largest number of tokens that the network encodes at a time."""
 
 _COUNTED = 16_384
-"""Texts whose tokens are counted together."""
+"""Number of texts whose tokens are counted at a time."""
 
 
 def takes_mean(model: SentenceEncoder) -> bool:
-    """Returns whether a model's vectors are means over tokens, so that tokens can be removed from the mean."""
+    """Returns whether a model's vectors are means over tokens, from which tokens can be removed."""
     return isinstance(model.pooler, MeanPooler | LastTwoPooler | FirstLastPooler)
 
 
@@ -51,27 +51,27 @@ def frequency_bias(
 ) -> list[tuple[int, float]]:
     """Returns the correlation on scored pairs without the most frequent tokens in the mean.
 
-    Yan et al. 2021 (ConSERT, https://arxiv.org/abs/2105.11741, section 5.1): without the 34 most
-    frequent tokens the mean of plain BERT gains 8 points of Spearman; a trained model should gain hardly any. The
-    network reads whole texts; only the mean leaves tokens out. Frequencies are those in the pairs' own texts, as
-    they enter the network, special tokens among them. A text that would lose all its tokens keeps them all.
+    Yan et al. 2021 (ConSERT, https://arxiv.org/abs/2105.11741, section 5.1): without the 34 most frequent tokens,
+    the mean of plain BERT gains 8 points of Spearman. A trained model should gain almost nothing. The network
+    reads whole texts; only the mean excludes tokens. Frequencies are counted in the texts of the pairs as the
+    network reads them, including special tokens. A text that would lose all tokens keeps all of them.
 
     Args:
-        model: A model whose pooler is a mean over tokens.
-        pairs: Scored pairs, as ``data.read_pairs`` gives them.
-        removed: How many tokens are left out each time; numbers that would leave none are dropped.
+        model: Model whose pooler takes a mean over tokens.
+        pairs: Scored pairs, as ``data.read_pairs`` returns them.
+        removed: Numbers of tokens to exclude. A number that would exclude all tokens is skipped.
 
     Returns:
-        For each number the Spearman correlation of cosine and gold score, times 100.
+        Each number with the Spearman correlation of cosine and gold score, times 100.
 
     Raises:
-        ValueError: A pooler that takes no mean.
+        ValueError: The pooler takes no mean over tokens.
     """
-    scored = STSPairs.of_table(pairs)
-    texts = [*scored.first, *scored.second]
-    fewer = [number for number in removed if number < int((token_counts(model, texts) > 0).sum())]
-    found = scores_without(model, {"pairs": scored}, fewer, corpus=texts)
-    return [(number, score.score) for number, (score,) in found.items()]
+    scored_pairs = STSPairs.of_table(pairs)
+    texts = [*scored_pairs.first, *scored_pairs.second]
+    numbers = [number for number in removed if number < int((token_counts(model, texts) > 0).sum())]
+    by_number = scores_without(model, {"pairs": scored_pairs}, numbers, corpus=texts)
+    return [(number, score.score) for number, (score,) in by_number.items()]
 
 
 def scores_without(
@@ -83,31 +83,31 @@ def scores_without(
 ) -> dict[int, list[TaskScore]]:
     """Returns the scores of the STS tasks without the most frequent tokens in the mean.
 
-    Yan et al. 2021 (ConSERT, https://arxiv.org/abs/2105.11741), figure 4: the average over the tasks against the
-    number of tokens; plain BERT-base has 53.86 with all and 61.66 without 34. The tasks' texts go through the
-    network once. See ``frequency_bias``.
+    Yan et al. 2021 (ConSERT, https://arxiv.org/abs/2105.11741), figure 4, shows the average over the tasks
+    against the number of tokens: plain BERT-base has 53.86 with all tokens and 61.66 without 34. The network
+    reads the texts of the tasks once. See ``frequency_bias``.
 
     Args:
-        model: A model whose pooler is a mean over tokens.
-        tasks: As ``find_sts`` gives them.
-        removed: How many tokens are left out each time, 0 for none.
-        corpus: Texts whose tokens are counted; None for those of the tasks.
-        setting: How the subsets of a year are joined; see ``aggregate``.
+        model: Model whose pooler takes a mean over tokens.
+        tasks: Tasks as ``find_sts`` returns them.
+        removed: Numbers of tokens to exclude; 0 excludes no token.
+        corpus: Texts whose tokens are counted; None for the texts of the tasks.
+        setting: Way to combine the subsets of a year; see ``aggregate``.
 
     Returns:
-        For each number a score a task, in the order of the tasks.
+        Score of each task, in the order of the tasks, by number of tokens.
 
     Raises:
-        ValueError: A pooler that takes no mean, or a number below 0, given twice, or as large as that of the
-            different tokens.
+        ValueError: The pooler takes no mean over tokens; or a number is negative, occurs twice, or excludes all
+            tokens that occur.
     """
     if not takes_mean(model):
         raise InvalidValueError(
             "frequency: expected a pooler that takes the mean over tokens, of which some can be left out, "
             f"got {type(model.pooler).__name__}"
         )
-    found = [pairs for pairs in tasks.values() if isinstance(pairs, STSPairs)]
-    texts = list(dict.fromkeys(text for pairs in found for text in (*pairs.first, *pairs.second)))
+    all_pairs = [pairs for pairs in tasks.values() if isinstance(pairs, STSPairs)]
+    texts = list(dict.fromkeys(text for pairs in all_pairs for text in (*pairs.first, *pairs.second)))
     counts = token_counts(model, texts if corpus is None else corpus)
     different = int((counts > 0).sum())
     if len({*removed}) < len(removed) or not all(0 <= number < different for number in removed):
@@ -115,10 +115,10 @@ def scores_without(
             f"frequency: expected different numbers of tokens from 0 to {different - 1:,}, of the {different:,} "
             f"that occur, got {', '.join(map(str, removed))}"
         )
-    places = {text: i for i, text in enumerate(texts)}
+    rows = {text: row for row, text in enumerate(texts)}
 
     def known(vectors: Tensor) -> Embed:
-        return lambda some: vectors[[places[text] for text in some]]
+        return lambda batch: vectors[[rows[text] for text in batch]]
 
     return {
         number: score_tasks(known(vectors), tasks, setting)
@@ -133,24 +133,27 @@ def frequency_table(
     corpus: Sequence[str] | None = None,
     setting: str = "all",
 ) -> ScoreTable:
-    """Returns a table of the STS tasks, with a row for each model and number; see ``scores_without``."""
+    """Returns a table of the STS scores, with a row for each model and number of excluded tokens.
+
+    See ``scores_without``.
+    """
     rows = {
         f"{name} without {number}": scores
         for name, embed in embeds.items()
         for number, scores in scores_without(embed.model, tasks, removed, corpus, setting).items()
     }
-    counted = "the tasks' texts" if corpus is None else f"{len(corpus):,} texts"
-    return ScoreTable(f"Spearman x 100, {setting}, without the most frequent tokens of {counted}", rows)
+    source = "the tasks' texts" if corpus is None else f"{len(corpus):,} texts"
+    return ScoreTable(f"Spearman x 100, {setting}, without the most frequent tokens of {source}", rows)
 
 
 def token_counts(model: SentenceEncoder, texts: Iterable[str]) -> Tensor:
-    """Returns how often each token occurs in texts as they enter the network, special ones too, (V,)."""
+    """Counts how often each token occurs in texts as the network reads them, including special tokens, (V,)."""
     counts, frame = torch.zeros(0, dtype=torch.long), model.prompts.frame(None, model.tokenizer)
-    left = iter(texts)
-    while some := list(islice(left, _COUNTED)):
-        ids = collate_texts(model.tokenizer, model.tokenizer.framed(some, frame)).ids
-        new = torch.bincount(ids, minlength=len(counts))
-        counts = torch.cat([counts, counts.new_zeros(len(new) - len(counts))]) + new
+    remaining = iter(texts)
+    while chunk := list(islice(remaining, _COUNTED)):
+        ids = collate_texts(model.tokenizer, model.tokenizer.framed(chunk, frame)).ids
+        chunk_counts = torch.bincount(ids, minlength=len(counts))
+        counts = torch.cat([counts, counts.new_zeros(len(chunk_counts) - len(counts))]) + chunk_counts
     return counts
 
 
@@ -158,59 +161,60 @@ def token_counts(model: SentenceEncoder, texts: Iterable[str]) -> Tensor:
 def vectors_without(
     model: SentenceEncoder, texts: Sequence[str], removed: Sequence[int], counts: Tensor
 ) -> dict[int, Tensor]:
-    """Returns for each number the texts' vectors without so many of the most frequent tokens, (N, D) each.
+    """Returns the vectors of texts without the most frequent tokens, (N, D), for each number of excluded tokens.
 
-    The texts go through the network once; see ``frequency_bias``.
+    The network reads the texts once; see ``frequency_bias``.
 
     Args:
-        model: A model whose pooler is a mean over tokens.
+        model: Model whose pooler takes a mean over tokens.
         texts: N texts.
-        removed: The numbers.
-        counts: How often each token occurs, as ``token_counts`` gives it, (V,).
+        removed: Numbers of tokens to exclude.
+        counts: Number of occurrences of each token, as ``token_counts`` returns it, (V,).
     """
     frame = model.prompts.frame(None, model.tokenizer)
     batch = collate_texts(model.tokenizer, model.tokenizer.framed(texts, frame), frame.unpooled)
     counts = torch.cat([counts, counts.new_zeros(max(int(batch.ids.max()) + 1 - len(counts), 0))])
-    places = counts.argsort(descending=True, stable=True).argsort().to(model.device)  # of equal ones the first id
+    ranks = counts.argsort(descending=True, stable=True).argsort().to(model.device)  # ties: lowest id first
     groups = Embedder(model.encoder, model.pooler, chunk_tokens=_AT_ONCE).groups(batch)
     vectors: dict[int, list[Tensor]] = {number: [] for number in removed}
     with evaluating(model):
         for group in groups:
             rows = group.batch.to(model.device)
             hidden = model.encoder(rows, layers=model.pooler.layers)
-            place = pad(places[rows.ids], hidden.mask, fill=0)
+            token_ranks = pad(ranks[rows.ids], hidden.mask, fill=0)
             (hidden,) = [hidden] if rows.unpooled is None else pooled_part([hidden], rows.unpooled)
-            for number, found in vectors.items():
-                kept = hidden.mask & (place >= number)
-                kept = torch.where(kept.any(dim=1, keepdim=True), kept, hidden.mask)
-                pooled = model.pooler(replace(hidden, mask=kept))
-                found.append(model.from_pooled(pooled)[:, : model.truncate_dim])
-    return {number: in_order(found, groups).cpu() for number, found in vectors.items()}
+            for number, blocks in vectors.items():
+                mask = hidden.mask & (token_ranks >= number)
+                mask = torch.where(mask.any(dim=1, keepdim=True), mask, hidden.mask)
+                pooled = model.pooler(replace(hidden, mask=mask))
+                blocks.append(model.from_pooled(pooled)[:, : model.truncate_dim])
+    return {number: in_order(blocks, groups).cpu() for number, blocks in vectors.items()}
 
 
 LIMIT = 20_000
-"""Texts that are measured at most: all pairs of them count, 20 seconds of one processor."""
+"""Largest number of texts to measure. All pairs of these texts are compared, in 20 seconds of one processor."""
 
 ANISOTROPIC = 0.5
-"""Mean cosine above which vectors lie in a cone: plain encoders have 0.5 and more (Ethayarajh 2019, figure 1),
-trained ones less."""
+"""Mean cosine above which vectors form a cone. Plain encoders reach 0.5 (Ethayarajh 2019, figure 1), trained
+encoders don't."""
 
 HUBS = 4.0
-"""Skewness of the k-occurrences above which few texts are neighbors of many; sentence encoders have 1 to 2."""
+"""Skewness of the k-occurrences above which few texts are neighbors of many. Sentence encoders have 1 to 2."""
 
 NEAR, NEAR_SHARE = 0.02, 0.05
-"""Distance of near-duplicates, 1 - cosine, over that of any two texts; share of them from which on it is said."""
+"""Largest distance of near-duplicates (1 - cosine), relative to the mean distance of texts; and smallest share
+of texts with a near-duplicate that causes a warning."""
 
 TRIVIAL = 0.02
-"""Alignment below which positives have nearly the same vector: cosine above 0.99."""
+"""Alignment below which positives have nearly the same vector, which is a cosine above 0.99."""
 
 NOT_ALIGNED = 0.8
-"""Distance of positives over that of any two texts, above which they hardly lie together."""
+"""Distance of positives, relative to the mean distance of two texts, above which positives are hardly closer."""
 
 
 FREQUENT = 2.0
-"""Points of Spearman x 100 that leaving frequent tokens out must gain to be more than chance on 1,000 pairs; on
-fewer more, as the spread of a correlation has it: one over the root of their number."""
+"""Gain of Spearman x 100 without frequent tokens that is more than chance on 1,000 pairs. On n pairs the limit is
+multiplied by sqrt(1000 / n), because the spread of a correlation is proportional to 1 / sqrt(n)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,25 +222,27 @@ class Diagnosis:
     """Figures of the geometry of the vectors of some texts.
 
     Args:
-        texts: Different texts that were measured.
+        texts: Number of different texts that were measured.
         features: Width of a vector.
-        mean_cosine: Of two different texts, in [-1, 1]; see ``metrics.mean_cosine``.
-        uniformity: Of the pairs' texts, without pairs of the texts, from 0 to about -4; see
-            ``metrics.uniformity``.
-        alignment: Of the pairs that count as positives, 0 to 4, None without pairs; see ``metrics.alignment``,
-            ``metrics.positive_pairs``.
-        effective_rank: Directions that are filled, 1 to ``features``; see ``metrics.effective_rank``.
+        mean_cosine: Mean cosine of two different texts, in [-1, 1]; see ``metrics.mean_cosine``.
+        uniformity: Uniformity of the texts of the pairs, or of the texts if there are no pairs, from 0 to about
+            -4; see ``metrics.uniformity``.
+        alignment: Alignment of the pairs that are positives, 0 to 4; None without pairs. See
+            ``metrics.alignment`` and ``metrics.positive_pairs``.
+        effective_rank: Number of directions that the vectors use, 1 to ``features``; see
+            ``metrics.effective_rank``.
         isotropy: IsoScore, 0 to 1; see ``metrics.iso_score``.
         off_diagonal: Correlation of two features, 0 to 1; see ``metrics.off_diagonal``.
         hubness: Skewness of the 10-occurrences; see ``metrics.hubness``.
-        orphans: Share of the texts that are among no other's 10 neighbors, 0 to 1.
+        orphans: Share of texts that are among the 10 nearest neighbors of no other text, 0 to 1.
         spectrum: Singular values as shares of their sum, largest first; see ``metrics.spectrum``.
-        spearman: Correlation of cosine and gold score, times 100; None without pairs or if all have one score.
-        frequency: The same without the k most frequent tokens in the mean, for several k; None where ``spearman``
-            is, or for a pooler that takes no mean. See ``frequency_bias``.
-        guide_agreement: Share of the texts whose nearest other one is the same by a guide, 0 to 1; None without a
+        spearman: Spearman correlation of cosine and gold score, times 100; None without pairs or if all scores
+            are equal.
+        frequency: ``spearman`` without the k most frequent tokens in the mean, for several k; None if
+            ``spearman`` is None or the pooler takes no mean. See ``frequency_bias``.
+        guide_agreement: Share of texts whose nearest other text is the same for a guide, 0 to 1; None without a
             guide. See ``metrics.neighbor_overlap`` with k = 1, ``metrics.guide_agreement``.
-        warnings: A sentence for each problem; empty if there is none.
+        warnings: One sentence for each problem; empty without problems.
     """
 
     texts: int
@@ -256,7 +262,7 @@ class Diagnosis:
     warnings: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns plain data for JSON."""
+        """Returns all figures as a dict for JSON."""
         return dataclasses.asdict(self)
 
 
@@ -268,21 +274,23 @@ def diagnose(
     seed: int = 42,
     guide: Callable[[Sequence[str]], Tensor] | None = None,
 ) -> Diagnosis:
-    """Measures the geometry of the vectors that a model gives texts.
+    """Measures the geometry of a model's vectors of texts.
 
     A text that occurs several times is measured once.
 
     Args:
-        embed: Gives the vectors of texts.
-        texts: Texts as the model will meet them; several times as many as it has features.
-        pairs: Scored pairs, as ``data.read_pairs`` gives them, for alignment and correlation.
-        limit: Texts that are measured at most; of more some are drawn, and a warning says so.
-        seed: Of the draw.
-        guide: Gives the vectors of another model, of any width, to hold these against.
+        embed: Encoder of the texts.
+        texts: Texts of the kind that the model will encode, several times as many as the vectors have features.
+        pairs: Scored pairs, as ``data.read_pairs`` returns them, for alignment and correlation.
+        limit: Largest number of texts to measure. If there are more, a random sample is measured, and a warning
+            names its size.
+        seed: Seed of the sample.
+        guide: Function from texts to the vectors of another model, of any width, to measure the agreement of
+            both models.
 
     Raises:
-        ValueError: Fewer than two different texts, a limit below that, a model that gives NaN, or pairs of which
-            none counts as a positive.
+        ValueError: There are fewer than two different texts, the limit is below 2, a vector has NaN, or no pair
+            is a positive.
     """
     at_least("diagnose.limit", limit, 2)
     distinct = list(dict.fromkeys(texts))
@@ -291,38 +299,38 @@ def diagnose(
             f"diagnose.texts: expected two different texts or more, got {len(distinct)} among {len(texts):,}; "
             "give some 1,000 texts as the model will meet them"
         )
-    drawn = drawn_texts(distinct, limit, seed)
-    vectors = embed(drawn)
+    sample = drawn_texts(distinct, limit, seed)
+    vectors = embed(sample)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*spearman: all")  # equal vectors get a verdict
-        scored = None if pairs is None else _pair_figures(embed, pairs, limit, seed)
+        warnings.filterwarnings("ignore", message=".*spearman: all")  # the verdicts report equal vectors
+        figures = None if pairs is None else _pair_figures(embed, pairs, limit, seed)
     hubs = metrics.hubness(vectors, k=min(NEIGHBORS, len(vectors) - 1))
     diagnosis = Diagnosis(
         texts=len(vectors),
         features=vectors.shape[1],
         mean_cosine=float(metrics.mean_cosine(vectors)),
-        uniformity=float(metrics.uniformity(vectors)) if scored is None else scored.uniformity,
-        alignment=None if scored is None else scored.alignment,
+        uniformity=float(metrics.uniformity(vectors)) if figures is None else figures.uniformity,
+        alignment=None if figures is None else figures.alignment,
         effective_rank=float(metrics.effective_rank(vectors)),
         isotropy=float(metrics.iso_score(vectors)),
         off_diagonal=float(metrics.off_diagonal(vectors)),
         hubness=hubs.skewness,
         orphans=hubs.orphans,
         spectrum=metrics.spectrum(vectors).tolist(),
-        spearman=None if scored is None else scored.spearman,
-        frequency=None if scored is None else scored.frequency,
-        guide_agreement=None if guide is None else float(metrics.neighbor_overlap(vectors, guide(drawn), k=1)),
+        spearman=None if figures is None else figures.spearman,
+        frequency=None if figures is None else figures.frequency,
+        guide_agreement=None if guide is None else float(metrics.neighbor_overlap(vectors, guide(sample), k=1)),
         warnings=[],
     )
-    said = _verdicts(diagnosis, scored, metrics.nearest_similarity(vectors))
-    if len(drawn) < len(distinct):
-        said.append(f"{len(drawn):,} of {len(distinct):,} different texts were drawn, with seed {seed}")
-    return dataclasses.replace(diagnosis, warnings=said)
+    verdicts = _verdicts(diagnosis, figures, metrics.nearest_similarity(vectors))
+    if len(sample) < len(distinct):
+        verdicts.append(f"{len(sample):,} of {len(distinct):,} different texts were drawn, with seed {seed}")
+    return dataclasses.replace(diagnosis, warnings=verdicts)
 
 
 class _PairFigures(NamedTuple):
     pairs: int
-    apart: float  # mean squared distance of any two of their texts
+    apart: float  # mean squared distance of two texts of the pairs
     uniformity: float
     alignment: float
     spearman: float | None
@@ -330,8 +338,9 @@ class _PairFigures(NamedTuple):
 
 
 def _pair_figures(embed: CachedEncoder, pairs: Table, limit: int, seed: int) -> _PairFigures:
-    both = STSPairs.of_table(pairs, by_column=True)
-    u, v = pair_vectors(embed, both)
+    """Measures the figures of scored pairs."""
+    scored_pairs = STSPairs.of_table(pairs, by_column=True)
+    u, v = pair_vectors(embed, scored_pairs)
     target = torch.tensor([float(str(row["target"])) for row in pairs])
     positive = metrics.positive_pairs(target)
     if not positive.any():
@@ -340,74 +349,80 @@ def _pair_figures(embed: CachedEncoder, pairs: Table, limit: int, seed: int) -> 
             f"positive, got scores up to {float(target.max()):g}; move the scale, or leave the pairs out"
         )
     prompts = embed.model.prompts
-    kinds = [(prompts.of_kind(kind), side) for kind, side in ((QUERY, both.first), (DOCUMENT, both.second))]
-    # A text is another with another prompt.
-    places = {(prompt, text): None for prompt, side in kinds for text in side}
-    every = [(prompt, text) for prompt, side in kinds for text in side]
-    place = {each: number for number, each in reversed([*enumerate(every)])}
-    spread = torch.cat([u, v])[drawn_texts([place[each] for each in places], limit, seed)]
-    ordered = bool((target != target[0]).any())
+    sides = [
+        (prompts.of_kind(kind), texts)
+        for kind, texts in ((QUERY, scored_pairs.first), (DOCUMENT, scored_pairs.second))
+    ]
+    # Equal texts with different prompts are different texts.
+    distinct = {(prompt, text): None for prompt, texts in sides for text in texts}
+    inputs = [(prompt, text) for prompt, texts in sides for text in texts]
+    first_rows = {pair: row for row, pair in reversed([*enumerate(inputs)])}
+    spread = torch.cat([u, v])[drawn_texts([first_rows[pair] for pair in distinct], limit, seed)]
+    has_order = bool((target != target[0]).any())
     return _PairFigures(
         pairs=len(pairs),
         apart=2 - 2 * float(metrics.mean_cosine(spread)),
         uniformity=float(metrics.uniformity(spread)),
         alignment=float(metrics.alignment(u[positive], v[positive])),
-        spearman=100 * float(metrics.spearman(metrics.exact_similarity(u, v), target)) if ordered else None,
-        frequency=frequency_bias(embed.model, pairs) if ordered and takes_mean(embed.model) else None,
+        spearman=100 * float(metrics.spearman(metrics.exact_similarity(u, v), target)) if has_order else None,
+        frequency=frequency_bias(embed.model, pairs) if has_order and takes_mean(embed.model) else None,
     )
 
 
-def _verdicts(found: Diagnosis, of_pairs: _PairFigures | None, nearest: Tensor) -> list[str]:
-    """Returns a sentence for each problem. A collapse hides all others, which follow from it."""
-    if collapsed := collapse(found.mean_cosine, found.effective_rank, min(found.texts, found.features)):
-        return [collapsed]
-    near = 1 - NEAR * (1 - found.mean_cosine)
+def _verdicts(diagnosis: Diagnosis, pairs: _PairFigures | None, nearest: Tensor) -> list[str]:
+    """Returns a sentence for each problem, or only the collapse of the vectors, which causes other problems."""
+    if collapse_verdict := collapse(
+        diagnosis.mean_cosine, diagnosis.effective_rank, min(diagnosis.texts, diagnosis.features)
+    ):
+        return [collapse_verdict]
+    near = 1 - NEAR * (1 - diagnosis.mean_cosine)
     duplicates = float((nearest >= near).double().mean())
     verdicts = [
         (
-            found.mean_cosine >= ANISOTROPIC,
-            f"the space is anisotropic: two texts have cosine {found.mean_cosine:.2f} on average, so a cosine by "
-            "itself tells little, though rankings may be right; contrastive training spreads the vectors, and so "
-            "does contrastive-text postprocess",
+            diagnosis.mean_cosine >= ANISOTROPIC,
+            f"the space is anisotropic: two texts have cosine {diagnosis.mean_cosine:.2f} on average, so a "
+            "cosine by itself tells little, though rankings may be right; contrastive training spreads the "
+            "vectors, and so does contrastive-text postprocess",
         ),
         (
-            found.hubness >= HUBS,
-            f"hubs: the skewness of neighborhoods is {found.hubness:.1f}, and {found.orphans:.0%} of the texts "
-            "are among no other's neighbors; a search gives a few texts again and again",
+            diagnosis.hubness >= HUBS,
+            f"hubs: the skewness of neighborhoods is {diagnosis.hubness:.1f}, and {diagnosis.orphans:.0%} of the "
+            "texts are among no other's neighbors; a search gives a few texts again and again",
         ),
-        *([] if of_pairs is None else _pair_verdicts(of_pairs)),
+        *([] if pairs is None else _pair_verdicts(pairs)),
         (
             duplicates >= NEAR_SHARE,
-            f"near-duplicates: {duplicates:.0%} of the texts have another with cosine {near:.3f} or more; in "
-            "training they count as each other's negatives",
+            f"near-duplicates: {duplicates:.0%} of the texts have another with cosine {near:.3f} or more; "
+            "in training they count as each other's negatives",
         ),
         (
-            found.texts < found.features,
-            f"few texts: {found.texts:,} of them can't fill {found.features:,} directions, so that effective "
-            "rank and isotropy are low for want of texts; give several times as many",
+            diagnosis.texts < diagnosis.features,
+            f"few texts: {diagnosis.texts:,} of them can't fill {diagnosis.features:,} directions, so that "
+            "effective rank and isotropy are low for want of texts; give several times as many",
         ),
     ]
-    return [words for applies, words in verdicts if applies]
+    return [sentence for applies, sentence in verdicts if applies]
 
 
-def _pair_verdicts(found: _PairFigures) -> list[tuple[bool, str]]:
-    """Returns sentences about the pairs, and whether each applies."""
-    frequency = found.frequency or [(0, 0.0)]
-    (_, whole), (number, best) = frequency[0], max(frequency, key=lambda pair: pair[1])
+def _pair_verdicts(pairs: _PairFigures) -> list[tuple[bool, str]]:
+    """Returns sentences about the pairs, and whether each sentence applies."""
+    frequency = pairs.frequency or [(0, 0.0)]
+    (_, with_all), (number, best) = frequency[0], max(frequency, key=lambda pair: pair[1])
     return [
         (
-            found.alignment < TRIVIAL,
-            f"positives are trivial: alignment {found.alignment:.4f}, so that both texts of a pair have nearly "
+            pairs.alignment < TRIVIAL,
+            f"positives are trivial: alignment {pairs.alignment:.4f}, so that both texts of a pair have nearly "
             "one vector; they may be copies of each other",
         ),
         (
-            found.alignment >= NOT_ALIGNED * found.apart,
-            f"positives are hardly nearer than any two texts of the pairs: alignment {found.alignment:.2f} "
-            f"against {found.apart:.2f}; the model doesn't know what makes these pairs alike",
+            pairs.alignment >= NOT_ALIGNED * pairs.apart,
+            "positives are hardly nearer than any two texts of the pairs: alignment "
+            f"{pairs.alignment:.2f} against {pairs.apart:.2f}; the model doesn't know what makes these pairs "
+            "alike",
         ),
         (
-            best >= whole + FREQUENT * max(1.0, math.sqrt(1000 / found.pairs)),
+            best >= with_all + FREQUENT * max(1.0, math.sqrt(1000 / pairs.pairs)),
             f"frequent tokens pull the mean: without the {number} most frequent ones Spearman x 100 is "
-            f"{best:.1f} in place of {whole:.1f}",
+            f"{best:.1f} in place of {with_all:.1f}",
         ),
     ]

@@ -1,4 +1,4 @@
-"""Models and tasks of the Massive Text Embedding Benchmark (``mteb`` 2, an optional library)."""
+"""Models and tasks for the Massive Text Embedding Benchmark (``mteb`` 2, an optional library)."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 
 class MTEBModel:
-    """A sentence encoder behind mteb's ``EncoderProtocol``, for ``mteb.evaluate``.
+    """Adapter of a sentence encoder to mteb's ``EncoderProtocol``, for ``mteb.evaluate``.
 
-    For the tasks of the Massive Text Embedding Benchmark (Muennighoff et al. 2023,
-    https://aclanthology.org/2023.eacl-main.148). A text gets the model's prompt of its task
-    and kind, query or document, by the first name that the model has of those that mteb looks up: ``TASK-query``,
-    ``TASK``, the same of the task's type (``STS``), ``query``; or else the model's default. Similarity is the
-    cosine. mteb files results under the name and, as the revision, the model's ``identity``: those of other
-    weights or prompts are never taken for its own.
+    It runs the tasks of the Massive Text Embedding Benchmark (Muennighoff et al. 2023,
+    https://aclanthology.org/2023.eacl-main.148). Each text gets a prompt for its task and its kind, query or
+    document. The prompt is the first one that the model has of ``TASK-query``, ``TASK``, ``TYPE-query``, ``TYPE``
+    (such as ``STS``) and ``query``, or else the model's default prompt. Similarity is the cosine. mteb stores
+    results by the name and by the model's ``identity`` as the revision, so results of other weights or prompts
+    are never reused.
 
     Args:
         model: The encoder.
-        name: Name under which mteb stores results, of the form ``organization/name``.
+        name: Name by which mteb stores results, in the form ``organization/name``.
 
     Raises:
-        ValueError: A name of another form.
+        ValueError: The name has another form.
 
     Example:
         >>> import mteb  # doctest: +SKIP
@@ -55,7 +55,7 @@ class MTEBModel:
         self,
         inputs: Iterable[Mapping[str, Sequence[str]]],
         *,
-        task_metadata: Any,  # mteb's TaskMetadata, of an optional library, as is PromptType
+        task_metadata: Any,  # TaskMetadata of mteb, an optional library; so is PromptType
         hf_split: str,
         hf_subset: str,
         prompt_type: Any = None,
@@ -69,15 +69,15 @@ class MTEBModel:
             task_metadata: Name and type of the task.
             hf_split: Not read.
             hf_subset: Not read.
-            prompt_type: Query, document, or None for texts that are neither.
-            batch_size: Texts at once.
-            show_progress_bar: Whether to draw a bar.
+            prompt_type: Query or document; None for other texts.
+            batch_size: Number of texts per batch.
+            show_progress_bar: Whether to show a progress bar.
 
         Returns:
-            (N, D) float32.
+            Vectors, (N, D) float32.
 
         Raises:
-            ValueError: Inputs without texts, such as images.
+            ValueError: A batch has no texts, but images, for example.
         """
         del hf_split, hf_subset
         texts: list[str] = []
@@ -94,11 +94,11 @@ class MTEBModel:
         )
 
     def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
-        """Returns the model's similarity of every vector with every other, (A, D) and (B, D) -> (A, B)."""
+        """Returns the model's similarity of each vector to each other vector, (A, D) and (B, D) -> (A, B)."""
         return self.model.similarity(embeddings1, embeddings2)
 
     def similarity_pairwise(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
-        """Returns the model's similarity of paired vectors, (N, D) and (N, D) -> (N,)."""
+        """Returns the model's similarity of the two vectors of each pair, (N, D) and (N, D) -> (N,)."""
         return self.model.similarity_pairwise(embeddings1, embeddings2)
 
     @cached_property
@@ -106,7 +106,7 @@ class MTEBModel:
         """Description of the model that mteb writes next to the results. It is built once per adapter.
 
         Raises:
-            ImportError: mteb isn't installed; the message has the command that installs it.
+            ImportError: mteb isn't installed. The message has the command that installs it.
         """
         meta = require("mteb.models.model_meta", where="MTEBModel").ModelMeta
         unknown = (
@@ -131,38 +131,38 @@ class MTEBModel:
 
 
 def find_mteb(names: Sequence[str], where: str = "--tasks") -> list[Any]:  # Any: mteb's AbsTask
-    """Returns tasks by mteb's names, or by ``module.Class`` of one's own, a subclass of ``mteb.AbsTask``.
+    """Returns tasks of mteb by their names, and tasks of your own by ``module.Class``.
 
     Args:
-        names: Such as ``STSBenchmark``; each once.
-        where: The option that names them, for errors.
+        names: Names such as ``STSBenchmark``, or subclasses of ``mteb.AbsTask``. Repeated names count once.
+        where: Option of the names, for error messages.
 
     Raises:
         ImportError: mteb isn't installed.
-        ValueError: No name, no such task, one that isn't of text alone, or a module that isn't trusted.
+        ValueError: There is no name, a task is unknown or reads more than texts, or a module isn't trusted.
     """
     mteb = require("mteb", where=where)
-    known = {task.metadata.name for task in importlib.import_module("mteb.get_tasks").TASK_LIST}
+    all_names = {task.metadata.name for task in importlib.import_module("mteb.get_tasks").TASK_LIST}
     if not names:
         raise InvalidValueError(
             f"{where}: expected names of mteb's tasks, such as STSBenchmark, got none; name some"
         )
-    return [_task(mteb, name, known, where) for name in dict.fromkeys(names)]
+    return [_task(mteb, name, all_names, where) for name in dict.fromkeys(names)]
 
 
 def score_mteb(
     model: MTEBModel, tasks: Sequence[Any], folder: str | Path | None = None, batch_size: int = 64
 ) -> list[TaskScore]:
-    """Returns the main score of each task as mteb takes it, times 100, over the splits and languages of the task.
+    """Returns the main score of each mteb task, times 100, as mteb averages it over splits and languages.
 
-    The parts of a task that has several are the main scores of each.
+    If a task has several splits or languages, ``parts`` has the main score of each.
 
     Args:
-        model: The model under its name.
-        tasks: As ``find_mteb`` gives them.
-        folder: Where mteb leaves its own JSON, ``results/MODEL/REVISION/TASK.json``; what it finds there of the
-            same model, weights and prompts it doesn't run again. None for nowhere.
-        batch_size: Texts at once.
+        model: Adapter of the model.
+        tasks: Tasks as ``find_mteb`` returns them.
+        folder: Folder for mteb's JSON files, ``results/MODEL/REVISION/TASK.json``. Tasks with a file of the same
+            weights and prompts don't run again. None writes no files.
+        batch_size: Number of texts per batch.
 
     Example:
         >>> model = MTEBModel(SentenceEncoder.from_pretrained("model"), "mine/simcse")  # doctest: +SKIP
@@ -176,37 +176,38 @@ def score_mteb(
     for task in tasks:
         name, metric = task.metadata.name, task.metadata.main_score
         try:
-            found = mteb.evaluate(model, task, cache=cache, encode_kwargs={"batch_size": batch_size})
+            result = mteb.evaluate(model, task, cache=cache, encode_kwargs={"batch_size": batch_size})
         except ContrastiveTextError:
             raise
-        except failures as error:  # most of all of data that aren't there
+        except failures as error:  # usually because data are missing
             got = f"{type(error).__name__} ({' '.join(str(error).split())})"
             scores.append(TaskScore.absent(name, metric, f"expected data that mteb can load, got {got}"))
             continue
-        scores += [_score(each, metric) for each in found.task_results]
-        scores += [TaskScore.absent(name, metric, error.exception) for error in found.exceptions or ()]
+        scores += [_score(task_result, metric) for task_result in result.task_results]
+        scores += [TaskScore.absent(name, metric, error.exception) for error in result.exceptions or ()]
     return scores
 
 
 def organized_name(path: str) -> str:
-    """Returns a model's folder or hub name as ``organization/name``, under which mteb files results.
+    """Converts a model's folder or hub name to ``organization/name``, by which mteb stores results.
 
     Example:
         >>> organized_name("BAAI/bge-m3"), organized_name("/runs/version_0/model")
         ('BAAI/bge-m3', 'version_0/model')
     """
-    *above, name = (part.strip("/") for part in Path(path).resolve().parts)
-    return f"{above[-1] if above and above[-1] else 'local'}/{name}"
+    *parents, name = (part.strip("/") for part in Path(path).resolve().parts)
+    return f"{parents[-1] if parents and parents[-1] else 'local'}/{name}"
 
 
-def _task(mteb: Any, name: str, known: Collection[str], where: str) -> Any:
-    if "." in name and name not in known and not re.search(r"\.[vV]\d+$", name):  # as in STS17.v2
+def _task(mteb: Any, name: str, all_names: Collection[str], where: str) -> Any:
+    """Returns the task of a name or class path."""
+    if "." in name and name not in all_names and not re.search(r"\.[vV]\d+$", name):  # STS17.v2 is a name
         task = resolve(name, mteb.AbsTask, where)()
     else:
         try:
-            task = mteb.get_task(name)  # by an earlier name of a task too
+            task = mteb.get_task(name)  # finds tasks by former names too
         except KeyError:
-            todo = nearest(name, known) or "; or module.Class of your own"
+            todo = nearest(name, all_names) or "; or module.Class of your own"
             raise InvalidValueError(f"{where}: expected a task of mteb, got {name!r}{todo}") from None
     if list(task.metadata.modalities) != ["text"]:
         kinds = ", ".join(task.metadata.modalities)
@@ -216,9 +217,9 @@ def _task(mteb: Any, name: str, known: Collection[str], where: str) -> Any:
 
 def _score(result: Any, metric: str) -> TaskScore:
     parts = {
-        f"{split}, {each['hf_subset']}": 100 * each["main_score"]
+        f"{split}, {score['hf_subset']}": 100 * score["main_score"]
         for split, scores in result.scores.items()
-        for each in scores
+        for score in scores
     }
     return TaskScore(
         result.task_name, metric, 100 * float(result.get_score()), parts=parts if len(parts) > 1 else {}

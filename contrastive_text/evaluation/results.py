@@ -1,4 +1,4 @@
-"""Scores of tasks, and the tables of the papers: text, Markdown, LaTeX, CSV and JSON."""
+"""Scores of tasks, and tables of scores as text, Markdown, LaTeX, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import as_markdown, html_table
 
 AVERAGE = "Avg."
-"""Name of the column of means, as the papers have it."""
+"""Header of the column of means, as in the papers."""
 _COLUMNS = ("model", "task", "part", "metric", "score", "size", "missing")
 
 
@@ -22,13 +22,12 @@ class TaskScore:
     """Score of a model on a task.
 
     Args:
-        task: Name of the task as in the papers: ``STS12``, ``MR``.
-        metric: ``spearman``, ``accuracy``, ...
-        score: The score times 100; NaN without data.
+        task: Name of the task as in the papers, such as ``STS12`` or ``MR``.
+        metric: Name of the metric, such as ``spearman`` or ``accuracy``.
+        score: Score times 100; NaN without data.
         size: Number of scored rows.
         parts: Further figures of the task, times 100: scores of subsets, or another metric or split.
-        missing: The reason why there is no score and the remedy: the missing files and their source. Empty if
-            there is a score.
+        missing: Reason why there is no score, with the missing files and their source. Empty if there is a score.
 
     Example:
         >>> TaskScore("MR", "accuracy", 81.0).score
@@ -44,24 +43,24 @@ class TaskScore:
 
     @classmethod
     def absent(cls, task: str, metric: str, missing: str) -> TaskScore:
-        """Returns the score of a task without data."""
+        """Returns the NaN score of a task without data, with the reason."""
         return cls(task, metric, math.nan, missing=missing)
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreTable:
-    """A row for each model, a column for each task, and their mean.
+    """Table of scores with a row for each model, a column for each task, and a column of means.
 
-    The mean covers all tasks or is absent: if a task of a row has no score, the mean is ``n/a``. The notes under
-    the table name the missing data and their source.
+    If a task of a row has no score, the mean is ``n/a``. The notes under the table name the missing data and
+    their source.
 
     Args:
-        title: Metric and protocol: ``Spearman x 100, setting all``.
-        rows: Name of a model -> its scores; all rows have the same tasks in the same order.
+        title: Metric and protocol, such as ``Spearman x 100, setting all``.
+        rows: Scores of each model, by its name. All rows have the same tasks in the same order.
         averaged: Tasks of the mean; None for all. If empty, the table has no column of means.
 
     Raises:
-        ValueError: Rows of different tasks.
+        ValueError: Rows have different tasks.
 
     Example:
         >>> scores = [TaskScore("MR", "accuracy", 81.0), TaskScore("CR", "accuracy", 86.5)]
@@ -76,9 +75,9 @@ class ScoreTable:
     averaged: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        named = {name: [score.task for score in scores] for name, scores in self.rows.items()}
-        first = next(iter(named.values()), [])
-        for name, tasks in named.items():
+        tasks_of = {name: [score.task for score in scores] for name, scores in self.rows.items()}
+        first = next(iter(tasks_of.values()), [])
+        for name, tasks in tasks_of.items():
             if tasks != first:
                 raise InvalidValueError(
                     f"ScoreTable.rows: expected the tasks {', '.join(first)} in every row, got "
@@ -87,33 +86,33 @@ class ScoreTable:
 
     @property
     def tasks(self) -> list[str]:
-        """The columns."""
+        """Names of the tasks, which are the columns."""
         return [score.task for score in next(iter(self.rows.values()), [])]
 
     def average(self, name: str) -> float:
         """Returns the mean of a model's scores; NaN if a score is missing."""
-        wanted = self.tasks if self.averaged is None else self.averaged
+        tasks = self.tasks if self.averaged is None else self.averaged
         scores = {score.task: score.score for score in self.rows[name]}
-        return sum(scores.get(task, math.nan) for task in wanted) / len(wanted) if wanted else math.nan
+        return sum(scores.get(task, math.nan) for task in tasks) / len(tasks) if tasks else math.nan
 
     def notes(self) -> list[str]:
-        """Returns a line for each task without a score: the missing data and their source."""
-        said = [
+        """Returns a line for each task without a score, with the missing data and their source."""
+        lines = [
             f"{score.task}: {score.missing}" for scores in self.rows.values() for score in scores if score.missing
         ]
-        return list(dict.fromkeys(said))
+        return list(dict.fromkeys(lines))
 
     def text(self) -> str:
-        """Returns the table in columns, as a terminal shows it."""
+        """Returns the table with aligned columns for a terminal."""
         return "\n".join([in_columns(self._cells()), *self.notes()])
 
     def markdown(self) -> str:
-        """Returns the table in GitHub's Markdown."""
+        """Returns the table in the Markdown of GitHub."""
         notes = [f"- {as_markdown(note)}" for note in self.notes()]
         return "\n".join([in_markdown(self._cells()), *(["", *notes] if notes else [])])
 
     def latex(self) -> str:
-        r"""Returns the table for LaTeX's booktabs (``\usepackage{booktabs}``)."""
+        r"""Returns the table in LaTeX for the package booktabs (``\usepackage{booktabs}``)."""
         cells = [[_escaped(cell) for cell in row] for row in self._cells()]
         lines = [" & ".join(row) + r" \\" for row in cells]
         columns = "l" + "r" * (len(cells[0]) - 1)
@@ -122,39 +121,42 @@ class ScoreTable:
         return "\n".join([*head, *lines[1:], r"\bottomrule", r"\end{tabular}", *notes])
 
     def _repr_html_(self) -> str:
-        """Returns the table as a notebook shows it."""
+        """Returns the table as HTML for a notebook."""
         (_, *tasks), *rows = self._cells()
         return html_table(self.title, [["model", *tasks], *rows], self.notes())
 
     def csv(self) -> str:
-        """Returns full precision: a line for each figure, subsets too; empty where there is none."""
+        """Returns the table as CSV: a line for each figure and part in full precision, empty if missing."""
         return _as_csv([_COLUMNS, *self._lines()])
 
     def json(self) -> str:
-        """Returns full precision with the subsets; ``null`` where there is no score."""
+        """Returns the table with all parts as JSON in full precision; ``null`` for a missing score."""
         return as_json(self.to_dict())
 
     def subsets(self) -> dict[str, ScoreTable]:
-        """Returns a table of the subsets of each task that has some, by its title."""
-        found: dict[str, dict[str, list[TaskScore]]] = {}
+        """Returns a table of the parts of each task that has parts, by the title of the table."""
+        rows_of: dict[str, dict[str, list[TaskScore]]] = {}
         for name, scores in self.rows.items():
             for score in scores:
                 if score.parts:
                     parts = [TaskScore(part, score.metric, figure) for part, figure in score.parts.items()]
-                    found.setdefault(f"{score.task}, subsets", {})[name] = parts
-        return {title: ScoreTable(title, rows) for title, rows in found.items()}
+                    rows_of.setdefault(f"{score.task}, subsets", {})[name] = parts
+        return {title: ScoreTable(title, rows) for title, rows in rows_of.items()}
 
     def by_part(self) -> dict[str, ScoreTable]:
-        """Returns a table of each part that all tasks with a score have: of each further metric, by its name."""
-        scored = [score for scores in self.rows.values() for score in scores if not score.missing]
+        """Returns a table for each part that all tasks with a score have, such as a metric, by its name."""
+        present = [score for scores in self.rows.values() for score in scores if not score.missing]
         shared = [
-            part for part in (scored[0].parts if scored else ()) if all(part in each.parts for each in scored)
+            part
+            for part in (present[0].parts if present else ())
+            if all(part in score.parts for score in present)
         ]
         tables = {}
         for part in shared:
             rows = {
                 name: [
-                    TaskScore(each.task, part, each.parts.get(part, math.nan), size=each.size) for each in scores
+                    TaskScore(score.task, part, score.parts.get(part, math.nan), size=score.size)
+                    for score in scores
                 ]
                 for name, scores in self.rows.items()
             }
@@ -162,7 +164,7 @@ class ScoreTable:
         return tables
 
     def of_one_task(self) -> ScoreTable:
-        """Returns all figures of the only task, a column for each, to be read by people.
+        """Returns a table of all figures of the only task, with a column for each figure.
 
         Example:
             >>> scores = [TaskScore("held.tsv", "ndcg@10", 35.8, parts={"mrr@10": 31.2, "recall@1": 24.1})]
@@ -190,7 +192,7 @@ class ScoreTable:
             yield [name, AVERAGE, "", "", _number(self.average(name)), "", ""]
 
     def to_dict(self) -> dict[str, object]:
-        """Returns plain data for JSON."""
+        """Returns all scores and means as a dict for JSON."""
         rows = {
             name: {"tasks": [asdict(score) for score in scores], "average": self.average(name)}
             for name, scores in self.rows.items()
@@ -213,11 +215,16 @@ FORMATS: Mapping[str, Callable[[ScoreTable], str]] = {
     "csv": ScoreTable.csv,
     "json": ScoreTable.json,
 }
-"""Name of a format -> the method that renders a table."""
+"""Method that renders a table, by the name of the format."""
 
 
 def written_together(suites: Mapping[str, ScoreTable], form: str) -> str:
-    """Returns the tables of suites as one text, one JSON object or one CSV table; ``form`` is of ``FORMATS``."""
+    """Renders the tables of suites as one text, one JSON object or one CSV table.
+
+    Args:
+        suites: Tables by the names of their suites.
+        form: Name of a format in ``FORMATS``.
+    """
     if form == "json":
         return as_json({name: table.to_dict() for name, table in suites.items()})
     if form == "csv":
@@ -233,12 +240,12 @@ def _as_csv(lines: Sequence[Sequence[object]]) -> str:
 
 
 def figure_cell(score: float) -> str:
-    """Returns a score as a table has it: two digits, ``n/a`` for NaN."""
+    """Returns a score as text with two digits, or ``n/a`` for NaN."""
     return "n/a" if math.isnan(score) else f"{score:.2f}"
 
 
 def as_json(content: object) -> str:
-    """Returns plain data as JSON, with ``null`` in place of NaN.
+    """Converts plain data to JSON, with ``null`` for NaN.
 
     Example:
         >>> print(as_json({"scores": [1.5, math.nan]}))
@@ -253,7 +260,7 @@ def as_json(content: object) -> str:
 
 
 def without_nan(value: object) -> object:
-    """Returns plain data with None in place of NaN."""
+    """Returns a copy of plain data with None in place of NaN."""
     if isinstance(value, Mapping):
         return {name: without_nan(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
@@ -266,7 +273,10 @@ def _number(score: float) -> str:
 
 
 def in_columns(cells: Sequence[Sequence[str]]) -> str:
-    """Returns rows of cells in columns, flush right but for the first one; the first row is their head."""
+    """Returns rows of cells as text with aligned columns. The first row is the header.
+
+    The first column is aligned left, all other columns right.
+    """
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
         " | ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells
@@ -276,7 +286,7 @@ def in_columns(cells: Sequence[Sequence[str]]) -> str:
 
 
 def in_markdown(cells: Sequence[Sequence[str]]) -> str:
-    """Returns rows of cells in GitHub's Markdown, the first row as the head."""
+    """Returns rows of cells as a Markdown table. The first row is the header."""
     head, *rows = [[as_markdown(cell) for cell in row] for row in cells]
     rule = ["---", *["---:"] * (len(head) - 1)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))

@@ -1,4 +1,4 @@
-"""Retrieval: queries that are to find their documents in a corpus, by cosine."""
+"""Evaluation of retrieval: ranks the documents of a corpus for each query by cosine."""
 
 from __future__ import annotations
 
@@ -34,40 +34,40 @@ def find_retrieval(
     columns: Mapping[str, str] | None = None,
     bounds: Bounds = USUAL,
 ) -> dict[str, RetrievalSet | str]:
-    """Returns the retrieval sets of a place, or what is missing of one and where to get it.
+    """Returns the retrieval sets of a place. The value of a task without data names the missing files.
 
-    A place is
+    The place is one of
 
-    - a folder in BEIR's layout (see ``read_beir``), which is one task of its name; its judgments are those of
-      ``qrels/test.tsv``, or the only ones;
-    - a folder of such folders: a task each. Where one of them is of NanoBEIR, such as ``NanoMSMARCO``, or there
-      is none, all its thirteen sets are tasks, and those that aren't there are missing;
-    - ``hub`` for NanoBEIR on the hub; ``hub:PLACE`` for a copy of the same form, of another user or in a folder;
-    - a file of pairs: each anchor is to find its own positives among those of all.
+    - a folder in BEIR's layout (see ``read_beir``), which is one task. Its judgments are from ``qrels/test.tsv``,
+      or from its only file of judgments;
+    - a folder of such folders, which are one task each. If the folder is empty or has a set of NanoBEIR, such as
+      ``NanoMSMARCO``, all thirteen sets of NanoBEIR are tasks;
+    - ``hub`` for NanoBEIR on the hub, or ``hub:PLACE`` for a copy of another user or in a folder;
+    - a file of pairs: the task is to find the positives of each anchor among all positives.
 
     Args:
-        place: One of these.
-        corpus: Files of further texts, which are ranked beside the positives of a file of pairs.
-        tasks: Which of the tasks; all where empty.
-        columns: Library column -> column of a file of pairs, as for ``read_rows``.
-        bounds: How large what is in a file may be.
+        place: Folder, file or ``hub``.
+        corpus: Files of further texts to rank in addition to the positives of a file of pairs.
+        tasks: Names of the tasks to return; all if empty.
+        columns: Column of a file of pairs by its name in the library, as for ``read_rows``.
+        bounds: Limits on the data files.
 
     Raises:
-        FileNotFoundError: No such folder or file.
-        ValueError: A file that is not what it should be, further texts or columns beside a corpus, or no such
-            task.
-        ImportError: The hub without the library ``datasets``.
+        FileNotFoundError: The folder or file doesn't exist.
+        ValueError: A file is damaged, a task is unknown, or ``corpus`` or ``columns`` is given without a file of
+            pairs.
+        ImportError: The place is the hub, and the library ``datasets`` isn't installed.
     """
     name, _, copy = str(place).partition(":")
     path = Path(place)
-    for option, given in (("corpus", corpus), ("columns", columns)):
-        if given and not path.is_file():
+    for option, value in (("corpus", corpus), ("columns", columns)):
+        if value and not path.is_file():
             todo = "a folder has a corpus, in columns of its own; leave it out"
             raise reading_error(option, "a file of pairs beside it", str(place), todo)
     if name == "hub":
-        return {task: _on_hub(task, copy or NANO_PLACE) for task in _chosen(tasks, NANO_SETS)}
+        return {task: _on_hub(task, copy or NANO_PLACE) for task in _selected(tasks, NANO_SETS)}
     if path.is_file():
-        (task,) = _chosen(tasks, [path.name])
+        (task,) = _selected(tasks, [path.name])
         return {task: read_pair_corpus(path, corpus, columns, bounds=bounds, options=options_of("columns"))}
     if not path.is_dir():
         raise MissingFileError(
@@ -75,20 +75,19 @@ def find_retrieval(
         )
     folders = {path.resolve().name: path} if holds_corpus(path) else _inside(path)
     nano = NANO_SETS if not folders or folders.keys() & {*NANO_SETS} else ()
-    named = _chosen(tasks, dict.fromkeys((*nano, *folders)))
     return {
         task: read_beir(folders[task], chosen_split(folders[task], "test"), bounds)
         if task in folders
         else _missing(task, path)
-        for task in named
+        for task in _selected(tasks, dict.fromkeys((*nano, *folders)))
     }
 
 
 def retrieval_figures(embed: CachedEncoder, data: RetrievalSet, task: str = "") -> dict[str, Tensor]:
-    """Returns what a model scores on each query of a set: name -> (Q,), in [0, 1].
+    """Returns the score of each query of a retrieval set, (Q,) in [0, 1], by the name of the figure.
 
-    Queries and documents are given the prompt of the first name that the model has of those that mteb looks up:
-    ``TASK-query``, ``TASK``, ``Retrieval-query``, ``Retrieval``, ``query``.
+    Queries get the first prompt that the model has of ``TASK-query``, ``TASK``, ``Retrieval-query``,
+    ``Retrieval`` and ``query``, as in mteb. The prompt of documents is found in the same way.
     """
     names = (embed.model.prompts.name_of(kind, task, "Retrieval") or kind for kind in (QUERY, DOCUMENT))
     queries, documents = map(embed, (data.queries, data.documents), names)
@@ -96,36 +95,39 @@ def retrieval_figures(embed: CachedEncoder, data: RetrievalSet, task: str = "") 
 
 
 def score_retrieval(embed: CachedEncoder, tasks: Mapping[str, RetrievalSet | str]) -> list[TaskScore]:
-    """Returns nDCG@10 of each task, times 100; the other figures of ``metrics.FIGURES`` are its parts."""
-    main, *others = FIGURES
+    """Returns nDCG@10 of each retrieval task, times 100, with all other ``metrics.FIGURES`` as parts."""
+    main, *further = FIGURES
     scores = []
     for task, data in tasks.items():
         if isinstance(data, str):
             scores.append(TaskScore.absent(task, main, data))
             continue
-        means = {name: 100 * float(each.mean()) for name, each in retrieval_figures(embed, data, task).items()}
-        parts = {name: means[name] for name in others}
+        figures = retrieval_figures(embed, data, task)
+        means = {name: 100 * float(by_query.mean()) for name, by_query in figures.items()}
+        parts = {name: means[name] for name in further}
         scores.append(TaskScore(task, main, means[main], size=len(data.queries), parts=parts))
     return scores
 
 
 def query_scores(embed: CachedEncoder, tasks: Mapping[str, RetrievalSet | str]) -> dict[str, Tensor | str]:
-    """Returns nDCG@10 of each query of each task, (Q,), in [0, 1]; or what is missing of the task."""
+    """Returns nDCG@10 of each query of each task, (Q,) in [0, 1], or a text that names a task's missing files."""
     return {
         task: data if isinstance(data, str) else retrieval_figures(embed, data, task)[FIGURES[0]]
         for task, data in tasks.items()
     }
 
 
-def _chosen(tasks: Sequence[str], there: Sequence[str] | Mapping[str, object]) -> list[str]:
+def _selected(tasks: Sequence[str], available: Sequence[str] | Mapping[str, object]) -> list[str]:
+    """Returns the selected tasks, or all available tasks if none is selected."""
     for task in tasks:
-        if task not in there:
-            raise reading_error("tasks", listed(there), short(task), "name some of these")
-    return list(tasks or there)
+        if task not in available:
+            raise reading_error("tasks", listed(available), short(task), "name some of these")
+    return list(tasks or available)
 
 
 def _inside(folder: Path) -> dict[str, Path]:
-    return {each.name: each for each in sorted(folder.iterdir()) if each.is_dir() and holds_corpus(each)}
+    """Returns the folders in BEIR's layout inside a folder, by name."""
+    return {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and holds_corpus(path)}
 
 
 def _missing(task: str, folder: Path) -> str:

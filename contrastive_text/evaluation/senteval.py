@@ -1,4 +1,4 @@
-"""SentEval's transfer and probing tasks, and DeCLUTR's means over them."""
+"""Transfer and probing tasks of SentEval, and the means of DeCLUTR over 28 tasks."""
 
 from __future__ import annotations
 
@@ -53,29 +53,30 @@ def transfer_scores(
     classifier: Classifier | None = None,
     tasks: Sequence[str] = TRANSFER_TASKS,
 ) -> list[TaskScore]:
-    """Returns the accuracy of each task (Conneau and Kiela, 2018, https://arxiv.org/abs/1803.05449).
+    """Returns the accuracy of SentEval's tasks (Conneau and Kiela, 2018, https://arxiv.org/abs/1803.05449).
 
-    MR, CR, SUBJ and MPQA are cross-validated; TREC and MRPC have a test part and choose the penalty by folds of
-    the training part; SST2, SST5, SICK-E, SNLI and the probing tasks choose it by their dev part. A pair of
-    vectors u, v is classified by [\\|u - v\\|, u * v], in SNLI by [u, v, \\|u - v\\|, u * v].
+    MR, CR, SUBJ and MPQA are cross-validated. TREC and MRPC have a test part, and folds of the training part
+    select the penalty. SST2, SST5, SICK-E, SNLI and the probing tasks select the penalty by their dev part. The
+    features of a pair of vectors u, v are [\\|u - v\\|, u * v], for SNLI [u, v, \\|u - v\\|, u * v].
 
-    Differs: SentEval fits SNLI without a penalty, here it is chosen like the others, the least of which is
-    1e-5; it forms folds of rows sorted by length, here they stay as the files have them.
+    Differs: SentEval fits SNLI without a penalty; here its penalty is selected as for other tasks, at least 1e-5.
+    SentEval splits rows sorted by length into folds; here rows keep the order of the files.
 
     Args:
         embed: The encoder.
-        folder: Where the data sets are; see ``transfer_data`` and ``probing_data``.
+        folder: Folder that holds the data sets; see ``transfer_data`` and ``probing_data``.
         protocol: ``STANDARD`` for papers, ``FAST`` for prototypes.
-        classifier: ``TorchClassifier()``, SentEval's own, where None.
-        tasks: Which of ``TRANSFER_TASKS`` and ``PROBING_TASKS``.
+        classifier: Classifier; None for ``TorchClassifier()``, as in SentEval.
+        tasks: Names in ``TRANSFER_TASKS`` and ``PROBING_TASKS``.
 
     Returns:
-        A score for each task in the order asked for; the part ``dev`` is the accuracy by which the penalty was
-        chosen, MRPC's part ``F1`` is of the paraphrases. A task without files says what is missing.
+        Score of each task, in the order of ``tasks``. The part ``dev`` is the accuracy that selected the penalty,
+        and the part ``F1`` of MRPC is the F1 of the paraphrases. The score of a task without files names the
+        missing files.
 
     Raises:
-        FileNotFoundError: No such folder.
-        ValueError: A file that is not what it should be, too few rows for the folds, or vectors with NaN.
+        FileNotFoundError: The folder doesn't exist.
+        ValueError: A file is damaged, a class has fewer rows than folds, or a vector has NaN.
         ImportError: ``SklearnClassifier`` without scikit-learn.
 
     Example:
@@ -94,26 +95,28 @@ def transfer_correct(
     classifier: Classifier | None = None,
     tasks: Sequence[str] = TRANSFER_TASKS,
 ) -> dict[str, Tensor]:
-    """Returns for each task whether each test row is predicted right, (n,), bool; their mean is the accuracy.
+    """Returns a mask of the correctly classified test rows of each task, (n,), bool. Its mean is the accuracy.
 
-    Rows have the order of the files, all of them where a task is cross-validated: two models' answers are in
-    pairs. Tasks without files are left out. See ``transfer_scores``.
+    The rows have the order of the files, so the masks of two models can be compared row by row. Cross-validated
+    tasks have a mask of all rows. Tasks without files are omitted. See ``transfer_scores``.
     """
-    found = outcomes(embed, find_tasks(folder, tasks), protocol, classifier)
-    return {task: outcome.correct for task, outcome in found.items()}
+    by_task = outcomes(embed, find_tasks(folder, tasks), protocol, classifier)
+    return {task: outcome.correct for task, outcome in by_task.items()}
 
 
 def find_tasks(folder: str | Path, tasks: Sequence[str]) -> dict[str, LabeledTexts | str]:
-    """Returns the rows of each task, or what is missing of it; see ``transfer_data`` and ``probing_data``.
+    """Returns the rows of each transfer or probing task, or a text that names the missing files.
+
+    See ``transfer_data`` and ``probing_data``.
 
     Raises:
-        FileNotFoundError: No such folder.
-        ValueError: Another task, or a file that is not what it should be.
+        FileNotFoundError: The folder doesn't exist.
+        ValueError: A task is unknown, or a file is damaged.
     """
-    known = (*TRANSFER_TASKS, *PROBING_TASKS)
+    all_tasks = (*TRANSFER_TASKS, *PROBING_TASKS)
     for task in tasks:
-        if task not in known:
-            raise reading_error("tasks", listed(known), short(task), "name one of these")
+        if task not in all_tasks:
+            raise reading_error("tasks", listed(all_tasks), short(task), "name one of these")
     return {
         task: transfer_data(task, folder) if task in TRANSFER_TASKS else probing_data(task, folder)
         for task in tasks
@@ -121,7 +124,11 @@ def find_tasks(folder: str | Path, tasks: Sequence[str]) -> dict[str, LabeledTex
 
 
 def check_folds(data: Mapping[str, LabeledTexts | str], protocol: Protocol) -> None:
-    """Checks that each class has as many training rows as folds, where there are folds (ValueError)."""
+    """Checks that each class of a task with folds has at least one training row per fold.
+
+    Raises:
+        ValueError: A class has fewer rows than the protocol has folds.
+    """
     for task, rows in data.items():
         if isinstance(rows, str) or DEV in rows.sizes:
             continue
@@ -140,30 +147,35 @@ def outcomes(
     protocol: Protocol,
     classifier: Classifier | None,
 ) -> dict[str, Outcome]:
-    """Returns what is predicted in each task that has rows; checks all of them before the first text is encoded.
+    """Trains a classifier for each task with rows and returns its predictions. Checks all tasks first.
 
     Args:
         embed: The encoder.
-        data: Task -> rows, or what is missing.
-        protocol: How to train.
-        classifier: ``TorchClassifier()`` where None.
+        data: Rows of each task, or a text that names the missing files.
+        protocol: Settings of the training.
+        classifier: Classifier; None for ``TorchClassifier()``.
 
     Raises:
-        ValueError: Too few rows for the folds, or vectors with NaN.
+        ValueError: A class has fewer rows than folds, or a vector has NaN.
     """
     check_folds(data, protocol)
-    there = {task: rows for task, rows in data.items() if isinstance(rows, LabeledTexts)}
-    if empty := [f"{rows.empty:,} in {task}" for task, rows in there.items() if rows.empty]:
+    present = {task: rows for task, rows in data.items() if isinstance(rows, LabeledTexts)}
+    if empty := [f"{rows.empty:,} in {task}" for task, rows in present.items() if rows.empty]:
         warnings.warn(
             f"a full stop stands for each empty text, as in SentEval: {listed(empty)}", UserWarning, stacklevel=3
         )
     return {
-        task: _outcome(embed, rows, protocol, classifier or TorchClassifier()) for task, rows in there.items()
+        task: _outcome(embed, rows, protocol, classifier or TorchClassifier()) for task, rows in present.items()
     }
 
 
 def scores(data: Mapping[str, LabeledTexts | str], found: Mapping[str, Outcome]) -> list[TaskScore]:
-    """Returns a score for each task, or what is missing of it."""
+    """Returns the score of each task from its predictions. The score of a task without rows names missing files.
+
+    Args:
+        data: Rows of each task, or a text that names the missing files.
+        found: Predictions for each task with rows, as ``outcomes`` returns them.
+    """
     return [
         _score(rows, found[task]) if isinstance(rows, LabeledTexts) else TaskScore.absent(task, "accuracy", rows)
         for task, rows in data.items()
@@ -171,14 +183,14 @@ def scores(data: Mapping[str, LabeledTexts | str], found: Mapping[str, Outcome])
 
 
 def f1(predicted: Tensor, gold: Tensor) -> float:
-    """Returns the F1 of the rows that are or should be true, (n,) and (n,), bool, times 100; 0 if none is.
+    """Returns the F1 of binary predictions and gold labels, both (n,) bool, times 100; 0 if all are false.
 
     Example:
         >>> f1(torch.tensor([True, True, False]), torch.tensor([True, False, False]))  # precision 1/2, recall 1
         66.66...
     """
-    named = int(predicted.sum()) + int(gold.sum())
-    return 200 * int((predicted & gold).sum()) / named if named else 0.0
+    total = int(predicted.sum()) + int(gold.sum())
+    return 200 * int((predicted & gold).sum()) / total if total else 0.0
 
 
 def _outcome(embed: CachedEncoder, texts: LabeledTexts, protocol: Protocol, classifier: Classifier) -> Outcome:
@@ -201,9 +213,9 @@ def _features(embed: CachedEncoder, texts: LabeledTexts) -> Tensor:
         return sides[0]
     u, v = sides
     blocks = 4 if texts.task == "SNLI" else 2
-    features = u.new_empty(len(u), blocks * u.shape[1])  # filled in place: of SNLI there are 7 GB
-    *own, distance, product = features.chunk(blocks, dim=1)
-    for block, vectors in zip(own, sides, strict=False):
+    features = u.new_empty(len(u), blocks * u.shape[1])  # filled in place: SNLI has 7 GB of features
+    *copies, distance, product = features.chunk(blocks, dim=1)
+    for block, vectors in zip(copies, sides, strict=False):
         block.copy_(vectors)
     torch.sub(u, v, out=distance).abs_()
     torch.mul(u, v, out=product)
@@ -222,14 +234,14 @@ def _score(rows: LabeledTexts, outcome: Outcome) -> TaskScore:
 COCO = "COCO"
 _YEARS = ("STS12", "STS13", "STS14", "STS15", "STS16")
 DOWNSTREAM_TASKS = (*TRANSFER_TASKS, *TRAINED_TASKS, COCO, *_YEARS)
-"""The 18 tasks of the downstream mean."""
+"""The 18 tasks of the downstream mean of DeCLUTR."""
 NO_IMAGES = (
     "its files of image features, which are pickles and could run code, are not read; measure it by SentEval and "
     "give Python declutr_scores(given=[image_retrieval(...)]), or take the means without COCO"
 )
 """Reason why COCO is missing, and the remedy."""
 WITHOUT_SNLI = tuple(task for task in DOWNSTREAM_TASKS if task != "SNLI")
-"""The 17 of DeCLUTR's final tables: the models it is compared with were trained on SNLI."""
+"""The 17 tasks of DeCLUTR's final tables, which omit SNLI because its baselines were trained on SNLI."""
 _ALL = (*DOWNSTREAM_TASKS, *PROBING_TASKS)
 
 
@@ -246,7 +258,7 @@ MEANS: Mapping[str, Sequence[str]] = {
     "All 28": _ALL,
     "All 27 without COCO": _without_coco(_ALL),
 }
-"""Name of a mean -> its tasks. The means of the paper include COCO; the others need no images."""
+"""Tasks of each mean. The means of the paper include COCO; the means without COCO need no images."""
 
 
 def declutr_scores(
@@ -256,99 +268,103 @@ def declutr_scores(
     classifier: Classifier | None = None,
     given: Sequence[TaskScore] = (),
 ) -> list[TaskScore]:
-    """Returns what each of the 28 tasks adds to DeCLUTR's means, then the means.
+    """Returns the scores of the 28 tasks of DeCLUTR that its means average, followed by the means.
 
-    Giorgi et al., 2021, https://aclanthology.org/2021.acl-long.72, table 2; the rules are those of the authors'
+    Source: Giorgi et al., 2021, https://aclanthology.org/2021.acl-long.72, table 2, and the authors'
     ``scripts/run_senteval.py``.
 
     Args:
         embed: The encoder.
-        folder: Where the data sets are; see ``transfer_data``, ``probing_data`` and ``find_pairs``.
-        protocol: How the classifiers are trained.
-        classifier: ``TorchClassifier()``, SentEval's own, where None.
-        given: What tasks that were measured elsewhere add, in place of ours: ``image_retrieval``.
+        folder: Folder that holds the data sets; see ``transfer_data``, ``probing_data`` and ``find_pairs``.
+        protocol: Settings to train the classifiers.
+        classifier: Classifier; None for ``TorchClassifier()``, as in SentEval.
+        given: Scores of tasks that were measured elsewhere, such as ``image_retrieval``. They replace scores
+            measured here.
 
     Returns:
-        28 tasks and seven means, as ``contributions`` and ``aggregate`` give them.
+        28 tasks and seven means, as ``contributions`` and ``aggregate`` return them.
 
     Raises:
-        FileNotFoundError: No such folder.
-        ValueError: A file that is not what it should be, too few rows for the folds, or vectors with NaN.
+        FileNotFoundError: The folder doesn't exist.
+        ValueError: A file is damaged, a class has fewer rows than folds, or a vector has NaN.
         ImportError: ``SklearnClassifier`` without scikit-learn.
     """
     return score_declutr(embed, find_declutr(folder), protocol, classifier, given)
 
 
 def find_declutr(folder: str | Path) -> dict[str, Any]:  # Any: data of several kinds
-    """Returns the data of each of the 28 tasks, and the tasks of each mean, or what is missing.
+    """Returns the data of the 28 tasks and the tasks of each mean, or a text that names missing files or tasks.
 
     Raises:
-        FileNotFoundError: No such folder.
-        ValueError: A damaged file, or STS pairs without subsets.
+        FileNotFoundError: The folder doesn't exist.
+        ValueError: A file is damaged, or STS pairs have no subsets.
     """
     sts = find_sts(folder)
     check_setting("mean", [pairs for pairs in sts.values() if isinstance(pairs, STSPairs)])
-    found = {
+    data = {
         **find_tasks(folder, (*TRANSFER_TASKS, *PROBING_TASKS)),
         **find_trained(folder),
         **sts,
         COCO: NO_IMAGES,
     }
-    gone = {task for task in _ALL if isinstance(found[task], str)}
-    means = {name: _lacks(tasks, gone) or tasks for name, tasks in MEANS.items()}
-    return {**{task: found[task] for task in _ALL}, **means}
+    missing = {task for task in _ALL if isinstance(data[task], str)}
+    means = {name: _lacks(tasks, missing) or tasks for name, tasks in MEANS.items()}
+    return {**{task: data[task] for task in _ALL}, **means}
 
 
 def score_declutr(
     embed: CachedEncoder,
-    data: Mapping[str, Any],  # Any: as above
+    data: Mapping[str, Any],  # Any: data of several kinds
     protocol: Protocol = STANDARD,
     classifier: Classifier | None = None,
     given: Sequence[TaskScore] = (),
 ) -> list[TaskScore]:
-    """Scores data that ``find_declutr`` has found; see ``declutr_scores``."""
+    """Scores the data that ``find_declutr`` returns; see ``declutr_scores``."""
     classified = {task: data[task] for task in (*TRANSFER_TASKS, *PROBING_TASKS)}
-    found = [
+    measured = [
         *scores(classified, outcomes(embed, classified, protocol, classifier)),
         *score_trained(embed, {task: data[task] for task in TRAINED_TASKS}),
         *score_tasks(embed, {year: data[year] for year in _YEARS}, "mean"),
     ]
-    here = {score.task: score for score in (*contributions(found), *given)}
-    tasks = [here.get(task) or TaskScore.absent(task, "mean recall", NO_IMAGES) for task in _ALL]
+    by_task = {score.task: score for score in (*contributions(measured), *given)}
+    tasks = [by_task.get(task) or TaskScore.absent(task, "mean recall", NO_IMAGES) for task in _ALL]
     return [*tasks, *aggregate(tasks)]
 
 
 def contributions(scores: Sequence[TaskScore]) -> list[TaskScore]:
-    """Returns what tasks add to the means: ``score`` on test, the part ``dev`` on dev.
+    """Converts the scores of tasks to the figures that DeCLUTR's means average.
 
-    - MRPC: the mean of accuracy and F1 on test, the accuracy alone on dev.
+    ``score`` is the figure on test data, and the part ``dev`` the figure on dev data:
+
+    - MRPC: mean of accuracy and F1 on test, accuracy on dev.
     - STS-B and SICK-R with a trained regressor: Spearman on test, Pearson on dev.
-    - STS12 to STS16, which have no dev part: their score, the mean over subsets, for both.
-    - The others: accuracy.
+    - STS12 to STS16, which have no dev part: mean over subsets, for both.
+    - All other tasks: accuracy.
 
     Args:
-        scores: Of ``transfer_scores``, ``trained_sts_scores`` and ``sts_scores``; tasks that are not
-            DeCLUTR's, such as STS-B without training, are left out.
+        scores: Scores of ``transfer_scores``, ``trained_sts_scores`` and ``sts_scores``. Tasks that DeCLUTR
+            doesn't average, such as STS-B without training, are omitted.
 
     Example:
         >>> mrpc = TaskScore("MRPC", "accuracy", 75.0, parts={"dev": 74.0, "F1": 83.0})
         >>> [(score.score, score.parts["dev"]) for score in contributions([mrpc])]
         [(79.0, 74.0)]
     """
-    wanted = set(_ALL)
-    return [score if score.missing else _contribution(score) for score in scores if score.task in wanted]
+    names = set(_ALL)
+    return [score if score.missing else _contribution(score) for score in scores if score.task in names]
 
 
 def image_retrieval(image_to_text: Sequence[float], text_to_image: Sequence[float], dev_sum: float) -> TaskScore:
-    """Returns what COCO adds: the mean of R@1, R@5 and R@10 in both directions.
+    """Returns the score of COCO for DeCLUTR's means: the mean of R@1, R@5 and R@10 in both directions.
 
     Args:
-        image_to_text: The three on test, times 100.
-        text_to_image: The three on test, times 100.
-        dev_sum: SentEval's figure on dev, which is the sum of the six; a sixth of it is added.
+        image_to_text: R@1, R@5 and R@10 on test data, times 100.
+        text_to_image: R@1, R@5 and R@10 on test data, times 100.
+        dev_sum: SentEval's figure on dev data, which is the sum of six recalls. The part ``dev`` is a sixth of
+            it.
 
     Raises:
-        ValueError: Not three figures.
+        ValueError: A direction has other than three figures.
 
     Example:
         >>> coco = image_retrieval((30.0, 60.0, 75.0), (25.0, 55.0, 70.0), dev_sum=318.0)
@@ -363,44 +379,44 @@ def image_retrieval(image_to_text: Sequence[float], text_to_image: Sequence[floa
 
 
 def aggregate(contributed: Sequence[TaskScore]) -> list[TaskScore]:
-    """Returns the means over the downstream tasks, these without SNLI, the probing tasks, all, and without COCO.
+    """Returns the means of ``MEANS`` over the scores of tasks.
 
-    A mean is over all its tasks or there is none, and the reason names what is missing.
+    A mean is over all its tasks. If a task has no score, the mean has none either and names the missing tasks.
 
     Args:
-        contributed: What the tasks add, as ``contributions`` gives it.
+        contributed: Scores of tasks, as ``contributions`` returns them.
 
     Returns:
-        The means of ``MEANS``: ``score`` on test, the part ``dev`` on dev.
+        Means with ``score`` on test data and the part ``dev`` on dev data.
 
     Example:
         >>> scores = [TaskScore(task, "accuracy", 70.0, parts={"dev": 80.0}) for task in PROBING_TASKS]
         >>> [(mean.task, mean.score) for mean in aggregate(scores) if not mean.missing]
         [('Probing', 70.0)]
     """
-    here = {score.task: score for score in contributed if not score.missing}
+    present = {score.task: score for score in contributed if not score.missing}
     means = []
     for name, tasks in MEANS.items():
-        if missing := _lacks(tasks, set(tasks) - here.keys()):
-            means.append(TaskScore.absent(name, "mean", missing))
+        if problem := _lacks(tasks, set(tasks) - present.keys()):
+            means.append(TaskScore.absent(name, "mean", problem))
             continue
-        dev = fmean(here[task].parts["dev"] for task in tasks)
-        means.append(TaskScore(name, "mean", fmean(here[task].score for task in tasks), parts={"dev": dev}))
+        dev = fmean(present[task].parts["dev"] for task in tasks)
+        means.append(TaskScore(name, "mean", fmean(present[task].score for task in tasks), parts={"dev": dev}))
     return means
 
 
-def _lacks(tasks: Sequence[str], gone: Set[str]) -> str:
-    """Returns which tasks of a mean are missing, as text; empty if none is."""
-    if not (missing := [task for task in tasks if task in gone]):
+def _lacks(tasks: Sequence[str], missing: Set[str]) -> str:
+    """Returns an error text that names the missing tasks of a mean, or an empty text if no task is missing."""
+    if not (names := [task for task in tasks if task in missing]):
         return ""
-    return f"expected {len(tasks)} tasks, got none of {', '.join(missing)}; no mean over the others is given"
+    return f"expected {len(tasks)} tasks, got none of {', '.join(names)}; no mean over the others is given"
 
 
 def _contribution(score: TaskScore) -> TaskScore:
     if score.task == "MRPC":
-        both = fmean([score.score, score.parts["F1"]])
+        mean = fmean([score.score, score.parts["F1"]])
         parts = {**score.parts, "accuracy": score.score}
-        return replace(score, metric="mean of accuracy and F1", score=both, parts=parts)
+        return replace(score, metric="mean of accuracy and F1", score=mean, parts=parts)
     if score.task in TRAINED_TASKS:
         return replace(score, parts={**score.parts, "dev": score.parts["dev pearson"]})
     return replace(score, parts={**score.parts, "dev": score.score}) if score.task in _YEARS else score

@@ -1,4 +1,4 @@
-"""Data sets of SentEval's transfer and probing tasks, in plain tables or in SentEval's own files."""
+"""Readers of SentEval's transfer and probing tasks, from plain tables or SentEval's own files."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from contrastive_text.data.files.formats import listed, reading_error, short
 from contrastive_text.data.files.parsing import parse
 
 ALL, TRAIN, DEV, TEST = "all", "train", "dev", "test"
+"""Names of the parts of a task."""
 FULL_STOP = "."
-"""Replaces an empty text, as in SentEval's and DeCLUTR's code."""
+"""Text that replaces an empty text, as in the code of SentEval and DeCLUTR."""
 WHERE_TO_GET = (
     "fetch SentEval's data with its get_transfer_data.bash (https://github.com/facebookresearch/SentEval)"
 )
 
 Row = tuple[str, ...]
-"""A label, and one text or two."""
+"""Label of a row, and its text or its two texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabeledTexts:
-    """The rows of a task, all parts of it in one sequence.
+    """Rows of a task, with the rows of all parts in one sequence.
 
     Args:
-        task: Its name.
-        source: Its files.
-        labels: The label of each row, N of them.
-        sides: The texts of the rows, N of them; of pairs the first texts and the second ones.
-        sizes: Part -> number of its rows, in the order of the rows: ``all``, or ``train``, ``dev`` and ``test``.
-        empty: How many empty texts have become a full stop.
+        task: Name of the task.
+        source: Names of the files.
+        labels: Label of each of N rows.
+        sides: N texts of the rows. For pairs, N first texts and N second texts.
+        sizes: Number of rows of each part, in the order of the rows: ``all``, or ``train``, ``dev`` and ``test``.
+        empty: Number of empty texts that a full stop replaces.
     """
 
     task: str
@@ -47,23 +48,25 @@ class LabeledTexts:
 
     @classmethod
     def of(cls, task: str, source: str, parts: Mapping[str, Sequence[Row]]) -> LabeledTexts:
-        """Returns the rows of the parts.
+        """Joins the rows of all parts.
 
         Raises:
-            ValueError: A part without rows, a single class, or a label that no training row has.
+            ValueError: A part has no rows, all labels are equal, or no training row has the label of a row.
         """
         names = listed(parts)
         for part, rows in parts.items():
             if not rows:
                 raise reading_error(source, f"rows in {names}", f"none in {part}", "fetch it again")
-        known = {row[0] for row in next(iter(parts.values()))}
-        if len(known) < 2:
-            got = f"{short(next(iter(known)))} alone"
+        classes = {row[0] for row in next(iter(parts.values()))}
+        if len(classes) < 2:
+            got = f"{short(next(iter(classes)))} alone"
             raise reading_error(source, "two classes or more", got, "check the labels")
         rows = [row for part in parts.values() for row in part]
-        if strange := sorted({row[0] for row in rows} - known):
-            got = short(strange[0])
-            raise reading_error(source, f"a label of the training rows, {listed(sorted(known))}", got, "check it")
+        if unknown := sorted({row[0] for row in rows} - classes):
+            got = short(unknown[0])
+            raise reading_error(
+                source, f"a label of the training rows, {listed(sorted(classes))}", got, "check it"
+            )
         columns = [list(texts) for texts in zip(*(row[1:] for row in rows), strict=True)]
         sides = [[FULL_STOP if is_blank(text) else text for text in texts] for texts in columns]
         empty = sum(is_blank(text) for texts in columns for text in texts)
@@ -73,7 +76,7 @@ class LabeledTexts:
 
 @contextmanager
 def naming(task: str) -> Iterator[None]:
-    """Adds the name of a task to the front of an error."""
+    """Puts the name of a task before the message of an error."""
     try:
         yield
     except InvalidValueError as error:
@@ -81,10 +84,10 @@ def naming(task: str) -> Iterator[None]:
 
 
 def only(paths: Sequence[Path]) -> Path | None:
-    """Returns the one path, None of none.
+    """Returns the only path of a sequence, or None if the sequence is empty.
 
     Raises:
-        ValueError: Several.
+        ValueError: There are several paths.
     """
     if len(paths) > 1:
         todo = "name the folder of one of them"
@@ -93,10 +96,10 @@ def only(paths: Sequence[Path]) -> Path | None:
 
 
 def find(folder: str | Path, name: str) -> list[Path]:
-    """Returns the files of a name in a folder, in the folders in it, and in those of its ``data``.
+    """Finds the files of a name in a folder, its subfolders, its folder ``data`` and the subfolders of ``data``.
 
     Raises:
-        FileNotFoundError: No such folder.
+        FileNotFoundError: The folder doesn't exist.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -107,19 +110,19 @@ def find(folder: str | Path, name: str) -> list[Path]:
 
 
 def lines_of(path: Path, encoding: str = "utf-8") -> list[tuple[str, str]]:
-    """Returns the lines of a file, each with its place.
+    """Returns the lines of a file, each with file name and line number as ``FILE:LINE``.
 
     Raises:
-        ValueError: Bytes that are not of the encoding.
+        ValueError: The bytes are not in the encoding.
     """
-    # A carriage return alone ends a line too, as in SentEval's code.
+    # A single carriage return ends a line too, as in SentEval's code.
     text = "".join(decoded_lines(path, encoding=encoding)).replace("\r\n", "\n").replace("\r", "\n")
     lines = text.removesuffix("\n").split("\n") if text else []
     return [(f"{path}:{number}", line) for number, line in enumerate(lines, start=1)]
 
 
 def row_of(where: str, cells: Iterable[str]) -> Row:
-    """Returns a row of a label and texts whose tokens are joined by blanks, as SentEval reads them."""
+    """Returns a row of a label and texts. Any white space in a text becomes a single blank, as in SentEval."""
     label, *texts = cells
     if not label.strip():
         raise reading_error(where, "a label", "none", "fetch the file again")
@@ -139,23 +142,23 @@ _FILES = {
     "CoordinationInversion": "coordination_inversion.txt",
 }
 PROBING_TASKS = tuple(_FILES)
-"""The ten tasks in the order of the papers (Conneau et al., 2018, https://arxiv.org/abs/1805.01070)."""
+"""Names of the ten probing tasks, as in the papers (Conneau et al., 2018, https://arxiv.org/abs/1805.01070)."""
 _PARTS = {"tr": TRAIN, "va": DEV, "te": TEST}
 
 
 def probing_data(task: str, folder: str | Path) -> LabeledTexts | str:
-    """Returns the rows of a probing task, or what is missing and where to get it.
+    """Returns the rows of a probing task, or a text that names the missing file and its source.
 
-    A file such as ``sentence_length.txt`` lies in the folder, in a folder in it, or in one of ``data`` in it.
-    Each line is ``tr``, ``va`` or ``te``, a label and a text, with tabs between them.
+    The file, such as ``sentence_length.txt``, is searched in the folder, its subfolders, its folder ``data`` and
+    the subfolders of ``data``. Each line has ``tr``, ``va`` or ``te``, a label and a text, separated by tabs.
 
     Args:
-        task: One of ``PROBING_TASKS``.
-        folder: Where to look.
+        task: Name in ``PROBING_TASKS``.
+        folder: Folder to search.
 
     Raises:
-        FileNotFoundError: No such folder.
-        ValueError: A file that is not what it should be, or two copies of it.
+        FileNotFoundError: The folder doesn't exist.
+        ValueError: The file is damaged, or there are two copies of it.
     """
     name = _FILES[task]
     with naming(task):
@@ -177,57 +180,57 @@ def probing_data(task: str, folder: str | Path) -> LabeledTexts | str:
 
 
 SUFFIXES = [f"{suffix}{packed}" for suffix in (".tsv", ".csv", ".jsonl") for packed in ("", ".gz")]
-"""Ends of the names of plain tables."""
+"""Suffixes of the names of plain tables."""
 
 
 class _Layout(NamedTuple):
     files: Mapping[str, Sequence[Sequence[str]]]
-    """Part -> its files; of each the names that it may have."""
+    """Files of each part. Each file is a list of the names that it may have."""
     read: Callable[[Sequence[Path]], list[Row]]
-    """Reads the files of a part."""
+    """Function that reads the files of a part."""
 
 
 def transfer_data(task: str, folder: str | Path) -> LabeledTexts | str:
-    """Returns the rows of a transfer task, or what is missing and where to get it.
+    """Returns the rows of a transfer task, or a text that names the missing files and their source.
 
-    They are looked for in the folder, in the folders in it, and in those of ``data`` in it, as
+    The folder, its subfolders, its folder ``data`` and the subfolders of ``data`` are searched for
 
     - plain tables (``mr.tsv``, ``trec.train.tsv``, ...; also ``.csv``, ``.jsonl`` and ``.gz``) with the columns
-      ``label`` and ``text``; of pairs ``sentence1`` and ``sentence2`` (``premise`` and ``hypothesis`` for SNLI);
-      the label of SICK is ``entailment``;
-    - SentEval's files (``MR/rt-polarity.pos``, ``TREC/train_5500.label``, ...), whose texts are their tokens
-      joined by blanks.
+      ``label`` and ``text``. Pairs have ``sentence1`` and ``sentence2`` (``premise`` and ``hypothesis`` for
+      SNLI). The label of SICK is ``entailment``;
+    - SentEval's files (``MR/rt-polarity.pos``, ``TREC/train_5500.label``, ...), whose tokens are joined by
+      blanks.
 
     Args:
-        task: One of ``TRANSFER_TASKS``.
-        folder: Where to look.
+        task: Name in ``TRANSFER_TASKS``.
+        folder: Folder to search.
 
     Raises:
-        FileNotFoundError: No such folder.
-        ValueError: A file that is not what it should be, or two copies of a task.
+        FileNotFoundError: The folder doesn't exist.
+        ValueError: A file is damaged, or there are two copies of a task.
     """
     complete: list[tuple[_Layout, dict[str, list[Path]]]] = []
     missing: list[str] = []
     with naming(task):
         for layout in _TASKS[task]:
-            found: dict[str, list[Path]] = {part: [] for part in layout.files}
-            gone = []
+            paths_of: dict[str, list[Path]] = {part: [] for part in layout.files}
+            absent = []
             for part, file in ((part, file) for part, files in layout.files.items() for file in files):
                 path = only([path for name in file for path in find(folder, name)])
                 if path is None:
-                    gone.append(file[0])
+                    absent.append(file[0])
                 else:
-                    found[part].append(path)
-            if gone:
-                missing.append(listed(gone))
+                    paths_of[part].append(path)
+            if absent:
+                missing.append(listed(absent))
             else:
-                complete.append((layout, found))
+                complete.append((layout, paths_of))
         if not complete:
             return f"expected {', or '.join(missing)}, in {folder} or a folder in it, found none; {WHERE_TO_GET}"
-        only([next(iter(found.values()))[0] for _, found in complete])
-        layout, found = complete[0]
-        source = listed(str(path) for paths in found.values() for path in paths)
-        texts = LabeledTexts.of(task, source, {part: layout.read(paths) for part, paths in found.items()})
+        only([next(iter(paths_of.values()))[0] for _, paths_of in complete])
+        layout, paths_of = complete[0]
+        source = listed(str(path) for paths in paths_of.values() for path in paths)
+        texts = LabeledTexts.of(task, source, {part: layout.read(paths) for part, paths in paths_of.items()})
         if task == "MRPC" and (labels := sorted(set(texts.labels))) != ["0", "1"]:
             raise reading_error(
                 source, "the labels 0 and 1", listed(map(short, labels)), "write 1 for a paraphrase"
@@ -236,19 +239,21 @@ def transfer_data(task: str, folder: str | Path) -> LabeledTexts | str:
 
 
 def _table(paths: Sequence[Path], columns: Sequence[str]) -> list[Row]:
+    """Reads columns of a plain table."""
     (path,) = paths
     content = parse(path)
-    if lacking := [name for name in columns if name not in content.header]:
+    if missing := [name for name in columns if name not in content.header]:
         got = listed(map(short, content.header)) or "an empty file"
-        raise reading_error(str(path), f"the columns {listed(columns)}", got, f"name a column {lacking[0]}")
-    places = [content.header.index(name) for name in columns]
+        raise reading_error(str(path), f"the columns {listed(columns)}", got, f"name a column {missing[0]}")
+    indices = [content.header.index(name) for name in columns]
     return [
-        row_of(f"{path}:{line}", ["" if cells[place] is None else str(cells[place]) for place in places])
+        row_of(f"{path}:{line}", ["" if cells[i] is None else str(cells[i]) for i in indices])
         for line, cells in filter(None, content.records())
     ]
 
 
 def _negative_and_positive(paths: Sequence[Path]) -> list[Row]:
+    """Reads a file of texts with label 0 and a file of texts with label 1."""
     return [
         row_of(where, (str(label), line))
         for label, path in enumerate(paths)
@@ -256,26 +261,28 @@ def _negative_and_positive(paths: Sequence[Path]) -> list[Row]:
     ]
 
 
-def _tabbed(places: Sequence[int], header: int) -> Callable[[Sequence[Path]], list[Row]]:
+def _tabbed(columns: Sequence[int], header: int) -> Callable[[Sequence[Path]], list[Row]]:
+    """Returns a reader of files with tabs between columns and some header lines."""
+
     def read(paths: Sequence[Path]) -> list[Row]:
         rows = [(where, line.split("\t")) for path in paths for where, line in lines_of(path)[header:]]
         for where, cells in rows:
-            if len(cells) <= max(places):
-                expected = f"{max(places) + 1} columns or more"
+            if len(cells) <= max(columns):
+                expected = f"{max(columns) + 1} columns or more"
                 raise reading_error(where, expected, str(len(cells)), "fetch the file again")
-        return [row_of(where, (cells[place] for place in places)) for where, cells in rows]
+        return [row_of(where, (cells[column] for column in columns)) for where, cells in rows]
 
     return read
 
 
 def _label_first(mark: str, encoding: str) -> Callable[[Sequence[Path]], list[Row]]:
-    """Reads ``LABEL text``, or TREC's ``LABEL:fine text``, whose fine label is left out."""
+    """Returns a reader of lines ``LABEL text``, or of TREC's ``LABEL:fine text``, whose fine label is omitted."""
 
     def read(paths: Sequence[Path]) -> list[Row]:
         rows = []
         for where, line in ((where, line) for path in paths for where, line in lines_of(path, encoding)):
-            label, found, rest = line.strip().partition(mark)
-            if not found:
+            label, separator, rest = line.strip().partition(mark)
+            if not separator:
                 raise reading_error(where, f"a label and {mark!r}", short(line), "fetch the file again")
             rows.append(row_of(where, (label, rest if mark == " " else rest.partition(" ")[2])))
         return rows
@@ -283,8 +290,8 @@ def _label_first(mark: str, encoding: str) -> Callable[[Sequence[Path]], list[Ro
     return read
 
 
-def _beside(paths: Sequence[Path]) -> list[Row]:
-    """Reads SNLI's three files of labels and texts, line by line."""
+def _parallel_files(paths: Sequence[Path]) -> list[Row]:
+    """Reads the files of SNLI: labels, first texts and second texts, with the same line numbers."""
     labels, *texts = (lines_of(path, "latin-1") for path in paths)
     if len({len(labels), *map(len, texts)}) > 1:
         got = listed(f"{len(lines):,}" for lines in (labels, *texts))
@@ -299,7 +306,7 @@ _THREE = (TRAIN, DEV, TEST)
 
 
 def _tables(*columns: str, **names: str) -> _Layout:
-    """Returns the layout of a plain table for each part; the columns are those of label and texts."""
+    """Returns the layout of a plain table for each part, with the columns of label and texts."""
     files = {part: [[f"{name}{suffix}" for suffix in SUFFIXES]] for part, name in names.items()}
     return _Layout(files, partial(_table, columns=columns))
 
@@ -308,37 +315,38 @@ def _three_tables(name: str, *columns: str) -> _Layout:
     return _tables(*columns, **{part: f"{name}.{part}" for part in _THREE})
 
 
-def _theirs(read: Callable[[Sequence[Path]], list[Row]], **names: str | Sequence[str]) -> _Layout:
-    """Returns SentEval's layout, a file or several for each part."""
-    listed_names = {part: [each] if isinstance(each, str) else each for part, each in names.items()}
-    return _Layout({part: [[name] for name in each] for part, each in listed_names.items()}, read)
+def _senteval(read: Callable[[Sequence[Path]], list[Row]], **names: str | Sequence[str]) -> _Layout:
+    """Returns SentEval's layout, with one or several files for each part."""
+    names_of = {part: [files] if isinstance(files, str) else files for part, files in names.items()}
+    return _Layout({part: [[name] for name in files] for part, files in names_of.items()}, read)
 
 
-def _opposites(task: str, negative: str, positive: str) -> tuple[_Layout, _Layout]:
-    theirs = _theirs(_negative_and_positive, all=(f"{task}/{negative}", f"{task}/{positive}"))
-    return _tables("label", "text", all=task.lower()), theirs
+def _two_classes(task: str, negative: str, positive: str) -> tuple[_Layout, _Layout]:
+    """Returns the layouts of a task whose SentEval files have one class each."""
+    senteval = _senteval(_negative_and_positive, all=(f"{task}/{negative}", f"{task}/{positive}"))
+    return _tables("label", "text", all=task.lower()), senteval
 
 
 _TASKS: Mapping[str, tuple[_Layout, _Layout]] = {
-    "MR": _opposites("MR", "rt-polarity.neg", "rt-polarity.pos"),
-    "CR": _opposites("CR", "custrev.neg", "custrev.pos"),
-    "SUBJ": _opposites("SUBJ", "subj.subjective", "subj.objective"),
-    "MPQA": _opposites("MPQA", "mpqa.neg", "mpqa.pos"),
+    "MR": _two_classes("MR", "rt-polarity.neg", "rt-polarity.pos"),
+    "CR": _two_classes("CR", "custrev.neg", "custrev.pos"),
+    "SUBJ": _two_classes("SUBJ", "subj.subjective", "subj.objective"),
+    "MPQA": _two_classes("MPQA", "mpqa.neg", "mpqa.pos"),
     "SST2": (
         _three_tables("sst2", "label", "text"),
-        _theirs(_tabbed((1, 0), header=0), **{part: f"SST/binary/sentiment-{part}" for part in _THREE}),
+        _senteval(_tabbed((1, 0), header=0), **{part: f"SST/binary/sentiment-{part}" for part in _THREE}),
     ),
     "SST5": (
         _three_tables("sst5", "label", "text"),
-        _theirs(_label_first(" ", "utf-8"), **{part: f"SST/fine/sentiment-{part}" for part in _THREE}),
+        _senteval(_label_first(" ", "utf-8"), **{part: f"SST/fine/sentiment-{part}" for part in _THREE}),
     ),
     "TREC": (
         _tables("label", "text", train="trec.train", test="trec.test"),
-        _theirs(_label_first(":", "latin-1"), train="TREC/train_5500.label", test="TREC/TREC_10.label"),
+        _senteval(_label_first(":", "latin-1"), train="TREC/train_5500.label", test="TREC/TREC_10.label"),
     ),
     "MRPC": (
         _tables("label", "sentence1", "sentence2", train="mrpc.train", test="mrpc.test"),
-        _theirs(
+        _senteval(
             _tabbed((0, 3, 4), header=1),
             train="MRPC/msr_paraphrase_train.txt",
             test="MRPC/msr_paraphrase_test.txt",
@@ -346,7 +354,7 @@ _TASKS: Mapping[str, tuple[_Layout, _Layout]] = {
     ),
     "SICK-E": (
         _three_tables("sick", "entailment", "sentence1", "sentence2"),
-        _theirs(
+        _senteval(
             _tabbed((4, 1, 2), header=1),
             train="SICK/SICK_train.txt",
             dev="SICK/SICK_trial.txt",
@@ -355,8 +363,11 @@ _TASKS: Mapping[str, tuple[_Layout, _Layout]] = {
     ),
     "SNLI": (
         _three_tables("snli", "label", "premise", "hypothesis"),
-        _theirs(_beside, **{part: [f"SNLI/{file}.{part}" for file in ("labels", "s1", "s2")] for part in _THREE}),
+        _senteval(
+            _parallel_files,
+            **{part: [f"SNLI/{file}.{part}" for file in ("labels", "s1", "s2")] for part in _THREE},
+        ),
     ),
 }
 TRANSFER_TASKS = tuple(_TASKS)
-"""Ten tasks in the order of the papers."""
+"""Names of the ten transfer tasks, in the order of the papers."""

@@ -1,4 +1,4 @@
-"""Semantic textual similarity: cosines against gold scores, and the trained regressor of SentEval."""
+"""Evaluation on semantic textual similarity (STS), by the cosine or by a trained regressor."""
 
 from __future__ import annotations
 
@@ -26,14 +26,17 @@ from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.metrics import exact_similarity, pearson, spearman
 
 Embed: TypeAlias = Callable[[Sequence[str]], Tensor]
-"""From N texts to their vectors, (N, D): a ``CachedEncoder``, or what else knows them."""
+"""Function from N texts to their vectors, (N, D), such as a ``CachedEncoder``."""
 
 SETTINGS = ("all", "mean", "wmean")
 """Ways to combine the subsets of a year into one score; see ``aggregate``."""
 
 
 def pair_vectors(embed: Embed, pairs: STSPairs) -> tuple[Tensor, Tensor]:
-    """Returns the vectors of the first texts and of the second, (n, D) each, encoded together if they can be."""
+    """Returns the vectors of the first and of the second texts of pairs, (n, D) each.
+
+    All texts are encoded together, unless first and second texts have different prompts.
+    """
     if pairs.by_column and isinstance(embed, CachedEncoder):
         prompts = embed.model.prompts
         if prompts.of_kind(QUERY) != prompts.of_kind(DOCUMENT):
@@ -49,30 +52,31 @@ def pair_cosines(embed: Embed, pairs: STSPairs) -> Tensor:
 
 
 Correlation: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""``spearman`` or ``pearson`` of ``metrics``."""
+"""Correlation of two tensors: ``metrics.spearman`` or ``metrics.pearson``."""
 
 
 def aggregate(
     similarities: Tensor, pairs: STSPairs, setting: str, correlation: Correlation = spearman
 ) -> tuple[float, dict[str, float]]:
-    """Returns the score of a task, and of each of its subsets.
+    """Returns the score of an STS task and of each subset of the task.
 
-    ``all`` is one Spearman correlation over all pairs together (SBERT, SimCSE, ConSERT), ``mean`` the mean of the
-    subsets' correlations (SentEval, DeCLUTR), ``wmean`` their mean weighted by pairs (SentEval). They differ by
-    several points: see SimCSE (Gao et al. 2021, https://aclanthology.org/2021.emnlp-main.552), appendix B.
+    ``all`` is one Spearman correlation over all pairs together (SBERT, SimCSE, ConSERT). ``mean`` is the mean of
+    the subsets' correlations (SentEval, DeCLUTR), and ``wmean`` their mean weighted by numbers of pairs
+    (SentEval). The settings differ by several points: see SimCSE (Gao et al. 2021,
+    https://aclanthology.org/2021.emnlp-main.552), appendix B.
 
     Args:
-        similarities: Of each pair, (n,).
+        similarities: Similarity of each pair, (n,).
         pairs: The pairs.
         setting: ``all``, ``mean`` or ``wmean``.
-        correlation: Of similarities and gold scores.
+        correlation: Correlation of similarities and gold scores.
 
     Returns:
-        Correlations times 100. Where all similarities are equal one is 0, with a warning; of a single
-        pair it is NaN.
+        Correlations times 100. A correlation is 0, with a warning, if all similarities are equal, and NaN for a
+        single pair.
 
     Raises:
-        ValueError: Another setting, or a mean over subsets that have no names or a single pair.
+        ValueError: The setting is unknown, or averages subsets without names or with a single pair.
 
     Example:
         >>> import torch
@@ -84,16 +88,16 @@ def aggregate(
     """
     check_setting(setting, [pairs])
     groups: defaultdict[str, list[int]] = defaultdict(list)
-    for place, subset in enumerate(pairs.subsets):
-        groups[subset].append(place)
+    for row, subset in enumerate(pairs.subsets):
+        groups[subset].append(row)
 
     def of(values: Tensor, gold: Tensor) -> float:
         return 100 * float(correlation(values.double(), gold)) if len(gold) > 1 else math.nan
 
-    whole = of(similarities, pairs.gold) if setting == "all" else math.nan
+    total = of(similarities, pairs.gold) if setting == "all" else math.nan
     parts = {name: of(similarities[group], pairs.gold[group]) for name, group in groups.items()}
     if setting == "all":
-        return whole, parts
+        return total, parts
     if single := [name for name, group in groups.items() if len(group) < 2]:
         raise InvalidValueError(
             f"aggregate.pairs: expected two pairs or more in each subset for the setting {setting}, got one in "
@@ -104,7 +108,11 @@ def aggregate(
 
 
 def check_setting(setting: str, tasks: Iterable[STSPairs]) -> None:
-    """Checks the name of a setting, and that the pairs name the subsets that it reads (ValueError)."""
+    """Checks the name of a setting, and that the pairs name the subsets that the setting averages.
+
+    Raises:
+        ValueError: The setting is unknown, or the pairs of a task have no subsets.
+    """
     one_of("setting", setting, SETTINGS, "the papers mostly have all")
     for pairs in tasks:
         if setting != "all" and "" in pairs.subsets:
@@ -115,23 +123,24 @@ def check_setting(setting: str, tasks: Iterable[STSPairs]) -> None:
 
 
 def sts_scores(embed: CachedEncoder, folder: str | Path, setting: str = "all") -> list[TaskScore]:
-    """Returns the scores of STS12 to STS16, STS-B and SICK-R: Spearman of cosine and gold score, times 100.
+    """Returns the Spearman correlation of cosine and gold score on STS12 to STS16, STS-B and SICK-R, times 100.
 
-    No task trains anything: STS-B and SICK-R are scored on their test pairs as the years are. The tasks of the
-    same data that train a regressor are those of ``trained_sts_scores``.
+    No task trains a classifier: STS-B and SICK-R are scored on their test pairs, like STS12 to STS16.
+    ``trained_sts_scores`` trains a regressor on STS-B and SICK-R instead.
 
     Args:
         embed: The encoder.
-        folder: Where the data sets are; see ``sts_data.find_pairs``.
-        setting: How the subsets of a year are joined; see ``aggregate``.
+        folder: Folder that holds the data sets; see ``sts_data.find_pairs``.
+        setting: Way to combine the subsets of a year; see ``aggregate``.
 
     Returns:
-        The seven tasks in the papers' order; one that isn't found has no score and says where to get it.
-        ``parts`` has the subsets of a year.
+        Scores of the seven tasks in the order of the papers, with the subsets of a year in ``parts``. A task
+        without data has no score and names the missing files.
 
     Raises:
-        FileNotFoundError: No such folder.
-        ValueError: A damaged file or model, another setting, or a mean over subsets without names.
+        FileNotFoundError: The folder doesn't exist.
+        ValueError: A file is damaged, a vector has NaN, the setting is unknown, or subsets to average have no
+            names.
 
     Example:
         >>> [(score.task, score.score) for score in sts_scores(embed, "data")]  # doctest: +SKIP
@@ -143,7 +152,7 @@ def sts_scores(embed: CachedEncoder, folder: str | Path, setting: str = "all") -
 def score_tasks(
     embed: Embed, tasks: Mapping[str, STSPairs | str], setting: str, correlation: Correlation = spearman
 ) -> list[TaskScore]:
-    """Returns the scores of tasks that ``find_sts`` has found; their metric is the correlation's name."""
+    """Returns the scores of STS tasks, as ``find_sts`` returns them. The metric is the correlation's name."""
     check_setting(setting, [pairs for pairs in tasks.values() if isinstance(pairs, STSPairs)])
     return [
         TaskScore.absent(task, correlation.__name__, pairs)
@@ -163,24 +172,24 @@ def _task_score(embed: Embed, task: str, pairs: STSPairs, setting: str, correlat
 
 @contextmanager
 def warnings_named(task: str) -> Iterator[None]:
-    """Adds the name of the task to the front of a warning. Shows the first of several, as of each subset."""
-    with warnings.catch_warnings(record=True) as said:
+    """Puts the name of a task before a warning. Of several warnings, such as one per subset, issues the first."""
+    with warnings.catch_warnings(record=True) as records:
         warnings.simplefilter("always")
         yield
-    if said:
-        warnings.warn(f"{task}: {said[0].message}", stacklevel=3)
+    if records:
+        warnings.warn(f"{task}: {records[0].message}", stacklevel=3)
 
 
 class PairScore(NamedTuple):
-    """The correlation over some pairs.
+    """Correlation of cosine and gold score over the pairs of a file or a subset.
 
     Args:
-        subset: Name of the subset, ``all`` for the whole file.
+        subset: Name of the subset; ``all`` for the whole file.
         pairs: Number of pairs.
-        spearman: Spearman correlation of cosine and gold score, times 100; NaN for a single pair.
-        pearson: Pearson correlation of the same.
-        accuracy: Share of the pairs, times 100, whose label is 1 where their cosine is above a threshold and 0
-            elsewhere; None without a threshold.
+        spearman: Spearman correlation, times 100; NaN for a single pair.
+        pearson: Pearson correlation, times 100; NaN for a single pair.
+        accuracy: Share of the pairs that a threshold classifies correctly, times 100: pairs with a cosine above
+            it are predicted as label 1, all others as 0. None without a threshold.
 
     Example:
         >>> PairScore("all", pairs=1_500, spearman=81.2, pearson=80.4).spearman
@@ -197,90 +206,99 @@ class PairScore(NamedTuple):
 def evaluate_pairs(
     model: SentenceEncoder, table: Table, batch_size: int = 64, show_progress_bar: bool = False
 ) -> list[PairScore]:
-    """Returns the correlation over all pairs together, then over each subset if there are several.
+    """Returns the correlation over all pairs of a table, followed by each subset if there are several.
 
-    The first is the setting ``all`` of SBERT, SimCSE and ConSERT: one correlation over the subsets'
-    concatenation, not a mean of theirs.
+    The first score is the setting ``all`` of SBERT, SimCSE and ConSERT: one correlation over all pairs, not the
+    mean of the subsets' correlations.
 
     Args:
         model: The encoder.
-        table: Scored pairs, as ``data.read_pairs`` gives them.
-        batch_size: Texts at once.
-        show_progress_bar: Whether to draw a bar.
+        table: Scored pairs, as ``data.read_pairs`` returns them.
+        batch_size: Number of texts per batch.
+        show_progress_bar: Whether to show a progress bar.
 
     Raises:
-        ValueError: A vector with NaN or infinity.
+        ValueError: A vector has NaN or infinity.
     """
     return score_table(CachedEncoder(model, batch_size=batch_size, show_progress_bar=show_progress_bar), table)
 
 
 def score_table(embed: CachedEncoder, table: Table, threshold: float | None = None) -> list[PairScore]:
-    """Returns what ``evaluate_pairs`` does, with vectors that several tables share.
+    """Returns the scores of ``evaluate_pairs`` with a cached encoder, whose vectors several tables can share.
 
-    First texts have the model's prompt of queries, second ones that of documents, as in validation.
+    First texts get the model's query prompt and second texts its document prompt, as in validation.
 
     Args:
         embed: The encoder.
         table: Scored pairs.
-        threshold: The cosine above which a pair is predicted to be of label 1, as by ``CosineScorer``; None for
-            no accuracies.
+        threshold: Cosine above which a pair is predicted as label 1, as by ``CosineScorer``; None to compute no
+            accuracies.
     """
     pairs = STSPairs.of_table(table, by_column=True)
     cosines, sizes = pair_cosines(embed, pairs), Counter(pairs.subsets)
-    whole, parts = zip(
+    totals, parts = zip(
         *(aggregate(cosines, pairs, "all", correlation) for correlation in (spearman, pearson)), strict=True
     )
     subsets = list(parts[0]) if len(sizes) > 1 else []
     scores = [
-        PairScore("all", len(pairs), *whole),
+        PairScore("all", len(pairs), *totals),
         *(PairScore(name, sizes[name], *(part[name] for part in parts)) for name in subsets),
     ]
     if threshold is None:
         return scores
-    right = ((cosines > threshold) == (pairs.gold == 1)).double()
-    rows = [right, *(right[[each == name for each in pairs.subsets]] for name in subsets)]
-    return [score._replace(accuracy=100 * float(of.mean())) for score, of in zip(scores, rows, strict=True)]
+    correct = ((cosines > threshold) == (pairs.gold == 1)).double()
+    by_score = [correct, *(correct[[subset == name for subset in pairs.subsets]] for name in subsets)]
+    return [
+        score._replace(accuracy=100 * float(rows.mean())) for score, rows in zip(scores, by_score, strict=True)
+    ]
 
 
 def check_labels(where: str, table: Table) -> None:
-    """Checks that the gold scores of pairs are labels, 0 or 1 (ValueError)."""
-    others = [row["target"] for row in table if row["target"] not in (0.0, 1.0)]
-    if others:
+    """Checks that the gold scores of pairs are labels 0 and 1.
+
+    Raises:
+        ValueError: A gold score is neither 0 nor 1.
+    """
+    scores = [row["target"] for row in table if row["target"] not in (0.0, 1.0)]
+    if scores:
         raise InvalidValueError(
-            f"{where}: expected pairs labeled 0 or 1 for an accuracy, got {others[0]}; leave --threshold out"
+            f"{where}: expected pairs labeled 0 or 1 for an accuracy, got {scores[0]}; leave --threshold out"
         )
 
 
 TRAINED_TASKS = {"STS-B (trained)": "STS-B", "SICK-R (trained)": "SICK-R"}
-"""Name of a trained task -> the task of its data."""
+"""Task of the data of each trained task, by the name of the trained task."""
 CLASSES = torch.arange(1.0, 6.0)
-"""The scores that the regressor gives probabilities: 1 to 5 for both data sets, as in SentEval."""
+"""Scores that are the classes of the regressor: 1 to 5 for both data sets, as in SentEval."""
 _BATCH = 64
+"""Number of pairs per step of the regressor's training."""
 _ROUND = 50
+"""Number of epochs between two evaluations on the dev pairs."""
 _EPOCHS = 1050
+"""Largest number of epochs."""
 _FAILURES = 4
-"""Pairs a step; epochs between two looks at the dev pairs; most epochs; looks without a gain before the end."""
+"""Number of evaluations without a gain that end the training."""
 
 
 def trained_sts_scores(embed: CachedEncoder, folder: str | Path) -> list[TaskScore]:
-    """Returns the scores of STS-B and SICK-R with a trained regressor: Spearman on the test pairs, times 100.
+    """Returns the Spearman correlation of a trained regressor on the test pairs of STS-B and SICK-R, times 100.
 
-    The protocol of SentEval (Conneau and Kiela 2018, https://arxiv.org/abs/1803.05449; its
-    ``senteval/tools/relatedness.py``), which DeCLUTR's tables follow. It measures what a regressor can read from
-    the vectors, the cosine how they lie: a plain pretrained encoder may be good at the one and poor at the other,
-    so these tasks have names of their own.
+    The protocol is SentEval's (Conneau and Kiela 2018, https://arxiv.org/abs/1803.05449; its
+    ``senteval/tools/relatedness.py``), which DeCLUTR's tables use. It measures which information a regressor can
+    read from the vectors. A plain pretrained encoder may score high here and low by cosine, so these tasks have
+    other names.
 
     Args:
         embed: The encoder.
-        folder: Where train, dev and test pairs are; see ``sts_data.find_pairs``.
+        folder: Folder that holds train, dev and test pairs; see ``sts_data.find_pairs``.
 
     Returns:
-        Both tasks; one with a split missing has no score and says where to get it. ``parts`` has ``dev pearson``,
-        by which the regressor is chosen, and ``test pearson``.
+        Scores of both tasks, with ``dev pearson``, which selects the regressor, and ``test pearson`` in
+        ``parts``. A task without a split has no score and names the missing files.
 
     Raises:
-        FileNotFoundError: No such folder.
-        ValueError: A damaged file or model.
+        FileNotFoundError: The folder doesn't exist.
+        ValueError: A file is damaged, or a vector has NaN.
     """
     return score_trained(embed, find_trained(folder))
 
@@ -294,16 +312,16 @@ class TrainedPairs(NamedTuple):
 
     @property
     def understood(self) -> str:
-        """A line for each split: how its file was understood."""
+        """One line for each split that says how its file was understood."""
         return "\n".join(pairs.understood for pairs in self)
 
 
 def find_trained(folder: str | Path) -> dict[str, TrainedPairs | str]:
-    """Returns the pairs of each trained task, or what is missing; see ``sts_data.find_pairs``.
+    """Returns the pairs of each trained task, or a text that names missing files; see ``sts_data.find_pairs``.
 
     Raises:
-        FileNotFoundError: No such folder.
-        ValueError: A damaged file.
+        FileNotFoundError: The folder doesn't exist.
+        ValueError: A file is damaged.
     """
     tasks: dict[str, TrainedPairs | str] = {}
     for name, task in TRAINED_TASKS.items():
@@ -314,7 +332,7 @@ def find_trained(folder: str | Path) -> dict[str, TrainedPairs | str]:
 
 
 def score_trained(embed: CachedEncoder, tasks: Mapping[str, TrainedPairs | str]) -> list[TaskScore]:
-    """Returns the scores of tasks that ``find_trained`` has found."""
+    """Trains a regressor for each task that ``find_trained`` returns, and returns the scores."""
     return [
         TaskScore.absent(name, "spearman", pairs)
         if isinstance(pairs, str)
@@ -325,25 +343,25 @@ def score_trained(embed: CachedEncoder, tasks: Mapping[str, TrainedPairs | str])
 
 def _trained_score(embed: CachedEncoder, name: str, splits: TrainedPairs) -> TaskScore:
     train, dev, (x, gold) = ((features(embed, pairs), pairs.gold) for pairs in splits)
-    regressor, chosen_by = fit_regressor(*train, *dev)
+    regressor, dev_pearson = fit_regressor(*train, *dev)
     predicted = regressor(x)
     with warnings_named(name):
         score = 100 * float(spearman(predicted, gold))
-    parts = {"dev pearson": 100 * chosen_by, "test pearson": 100 * _pearson(predicted, gold)}
+    parts = {"dev pearson": 100 * dev_pearson, "test pearson": 100 * _pearson(predicted, gold)}
     return TaskScore(name, "spearman", score, size=len(gold), parts=parts)
 
 
 def features(embed: CachedEncoder, pairs: STSPairs) -> Tensor:
-    """Returns [|u - v|, u * v] of each pair, (n, 2 D), float32."""
+    """Returns the regressor's features of pairs, [|u - v|, u * v] of the vectors u and v, (n, 2 D), float32."""
     u, v = pair_vectors(embed, pairs)
     return torch.cat([(u - v).abs(), u * v], dim=1)
 
 
 def score_classes(gold: Tensor) -> Tensor:
-    """Returns each score as shares of the two classes around it, (n,) -> (n, 5), float32.
+    """Converts scores to probabilities of the two classes around each score, (n,) -> (n, 5), float32.
 
-    After Tai, Socher and Manning 2015, https://arxiv.org/abs/1503.00075, section 4.2. A score below 1 has its own
-    size as the share of class 1 and no other, as in SentEval, where STS-B has no class 0.
+    Source: Tai, Socher and Manning 2015, https://arxiv.org/abs/1503.00075, section 4.2. A score s below 1 gives
+    class 1 the probability s and all other classes 0, as in SentEval, where STS-B has no class 0.
 
     Example:
         >>> score_classes(torch.tensor([2.25, 5.0, 0.4]))
@@ -357,10 +375,11 @@ def score_classes(gold: Tensor) -> Tensor:
 def fit_regressor(
     x: Tensor, gold: Tensor, dev_x: Tensor, dev_gold: Tensor, seed: int = 1111
 ) -> tuple[Callable[[Tensor], Tensor], float]:
-    """Trains a softmax over the classes 1 to 5 on the squared error of their probabilities.
+    """Trains a softmax over the classes 1 to 5 on the squared error of the classes' probabilities.
 
-    Adam with a rate of 0.001, 64 pairs a step, no weight decay. Every 50 epochs the Pearson correlation of the
-    dev pairs is measured. The training ends when it has not grown four times in all, or after 1,050 epochs.
+    The optimizer is Adam with learning rate 0.001, 64 pairs per step and no weight decay. Every 50 epochs the
+    Pearson correlation on the dev pairs is measured. The training ends after four measurements without a new
+    best correlation, or after 1,050 epochs.
 
     Args:
         x: Features of the training pairs, (n, F), float32.
@@ -370,37 +389,38 @@ def fit_regressor(
         seed: Seed of the initial weights and of the order of the pairs.
 
     Returns:
-        The regressor with the best correlation, from features (n, F) to scores (n,), float64: the mean of the
-        classes under the softmax. And the correlation, in [-1, 1].
+        The regressor with the best correlation, and this correlation, in [-1, 1]. The regressor maps features
+        (n, F) to scores (n,), float64, which are the mean of the classes under the softmax.
     """
     generator = torch.Generator().manual_seed(seed)
-    bound = x.shape[1] ** -0.5  # as torch.nn.Linear begins
+    bound = x.shape[1] ** -0.5  # initialization of torch.nn.Linear
     weight = torch.empty(len(CLASSES), x.shape[1]).uniform_(-bound, bound, generator=generator)
     bias = torch.empty(len(CLASSES)).uniform_(-bound, bound, generator=generator)
     optimizer = torch.optim.Adam([weight.requires_grad_(), bias.requires_grad_()], lr=1e-3)
-    wanted = score_classes(gold)
-    best, chosen_by, failures = partial(_score, weight=weight, bias=bias), -math.inf, 0
+    targets = score_classes(gold)
+    best, best_correlation, failures = partial(_score, weight=weight, bias=bias), -math.inf, 0
     for epoch in range(1, _EPOCHS + 1):
         for batch in torch.split(torch.randperm(len(x), generator=generator), _BATCH):
             optimizer.zero_grad()
-            chances = F.linear(x[batch], weight, bias).softmax(dim=1)
-            torch.autograd.backward(F.mse_loss(chances, wanted[batch]))
+            probabilities = F.linear(x[batch], weight, bias).softmax(dim=1)
+            torch.autograd.backward(F.mse_loss(probabilities, targets[batch]))
             optimizer.step()
         if epoch % _ROUND == 0:
             correlation = _pearson(_score(dev_x, weight, bias), dev_gold)
-            if correlation > chosen_by:
-                chosen_by = correlation
+            if correlation > best_correlation:
+                best_correlation = correlation
                 best = partial(_score, weight=weight.detach().clone(), bias=bias.detach().clone())
             elif (failures := failures + 1) == _FAILURES:
                 break
-    return best, chosen_by
+    return best, best_correlation
 
 
 @torch.no_grad()
 def _score(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Returns the scores that a regressor predicts, (n, F) -> (n,), float64."""
     return F.linear(x, weight, bias).softmax(dim=1).double() @ CLASSES.double()
 
 
 def _pearson(x: Tensor, y: Tensor) -> float:
-    """Returns Pearson's correlation; 0 where a side has one value only."""
+    """Returns the Pearson correlation, or 0 if all values of ``x`` or of ``y`` are equal."""
     return float(torch.corrcoef(torch.stack([x, y.double()]))[0, 1].nan_to_num())

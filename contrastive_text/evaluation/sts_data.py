@@ -1,4 +1,4 @@
-"""Data sets of semantic textual similarity: finds them in a folder or on the hub, and reads them."""
+"""Readers of the data sets of semantic textual similarity (STS), from a folder or from the hub."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _HUB_COLUMNS = {"anchor": "sentence1", "positive": "sentence2", "target": "score
 
 @dataclass(frozen=True, slots=True)
 class STSPairs:
-    """Pairs of texts with the scores that people gave.
+    """Pairs of texts with gold scores.
 
     Args:
-        first: The first text of each pair, n of them.
-        second: Its partner.
-        gold: Scores, (n,), float64; NaN where they weren't asked for.
-        subsets: Name of each pair's subset; empty where it isn't known.
-        understood: How the files were understood, how many rows were left out, and the published number of pairs
-            where it is another.
-        by_column: Whether first texts have a model's prompt of queries and second ones that of documents, as in
-            validation; else all have its default, as those of the STS tasks.
+        first: First text of each of n pairs.
+        second: Second text of each of n pairs.
+        gold: Gold scores, (n,), float64; NaN if scores were not read.
+        subsets: Name of each pair's subset; empty if it is unknown.
+        understood: Text that says how the files were understood, how many rows were skipped, and the published
+            number of pairs if it differs.
+        by_column: Whether first texts get the model's query prompt and second texts its document prompt, as in
+            validation. Otherwise all texts get the default prompt, as in the STS tasks.
     """
 
     first: list[str]
@@ -47,7 +47,7 @@ class STSPairs:
 
     @classmethod
     def of_table(cls, table: Table, by_column: bool = False) -> Self:
-        """Returns the pairs of a table, as ``data.read_pairs`` reads it."""
+        """Returns the pairs of a table, as ``data.read_pairs`` returns it."""
         return cls(
             first=[str(row["anchor"]) for row in table],
             second=[str(row["positive"]) for row in table],
@@ -62,13 +62,13 @@ class STSPairs:
 
 
 class _DataSet(NamedTuple):
-    table: str  # what the name of a plain table begins with
-    hub: str  # its name on the hub
-    folder: str  # SentEval's
-    files: Mapping[str, Sequence[str]]  # split -> SentEval's files; of the years those with the scores
-    pairs: Mapping[str, int]  # split -> published number of scored pairs
-    columns: tuple[int, int, int] = (0, 1, 2)  # of score and texts in SentEval's files
-    header: int = 0  # lines above them
+    table: str  # prefix of the names of plain tables
+    hub: str  # name on the hub
+    folder: str  # folder in SentEval's data
+    files: Mapping[str, Sequence[str]]  # SentEval's files of each split; of a year, the files with scores
+    pairs: Mapping[str, int]  # published number of scored pairs of each split
+    columns: tuple[int, int, int] = (0, 1, 2)  # columns of score, first and second text in SentEval's files
+    header: int = 0  # number of header lines in SentEval's files
 
     @property
     def is_year(self) -> bool:
@@ -87,7 +87,7 @@ def _year(name: str, pairs: int, subsets: str) -> _DataSet:
 
 _DATA_SETS: Mapping[str, _DataSet] = {
     "STS12": _year("STS12", 3108, "MSRpar MSRvid SMTeuroparl surprise.OnWN surprise.SMTnews"),
-    "STS13": _year("STS13", 1500, "FNWN headlines OnWN"),  # its SMT part is given out by LDC alone
+    "STS13": _year("STS13", 1500, "FNWN headlines OnWN"),  # without SMT, which only LDC distributes
     "STS14": _year("STS14", 3750, "deft-forum deft-news headlines images OnWN tweet-news"),
     "STS15": _year("STS15", 3000, "answers-forums answers-students belief headlines images"),
     "STS16": _year("STS16", 1186, "answer-answer headlines plagiarism postediting question-question"),
@@ -110,48 +110,49 @@ _DATA_SETS: Mapping[str, _DataSet] = {
     ),
 }
 STS_TASKS = tuple(_DATA_SETS)
-"""The seven tasks in the order of the papers."""
+"""Names of the seven STS tasks, in the order of the papers."""
 
 
 def find_sts(folder: str | Path) -> dict[str, STSPairs | str]:
-    """Returns the test pairs of the seven STS tasks, or what is missing of one and where to get it.
+    """Returns the test pairs of the seven STS tasks, or a text that names a task's missing files.
 
     Args:
-        folder: See ``find_pairs``.
+        folder: Folder or hub; see ``find_pairs``.
 
     Returns:
-        Task -> its pairs or a message; always all seven, in the order of the papers.
+        Pairs or text of each of the seven tasks, in the order of the papers.
 
     Raises:
-        FileNotFoundError: No such folder.
-        ValueError: A file that is not what it should be; the message names the line.
-        ImportError: The hub without the library ``datasets``.
+        FileNotFoundError: The folder doesn't exist.
+        ValueError: A file is damaged. The message names the line.
+        ImportError: The folder is the hub, and the library ``datasets`` isn't installed.
     """
     return {task: find_pairs(task, folder) for task in STS_TASKS}
 
 
 def find_pairs(task: str, folder: str | Path, split: str = "test", scored: bool = True) -> STSPairs | str:
-    """Returns the pairs of a split of a task, or what is missing and where to get it.
+    """Returns the pairs of a split of an STS task, or a text that names the missing files and their source.
 
-    Searches the folder, its sub-folders, and the sub-folders of its ``data`` for
+    Searches the folder, its subfolders, its folder ``data`` and the subfolders of ``data`` for
 
     - a plain table, ``sts12.test.tsv`` to ``sts16.test.tsv``, ``stsb.test.tsv`` or ``sick.test.tsv``, with any
-      suffix that ``data.read_pairs`` reads; tables of the years have a column ``subset``;
-    - then for SentEval's own files (``STS/STS12-en-test/STS.input.MSRpar.txt``, ``STS/STSBenchmark``, ``SICK``).
+      suffix that ``data.read_pairs`` reads. Tables of STS12 to STS16 have a column ``subset``;
+    - if there is no table, SentEval's own files (``STS/STS12-en-test/STS.input.MSRpar.txt``,
+      ``STS/STSBenchmark``, ``SICK``).
 
     Pairs with an empty gold score are skipped and counted.
 
     Args:
-        task: One of ``STS_TASKS``.
-        folder: A folder, or ``hub`` for MTEB's copies on the hub, which have no subsets; ``hub:PLACE`` for those
-            of another user of the hub, or of a folder.
-        split: One of ``sts_splits(task)``.
-        scored: Whether the scores are read; without them every pair counts, and has the score NaN.
+        task: Name in ``STS_TASKS``.
+        folder: Folder; or ``hub`` for MTEB's copies on the hub, which have no subsets; or ``hub:PLACE`` for
+            copies of another user of the hub or in a folder.
+        split: Split in ``sts_splits(task)``.
+        scored: Whether to read gold scores. If False, pairs without a score are kept, and all scores are NaN.
 
     Raises:
-        FileNotFoundError: No such folder.
-        ValueError: A file that is not what it should be; the message names the line.
-        ImportError: The hub without the library ``datasets``.
+        FileNotFoundError: The folder doesn't exist.
+        ValueError: A file is damaged. The message names the line.
+        ImportError: The folder is the hub, and the library ``datasets`` isn't installed.
     """
     data = _DATA_SETS[task]
     name, _, place = str(folder).partition(":")
@@ -163,19 +164,19 @@ def find_pairs(task: str, folder: str | Path, split: str = "test", scored: bool 
             return _read_table(task, str(table), split, scored)
         scores = [f"{data.folder}/{name}" for name in data.files[split]]
         files = {name: only(find(folder, name)) for name in (*scores, *map(_texts_of, scores))}
-    gone = [name for name, path in files.items() if path is None]
-    if not gone:
+    missing = [name for name, path in files.items() if path is None]
+    if not missing:
         return _read_senteval(task, [str(files[name]) for name in scores], split, scored)
-    lacking = data.folder if data.is_year and len(gone) == len(files) else listed(gone)
+    senteval = data.folder if data.is_year and len(missing) == len(files) else listed(missing)
     return (
-        f"expected {tables[0]} (.csv, .jsonl, .gz) or SentEval's {lacking} in {folder} or a folder in it, found "
+        f"expected {tables[0]} (.csv, .jsonl, .gz) or SentEval's {senteval} in {folder} or a folder in it, found "
         "none; fetch it with SentEval's data/downstream/get_transfer_data.bash "
         f"(https://github.com/facebookresearch/SentEval), or give hub for the folder, to read mteb/{data.hub}"
     )
 
 
 def sts_splits(task: str) -> Sequence[str]:
-    """Returns the splits of a task; the years have ``test`` alone.
+    """Returns the names of the splits of an STS task. STS12 to STS16 have only ``test``.
 
     Example:
         >>> sts_splits("STS12"), sts_splits("SICK-R")
@@ -196,9 +197,9 @@ def _read_table(
     task: str, path: str, split: str, scored: bool, columns: Mapping[str, str] | None = None
 ) -> STSPairs:
     reads = ("anchor", "positive", "target") if scored else ("anchor", "positive")
-    own = None if columns is None else {name: columns[name] for name in reads}
-    form = FileForm(pair_labels="all", options={})  # unscored texts of scored pairs
-    table = read_rows(path, reads=reads, columns=own, target=_Gold() if scored else None, form=form)
+    read_columns = None if columns is None else {name: columns[name] for name in reads}
+    form = FileForm(pair_labels="all", options={})  # without scores, pairs with any score are read
+    table = read_rows(path, reads=reads, columns=read_columns, target=_Gold() if scored else None, form=form)
     pairs = STSPairs.of_table(table)
     return replace(
         pairs,
@@ -208,7 +209,7 @@ def _read_table(
 
 
 def _read_senteval(task: str, files: Sequence[str], split: str, scored: bool) -> STSPairs:
-    """Reads SentEval's files; a text is its tokens joined by blanks, as SimCSE's copy of SentEval gives them."""
+    """Reads SentEval's files. The tokens of a text are joined by blanks, as in SimCSE's copy of SentEval."""
     data = _DATA_SETS[task]
     first, second, gold, subsets = [], [], [], []
     empty = 0
@@ -217,7 +218,7 @@ def _read_senteval(task: str, files: Sequence[str], split: str, scored: bool) ->
         for where, cells in list(_rows(path))[data.header :]:
             if len(cells) <= max(data.columns):
                 raise reading_error(where, "two texts and a score", "fewer columns", "fetch the file again")
-            score, *texts = (" ".join(cells[place].split()) for place in data.columns)
+            score, *texts = (" ".join(cells[column].split()) for column in data.columns)
             try:
                 number = _Gold().read(score) if scored else math.nan
             except ValueError as error:
@@ -232,29 +233,29 @@ def _read_senteval(task: str, files: Sequence[str], split: str, scored: bool) ->
     source = str(Path(files[0]).parent)
     if not gold:
         raise reading_error(source, "pairs with a gold score", "none", "fetch the files again")
-    left_out = f"; {counted(empty, 'row')} without a gold label left out" if empty else ""
+    skipped = f"; {counted(empty, 'row')} without a gold label left out" if empty else ""
     unpublished = _unpublished(task, split, len(gold)) if scored else ""
     return STSPairs(
         first=first,
         second=second,
         gold=torch.tensor(gold, dtype=torch.float64),
         subsets=subsets,
-        understood=f"{source}: {counted(len(gold), 'row')}{left_out}{unpublished}",
+        understood=f"{source}: {counted(len(gold), 'row')}{skipped}{unpublished}",
     )
 
 
 def _rows(path: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields the place and the cells of each line; for scores of a year with the texts of the other file."""
-    lines, others = _lines(path), _lines(_texts_of(path))
-    if len(lines) != len(others):
-        got = f"{len(lines):,} scores and {len(others):,} pairs"
+    """Yields the cells of each line with its place, ``FILE:LINE``. Joins the scores of a year with its texts."""
+    lines, text_lines = _lines(path), _lines(_texts_of(path))
+    if len(lines) != len(text_lines):
+        got = f"{len(lines):,} scores and {len(text_lines):,} pairs"
         raise reading_error(path, f"a score for each line of {_texts_of(path)}", got, "fetch both again")
-    for number, (line, other) in enumerate(zip(lines, others, strict=True), start=1):
-        yield f"{path}:{number}", [line, *other.split("\t")] if path != _texts_of(path) else line.split("\t")
+    for number, (line, texts) in enumerate(zip(lines, text_lines, strict=True), start=1):
+        yield f"{path}:{number}", [line, *texts.split("\t")] if path != _texts_of(path) else line.split("\t")
 
 
 def _texts_of(path: str) -> str:
-    """Returns the file with the texts of a year's scores; any other file has scores and texts."""
+    """Returns the path of the texts of a file of scores. Any other file has scores and texts."""
     return path.replace("STS.gs.", "STS.input.")
 
 
@@ -268,7 +269,7 @@ def _unpublished(task: str, split: str, pairs: int) -> str:
 
 
 class _Gold(Scores):
-    """A gold score from 0 to 5, as it is written; None for an empty one."""
+    """Target that reads a gold score from 0 to 5 without scaling it, and None from an empty cell."""
 
     def read(self, cell: str) -> float | None:
         return None if not cell.strip() or super().read(cell) is None else float(cell)
@@ -277,16 +278,16 @@ class _Gold(Scores):
 PUBLISHED: Mapping[str, int] = {
     "STS12": 6216, "STS13": 3000, "STS14": 7500, "STS15": 17000, "STS16": 18366, "STS-B": 17256, "SICK-R": 19854,
 }  # fmt: skip
-"""Data set -> its texts in table 1 of ConSERT, 89,192 in all."""
+"""Number of texts of each data set in table 1 of ConSERT, 89,192 in all."""
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusPart:
-    """The texts of one data set.
+    """Texts of one data set of ConSERT's training corpus.
 
     Args:
-        texts: Both texts of each pair, one after the other, each on one line; repeated as often as they occur.
-        missing: For each split that isn't there, where it was looked for and where to get it.
+        texts: Both texts of each pair without line breaks, including repetitions.
+        missing: Text for each missing split that names its files and their source.
     """
 
     texts: list[str]
@@ -294,30 +295,36 @@ class CorpusPart:
 
 
 def consert_corpus(folder: str | Path) -> dict[str, CorpusPart]:
-    """Returns the texts on which ConSERT trains, by data set: all seven STS tasks, whatever is there of each.
+    """Returns the texts on which ConSERT trains, from the available files of the seven STS tasks.
 
-    Yan et al. 2021 (https://arxiv.org/abs/2105.11741), table 1: both texts of every line of STS12 to STS16, with
-    a score or without, and of training, development and test set of STS-B and SICK; 89,192 with duplicates. The
-    texts of the test sets are among them. SentEval's files have them all; tables made for evaluation may lack the
-    13,497 lines of STS15 and STS16 without a score, which the counts show.
+    Source: Yan et al. 2021 (https://arxiv.org/abs/2105.11741), table 1. The texts are both texts of every line of
+    STS12 to STS16, with or without a score, and of the training, development and test sets of STS-B and SICK:
+    89,192 texts with duplicates. Test texts are included. SentEval's files have all texts. Tables for evaluation
+    may lack the 13,497 lines of STS15 and STS16 without a score; compare the counts with ``PUBLISHED``.
 
     Args:
-        folder: As ``find_pairs`` takes it.
+        folder: Folder or hub; see ``find_pairs``.
+
+    Returns:
+        Texts and missing splits of each data set.
 
     Raises:
-        FileNotFoundError: No such folder.
-        ValueError: A file that is not what it should be; the message names the line.
-        ImportError: The hub without the library ``datasets``.
+        FileNotFoundError: The folder doesn't exist.
+        ValueError: A file is damaged. The message names the line.
+        ImportError: The folder is the hub, and the library ``datasets`` isn't installed.
     """
     return {task: _part(task, folder) for task in STS_TASKS}
 
 
 def _part(task: str, folder: str | Path) -> CorpusPart:
-    found = [find_pairs(task, folder, split, scored=False) for split in sts_splits(task)]
+    splits = [find_pairs(task, folder, split, scored=False) for split in sts_splits(task)]
     pairs = [
-        pair for each in found if isinstance(each, STSPairs) for pair in zip(each.first, each.second, strict=True)
+        pair
+        for split in splits
+        if isinstance(split, STSPairs)
+        for pair in zip(split.first, split.second, strict=True)
     ]
     return CorpusPart(
         texts=[" ".join(text.split()) for pair in pairs for text in pair],
-        missing=[each for each in found if isinstance(each, str)],
+        missing=[split for split in splits if isinstance(split, str)],
     )

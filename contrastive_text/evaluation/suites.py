@@ -1,4 +1,4 @@
-"""Suites of tasks: reads their data, names missing data before a text is encoded, and scores models."""
+"""Suites of tasks: reads and checks their data before texts are encoded, and scores models on them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from contrastive_text.evaluation.sts_data import STSPairs, find_sts
 from contrastive_text.metrics import FIGURES, pearson, spearman
 
 Tasks = Mapping[str, Any]
-"""Task -> its data, as the suite's ``find`` returns them, or text that says what is missing."""
+"""Data of each task, as ``find`` of its suite returns them, or a text that names the missing files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class SuiteProtocol:
     """Options of the suites.
 
     Args:
-        setting: How to combine the subsets of an STS year; see ``sts.aggregate``.
+        setting: Way to combine the subsets of an STS year; see ``sts.aggregate``.
         protocol: Name of the classifiers' protocol, in ``PROTOCOLS``.
         classifier: Name of the classifier, in ``CLASSIFIERS``.
         corpus: File of further texts that retrieval ranks in addition to the positives of a file of pairs.
         tasks: Tasks of retrieval; all if empty.
-        columns: Library column -> column of retrieval's file of pairs.
+        columns: Column of retrieval's file of pairs, by its name in the library.
     """
 
     setting: str = "all"
@@ -54,12 +54,12 @@ class SuiteProtocol:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Tasks that are scored together.
+    """Suite of tasks that are scored together.
 
     Args:
-        title: Title of the table, with the fields of ``SuiteProtocol`` in braces.
-        find: Reads and checks the data of each task in a folder.
-        score: Scores a model on each task.
+        title: Title of the table. Fields of ``SuiteProtocol`` in braces are replaced by their values.
+        find: Function that reads and checks the data of each task in a folder.
+        score: Function that scores a model on each task.
         averaged: Tasks that the papers average; None for all.
     """
 
@@ -69,15 +69,15 @@ class Suite:
     averaged: Sequence[str] | None = None
 
     def table(self, embeds: Mapping[str, CachedEncoder], tasks: Tasks, protocol: SuiteProtocol) -> ScoreTable:
-        """Returns the scores as a table, with a row for each model.
+        """Scores models and returns a table with a row for each model.
 
         Args:
-            embeds: Name of a model -> its encoder.
-            tasks: Data that ``find`` has read.
+            embeds: Encoder of each model, by the model's name.
+            tasks: Data that ``find`` returned.
             protocol: Options of the suites.
         """
-        scored = {name: self.score(embed, tasks, protocol) for name, embed in embeds.items()}
-        return ScoreTable(self.title.format(**asdict(protocol)), scored, averaged=self.averaged)
+        rows = {name: self.score(embed, tasks, protocol) for name, embed in embeds.items()}
+        return ScoreTable(self.title.format(**asdict(protocol)), rows, averaged=self.averaged)
 
 
 def read_suites(
@@ -86,16 +86,17 @@ def read_suites(
     protocol: SuiteProtocol = SuiteProtocol(),
     where: str = "--data",
 ) -> dict[str, Tasks]:
-    """Reads and checks the data of suites, before minutes of encoding.
+    """Reads and checks the data of all tasks of suites.
 
     Args:
-        folder: Folder of the data sets. ``hub`` for STS and retrieval from the hub; for retrieval also a file.
-        suites: Names of ``SUITES``.
+        folder: Folder that holds the data sets. ``hub`` loads STS and retrieval from the hub. Retrieval also
+            accepts a file of pairs.
+        suites: Names of suites in ``SUITES``.
         protocol: Options of the suites.
-        where: The option that names the folder, for errors.
+        where: Option of the folder, for error messages.
 
     Returns:
-        Suite -> the data of its tasks.
+        Data of the tasks of each suite.
 
     Raises:
         FileNotFoundError: The folder doesn't exist.
@@ -108,7 +109,7 @@ def read_suites(
 
 
 def missing_data(tasks: Tasks) -> dict[str, str]:
-    """Returns for each task what is missing of its data; empty if nothing is."""
+    """Returns the text that names the missing files of each task, empty for a task with data."""
     return {task: rows if isinstance(rows, str) else "" for task, rows in tasks.items()}
 
 
@@ -127,17 +128,17 @@ def _sts(title: str, correlation: Correlation) -> Suite:
 
 
 def _find_classified(folder: str | Path, protocol: SuiteProtocol, tasks: Sequence[str]) -> Tasks:
-    found = find_tasks(folder, tasks)
-    check_folds(found, PROTOCOLS[protocol.protocol])
-    return found
+    data = find_tasks(folder, tasks)
+    check_folds(data, PROTOCOLS[protocol.protocol])
+    return data
 
 
 def _classified(name: str, tasks: Sequence[str], averaged: Sequence[str] | None) -> Suite:
     return Suite(
         title=f"{name} x 100, {{protocol}}, {{classifier}}",
         find=partial(_find_classified, tasks=tasks),
-        score=lambda embed, found, protocol: scores(
-            found, outcomes(embed, found, PROTOCOLS[protocol.protocol], CLASSIFIERS[protocol.classifier])
+        score=lambda embed, data, protocol: scores(
+            data, outcomes(embed, data, PROTOCOLS[protocol.protocol], CLASSIFIERS[protocol.classifier])
         ),
         averaged=averaged,
     )
@@ -173,4 +174,4 @@ SUITES: Mapping[str, Suite] = {
         score=lambda embed, tasks, _: score_retrieval(embed, tasks),
     ),
 }
-"""Name in the shell -> suite."""
+"""Suite by its name in ``--suite``."""

@@ -1,4 +1,4 @@
-"""Effects of views and guides on real texts: changed places, edit rates, and the order of a guide."""
+"""Effects of views and guides on real texts: changed words, edit rates, and the order of a guide."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from contrastive_text.objectives.health import count_alike
 from contrastive_text.views import EmbeddingView, TextView, TokenView, View, ViewPlan
 
 _MEASURED = 200
-"""Rows that the edit rates are measured on, for two digits."""
+"""Number of rows on which edit rates are measured; enough for two digits."""
 
 _BLOCK = 16
-"""Rows that are encoded at a time: memory stays flat however many are measured."""
+"""Number of rows that are encoded at a time, so that memory doesn't grow with ``_MEASURED``."""
 
 
 class Edit(NamedTuple):
@@ -52,7 +52,7 @@ class Edit(NamedTuple):
 
     @property
     def said(self) -> str:
-        """The rate as text.
+        """Edit rate as text.
 
         Example:
             >>> Edit("views.anchor[0]", View(), 0.15, "tokens").said
@@ -66,10 +66,11 @@ class Edit(NamedTuple):
 
 
 Kind: TypeAlias = Literal["kept", "gone", "new"]
+"""Kind of a piece of an altered text; see ``Piece``."""
 
 
 class Piece(NamedTuple):
-    """A piece of an altered text.
+    """Piece of an altered text.
 
     Args:
         kind: ``kept``, ``gone`` (only in the original text) or ``new`` (only in the altered text).
@@ -81,16 +82,16 @@ class Piece(NamedTuple):
 
 
 def pieces(before: Sequence[int], after: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> list[Piece]:
-    """Returns the altered row piece by piece, what is gone where it was.
+    """Splits an altered row into kept, removed and new pieces, in the order of the text.
 
     Args:
-        before: Token ids without the views.
-        after: Token ids with them.
-        tokenizer: What made them.
+        before: Token ids of the row without views.
+        after: Token ids of the row with views.
+        tokenizer: Tokenizer of the ids.
     """
     spans: list[tuple[Kind, Sequence[int]]] = []
-    for same, old, new in _differences(before, after):
-        spans += [("kept", new)] if same else [("gone", old), ("new", new)]
+    for is_equal, old, new in _differences(before, after):
+        spans += [("kept", new)] if is_equal else [("gone", old), ("new", new)]
     return [Piece(kind, f"{tokenizer.decode(list(ids))}") for kind, ids in spans if ids]
 
 
@@ -98,12 +99,11 @@ class AlteredRows(NamedTuple):
     """First rows of a data set with and without its views.
 
     Args:
-        rates: Place of a view, the view, and how much it changes, in words; then what two views of a text have in
-            common.
-        measured: On how many rows that was measured.
-        slots: Name of each text of an example.
-        examples: For each example its texts, in pieces.
-        batch: The rows that are shown, as training would get them.
+        rates: Place, description and edit rate of each view as text, then the rows of ``both_views``.
+        measured: Number of rows on which the rates were measured.
+        slots: Name of each slot of an example.
+        examples: Pieces of each text of each example.
+        batch: Batch of the first rows, as in training.
     """
 
     rates: Sequence[tuple[str, str, str]]
@@ -114,18 +114,18 @@ class AlteredRows(NamedTuple):
 
 
 def altered_rows(collator: Collator, encoder: Encoder, rows: Rows, count: int) -> AlteredRows:
-    """Returns the first rows of a data set as the first epoch has them, and how much each view changes.
+    """Applies the views of the first epoch to the first rows of a data set, and measures all edit rates.
 
     Args:
-        collator: The training data's.
-        encoder: Whose embedding output the embedding views alter.
-        rows: The data set's; at most 200 are measured.
-        count: Rows to show.
+        collator: Collator of the training data.
+        encoder: Encoder whose embedding output the embedding views alter.
+        rows: Rows of the data set. At most 200 rows are measured.
+        count: Number of rows in ``examples`` and ``batch``.
     """
-    known = range(min(_MEASURED, len(rows)))
-    keyed = [KeyedRow(epoch=0, number=i, row=rows[i], task=collator.task) for i in known]
-    shown = keyed[:count]
-    plain, altered = unaltered(collator)(shown), collator(shown)
+    numbers = range(min(_MEASURED, len(rows)))
+    keyed = [KeyedRow(epoch=0, number=i, row=rows[i], task=collator.task) for i in numbers]
+    first_rows = keyed[:count]
+    plain, altered = unaltered(collator)(first_rows), collator(first_rows)
     tokenizer = collator.tokenizer.tokenizer
     pairs = zip(_ids_of(plain), _ids_of(altered), strict=True)
     texts = [pieces(before, after, tokenizer) for before, after in pairs]
@@ -141,12 +141,12 @@ def altered_rows(collator: Collator, encoder: Encoder, rows: Rows, count: int) -
 
 
 def edit_rates(collator: Collator, encoder: Encoder, rows: Sequence[KeyedRow]) -> list[Edit]:
-    """Measures every view of a plan on real rows, each against what enters it in its chain.
+    """Measures the edit rate of every view of a plan, relative to the view's own input in its chain.
 
     Args:
-        collator: The training data's.
-        encoder: Whose embedding output the embedding views alter.
-        rows: What to measure on; some hundred give two digits.
+        collator: Collator of the training data.
+        encoder: Encoder whose embedding output the embedding views alter.
+        rows: Rows to measure on; some hundred rows give two digits.
     """
     edits = []
     for name, chain in collator.plan.chains.items():
@@ -166,33 +166,36 @@ def edit_rates(collator: Collator, encoder: Encoder, rows: Sequence[KeyedRow]) -
 
 
 def both_views(collator: Collator, rows: Sequence[KeyedRow]) -> list[tuple[str, str, str]]:
-    """Returns what the views of two slots with the same texts have in common, in words.
+    """Measures how much the views of two slots with the same texts have in common.
 
-    That is the share of the changed places of a text, of those of either view, that the other one changes too;
-    and, after all slots, how many texts views made equal to another one.
+    For each pair of slots: the share of the changed positions of either view that the other view changes too. For
+    all slots together: the number of texts that the views made equal to another text.
+
+    Returns:
+        Names of the slots, ``both`` or ``all``, and the figure as text.
     """
     plain, altered = unaltered(collator)(rows), collator(rows)
     texts = plain.text_ids.reshape(len(plain.slots), -1)
-    changed = [set(_changed(*each)) for each in zip(_ids_of(plain), _ids_of(altered), strict=True)]
-    by_slot = [changed[i * texts.shape[1] :][: texts.shape[1]] for i in range(len(plain.slots))]
-    found = []
+    changes = [set(_changed(*pair)) for pair in zip(_ids_of(plain), _ids_of(altered), strict=True)]
+    by_slot = [changes[i * texts.shape[1] :][: texts.shape[1]] for i in range(len(plain.slots))]
+    lines = []
     for i, k in combinations(range(len(plain.slots)), 2):
-        one, other = plain.slots[i], plain.slots[k]
-        places = sum(map(len, by_slot[i] + by_slot[k]))
-        if "original" in (one.role, other.role) or not torch.equal(texts[i], texts[k]) or not places:
+        first, second = plain.slots[i], plain.slots[k]
+        total = sum(map(len, by_slot[i] + by_slot[k]))
+        if "original" in (first.role, second.role) or not torch.equal(texts[i], texts[k]) or not total:
             continue
-        shared = 2 * sum(len(a & b) for a, b in zip(by_slot[i], by_slot[k], strict=True)) / places
-        names = f"{one.role} {one.number} and {other.role} {other.number}"
-        found.append((names, "both", f"{shared:.1%} of the changed places are the same"))
+        shared = 2 * sum(len(a & b) for a, b in zip(by_slot[i], by_slot[k], strict=True)) / total
+        names = f"{first.role} {first.number} and {second.role} {second.number}"
+        lines.append((names, "both", f"{shared:.1%} of the changed places are the same"))
     if altered.text_ids.ndim == 2:
         compared = torch.tensor([slot.role != "original" for slot in plain.slots])[altered.row_slots]
-        alike = int(count_alike(altered.text_ids[compared]))
-        found.append(("all", "all", f"{alike} of {int(compared.sum())} texts made equal to another one"))
-    return found
+        duplicates = int(count_alike(altered.text_ids[compared]))
+        lines.append(("all", "all", f"{duplicates} of {int(compared.sum())} texts made equal to another one"))
+    return lines
 
 
 def unaltered(collator: Collator) -> Collator:
-    """Returns the collator of the same slots without any view."""
+    """Returns a collator with the same slots and no views."""
     return _with_plan(collator, ViewPlan(dict.fromkeys(collator.plan.chains, ())))
 
 
@@ -210,10 +213,10 @@ def _with_plan(collator: Collator, plan: ViewPlan) -> Collator:
 
 
 def _prefixes(collator: Collator, name: str, rows: Sequence[KeyedRow]) -> list[Batch]:
-    """Returns the batch after each prefix of a chain's text and token views; the others stay unaltered."""
+    """Returns the batch after each prefix of a chain's text and token views. All other chains are empty."""
     chain = [view for view in collator.plan.chains[name] if isinstance(view, TextView | TokenView)]
     plans = [
-        ViewPlan({other: chain[:length] if other == name else () for other in collator.plan.chains})
+        ViewPlan({key: chain[:length] if key == name else () for key in collator.plan.chains})
         for length in range(len(chain) + 1)
     ]
     return [_with_plan(collator, plan)(rows) for plan in plans]
@@ -224,47 +227,52 @@ def _ids_of(batch: Batch) -> list[list[int]]:
 
 
 def _changed(before: Sequence[int], after: Sequence[int]) -> Iterator[int]:
-    """Yields the places of a row that are gone or replaced."""
-    place = 0
-    for same, old, _ in _differences(before, after):
-        if not same:
-            yield from range(place, place + len(old))
-        place += len(old)
+    """Yields the positions of a row whose tokens are removed or replaced."""
+    position = 0
+    for is_equal, old, _ in _differences(before, after):
+        if not is_equal:
+            yield from range(position, position + len(old))
+        position += len(old)
 
 
 def _differences(
     before: Sequence[int], after: Sequence[int]
 ) -> Iterator[tuple[bool, Sequence[int], Sequence[int]]]:
+    """Yields spans of two rows in their order: whether they are equal, old tokens and new tokens."""
     for tag, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         yield tag == "equal", before[i:j], after[k:m]
 
 
 def _token_rate(old: Batch, new: Batch) -> tuple[float, str]:
+    """Returns the share of changed tokens, or of changed position ids if the tokens are equal, with its unit."""
     if torch.equal(old.ids, new.ids) and new.positions is not None:
         natural = torch.cat([torch.arange(length) for length in new.lengths.tolist()])
-        earlier = natural if old.positions is None else old.positions
-        return float((new.positions != earlier).float().mean()), "positions"
+        old_positions = natural if old.positions is None else old.positions
+        return float((new.positions != old_positions).float().mean()), "positions"
     changed = sum(
-        max(len(gone), len(come))
+        max(len(removed), len(added))
         for before, after in zip(_ids_of(old), _ids_of(new), strict=True)
-        for same, gone, come in _differences(before, after)
-        if not same
+        for is_equal, removed, added in _differences(before, after)
+        if not is_equal
     )
     return changed / max(len(old.ids), 1), "tokens"
 
 
 @torch.no_grad()
 def _entry_rate(encoder: Encoder, batch: Batch, plan: ViewPlan, chain: Sequence[View]) -> float:
-    """Returns the share of entries of real tokens that the last view of a chain changes."""
+    """Returns the share of the embedding output's entries that the last view of a chain changes.
+
+    Padding does not count.
+    """
     changed = entries = 0
 
     def watch(part: Batch) -> Alter:
         def alter(embeddings: Tensor, mask: Tensor) -> Tensor:
             nonlocal changed, entries
-            for place, view in enumerate(chain):
+            for number, view in enumerate(chain):
                 if isinstance(view, EmbeddingView):
                     before = embeddings
-                    rng = RowRandom(part.draw_keys, view=place)
+                    rng = RowRandom(part.draw_keys, view=number)
                     embeddings = view(before, plan.alterable(view, mask), rng)
             differs = (embeddings != before)[mask]
             changed, entries = changed + int(differs.sum()), entries + differs.numel()
@@ -272,7 +280,7 @@ def _entry_rate(encoder: Encoder, batch: Batch, plan: ViewPlan, chain: Sequence[
 
         return alter
 
-    with evaluating(encoder):  # what dropout has erased a view can't change
+    with evaluating(encoder):  # without dropout, which hides changes of entries that it sets to zero
         for block in torch.split(torch.arange(len(batch)), _BLOCK):
             part = batch.split(block)
             encoder(part, alter=watch(part))
@@ -280,13 +288,13 @@ def _entry_rate(encoder: Encoder, batch: Batch, plan: ViewPlan, chain: Sequence[
 
 
 class Ordered(NamedTuple):
-    """A text among those that a row is held against.
+    """Column of a row, with its cosine by a guide.
 
     Args:
-        cosine: The guide's, with the row's anchor.
+        cosine: Cosine of the column and the row's anchor by the guide.
         role: ``positive``, or ``negative`` with its number.
-        row: Whose text it is.
-        left_out: Names of the objectives that leave it out.
+        row: Number of the row whose text the column is.
+        left_out: Names of the objectives that mask the column.
     """
 
     cosine: float
@@ -296,52 +304,54 @@ class Ordered(NamedTuple):
 
 
 def guide_order(known: Encoded, false_negatives: Mapping[str, FalseNegatives]) -> list[list[Ordered]] | None:
-    """Returns for each row of a batch its candidates in a guide's order, nearest first.
+    """Returns the columns of each row of a batch in a guide's order, nearest first.
 
-    Candidates are all rows' positives and hard negatives, but for texts equal to the row's own anchor; its own
-    positive always is one.
+    The columns are the positives and hard negatives of all rows, except texts that are equal to the row's anchor.
+    The row's own positive is always a column.
 
     Args:
-        known: A batch with the guide's vectors for its embeddings.
-        false_negatives: What leaves some of them out, by the names of objectives.
+        known: Batch whose embeddings are the guide's vectors.
+        false_negatives: Parts that mask false negatives, by the name of their objective.
 
     Returns:
-        None where rows have no positive.
+        Columns of each row, or None if rows have no positive.
 
     Example:
         >>> import torch
         >>> from contrastive_text.core.types import Slot
         >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6], [0.96, 0.28]])
-        >>> known = Encoded(vectors, (Slot("anchor", 0), Slot("positive", 0)), text_ids=torch.arange(4))
-        >>> first, second = guide_order(known, {"gist": FalseNegatives("teacher")})
-        >>> [(each.role, each.row, each.left_out) for each in first]
+        >>> batch = Encoded(vectors, (Slot("anchor", 0), Slot("positive", 0)), text_ids=torch.arange(4))
+        >>> first, second = guide_order(batch, {"gist": FalseNegatives("teacher")})
+        >>> [(column.role, column.row, column.left_out) for column in first]
         [('positive', 1, ('gist',)), ('positive', 0, ())]
     """
-    read = read_vectors(known, ("anchor", "positive", "negative"), head=None)
-    if not {"anchor", "positive"} <= {*read}:
+    vectors = read_vectors(known, ("anchor", "positive", "negative"), head=None)
+    if not {"anchor", "positive"} <= {*vectors}:
         return None
-    every = slice(None)
-    (found,) = Candidates.of_batch([(known, read)], over_ranks=False)
-    cosines, hidden = found.cosines(every), found.hidden(every)
-    rows, (texts,) = len(cosines), BetweenTexts().triples(known, read).values()
+    all_rows = slice(None)
+    (candidates,) = Candidates.of_batch([(known, vectors)], over_ranks=False)
+    cosines, masked = candidates.cosines(all_rows), candidates.hidden(all_rows)
+    rows, (texts,) = len(cosines), BetweenTexts().triples(known, vectors).values()
     positives = unit_vectors(texts.positive)
     near = {
-        name: TooNear(found.rows, found.columns, each.bound(unit_vectors(texts.anchor), positives)).mask()
-        for name, each in false_negatives.items()
+        name: TooNear(
+            candidates.rows, candidates.columns, part.bound(unit_vectors(texts.anchor), positives)
+        ).mask()
+        for name, part in false_negatives.items()
     }
-    negatives = read["negative"].shape[1] if "negative" in read else 0
+    negatives = vectors["negative"].shape[1] if "negative" in vectors else 0
     names = [("positive", row) for row in range(rows)]
     names += [(f"negative {number}", row) for row in range(rows) for number in range(negatives)]
     return [
         [
             Ordered(
-                cosine=float(cosines[row, place]),
-                role=names[place][0],
-                row=names[place][1],
-                left_out=tuple(name for name, mask in near.items() if place != row and mask[row, place]),
+                cosine=float(cosines[row, column]),
+                role=names[column][0],
+                row=names[column][1],
+                left_out=tuple(name for name, mask in near.items() if column != row and mask[row, column]),
             )
-            for place in cosines[row].argsort(descending=True, stable=True).tolist()
-            if place == row or not hidden[row, place]
+            for column in cosines[row].argsort(descending=True, stable=True).tolist()
+            if column == row or not masked[row, column]
         ]
         for row in range(rows)
     ]
