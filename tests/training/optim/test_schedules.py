@@ -41,6 +41,8 @@ def test_the_vectors_file_holds(vectors):
         ("consert_linear_schedule", LinearSchedule(warmup_ratio=0.1), "total_steps", "lr"),
         ("clear_schedule", LinearSchedule(warmup_steps=24_000), "total", "peak"),
     ]
+    # A ratio is rounded up to whole steps: 3 of 7.
+    assert LinearSchedule(warmup_ratio=0.3).factor(2, total=7) == pytest.approx(2 / 3)
     for key, schedule, total, peak in cases:
         case = vectors[key]
         for step, rate in case["values"].items():
