@@ -174,7 +174,7 @@ EVALUATE = [
     ("evaluate m one.tsv --suite sts", "expected files of scored pairs, or --suite sts"),
     ("evaluate m --suite sts", "--data: expected a folder of the suites' data sets, got no folder"),
     ("evaluate m --suite mteb sts --data d", "--suite mteb: expected no other suite, because"),
-    ("evaluate m --suite glue sts --data d", "--suite glue: expected no other beside it"),
+    ("evaluate m --suite glue sts --data d", "--suite glue: expected no other suite"),
     ("evaluate m --suite sts --seeds 2 --data d", "--seeds: expected something that reads it, got sts"),
     ("evaluate m --suite mteb --tasks STS12 --data d", "--data: expected something that reads it"),
     ("evaluate m --suite mteb --output one.tsv", "one.tsv: expected a folder, got a file"),

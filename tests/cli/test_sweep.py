@@ -187,7 +187,7 @@ def test_a_run_of_another_process_is_waited_for_and_an_unknown_figure_answered_w
     assert "| MeanPooler | **12.50** | 1 | | |" in said or "| MeanPooler | 12.50 | 1 | | |" in said
     assert len(calls) == 1
     said = shell.refused(f"{SWEEP} --vary model.pooler=MaxPooler --seeds 1 --select val/sperman --output other")
-    assert "--select: expected a validation figure (val/" in said and "val/spearman" in said
+    assert "--select: expected a figure of the validation (val/" in said and "val/spearman" in said
 
 
 @pytest.mark.slow  # processes that import everything
