@@ -32,18 +32,18 @@ from contrastive_text.data.tasks import file_name, files_of
 
 @dataclass(frozen=True, slots=True)
 class RetrievalSet:
-    """Queries that are answered by documents of a corpus.
+    """Queries and the corpus of documents in which they are searched, with relevance grades.
 
-    The order of the documents settles ties: see ``inference.retrieval.retrieved``. A query that stands in the
-    corpus itself, under its own id and with its own text, never finds itself, as BEIR has it (Thakur et al.
+    The order of the documents settles ties: see ``inference.retrieval.retrieved``. A query that is also a
+    document of the corpus, with the same id and text, is excluded from its own results, as in BEIR (Thakur et al.
     2021, https://arxiv.org/abs/2104.08663; ``ignore_identical_ids`` of its code).
 
     Args:
-        queries: Their texts, Q.
+        queries: Texts of the queries, Q.
         documents: Texts of the corpus, C.
-        relevance: For each query the grades of its documents by their numbers, one above 0 at least.
-        own: For each query the number of the document that is the query itself; -1 where there is none.
-        understood: How the files were understood, and what was left out.
+        relevance: For each query document number -> grade, with at least one grade above 0.
+        own: For each query the number of the document that is the query itself, or -1.
+        understood: Description of the files as they were read, and of skipped queries.
     """
 
     queries: tuple[str, ...]
@@ -54,20 +54,20 @@ class RetrievalSet:
 
     @property
     def identity(self) -> int:
-        """A number that is the same for the same texts and grades, wherever their files lie."""
+        """Hash of the texts and grades, which doesn't depend on the path of their files."""
         return text_id(repr((self.queries, self.documents, self.relevance, self.own)))
 
     def bounded(self, most: int, seed: int = 42) -> RetrievalSet:
-        """Returns the same with so many documents at most: all judged ones, and others as they are drawn.
+        """Limits the corpus to a number of documents: all judged documents, and a random sample of the rest.
 
-        A smaller corpus is an easier one: scores compare with those of the same bound alone.
+        A smaller corpus is easier, so scores are comparable only with scores for the same limit.
 
         Args:
-            most: Documents; where more are judged, all of these and no others.
-            seed: Of the draw.
+            most: Largest number of documents. If more are judged, the judged documents are kept and no others.
+            seed: Seed of the sample.
 
         Raises:
-            ValueError: No documents asked for.
+            ValueError: A limit below 1.
 
         Example:
             >>> whole = RetrievalSet(("a?",), ("b", "a", "c", "d"), ({1: 1.0},), (-1,))
@@ -77,19 +77,21 @@ class RetrievalSet:
         at_least("documents", most, 1, "leave it out for all")
         if len(self.documents) <= most:
             return self
-        judged = {number for grades in self.relevance for number in grades}
-        others = [number for number in range(len(self.documents)) if number not in judged]
-        room = max(0, most - len(judged))
-        drawn = np.random.default_rng(seed).choice(len(others), size=min(room, len(others)), replace=False)
-        kept = sorted(judged.union(others[place] for place in drawn.tolist()))
-        numbers = {old: new for new, old in enumerate(kept)}
+        judged_numbers = {number for grades in self.relevance for number in grades}
+        unjudged = [number for number in range(len(self.documents)) if number not in judged_numbers]
+        room = max(0, most - len(judged_numbers))
+        draws = np.random.default_rng(seed).choice(len(unjudged), size=min(room, len(unjudged)), replace=False)
+        numbers = sorted(judged_numbers.union(unjudged[place] for place in draws.tolist()))
+        new_numbers = {number: new_number for new_number, number in enumerate(numbers)}
         return replace(
             self,
-            documents=tuple(self.documents[number] for number in kept),
-            relevance=tuple({numbers[old]: grade for old, grade in each.items()} for each in self.relevance),
-            own=tuple(numbers.get(number, -1) for number in self.own),
-            understood=f"{self.understood}; {counted(len(kept), 'document')} of them ranked: "
-            f"{len(judged):,} judged and {len(kept) - len(judged):,} drawn",
+            documents=tuple(self.documents[number] for number in numbers),
+            relevance=tuple(
+                {new_numbers[number]: grade for number, grade in grades.items()} for grades in self.relevance
+            ),
+            own=tuple(new_numbers.get(number, -1) for number in self.own),
+            understood=f"{self.understood}; {counted(len(numbers), 'document')} of them ranked: "
+            f"{len(judged_numbers):,} judged and {len(numbers) - len(judged_numbers):,} drawn",
         )
 
 
@@ -101,42 +103,46 @@ def judged(
     own: Mapping[str, str],
     notes: Sequence[str] = (),
 ) -> RetrievalSet:
-    """Returns the queries that have a relevant document, with all documents; others are left out and counted.
+    """Builds a retrieval set from the queries that have a relevant document. Other queries are only counted.
 
     Args:
-        source: What was read, for messages.
+        source: File or data set that was read, for messages.
         queries: Id -> text.
         documents: Id -> text, in the order that settles ties.
-        grades: Id of a query -> ids of documents -> grades; all of them are known.
-        own: Id of a query that stands in the corpus itself -> id of that document.
-        notes: What else is to be said.
+        grades: Id of a query -> id of a document -> grade. All ids must be known.
+        own: Id of a query that is also a document -> id of that document.
+        notes: Further facts for the description.
 
     Raises:
-        ValueError: No query with a relevant document.
+        ValueError: No query has a relevant document.
     """
-    asked = [query for query in queries if any(grade > 0 for grade in grades.get(query, {}).values())]
-    if not asked:
+    query_ids = [query for query in queries if any(grade > 0 for grade in grades.get(query, {}).values())]
+    if not query_ids:
         raise InvalidValueError(
-            f"{source}: expected a query with a document whose grade is above 0, got none of "
-            f"{_queries(len(queries))}; look into its judgments"
+            f"{source}: expected a query with a document whose grade is above 0, got "
+            f"{_queries(len(queries))} without one; check its judgments"
         )
     numbers = {name: number for number, name in enumerate(documents)}
-    relevance = tuple({numbers[name]: grade for name, grade in grades[query].items()} for query in asked)
-    selves = tuple(numbers.get(own.get(query, ""), -1) for query in asked)
-    # One that is judged to answer itself stays to be found.
-    selves = tuple(-1 if number in each else number for number, each in zip(selves, relevance, strict=True))
-    found = sum(grade > 0 for each in relevance for grade in each.values())
-    said = [f"{source}: {_queries(len(asked))}, {counted(len(documents), 'document')}, {found:,} relevant"]
-    if others := len(queries) - len(asked):
-        said.append(f"{_queries(others)} without a relevant document left out")
-    if inside := sum(number >= 0 for number in selves):
-        said.append(f"{_queries(inside)} in the corpus, which never find themselves")
+    relevance = tuple({numbers[name]: grade for name, grade in grades[query].items()} for query in query_ids)
+    own_numbers = tuple(numbers.get(own.get(query, ""), -1) for query in query_ids)
+    # A query that is judged relevant to itself is not excluded from its results.
+    own_numbers = tuple(
+        -1 if number in grades else number for number, grades in zip(own_numbers, relevance, strict=True)
+    )
+    relevant = sum(grade > 0 for grades in relevance for grade in grades.values())
+    facts = [
+        f"{source}: {_queries(len(query_ids))}, {counted(len(documents), 'document')}, {relevant:,} relevant"
+    ]
+    if skipped_count := len(queries) - len(query_ids):
+        facts.append(f"{_queries(skipped_count)} without a relevant document left out")
+    if own_count := sum(number >= 0 for number in own_numbers):
+        facts.append(f"{_queries(own_count)} in the corpus, which never find themselves")
     return RetrievalSet(
-        queries=tuple(queries[query] for query in asked),
+        queries=tuple(queries[query] for query in query_ids),
         documents=tuple(documents.values()),
         relevance=relevance,
-        own=selves,
-        understood="; ".join([*said, *notes]),
+        own=own_numbers,
+        understood="; ".join([*facts, *notes]),
     )
 
 
@@ -152,24 +158,25 @@ def read_pair_corpus(
     bounds: Bounds = USUAL,
     options: Mapping[str, str] = PYTHON,
 ) -> RetrievalSet:
-    r"""Reads pairs as queries and a corpus: the distinct anchors, and the distinct positives of all of them.
+    r"""Reads pairs as a retrieval set: distinct anchors are the queries, distinct positives the documents.
 
-    The positives of pairs labeled 0 are documents of the corpus that no query is to find by them.
+    Positives of pairs labeled 0 are documents that aren't relevant to their anchor.
 
-    A list of positives, or several rows of one anchor, are so many relevant documents. An anchor that is also
-    another's positive never finds itself. Documents have the order of the files; those of ``texts`` come last.
+    A list of positives, or several rows with the same anchor, are several relevant documents. An anchor that is
+    also the positive of another anchor is excluded from its own results. Documents have the order of the files;
+    those of ``texts`` come last.
 
     Args:
-        path: Pairs, as ``read_rows`` takes them.
-        texts: Files of further texts that are ranked too; those that are positives count once.
+        path: Pairs, as for ``read_rows``.
+        texts: Files of further documents. Texts that are also positives count once.
         columns: As for ``read_rows``.
         split: As for ``read_rows``.
-        bounds: How large what is in a file may be.
-        options: Setting -> how the caller spells it, for messages.
+        bounds: Size limits of the files.
+        options: Setting -> name of the caller's option for it, for messages.
 
     Raises:
-        FileNotFoundError: A file that isn't there.
-        ValueError: What ``read_rows`` refuses, with its line.
+        FileNotFoundError: A file doesn't exist.
+        ValueError: A line that ``read_rows`` refuses.
 
     Example:
         >>> import tempfile
@@ -182,27 +189,27 @@ def read_pair_corpus(
     """
     form = FileForm(pair_labels="hard", needs_label=False, options=options)
     table = read_rows(path, reads=("anchor", "positive"), columns=columns, split=split, bounds=bounds, form=form)
-    alone = FileForm(options={})
-    further = None if texts is None else read_rows(texts, reads=("text",), bounds=bounds, form=alone)
+    text_form = FileForm(options={})
+    extra_texts = None if texts is None else read_rows(texts, reads=("text",), bounds=bounds, form=text_form)
     grades: dict[str, dict[str, float]] = {}
     for row in table:
         if row.get("target") == 0.0:
             continue
         grades.setdefault(str(row["anchor"]), {})[str(row["positive"])] = 1.0
     positives = dict.fromkeys(str(row["positive"]) for row in table)
-    corpus = positives | dict.fromkeys(str(row["text"]) for row in further or ())
+    corpus = positives | dict.fromkeys(str(row["text"]) for row in extra_texts or ())
     return judged(
         str(path),
         queries={text: text for text in grades},
         documents={text: text for text in corpus},
         grades=grades,
         own={text: text for text in grades},
-        notes=[table.understood, *([] if further is None else [further.understood])],
+        notes=[table.understood, *([] if extra_texts is None else [extra_texts.understood])],
     )
 
 
 NANO_PLACE = "sentence-transformers/NanoBEIR-en"
-"""Data set of the hub with NanoBEIR: configurations corpus, queries and qrels, whose splits are ``NANO_SETS``."""
+"""Data set of NanoBEIR on the hub, with configurations corpus, queries and qrels, and ``NANO_SETS`` as splits."""
 NANO_SETS = tuple(
     f"Nano{name}"
     for name in (
@@ -210,36 +217,36 @@ NANO_SETS = tuple(
         "QuoraRetrieval", "SCIDOCS", "SciFact", "Touche2020",
     )
 )  # fmt: skip
-"""The thirteen sets of NanoBEIR: some 50 queries and 2,000 to 6,000 documents of each set of BEIR."""
+"""The thirteen sets of NanoBEIR: about 50 queries and 2,000 to 6,000 documents of each set of BEIR."""
 _CORPUS, _QUERIES, _QRELS = "corpus", "queries", "qrels"
 
 
 def holds_corpus(folder: Path) -> bool:
-    """Whether a folder has a corpus in BEIR's layout."""
-    return any((folder / f"{_CORPUS}.jsonl{packed}").is_file() for packed in ("", ".gz"))
+    """Returns whether a folder has a corpus in BEIR's layout."""
+    return any((folder / f"{_CORPUS}.jsonl{suffix}").is_file() for suffix in ("", ".gz"))
 
 
 def read_beir(folder: str | Path, split: str, bounds: Bounds = USUAL) -> RetrievalSet:
-    """Reads a data set of BEIR (Thakur et al. 2021, https://arxiv.org/abs/2104.08663), or one in its layout.
+    """Reads a data set of BEIR (Thakur et al. 2021, https://arxiv.org/abs/2104.08663), or a set in its layout.
 
-    ``corpus.jsonl`` has ``_id``, ``text`` and mostly ``title``, which is put before the text; ``queries.jsonl``
-    has ``_id`` and ``text``; ``qrels/SPLIT.tsv`` has a header and the columns ``query-id``, ``corpus-id`` and
-    ``score``, a grade, above 0 where the document is relevant. Each may be a ``.gz``.
+    ``corpus.jsonl`` has ``_id``, ``text`` and usually ``title``, which is put before the text. ``queries.jsonl``
+    has ``_id`` and ``text``. ``qrels/SPLIT.tsv`` has a header and the columns ``query-id``, ``corpus-id`` and
+    ``score``, a grade above 0 if the document is relevant. Each file may be a ``.gz``.
 
     Args:
-        folder: Where these lie.
-        split: Which judgments: ``test``, ``dev`` or ``train``.
-        bounds: How large what is in a file may be.
+        folder: Folder of these files.
+        split: Split of the judgments: ``test``, ``dev`` or ``train``.
+        bounds: Size limits of the files.
 
     Returns:
-        The documents in the order of their ids, and the queries with a relevant document; those without one are
-        counted in ``understood``, for ``queries.jsonl`` mostly has those of all splits.
+        The documents in the order of their ids, and the queries with a relevant document. Other queries are
+        counted in ``understood``, because ``queries.jsonl`` usually has the queries of all splits.
 
     Raises:
-        FileNotFoundError: A file that isn't there; the message says which splits are.
-        ValueError: An id twice, an empty corpus, a blank query, judgments without a header, of an unknown query
-            or document, with other grades than numbers or two of one document, or no query with a relevant one;
-            the message names the line.
+        FileNotFoundError: A file doesn't exist; the message lists the splits that do.
+        ValueError: An id twice, an empty corpus, a blank query, judgments without a header, judgments of an
+            unknown query or document, a grade that isn't a number, two grades of one document, or no query with a
+            relevant document. The message names the line.
 
     Example:
         >>> data = read_beir("nfcorpus", "test")  # doctest: +SKIP
@@ -252,15 +259,15 @@ def read_beir(folder: str | Path, split: str, bounds: Bounds = USUAL) -> Retriev
 
 
 def read_nano(name: str, place: str = NANO_PLACE) -> RetrievalSet:
-    """Reads one of ``NANO_SETS`` from the hub, or from a folder in the same form.
+    """Reads a set of ``NANO_SETS`` from the hub, or from a folder of the same form.
 
     Args:
-        name: Its name, which is the split of each configuration.
+        name: Name of the set, which is the split of each configuration.
         place: Name on the hub, or a folder.
 
     Raises:
-        ImportError: Without the library ``datasets``.
-        ValueError: It can't be loaded, or is not what ``read_beir`` takes.
+        ImportError: The library ``datasets`` isn't installed.
+        ValueError: The set can't be loaded, or ``read_beir`` would refuse it.
     """
     paths = [f"{PREFIX}{place}:{part}:{name}" for part in (_CORPUS, _QUERIES, _QRELS)]
     return _read(name, *((path, hub_content(path)) for path in paths))
@@ -268,11 +275,11 @@ def read_nano(name: str, place: str = NANO_PLACE) -> RetrievalSet:
 
 def _file(root: Path, part: str) -> Path:
     suffix = ".tsv" if part.startswith(_QRELS) else ".jsonl"
-    for packed in ("", ".gz"):
-        if (path := root / f"{part}{suffix}{packed}").is_file():
+    for compression in ("", ".gz"):
+        if (path := root / f"{part}{suffix}{compression}").is_file():
             return path
-    there = splits(root)
-    got = f"judgments of {listed(there)} alone" if part.startswith(_QRELS) and there else "none"
+    split_names = splits(root) if part.startswith(_QRELS) else []
+    got = f"only judgments of {listed(split_names)}" if split_names else "no such file"
     raise MissingFileError(
         f"{root}: expected {part}{suffix}, as BEIR's layout has it, got {got}; give a folder with corpus.jsonl, "
         "queries.jsonl and qrels/SPLIT.tsv"
@@ -280,85 +287,89 @@ def _file(root: Path, part: str) -> Path:
 
 
 def splits(root: Path) -> Sequence[str]:
-    """Returns the splits that have judgments, by name."""
+    """Returns the names of the splits that have judgments."""
     return sorted({path.name.split(".tsv")[0] for path in (root / _QRELS).glob("*.tsv*")})
 
 
 def chosen_split(root: Path, usual: str) -> str:
-    """Returns the only split that has judgments, or the usual one where there are several or none."""
-    there = splits(root)
-    return there[0] if len(there) == 1 else usual
+    """Returns the only split that has judgments, or ``usual`` if there are several or none."""
+    split_names = splits(root)
+    return split_names[0] if len(split_names) == 1 else usual
 
 
 _Source: TypeAlias = tuple[str, Content]
-"""A file for messages, and what it holds."""
+"""Path of a file, for messages, and its content."""
 
 
 def _read(source: str, corpus: _Source, queries: _Source, qrels: _Source) -> RetrievalSet:
-    documents, asked = _texts(corpus), _texts(queries)
-    for (where, _), texts in ((corpus, documents), (queries, asked)):
+    documents, query_texts = _texts(corpus), _texts(queries)
+    for (where, _), texts in ((corpus, documents), (queries, query_texts)):
         if not texts:
-            raise reading_error(where, "a text with its id a line", "an empty file", "fetch it again")
-    for name, (text, _) in asked.items():
+            raise reading_error(where, "a text with its id on each line", "an empty file", "download it again")
+    for name, (text, _) in query_texts.items():
         if is_blank(text):
             got = f"a blank one for {short(name)}"
             raise reading_error(queries[0], "a text for every query", got, "drop it")
-    grades = _grades(qrels, asked, documents)
+    grades = _grades(qrels, query_texts, documents)
     return judged(
         source,
-        queries={name: text for name, (text, _) in asked.items()},
-        # The title and the text, as BEIR's code joins them.
+        queries={name: text for name, (text, _) in query_texts.items()},
+        # Title and text are joined as in BEIR's code.
         documents={name: "{1} {0}".format(*documents[name]).strip() for name in sorted(documents)},
         grades=grades,
-        own={name: name for name in asked.keys() & documents.keys() if asked[name][0] == documents[name][0]},
+        own={
+            name: name
+            for name in query_texts.keys() & documents.keys()
+            if query_texts[name][0] == documents[name][0]
+        },
     )
 
 
 def _texts(source: _Source) -> dict[str, tuple[str, str]]:
-    """Returns the text and the title of each id."""
-    found: dict[str, tuple[str, str]] = {}
+    """Returns id -> (text, title)."""
+    texts_by_id: dict[str, tuple[str, str]] = {}
     for where, (cell, *texts) in _rows(source, ("_id", "text"), ("title",)):
         name = _id(where, "_id", cell)
-        if wrong := [each for each in texts if not isinstance(each, str | None)]:
-            raise reading_error(where, "a text", short(repr(wrong[0])), "write it as one string")
-        if name in found:
+        if non_texts := [text for text in texts if not isinstance(text, str | None)]:
+            raise reading_error(where, "a text", short(repr(non_texts[0])), "write it as one string")
+        if name in texts_by_id:
             raise reading_error(where, "every id once", f"{short(name)} twice", "drop one, or rename it")
-        text, title = (str(each or "") for each in texts)
-        found[name] = text, title
-    return found
+        text, title = (str(text or "") for text in texts)
+        texts_by_id[name] = text, title
+    return texts_by_id
 
 
 def _grades(
     source: _Source, queries: Mapping[str, object], documents: Mapping[str, object]
 ) -> dict[str, dict[str, float]]:
     grades: dict[str, dict[str, float]] = {}
-    for where, (asked, answer, score) in _rows(source, ("query-id", "corpus-id"), ("score",)):
-        query, grade = _id(where, "query-id", asked), _grade(where, score)
-        for each in answer if isinstance(answer, list) else [answer]:
-            document = _id(where, "corpus-id", each)
-            for kind, name, known in (("query", query, queries), ("document", document, documents)):
-                if name not in known:
+    for where, (query_cell, document_cells, score) in _rows(source, ("query-id", "corpus-id"), ("score",)):
+        query, grade = _id(where, "query-id", query_cell), _grade(where, score)
+        for cell in document_cells if isinstance(document_cells, list) else [document_cells]:
+            document = _id(where, "corpus-id", cell)
+            for kind, name, ids in (("query", query, queries), ("document", document, documents)):
+                if name not in ids:
                     todo = "take files of one data set, or drop the line"
-                    raise reading_error(where, f"the id of a {kind}", f"{short(name)}, which there is not", todo)
-            earlier = grades.setdefault(query, {}).setdefault(document, grade)
-            if earlier != grade:
-                got = f"{earlier:g} and {grade:g} for {short(document)} and the query {short(query)}"
+                    raise reading_error(where, f"the id of a {kind}", f"{short(name)}, which doesn't exist", todo)
+            earlier_grade = grades.setdefault(query, {}).setdefault(document, grade)
+            if earlier_grade != grade:
+                got = f"{earlier_grade:g} and {grade:g} for {short(document)} and the query {short(query)}"
                 raise reading_error(where, "one grade of a document for a query", got, "drop one of the lines")
     return grades
 
 
 def _rows(source: _Source, needed: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[str, list[object]]]:
-    """Yields the place of each row, and its cells of these columns; None for an optional one that isn't there."""
+    """Yields the place of each row, and its cells of the given columns; None for a missing optional column."""
     where, content = source
     header = content.header
-    if header and (lacking := [name for name in needed if name not in header]):
-        got = f"{listed(map(short, header[:6]))}, without {lacking[0]}"
+    if header and (missing_columns := [name for name in needed if name not in header]):
+        got = f"{listed(map(short, header[:6]))}, without {missing_columns[0]}"
         raise reading_error(where, f"the columns {listed(needed)} in its header", got, "write the header")
-    places = [header.index(name) if name in header else None for name in (*needed, *optional)]
+    indices = [header.index(name) if name in header else None for name in (*needed, *optional)]
     for record in content.records():
         if record is not None:
             line, cells = record
-            yield f"{where}:{line}", [None if place is None else cells[place] for place in places]
+            yield f"{where}:{line}", [None if index is None else cells[index] for index in indices]
 
 
 def _id(where: str, column: str, cell: object) -> str:
@@ -369,7 +380,7 @@ def _id(where: str, column: str, cell: object) -> str:
 
 def _grade(where: str, cell: object) -> float:
     if cell is None:
-        return 1.0  # NanoBEIR's judgments are those of relevant documents alone
+        return 1.0  # NanoBEIR lists only relevant documents
     try:
         grade = float(str(cell))
     except ValueError:
@@ -380,22 +391,22 @@ def _grade(where: str, cell: object) -> float:
 
 
 MOST_DOCUMENTS = 10_000
-"""Documents that a validation ranks where nothing else is said: some seconds of encoding on a GPU."""
+"""Default number of documents that a validation ranks: some seconds of encoding on a GPU."""
 
 
 @dataclass(frozen=True)
 class Retrieval:
     """Queries and corpora that a run ranks in validation.
 
-    Each file or folder gives ``val/NAME/ndcg@10`` and other figures.
+    Each file or folder gives ``val/NAME/ndcg@10`` and other metrics.
 
     Args:
-        files: Folders in BEIR's layout, with ``qrels/dev.tsv`` or one other file of judgments; and files of
-            pairs, or rows.
-        corpus: Files of further texts, which are ranked together with the positives of a file of pairs.
+        files: Folders in BEIR's layout, with ``qrels/dev.tsv`` or a single other file of judgments; files of
+            pairs; or rows.
+        corpus: Files of further documents, ranked together with the positives of a file of pairs.
         columns: Library column -> column of each file of pairs; None for their usual names.
-        documents: Most documents of a corpus that are ranked: all judged documents, and others, the same in every
-            run. None for all.
+        documents: Largest number of documents of a corpus: all judged documents, and a sample of the rest that is
+            the same in every run. None for all documents.
 
     Raises:
         ValueError: Fewer than one document.
@@ -416,26 +427,26 @@ class Retrieval:
         at_least("data.retrieval.documents", self.documents, 1)
 
     def read(self, taken: Collection[str] = (), bounds: Bounds = USUAL) -> dict[str, RetrievalSet]:
-        """Returns the sets by the names of their folders and files, bounded; the same for every seed of a run.
+        """Returns name -> retrieval set for each file and folder, limited to ``documents``; equal for all seeds.
 
         Args:
-            taken: Names that others of the run's tables have.
-            bounds: How large what is in a file may be.
+            taken: Names of the run's other tables.
+            bounds: Size limits of the files.
 
         Raises:
-            FileNotFoundError: A folder or file that isn't there.
-            ValueError: What ``read_beir`` and ``read_pair_corpus`` refuse, two sets of one name, or further texts
-                without a file of pairs.
+            FileNotFoundError: A folder or file doesn't exist.
+            ValueError: ``read_beir`` or ``read_pair_corpus`` refuses a file, two sets have one name, or there are
+                further documents without a file of pairs.
         """
         sources = files_of(self.files)
-        names = [file_name(Path(each).resolve().name if _is_dir(each) else each) for each in sources]
-        if twice := [name for i, name in enumerate(names) if name in {*names[:i], *taken}]:
+        names = [file_name(Path(path).resolve().name if _is_dir(path) else path) for path in sources]
+        if repeated := [name for i, name in enumerate(names) if name in {*names[:i], *taken}]:
             raise InvalidValueError(
-                f"data.retrieval.files: expected folders and files of different names, got {twice[0]} twice "
+                f"data.retrieval.files: expected folders and files of different names, got {repeated[0]} twice "
                 "or as the name of a task or a validation file; rename one"
             )
-        for option, given in (("corpus", self.corpus), ("columns", self.columns)):
-            if given and all(map(_is_dir, sources)):
+        for option, value in (("corpus", self.corpus), ("columns", self.columns)):
+            if value and all(map(_is_dir, sources)):
                 raise InvalidValueError(
                     f"data.retrieval.{option}: expected a file of pairs in data.retrieval.files, got "
                     f"{', '.join(sources) or None}; leave it out, because a folder has its own corpus"
@@ -457,4 +468,4 @@ def _is_dir(source: str) -> bool:
 
 
 NO_RETRIEVAL = Retrieval()
-"""Default of a run, which ranks nothing."""
+"""Default of a run, which ranks no retrieval set."""

@@ -1,4 +1,4 @@
-"""Tables of a run: tasks, scored pairs, texts to embed; and the loaders of validation, test and prediction."""
+"""Tables of a run (tasks, scored pairs, texts to embed), and loaders for validation, test and prediction."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from contrastive_text.pairings import Given, Pairing, SameText
 from contrastive_text.views import ViewPlan
 
 PARTS = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",), "predict": ("predict",)}
-"""Stage of a trainer -> what is read for it."""
+"""Stage of a trainer -> parts of the run that are read for it."""
 
 
 @dataclass
@@ -49,15 +49,16 @@ class RunTables:
 
     Args:
         tasks: Name -> data set.
-        named: Whether the configuration has named the tasks, which then all say what they are trained on.
-        files: Part -> files beside the tasks': scored pairs, each a table of its own, and texts to embed.
+        named: Whether the configuration names the tasks. Then each task must have training files.
+        files: Part -> files in addition to those of tasks: scored pairs, a table for each file, and texts to
+            embed.
         eval_columns: Library column -> column of the files of scored pairs.
-        bounds: How large what is in a file may be.
+        bounds: Size limits of the files.
         retrieval: Retrieval sets that are ranked in validation.
-        cache_dir: Where mapped rows are kept, as for ``read_rows``.
+        cache_dir: Folder of mapped rows, as for ``read_rows``.
 
     Attributes:
-        ranked: Name of a retrieval set -> the set, as far as they have been read.
+        ranked: Name -> retrieval set, as far as they have been read.
     """
 
     tasks: Mapping[str, TextTask]
@@ -71,18 +72,18 @@ class RunTables:
     _tables: dict[tuple[str, str], Table] = field(default_factory=dict, init=False)
 
     def of(self, part: str) -> dict[str, Table]:
-        """Returns the tables of a part by name, as far as they have been read."""
-        return {name: table for (read, name), table in self._tables.items() if read == part}
+        """Returns name -> table of a part, as far as they have been read."""
+        return {name: table for (table_part, name), table in self._tables.items() if table_part == part}
 
     @property
     def validated(self) -> dict[str, int]:
-        """Task, file or retrieval set -> a number for what it is validated on, as far as it has been read."""
+        """Task, file or retrieval set -> hash of its validation rows, as far as they have been read."""
         held_out = {f"{name}, held out": digest for name, digest in self.contents("held_out").items()}
-        read = {name: text_id(digest) for name, digest in (self.contents("validation") | held_out).items()}
-        return read | {name: data.identity for name, data in self.ranked.items()}
+        identities = {name: text_id(digest) for name, digest in (self.contents("validation") | held_out).items()}
+        return identities | {name: data.identity for name, data in self.ranked.items()}
 
     def contents(self, part: str) -> dict[str, str]:
-        """Returns a digest of the rows of each table of a part, the same for the same rows in any file."""
+        """Returns table name -> digest of its rows. Equal rows have equal digests in any file."""
         return {name: table.content for name, table in self.of(part).items()}
 
     def expect(self, part: str, before: Mapping[str, str], inside_epoch: bool) -> None:
@@ -91,17 +92,17 @@ class RunTables:
         Files may change between two epochs. Rows from Python and mapped rows are the same in all epochs.
 
         Args:
-            part: Its name.
-            before: Digest of the rows of each table, from ``contents``.
-            inside_epoch: Whether the checkpoint was written inside an epoch, whose rows have to be those of files
+            part: Name of the part.
+            before: Table name -> digest of its rows, from ``contents``.
+            inside_epoch: Whether the checkpoint was written inside an epoch. Then rows of files must be equal,
                 too.
 
         Raises:
-            ValueError: Other rows.
+            ValueError: The rows differ.
         """
         for name, table in self.of(part).items():
-            fixed = inside_epoch or table.digest or any(each.startswith(GIVEN) for each in table.source)
-            if fixed and before.get(name, table.content) != table.content:
+            must_match = inside_epoch or table.digest or any(path.startswith(GIVEN) for path in table.source)
+            if must_match and before.get(name, table.content) != table.content:
                 source = ", ".join(map(file_name, table.source))
                 raise InvalidValueError(
                     f"ckpt_path: expected the rows of {name} of the checkpoint, got other rows of {source}; "
@@ -109,34 +110,37 @@ class RunTables:
                 )
 
     def understood(self, part: str) -> list[str]:
-        """Returns how the files of a part were understood, as far as they have been read."""
-        ranked = self.ranked.values() if part == "validation" else ()
-        return [*(table.understood for table in self.of(part).values()), *(data.understood for data in ranked)]
+        """Describes how the files of a part were read, as far as they have been read."""
+        retrieval_sets = self.ranked.values() if part == "validation" else ()
+        return [
+            *(table.understood for table in self.of(part).values()),
+            *(data.understood for data in retrieval_sets),
+        ]
 
     def by_file(self, part: str) -> Iterator[tuple[str, str, Sequence[Row]]]:
-        """Yields the table's name, the name and the rows of each file of a part; one alone has no name."""
+        """Yields table name, file name and rows of each file of a part; a single file has no name."""
         for name, table in self.of(part).items():
             if len(table.source) == 1:
                 yield name, "", table.rows
                 continue
             names = [file_name(path) for path in table.source]
-            alike = len(set(names)) < len(names)
+            has_repeats = len(set(names)) < len(names)
             ends = list(accumulate(table.files))
             for number, (file, end, size) in enumerate(zip(names, ends, table.files, strict=True), start=1):
-                yield name, f"{number}-{file}" if alike else file, table.rows[end - size : end]
+                yield name, f"{number}-{file}" if has_repeats else file, table.rows[end - size : end]
 
     def read(self, part: str, needs: Mapping[str, TaskNeeds], optional: bool = False) -> None:
-        """Reads what of a part has not been read.
+        """Reads the tables of a part that haven't been read yet.
 
         Args:
-            part: Its name; ``held_out`` is read with ``validation``.
-            needs: What the module needs of each task.
-            optional: Whether there may be no file.
+            part: Name of the part; ``held_out`` is read with ``validation``.
+            needs: Task -> needs of the module.
+            optional: Whether the part may have no file.
 
         Raises:
-            ValueError: A file that can't be read as asked, none at all, two of one name, or one to score with
-                fewer rows than processes.
-            FileNotFoundError: A file that isn't there.
+            ValueError: A file that can't be read as requested, no file, two files of one name, or a file to score
+                that has fewer rows than there are processes.
+            FileNotFoundError: A file doesn't exist.
         """
         if part == "validation":
             self.read("held_out", needs, optional=True)
@@ -155,11 +159,11 @@ class RunTables:
                 files, reads=("text",), split="all", bounds=self.bounds, cache_dir=self.cache_dir, form=form
             )
         names = [file_name(path) for path in files] if part != "predict" else []
-        taken = set(self.tasks) if self.named else set()
-        if twice := [name for i, name in enumerate(names) if name in {*names[:i], *taken}]:
+        task_names = set(self.tasks) if self.named else set()
+        if repeated := [name for i, name in enumerate(names) if name in {*names[:i], *task_names}]:
             raise InvalidValueError(
                 f"data.{part}: expected files of different names, got {', '.join(names)}; no task's name either: "
-                f"rename {twice[0]}"
+                f"rename {repeated[0]}"
             )
         form = FileForm(options={"columns": "--data.task.eval_columns"})
         for name, path in zip(names, files, strict=False):
@@ -183,16 +187,16 @@ class RunTables:
 
 
 Side = Literal["anchor", "positive"]
-"""The role of the queries, and of the documents."""
+"""Role of the queries (anchor) or of the documents (positive) of a retrieval set."""
 
 
 class Ranked(NamedTuple):
-    """The queries or the documents of a retrieval set.
+    """The queries or the documents of a retrieval set, as rows to encode.
 
     Args:
-        name: Of the set.
-        data: The set.
-        side: Which of the two.
+        name: Name of the set.
+        data: The retrieval set.
+        side: ``anchor`` for its queries, ``positive`` for its documents.
     """
 
     name: str
@@ -201,12 +205,12 @@ class Ranked(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The texts by number."""
+        """Texts of the side, by number."""
         return self.data.queries if self.side == "anchor" else self.data.documents
 
     @property
     def rows(self) -> list[Row]:
-        """The texts with their numbers, long ones first, so that those of a batch are of like length."""
+        """Texts with their numbers, long texts first, so that a batch has texts of similar length."""
         texts = self.texts
         order = sorted(range(len(texts)), key=lambda number: len(texts[number]), reverse=True)
         return [{"text": texts[number], "target": float(number)} for number in order]
@@ -214,33 +218,33 @@ class Ranked(NamedTuple):
 
 @dataclass(frozen=True)
 class RankedCollator:
-    """Makes batches of the texts of one side, in its role; their targets are the numbers of the texts.
+    """Builds batches of the queries or the documents of a retrieval set. Targets are the numbers of the texts.
 
     Args:
-        collator: Whose pairing gives each text as anchor and as positive.
-        ranked: Whose texts these are.
+        collator: Collator whose pairing gives each text as anchor and as positive.
+        ranked: The queries or documents.
     """
 
     collator: Collator
     ranked: Ranked
 
     def __call__(self, items: Sequence[KeyedRow]) -> Batch:
-        """Returns the batch of the rows, without the copies in the other role."""
+        """Builds the batch of the rows, without their copies in the other role."""
         batch = self.collator(items)
         return batch.split(batch.by_role(self.ranked.side))
 
 
 @dataclass(frozen=True)
 class PlainLoaders:
-    """Makes the loaders of validation, test and prediction: no spans, no neighbors, no view.
+    """Builds the loaders of validation, test and prediction, which use no views and no pairing of a task's spans.
 
     Args:
-        tables: The files of the run, read.
-        tasks: Name -> data set, where there are several.
-        tokenizer: With the length limit of use.
-        batch_size: Rows of a batch, per rank.
-        seed: Of the run.
-        prompts: What stands before texts; before those that are neither queries nor documents the default.
+        tables: Tables of the run, already read.
+        tasks: Name -> data set; empty for a single data set without a name.
+        tokenizer: Tokenizer with the length limit of inference.
+        batch_size: Number of rows of a batch, per rank.
+        seed: Seed of the run.
+        prompts: Prompts of the texts. Texts that are neither queries nor documents get the default prompt.
     """
 
     tables: RunTables
@@ -251,21 +255,21 @@ class PlainLoaders:
     prompts: Prompts = NO_PROMPTS
 
     def scored(self, part: str) -> list[ResumableLoader]:
-        """Returns one loader per file of a part, then in validation the queries and documents of each set."""
+        """Returns a loader per file of a part and, for validation, two for each retrieval set."""
         loaders = [
             loader_in_order(name, rows, self.batch_size, self._collator(name, rows, file))
             for name, file, rows in self.tables.by_file(part)
         ]
         for name, data in self.tables.ranked.items() if part == "validation" else ():
             for side in (Ranked(name, data, "anchor"), Ranked(name, data, "positive")):
-                collate = RankedCollator(self._plain(name, SameText(), self.prompts), side)
+                collate = RankedCollator(self._make_collator(name, SameText(), self.prompts), side)
                 loaders.append(loader_in_order(name, side.rows, self.batch_size, collate))
         return loaders
 
     def predicted(self) -> list[DataLoader[KeyedRow]]:
-        """Returns the texts to embed and those to predict, a loader for each table, in file order."""
+        """Returns a loader for each table of texts to embed or to predict, in the order of the files."""
         return [
-            # Torch's own samplers over numbers: Lightning makes loaders of a prediction again.
+            # With torch's own samplers over numbers, because Lightning rebuilds loaders of a prediction.
             DataLoader(
                 KeyedRows({name: table.rows}),
                 batch_size=self.batch_size,
@@ -276,44 +280,46 @@ class PlainLoaders:
 
     def _collator(self, name: str, rows: Sequence[Row], file: str = "") -> Collator | StepCollator:
         task = self.tasks.get(name)
-        own = None if task is None else task.pairing
-        as_read: Pairing = Given() if "anchor" in rows[0] else SameText()
+        pairing = None if task is None else task.pairing
+        plain_pairing: Pairing = Given() if "anchor" in rows[0] else SameText()
         prompts = self.prompts.alike if task is None and "anchor" not in rows[0] else self.prompts
-        collator = self._plain(name, own if own is not None and own.joins else as_read, prompts)
+        collator = self._make_collator(
+            name, pairing if pairing is not None and pairing.joins else plain_pairing, prompts
+        )
         return collator if task is None else StepCollator({name: collator}, file)
 
-    def _plain(self, name: str, pairing: Pairing, prompts: Prompts) -> Collator:
+    def _make_collator(self, name: str, pairing: Pairing, prompts: Prompts) -> Collator:
         return Collator(self.tokenizer, pairing, ViewPlan(), seed=self.seed, task=name, prompts=prompts)
 
 
 @dataclass(frozen=True)
 class HeldOutCollator:
-    """Makes batches of held-out rows without a view; what a pairing draws is the same in every validation.
+    """Builds batches of held-out rows without views. Random draws of a pairing are the same in every validation.
 
     Args:
-        collator: Of the data set, without views.
-        objectives: Names of those whose loss is taken.
+        collator: Collator of the data set, without views.
+        objectives: Names of the objectives whose loss is computed.
     """
 
     collator: Collator
     objectives: tuple[str, ...]
 
     def __call__(self, items: Sequence[KeyedRow]) -> Batch:
-        """Returns the batch of the rows; see ``Collator``."""
+        """Builds the batch of the rows; see ``Collator``."""
         return self.collator([item._replace(epoch=0) for item in items])
 
 
 class HeldOutRows:
-    """The held-out rows of a data set, in batches of as many rows as a step of training has.
+    """Held-out rows of a data set, in batches of the size of a training step.
 
-    Batches have the order of the file, so that a row is held against the same others each time. What is left over
-    after the last whole batch is left out; fewer rows than a batch are one.
+    Batches are in the order of the file, so that a row is compared with the same rows each time. Rows after the
+    last whole batch are skipped. If there are fewer rows than a batch, they are a batch.
 
     Args:
-        data: The rows, ready to be paired as in training.
-        needs: What the module needs.
-        batch_size: Rows of a step, where the data set has no number of its own.
-        seed: Of what the pairing draws.
+        data: The rows, prepared for pairing as in training.
+        needs: Needs of the module.
+        batch_size: Number of rows of a step, if the data set has none of its own.
+        seed: Seed of the pairing's random draws.
 
     Raises:
         ValueError: No objective has a loss without views.
@@ -323,17 +329,17 @@ class HeldOutRows:
         self.data = data
         self.seed = seed
         self.size = TaskSize(len(data.rows), min(data.task.batch_size or batch_size, len(data.rows)))
-        every = needs.tasks[data.name].objectives
+        objectives = needs.tasks[data.name].objectives
         self.objectives = needs.tasks[data.name].unaltered
-        self._without = [name for name in every if name not in self.objectives]
+        self._skipped = [name for name in objectives if name not in self.objectives]
         if not self.objectives:
             raise InvalidValueError(
                 f"{option_place(data.name)}.held_out: expected an objective that reads unaltered texts, got "
-                f"{', '.join(every)}, which read what views hide or leave; leave the file out"
+                f"{', '.join(objectives)}, which read what views hide or leave; leave the file out"
             )
 
     def loader(self, needs: DataNeeds) -> ResumableLoader:
-        """Returns the batches, with the length limit and the prompts of training."""
+        """Returns the loader of the batches, with the length limit and the prompts of training."""
         name = self.data.name
         collator = Collator(
             needs.known_tokenizer(training=True),
@@ -349,9 +355,9 @@ class HeldOutRows:
         return epoch_loader({name: self.data.rows}, steps, collate, seed=self.seed, shuffle=False)
 
     def __str__(self) -> str:
-        """Returns what losses are taken of, in words."""
-        batches, rest = divmod(self.size.rows, self.size.batch_size)
-        said = f"{self.data.table.understood}; the loss of {', '.join(self.objectives)} is taken of {batches:,} "
-        said += f"batches of {self.size.batch_size:,} rows"
-        said += f", {rest:,} rows after them left out" if rest else ""
-        return said + (f"; {', '.join(self._without)} has none without views" if self._without else "")
+        """Describes the held-out loss: its rows, objectives and batches."""
+        batches, remainder = divmod(self.size.rows, self.size.batch_size)
+        text = f"{self.data.table.understood}; the loss of {', '.join(self.objectives)} is taken of {batches:,} "
+        text += f"batches of {self.size.batch_size:,} rows"
+        text += f", {remainder:,} rows after them left out" if remainder else ""
+        return text + (f"; {', '.join(self._skipped)} has none without views" if self._skipped else "")

@@ -25,17 +25,17 @@ from contrastive_text.views import ViewPlan
 
 @dataclass(frozen=True)
 class Clean:
-    """Cleans the texts of training rows, once, when they are read.
+    """Normalizes white space and case of training texts, once, when they are read.
 
-    DeCLUTR's authors collapse white space (``sanitize`` in declutr/common/data_utils.py) and mean to put a blank
-    before each text. Texts that are scored or embedded stay as they are.
+    DeCLUTR's authors collapse white space (``sanitize`` in declutr/common/data_utils.py) and intend to put a
+    blank before each text. Texts that are scored or embedded are unchanged.
 
     Args:
-        collapse: Whether each run of white space becomes one blank, and none is left at the ends. A byte-level
-            tokenizer such as RoBERTa's has tokens for line breaks and runs of blanks, BERT's has none.
-        leading_blank: Whether a text begins with a blank, so that a byte-level tokenizer writes its first word as
-            it does any other.
-        lower: Whether all is made lower case.
+        collapse: Whether each run of white space becomes one blank, and blanks at the ends are removed. A
+            byte-level tokenizer such as RoBERTa's has tokens for line breaks and runs of blanks; BERT's has none.
+        leading_blank: Whether a text begins with a blank, so that a byte-level tokenizer encodes its first word
+            like any other word.
+        lower: Whether texts are lower-cased.
 
     Example:
         >>> Clean(collapse=True, leading_blank=True)("It  rains.\\n\\nWe stay.")
@@ -47,38 +47,40 @@ class Clean:
     lower: bool = False
 
     def __call__(self, text: str) -> str:
-        """Returns the text, cleaned."""
+        """Returns the normalized text."""
         text = " ".join(text.split()) if self.collapse else text
         text = text.lower() if self.lower else text
         return f" {text}" if self.leading_blank and not text.startswith(" ") else text
 
     def table(self, table: Table) -> Table:
-        """Returns a table with the texts of its rows cleaned, which it says."""
-        mapped = isinstance(table.rows, ArrowRows)
-        rows: Sequence[Row] = _Cleaned(table.rows, self) if mapped else tuple(map(self.row, table.rows))
-        looked = sampled(rows, seed=0)
-        changed = sum(row != before for row, before in zip(looked, sampled(table.rows, seed=0), strict=True))
-        done = {
+        """Returns a table with normalized texts, and a note on the number of changed rows in its description."""
+        is_mapped = isinstance(table.rows, ArrowRows)
+        rows: Sequence[Row] = _CleanedRows(table.rows, self) if is_mapped else tuple(map(self.row, table.rows))
+        samples = sampled(rows, seed=0)
+        changed_count = sum(
+            row != before for row, before in zip(samples, sampled(table.rows, seed=0), strict=True)
+        )
+        steps = {
             "white space collapsed": self.collapse,
             "lower case": self.lower,
             "a leading blank": self.leading_blank,
         }
-        of = f"a sample of {len(looked):,}" if len(looked) < len(rows) else f"{len(rows):,}"
-        said = f"cleaned: {', '.join(what for what, is_done in done.items() if is_done) or 'nothing'}; "
-        said += f"{changed:,} of {of} rows changed, and no text that is scored or embedded"
-        digest = f"{table.digest} {self}" if mapped else ""
-        return replace(table, rows=rows, understood=f"{table.understood}\n{said}", digest=digest)
+        extent = f"a sample of {len(samples):,}" if len(samples) < len(rows) else f"{len(rows):,}"
+        note = f"cleaned: {', '.join(step for step, is_applied in steps.items() if is_applied) or 'nothing'}; "
+        note += f"{changed_count:,} of {extent} rows changed, and no text that is scored or embedded"
+        digest = f"{table.digest} {self}" if is_mapped else ""
+        return replace(table, rows=rows, understood=f"{table.understood}\n{note}", digest=digest)
 
     def row(self, row: Row) -> Row:
-        """Returns a row with its texts cleaned."""
+        """Returns a row with normalized texts."""
         return {
             name: self(value) if isinstance(value, str) and value and name != "subset" else value
             for name, value in row.items()
         }
 
 
-class _Cleaned(Sequence[Row]):
-    """Mapped rows, cleaned when they are asked for."""
+class _CleanedRows(Sequence[Row]):
+    """Mapped rows that are normalized on access."""
 
     def __init__(self, rows: Sequence[Row], clean: Clean) -> None:
         self._rows = rows
@@ -89,7 +91,7 @@ class _Cleaned(Sequence[Row]):
 
     def __getitem__(self, index: Any) -> Any:  # Any: a number or a slice; a row or rows
         rows = self._rows[index]
-        return _Cleaned(rows, self._clean) if isinstance(index, slice) else self._clean.row(rows)
+        return _CleanedRows(rows, self._clean) if isinstance(index, slice) else self._clean.row(rows)
 
     def __iter__(self) -> Iterator[Row]:
         return map(self._clean.row, self._rows)
@@ -100,16 +102,16 @@ class TaskNeeds:
     """Needs of the module from the rows of one task.
 
     Args:
-        objectives: The names of those that read it.
-        plan: Its views.
-        roles: Those whose vectors or tokens its objectives read.
-        target: What they read of its labels; None for nothing.
-        predicts: Whether one of them predicts the labels.
-        two_texts: What of them makes no sense where anchor and positive are one text twice; None if nothing.
-        unaltered: The names of those that have a loss without views.
-        texts: Whether its batches hold the texts themselves.
-        check_examples: Checks that its objectives have something to compare in a step of some examples, each with
-            some hard negatives (``Objective.check_examples``); None for nothing to check.
+        objectives: Names of the objectives that read the task.
+        plan: Views of the task.
+        roles: Roles whose vectors or tokens its objectives read.
+        target: How its objectives read the labels; None if they read no labels.
+        predicts: Whether an objective predicts the labels.
+        two_texts: Name of a part that needs an anchor and a positive that differ; None if there is none.
+        unaltered: Names of the objectives that have a loss without views.
+        texts: Whether its batches keep the texts.
+        check_examples: Function of the number of examples in a step and of hard negatives per example. It checks
+            that the objectives have something to compare (``Objective.check_examples``). None for no check.
     """
 
     objectives: tuple[str, ...]
@@ -128,12 +130,13 @@ class DataNeeds:
     """Needs of the module from the data of a run.
 
     Args:
-        tasks: Task -> what is needed of its rows; ``train`` where there is one without a name.
-        tokenizer: The encoder's, with the length limit of training; None before one is learned from the texts.
-        inference_tokenizer: The same with the limit of use.
-        vocabulary_size: Entries of the encoder's token table.
-        new_tokens: The tokens that views need in the vocabulary.
-        prompts: What stands before texts.
+        tasks: Task -> needs from its rows; ``train`` for a single task without a name.
+        tokenizer: Tokenizer of the encoder with the length limit of training; None before it is trained on the
+            texts.
+        inference_tokenizer: Tokenizer of the encoder with the length limit of inference.
+        vocabulary_size: Number of entries of the encoder's token table.
+        new_tokens: Tokens that views add to the vocabulary.
+        prompts: Prompts of the texts.
     """
 
     tasks: Mapping[str, TaskNeeds]
@@ -144,17 +147,17 @@ class DataNeeds:
     prompts: Prompts = NO_PROMPTS
 
     def taken(self, task: str) -> int:
-        """Returns how many tokens of a row the longest prompt of a task takes, beside the special ones."""
+        """Returns the number of tokens of the longest prompt of a task, without special tokens."""
         if self.tokenizer is None:
             return 0
         prompts = dict.fromkeys(self.prompts.of_role(role, task) for role in ROLES)
         return max(self.tokenizer.taken(self.prompts.frame(prompt, self.tokenizer)) for prompt in prompts)
 
     def known_tokenizer(self, training: bool) -> TextTokenizer:
-        """Returns the tokenizer of training or of use.
+        """Returns the tokenizer of training or of inference.
 
         Raises:
-            ValueError: There is none yet.
+            ValueError: The encoder has no tokenizer yet.
         """
         tokenizer = self.tokenizer if training else self.inference_tokenizer
         if tokenizer is None:
@@ -167,71 +170,70 @@ class DataNeeds:
 
 @runtime_checkable
 class BatchConsumer(Protocol):
-    """A module that data can feed."""
+    """Protocol of a module that a data module can feed."""
 
     def data_needs(self, tasks: Sequence[str]) -> DataNeeds:
-        """Returns what it needs of the data of tasks with these names; of one without a name where there is none.
+        """Returns the module's needs from tasks with these names; an empty list stands for a task without a name.
 
         Raises:
-            ValueError: Views and objectives of other tasks than there are.
+            ValueError: Views or objectives of tasks that don't exist.
         """
 
     def take_negative_pairs(self, tasks: Sequence[str | None]) -> None:
-        """Lets the contrastive objectives of tasks take pairs labeled 0 as hard negatives.
+        """Makes the contrastive objectives of tasks use pairs labeled 0 as hard negatives.
 
         Raises:
-            ValueError: A task without an objective that can.
+            ValueError: A task has no objective that can.
         """
 
     def adopt_tokenizer(self, description: str) -> None:
-        """Takes over a tokenizer that was learned from the texts, as JSON."""
+        """Sets a tokenizer that was trained on the texts, given as JSON."""
 
 
 ONLY = "train"
-"""Name of the data set of a run that has one."""
-_TAKEN = (ONLY, "overall", "spearman", "pearson", *ROLES)
-"""Names that mean something else among scores, tables and views."""
+"""Name of the data set of a run with a single data set."""
+_RESERVED = (ONLY, "overall", "spearman", "pearson", *ROLES)
+"""Names of tasks that are refused, because they are names of scores, tables or roles."""
 SPLITS = {"train": "train", "held_out": "dev", "validation": "dev", "test": "test", "predict": "all"}
-"""Part of a run -> what is read of a file that holds several splits."""
+"""Part of a run -> split that is read from a file with several splits."""
 
 
 @dataclass(frozen=True)
 class TextTask:
-    """One data set of a run: its files, the reading of its rows, and their pairing.
+    """A data set of a run: its files, and options for reading and pairing its rows.
 
-    A run of one data set has its options in ``TextDataModule(train, task=TextTask(...))``, a run of several data
-    sets a task for each in ``tasks``.
+    A run of one data set has its options in ``TextDataModule(train, task=TextTask(...))``. A run of several data
+    sets has a ``TextTask`` for each in ``tasks``.
 
     Args:
         train: Files to train on, or rows, as for ``TextDataModule``. An empty list, ``[]``, is for a task that is
             scored and not trained. A run of one data set names these files in ``TextDataModule(train)``.
         validation: Files with labels or scores. They give the score of a named task on held-out data.
-        test: The same, for the test at the end.
+        test: Files with labels or scores, for the test after training.
         predict: Files without labels, to be predicted.
-        held_out: Files that are read as those to train on, but without views. They give the loss of each
+        held_out: Files that are read like those to train on, but without views. They give the loss of each
             objective in validation (``val/OBJECTIVE/loss``).
         columns: Library column -> column of the files, if the name of a column isn't a usual one.
-        eval_columns: The same for the files of ``validation`` and ``test``; None for ``columns`` in a named task,
-            and for the usual names in a run of one data set.
+        eval_columns: Library column -> column of the files of ``validation`` and ``test``. None for ``columns``
+            in a named task, and for the usual names in a run of one data set.
         labels: Label of the files -> class of the objective, if they differ.
-        header: Names of the columns of files whose first line is a row: a list, or one text with commas, such as
+        header: Names of the columns of files without a header line: a list, or one text with commas, such as
             ``anchor,positive,score``.
-        separator: Character between fields, if the suffix and the header leave it open; ``tab`` is a tab.
-        pair_labels: What to do with labeled pairs if no objective reads the label: train on those that belong
-            together (``positives``), take the others as hard negatives (``hard``), or train on all pairs as if
-            they belonged together (``all``). None refuses pairs that do not belong together.
-        pairing: Which texts of a row belong together; None for ``SameText``.
-        batch_size: Rows of a step, over all ranks together; None for the run's.
-        limit: Number of rows to train on, or a share of them such as ``10%``, drawn by the seed alone; None for
-            all.
-        repeat: Steps of an epoch, for which the rows come again as often as needed, each time altered again and
-            in another order; None for one pass over them.
-        fraction: Share of the rows that an epoch takes, others each time; None for all.
-        clean: Changes of white space and case of the texts to train on; None for no change.
-        join: Tokens of a row, special tokens included, up to which consecutive texts of a document are joined; a
-            blank line ends a document. None for a row for each text.
-        originals: Copies of the anchor in the role ``original``, if that role has views or is read. Two masked
-            copies of each text are CLEAR's "double MLM".
+        separator: Character between fields, if suffix and header don't determine it; ``tab`` is a tab.
+        pair_labels: Use of labeled pairs if no objective reads the label: train on the pairs that belong together
+            (``positives``), use the other pairs as hard negatives (``hard``), or train on all pairs as if they
+            belonged together (``all``). None refuses pairs that don't belong together.
+        pairing: Part that turns a row into examples; None for ``SameText``.
+        batch_size: Number of rows of a step, over all ranks; None for the run's batch size.
+        limit: Number of rows to train on, or a share such as ``10%``, sampled by the seed. None for all rows.
+        repeat: Number of steps of an epoch. Rows are repeated as often as needed, with other views and in another
+            order each time. None for one pass over the rows.
+        fraction: Share of the rows that an epoch takes, other rows each time; None for all rows.
+        clean: Normalization of white space and case of the texts to train on; None for no change.
+        join: Largest number of tokens of a row, including special tokens, up to which consecutive texts of a
+            document are joined. A blank line ends a document. None for a row for each text.
+        originals: Number of copies of the anchor in the role ``original``, if that role has views or is read. Two
+            masked copies of each text are CLEAR's "double MLM".
 
     Raises:
         ValueError: A number or a share out of range, or both ``fraction`` and ``repeat``.
@@ -271,7 +273,7 @@ class TextTask:
 
 
 def option_place(task: str, part: str = "") -> str:
-    """Returns the place of the options of a data set, or of one of its parts, for messages.
+    """Returns the name of the option of a data set, or of one of its parts, for messages.
 
     Example:
         >>> option_place("train"), option_place("train", "train"), option_place("reviews", "train")
@@ -283,7 +285,7 @@ def option_place(task: str, part: str = "") -> str:
 
 
 def files_of(paths: Source | None) -> list[str]:
-    """Returns one path or several as a list; rows given from Python go by their record.
+    """Returns one path or several as a list. Rows from Python are represented by their record.
 
     Example:
         >>> files_of("a.tsv"), files_of(None)
@@ -293,7 +295,7 @@ def files_of(paths: Source | None) -> list[str]:
 
 
 def file_name(path: str) -> str:
-    """Returns a data file's name without folders and suffixes of format; of rows from Python their type.
+    """Returns the name of a data file without folders and suffixes; for rows from Python their type.
 
     Example:
         >>> file_name("sts/stsb.dev.tsv.gz")
@@ -305,21 +307,21 @@ def file_name(path: str) -> str:
 
 
 def check_tasks(tasks: Mapping[str, TextTask], only: TextTask) -> None:
-    """Checks the names and numbers of data sets.
+    """Checks the names and numbers in the options of data sets.
 
     Args:
         tasks: Data sets by name.
         only: Options of a run of one data set.
 
     Raises:
-        ValueError: A name with another meaning, a number out of range, files in the wrong place, or options of
-            one data set in a run of several.
+        ValueError: A reserved name, a number out of range, files in the wrong option, or options of one data set
+            in a run of several.
     """
     for name, task in tasks.items():
-        if name in _TAKEN or not re.fullmatch(r"[\w-]+", name):
+        if name in _RESERVED or not re.fullmatch(r"[\w-]+", name):
             raise InvalidValueError(
                 f"data.tasks.{name}: expected a name of letters, digits and dashes, other than "
-                f"{', '.join(_TAKEN)}, got {name!r}; call it something else"
+                f"{', '.join(_RESERVED)}, got {name!r}; call it something else"
             )
         _check_rows(option_place(name), task)
     _check_rows(option_place(ONLY), only)
@@ -341,7 +343,7 @@ PLAIN_TASK = TextTask()
 
 
 def _check_rows(place: str, task: TextTask) -> None:
-    """Checks the numbers of rows of a data set: in all, of a step and of an epoch."""
+    """Checks the numbers in the options of a data set: rows in total, in a step and in an epoch."""
     for name in ("batch_size", "repeat", "join", "originals"):
         at_least(f"{place}.{name}", vars(task)[name], 1)
     if isinstance(task.limit, str):
@@ -356,13 +358,12 @@ def _check_rows(place: str, task: TextTask) -> None:
     share(f"{place}.fraction", task.fraction, "such as 0.06", with_zero=False)
     if task.fraction is not None and task.repeat is not None:
         raise InvalidValueError(
-            f"{place}.repeat: expected no repeat next to fraction, got {task.repeat}; an epoch takes a part of "
-            "the rows, or takes them again"
+            f"{place}.repeat: expected no repeat next to fraction, got {task.repeat}; remove repeat or fraction"
         )
 
 
 RUN_OPTIONS = ("columns", "separator", "labels", "header", "pair_labels")
-"""Options of a data set that messages about its files name; the first two also hold for texts to predict."""
+"""Options of a data set that messages about its files may name. Only the first two apply to texts to predict."""
 
 
 def read_task(
@@ -376,25 +377,25 @@ def read_task(
     """Reads the files of a part of a task.
 
     Args:
-        name: The task's, for messages.
-        task: Its files and columns.
+        name: Name of the task, for messages.
+        task: Options of the task.
         part: ``train``, ``held_out``, ``validation``, ``test`` or ``predict``.
-        needs: What its objectives read and predict.
-        bounds: How large what is in a file may be.
-        cache_dir: Where mapped rows are kept, as for ``read_rows``.
+        needs: Needs of the module from the task.
+        bounds: Size limits of the files.
+        cache_dir: Folder of mapped rows, as for ``read_rows``.
 
     Raises:
-        ValueError: A file that can't be read as asked, labels that nothing reads, or held-out rows of a task
-            that nothing predicts.
+        ValueError: A file that can't be read as requested, labels that no objective reads, or rows to score for a
+            task that no objective predicts.
     """
     place, where = option_place(name), option_place(name, part)
     pairing = task.pairing or SameText()
-    predicted, scored = part == "predict", part in ("validation", "test")
-    target = None if predicted else pairing.target or needs.target
-    labels = None if predicted else task.labels
-    columns = (task.eval_columns if scored else None) or task.columns
-    chosen = task.pair_labels in ("positives", "hard") and not scored and not predicted
-    if chosen:
+    is_predicted, is_scored = part == "predict", part in ("validation", "test")
+    target = None if is_predicted else pairing.target or needs.target
+    labels = None if is_predicted else task.labels
+    columns = (task.eval_columns if is_scored else None) or task.columns
+    has_selection = task.pair_labels in ("positives", "hard") and not is_scored and not is_predicted
+    if has_selection:
         if target is not None and (task.pair_labels == "positives" or target != Classes(("0", "1"))):
             reader = "objective" if pairing.target is None else "pairing"
             raise InvalidValueError(
@@ -402,17 +403,19 @@ def read_task(
                 f"{target}; leave --{place}.pair_labels out, or set pair_labels of the Contrastive objective"
             )
         target = None
-    if (target is None and labels and not chosen) or (scored and not needs.predicts):
-        lacking, dropped = (name, "files") if scored else ("the labels", "labels")
+    if (target is None and labels and not has_selection) or (is_scored and not needs.predicts):
+        missing, option = (name, "files") if is_scored else ("the labels", "labels")
         raise InvalidValueError(
-            f"{where}: expected an objective that predicts {lacking}, got none; add one under model.objectives "
-            f"or drop the {dropped}"
+            f"{where}: expected an objective that predicts {missing}, got no such objective; add one under "
+            f"model.objectives, or remove the {option}"
         )
-    options = RUN_OPTIONS[:2] if predicted else RUN_OPTIONS
+    options = RUN_OPTIONS[:2] if is_predicted else RUN_OPTIONS
     table = read_rows(
         task.files(part),
         reads=[column for column in pairing.reads if column != "target"] + ["target"] * (target is not None),
-        columns={name: of for name, of in (columns or {}).items() if not predicted or name != "target"},
+        columns={
+            name: column for name, column in (columns or {}).items() if not is_predicted or name != "target"
+        },
         target=target,
         labels=labels,
         split=SPLITS[part],
@@ -420,10 +423,10 @@ def read_task(
         bounds=bounds,
         cache_dir=cache_dir,
         form=FileForm(
-            header=None if predicted else task.header,
+            header=None if is_predicted else task.header,
             separator=task.separator,
-            pair_labels="all" if predicted else task.pair_labels,
+            pair_labels="all" if is_predicted else task.pair_labels,
             options=options_of(*options, prefix=f"--{place}."),
         ),
     )
-    return table if task.clean is None or scored or predicted else task.clean.table(table)
+    return table if task.clean is None or is_scored or is_predicted else task.clean.table(table)

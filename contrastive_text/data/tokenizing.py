@@ -38,21 +38,21 @@ _SPECIALS = {
 def learn_vocabulary(
     texts: Iterable[str], vocabulary_size: int, new_tokens: Sequence[str] = ()
 ) -> PreTrainedTokenizerFast:
-    """Learns a lower-casing WordPiece vocabulary from a corpus, laid out as BERT's.
+    """Trains a lower-casing WordPiece vocabulary on a corpus, with the layout of BERT's.
 
-    The same corpus gives the same vocabulary in every process.
+    Equal corpora give equal vocabularies in every process.
 
     Args:
         texts: The corpus.
-        vocabulary_size: Largest number of entries, the five special tokens included.
-        new_tokens: More special tokens, such as ``[DEL]``.
+        vocabulary_size: Largest number of entries, including the five special tokens.
+        new_tokens: Further special tokens, such as ``[DEL]``.
 
     Raises:
-        ValueError: A size that the characters alone exceed.
+        ValueError: The vocabulary is too small for the characters of the corpus.
 
     Returns:
-        A tokenizer that puts [CLS] before and [SEP] after a text, and another [SEP] after a second one, whose
-        tokens have type 1.
+        A tokenizer that puts [CLS] before and [SEP] after a text. A second text is followed by another [SEP], and
+        its tokens have type 1.
 
     Example:
         >>> tokenizer = learn_vocabulary(["a bird sings", "a bird flies"], vocabulary_size=40)
@@ -68,25 +68,25 @@ def learn_vocabulary(
         for word, _ in words.pre_tokenize_str(normalizer.normalize_str(text))
         for character in word
     )
-    # WordPiece keeps its whole alphabet, each character twice (at the start of a word and inside one).
+    # WordPiece always keeps its alphabet, each character twice: at the start of a word and inside a word.
     room = max((vocabulary_size - len(specials)) // 3, 1)
     alphabet = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:room])
-    # The trainer numbers what is inside a word in the order of a hash map, different in every process, and breaks
-    # ties by number: as special tokens they are numbered here.
-    numbered = [*specials, *alphabet, *(f"##{character}" for character in alphabet)]
-    learning = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    learning.normalizer, learning.pre_tokenizer = normalizer, words
-    learning.train_from_iterator(
+    # The trainer numbers pieces inside words in the order of a hash map, which differs between processes, and
+    # breaks ties by number. Passed as special tokens they have fixed numbers.
+    ordered_tokens = [*specials, *alphabet, *(f"##{character}" for character in alphabet)]
+    trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    trained.normalizer, trained.pre_tokenizer = normalizer, words
+    trained.train_from_iterator(
         corpus,
         trainers.WordPieceTrainer(
             vocab_size=vocabulary_size,
             initial_alphabet=alphabet,
             limit_alphabet=len(alphabet),
-            special_tokens=numbered,
+            special_tokens=ordered_tokens,
             show_progress=False,
         ),
     )
-    tokenizer = Tokenizer(models.WordPiece(learning.get_vocab(), unk_token="[UNK]"))
+    tokenizer = Tokenizer(models.WordPiece(trained.get_vocab(), unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, words
     tokenizer.add_special_tokens(specials)
     if tokenizer.get_vocab_size() > vocabulary_size:
@@ -94,30 +94,30 @@ def learn_vocabulary(
             f"encoder.config.vocab_size: expected room for the corpus's characters, at least "
             f"{tokenizer.get_vocab_size()}, got {vocabulary_size}; give a larger vocab_size"
         )
-    ends = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    special_ids = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=special_ids
     )
     return wrap_tokenizer(tokenizer.to_str())
 
 
 def wrap_tokenizer(description: str) -> PreTrainedTokenizerFast:
-    """Returns a learned tokenizer from its JSON, as a checkpoint keeps it."""
+    """Rebuilds a trained tokenizer from its JSON, as stored in a checkpoint."""
     tokenizer = Tokenizer.from_str(description)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **_SPECIALS)  # type: ignore[no-untyped-call]  # theirs
 
 
 class TextRow(NamedTuple):
-    """Token ids of one row of a batch; a smaller record than ``Tokens``, because a batch has thousands of rows.
+    """Token ids of one row of a batch. A smaller record than ``Tokens``, because a batch has thousands of rows.
 
     Args:
-        ids: Of the row, special tokens among them.
-        truncated: Whether the text was cut.
-        bare: The ids without the frame's; None for a text without a frame.
-        positions: As ``Tokens`` has them, as are the labels.
-        types: Of which of two texts each token is.
-        labels: Ids to predict.
-        around: Tokens of the row before the text and after it, the special ones among them.
+        ids: Token ids of the row, including special tokens.
+        truncated: Whether the text was truncated.
+        bare: Token ids of the text without its template and special tokens; None for a text without a template.
+        positions: Positions of the tokens, as in ``Tokens``.
+        types: Token type of each token: first or second text.
+        labels: Ids to predict, as in ``Tokens``.
+        around: Number of tokens of the row before and after the text, including special tokens.
     """
 
     ids: Sequence[int]
@@ -130,13 +130,13 @@ class TextRow(NamedTuple):
 
 
 class Framed(NamedTuple):
-    """A text's tokens between those of what stands around it: a prompt, a template.
+    """Tokens of a text, with the tokens of its prompt or template.
 
     Args:
-        tokens: Of the text, uncut, without special ones.
-        before: Ids of what stands before it.
-        after: Ids of what stands after it.
-        counted: Whether the length limit counts both.
+        tokens: Tokens of the text, uncut and without special tokens.
+        before: Token ids of the template before the text.
+        after: Token ids of the template after the text.
+        counted: Whether the length limit includes the template.
     """
 
     tokens: Tokens
@@ -146,34 +146,35 @@ class Framed(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Tokens, but for the special ones."""
+        """Number of tokens of text and template, without special tokens."""
         return len(self.before) + len(self.tokens) + len(self.after)
 
 
 class TextTokenizer:
-    """Tokenizes without special tokens, and adds them at the end.
+    """Wrapper of a fast tokenizer that adds templates and special tokens, and truncates rows to a length limit.
 
     Args:
         tokenizer: A fast tokenizer.
-        max_length: Longest row in tokens, special tokens included; None for no limit.
-        spare: By how many tokens a view, or a prompt that is not counted, may make a row longer; None for any.
+        max_length: Largest number of tokens of a row, including special tokens; None for no limit.
+        spare: Number of tokens by which views, or a template that isn't counted, may exceed the limit; None for
+            any.
 
     Raises:
-        ValueError: A limit that leaves no room for a token.
+        ValueError: The limit leaves no room for a token.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int | None, spare: int | None = 0) -> None:
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.spare = spare
-        bare = self._ids("a")
+        text_ids = self._ids("a")
         encoding = tokenizer("a", return_attention_mask=False)
-        whole: list[int] = encoding["input_ids"]
-        start = next((i for i in range(len(whole)) if whole[i : i + len(bare)] == bare), 0)
-        self.prefix = tuple(whole[:start])
-        self.suffix = tuple(whole[start + len(bare) :])
+        row_ids: list[int] = encoding["input_ids"]
+        start = next((i for i in range(len(row_ids)) if row_ids[i : i + len(text_ids)] == text_ids), 0)
+        self.prefix = tuple(row_ids[:start])
+        self.suffix = tuple(row_ids[start + len(text_ids) :])
         types: list[int] = encoding.get("token_type_ids") or []
-        self._types = (types[:start], types[start], types[start + len(bare) :]) if any(types) else None
+        self._types = (types[:start], types[start], types[start + len(text_ids) :]) if any(types) else None
         room = None if max_length is None else max_length - len(self.prefix) - len(self.suffix)
         if room is not None and room < 1:
             raise InvalidValueError(
@@ -183,15 +184,15 @@ class TextTokenizer:
         self.room = room
 
     def vocabulary(self, new_tokens: Sequence[str] = ()) -> Vocabulary:
-        """Returns what views may know of the tokenizer.
+        """Returns the facts about the tokenizer that views may use.
 
         Args:
-            new_tokens: The tokens that views have asked for.
+            new_tokens: Tokens that views have requested.
         """
         table = self.tokenizer.get_vocab()
-        if lacking := [token for token in new_tokens if token not in table]:
+        if missing := [token for token in new_tokens if token not in table]:
             raise InvalidValueError(
-                f"views: expected a vocabulary with {', '.join(lacking)}, got one learned without; start anew, "
+                f"views: expected a vocabulary with {', '.join(missing)}, got one learned without; start anew, "
                 "or leave out the views that need it"
             )
         added = {token: table[token] for token in new_tokens}
@@ -205,10 +206,10 @@ class TextTokenizer:
         )
 
     def types(self, length: int) -> list[int] | None:
-        """Returns the token types of the row of one text; None if all are 0, or the tokenizer gives none.
+        """Returns the token types of a row of one text; None if all are 0, or the tokenizer has no types.
 
         Args:
-            length: Tokens of the row, with special ones.
+            length: Number of tokens of the row, including special tokens.
         """
         if self._types is None:
             return None
@@ -220,7 +221,7 @@ class TextTokenizer:
         return ids
 
     def __call__(self, texts: Sequence[str]) -> list[Tokens]:
-        """Returns each text's tokens, uncut and without special tokens."""
+        """Tokenizes texts, uncut and without special tokens."""
         if not texts:
             return []
         encoding = self._encode(texts)
@@ -231,17 +232,18 @@ class TextTokenizer:
         ]
 
     def framed(self, texts: Sequence[str], frame: Frame = NO_FRAME, with_words: bool = True) -> list[Framed]:
-        """Returns each text's tokens, uncut and without special ones, between those of what stands around it.
+        """Tokenizes texts with a template, uncut and without special tokens.
 
-        All is one string to the tokenizer, as in sentence-transformers: a token of the string before and of the
-        text, such as a blank with its word, is the text's; one of the text and of the string after that string's.
-        Or each is a string of its own, as PromptBERT has it.
+        By default text and template are one string for the tokenizer, as in sentence-transformers. A token that
+        spans the string before and the text, such as a blank and a word, belongs to the text. A token that spans
+        the text and the string after belongs to the latter. With ``apart`` each is tokenized separately, as in
+        PromptBERT.
 
         Args:
             texts: The texts.
-            frame: Stands around each.
-            with_words: Whether anything reads the words; without, every token is of none where no frame is one
-                string with the text. That takes half the time.
+            frame: Template of each text.
+            with_words: Whether word numbers are needed. Without them tokenization takes half the time. If a
+                template is one string with the text, they are computed anyway.
 
         Example:
             >>> from contrastive_text.data import learn_vocabulary
@@ -262,27 +264,29 @@ class TextTokenizer:
             frame = frame._replace(before=frame.before.replace(MASK, mask), after=frame.after.replace(MASK, mask))
         if not frame or frame.apart:
             before, after = (tuple(self._ids(part)) if part else () for part in frame[:2])
-            each = (
+            token_lists = (
                 self(texts)
                 if with_words
                 else [Tokens(ids=tuple(ids), words=(NO_WORD,) * len(ids)) for ids in self.ids(texts)]
             )
-            return [Framed(tokens, before, after, frame.counted) for tokens in each]
+            return [Framed(tokens, before, after, frame.counted) for tokens in token_lists]
         start = len(frame.before)
         encoding = self._encode([f"{frame.before}{text}{frame.after}" for text in texts])
-        found = []
+        framed_texts = []
         for i, text in enumerate(texts):
             ids, words = tuple(encoding["input_ids"][i]), encoding.word_ids(i)
             ends = [end for _, end in encoding[i].offsets]
             begin = bisect_right(ends, start) if start else 0
             stop = max(bisect_right(ends, start + len(text)), begin) if frame.after else len(ids)
             first = next((word for word in words[begin:stop] if word is not None), 0)
-            inside = tuple(NO_WORD if word is None else word - first for word in words[begin:stop])
-            found.append(Framed(Tokens(ids[begin:stop], inside), ids[:begin], ids[stop:], frame.counted))
-        return found
+            word_numbers = tuple(NO_WORD if word is None else word - first for word in words[begin:stop])
+            framed_texts.append(
+                Framed(Tokens(ids[begin:stop], word_numbers), ids[:begin], ids[stop:], frame.counted)
+            )
+        return framed_texts
 
     def taken(self, around: Frame | Framed) -> int:
-        """Returns how many tokens fewer a text may have for what stands around it."""
+        """Returns the number of tokens by which a template shortens the text."""
         if isinstance(around, Frame):
             return self.taken(self.framed(["a"], around)[0]) if around else 0
         tokens = len(around.before) + len(around.after)
@@ -291,42 +295,43 @@ class TextTokenizer:
         return 0 if self.spare is None else max(tokens - self.spare, 0)
 
     def check_frame(self, frame: Frame, where: str) -> None:
-        """Checks that what stands around texts leaves room for a token of theirs.
+        """Checks that a template leaves room for at least one token of the text.
 
         Args:
-            frame: Stands around each text.
-            where: What names it.
+            frame: The template.
+            where: Name of its option, for the error.
 
         Raises:
-            ValueError: It takes the whole row.
+            ValueError: The template takes the whole row.
         """
         if self.room is None or self.taken(frame) < self.room:
             return
         spare = 0 if frame.counted else self.spare or 0
-        beyond = f" and the {spare} beyond it" if spare else ""
+        spare_note = f" and the {spare} beyond it" if spare else ""
         raise InvalidValueError(
             f"{where}: expected fewer tokens than the {self.room + spare} that max_length {self.max_length}"
-            f"{beyond} leaves beside the special ones, got {self.taken(frame._replace(counted=True))} of "
+            f"{spare_note} leaves beside the special ones, got {self.taken(frame._replace(counted=True))} of "
             f"{frame.before + frame.after!r}; shorten it, or raise max_length"
         )
 
     def left_out(self, prompt: str) -> int:
-        """Returns how many tokens of a row a pooler leaves out that doesn't read the prompt.
+        """Returns the number of tokens at the start of a row that a pooler skips, if it doesn't read the prompt.
 
-        Those of the prompt alone and the special ones before it, counted as sentence-transformers does: a blank
-        at the end that the tokenizer joins to the next word counts too, and stands for that word's first token.
+        These are the tokens of the prompt alone and the special tokens before it, counted as in
+        sentence-transformers. A blank at its end counts as a token even if the tokenizer joins it to the next
+        word, whose first token is then skipped.
         """
         return len(self.prefix) + len(self.framed([""], Frame(prompt, apart=True))[0].before) if prompt else 0
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns each text's ids, uncut and without special tokens: ``__call__`` without the words."""
-        found: list[list[int]] = self._encode(texts)["input_ids"] if texts else []
-        return found
+        """Returns the token ids of each text, uncut and without special tokens: ``__call__`` without words."""
+        ids: list[list[int]] = self._encode(texts)["input_ids"] if texts else []
+        return ids
 
     def _encode(self, texts: Sequence[str], **options: Any) -> BatchEncoding:  # Any: those of the tokenizer
         options = {"add_special_tokens": False, "return_token_type_ids": False, **options}
         try:
-            # No warning of long texts: they are cut and counted later.
+            # Without the warning about long texts, which are truncated and counted later.
             encoding: BatchEncoding = self.tokenizer(
                 list(texts), return_attention_mask=False, verbose=False, **options
             )
@@ -341,7 +346,7 @@ class TextTokenizer:
         return encoding
 
     def text(self, text: Text) -> str:
-        """Returns the string that tokens stand for; a string as it is; two strings with a bar between."""
+        """Decodes tokens to a string. A string is returned unchanged; two strings are joined by a bar."""
         if isinstance(text, TextPair):
             return f"{text.first} | {text.second}"
         return text if isinstance(text, str) else str(self.tokenizer.decode(list(text.ids)))
@@ -354,7 +359,7 @@ class TextTokenizer:
         without types.
 
         Raises:
-            ValueError: A tokenizer that puts nothing between two texts, or a limit without room for both.
+            ValueError: The tokenizer puts no special token between two texts, or the limit has no room for both.
         """
         encoding = self.tokenizer("a", "b", return_token_type_ids=True)
         texts, types, tokens = encoding.sequence_ids(0), encoding["token_type_ids"], " ".join(encoding.tokens())
@@ -369,12 +374,12 @@ class TextTokenizer:
                 f"max_length: expected room for a token of each text beside the {specials} special tokens "
                 f"of a pair, got {self.max_length}"
             )
-        said = f"token types {types[first]} and {types[second]}" if any(types) else "no token types"
-        return f"{tokens}, {said}"
+        type_note = f"token types {types[first]} and {types[second]}" if any(types) else "no token types"
+        return f"{tokens}, {type_note}"
 
     def pair_rows(self, pairs: Sequence[TextPair]) -> list[TextRow]:
-        """Returns the row of each two texts; of texts that are too long the longer one is cut first."""
-        if not pairs or not self.pair_template:  # which is checked
+        """Returns the row of each text pair. If a pair is too long, the longer text is truncated first."""
+        if not pairs or not self.pair_template:  # which checks the tokenizer
             return []
         encoding = self._encode(
             [pair.first for pair in pairs],
@@ -384,26 +389,26 @@ class TextTokenizer:
             add_special_tokens=True,
             return_token_type_ids=True,
         )
-        each = zip(encoding["input_ids"], encoding["token_type_ids"], strict=True)
+        rows = zip(encoding["input_ids"], encoding["token_type_ids"], strict=True)
         return [
             TextRow(ids, truncated=bool(encoding[i].overflowing), types=types if any(types) else None)
-            for i, (ids, types) in enumerate(each)
+            for i, (ids, types) in enumerate(rows)
         ]
 
     def cut(self, tokens: Tokens, taken: int = 0, altered: bool = False) -> Tokens:
-        """Returns at most as many tokens as there is room for, from the start.
+        """Truncates tokens at the end to the room in a row.
 
         Args:
-            tokens: Of a text.
-            taken: Tokens of the row that what stands around the text takes, beside the special ones.
-            altered: Whether views have altered them, and may have made them more (``spare``).
+            tokens: Tokens of a text.
+            taken: Number of tokens of the template in the row, without special tokens.
+            altered: Whether views have altered the tokens, and may exceed the limit by ``spare``.
         """
         spare = self.spare if altered else 0
         room = None if self.room is None or spare is None else max(self.room + spare - taken, 0)
         return tokens if room is None or len(tokens) <= room else tokens.take(range(room))
 
     def cuts(self, text: str | TextPair, frame: Frame = NO_FRAME) -> bool:
-        """Whether the limit cuts a text, or one of two in a sequence."""
+        """Returns whether the limit truncates a text, or one of two texts in a sequence."""
         if isinstance(text, TextPair):
             return self.pair_rows([text])[0].truncated
         (framed,) = self.framed([text], frame)
@@ -411,26 +416,26 @@ class TextTokenizer:
 
     @property
     def specials(self) -> int:
-        """The number of special tokens of a row."""
+        """Number of special tokens of a row."""
         return len(self.prefix) + len(self.suffix)
 
     def with_specials(self, tokens: Tokens, before: Sequence[int] = (), after: Sequence[int] = ()) -> Tokens:
-        """Returns the row that enters the encoder: the tokens between the special ones.
+        """Adds special tokens and the ids of a template to the tokens of a text.
 
-        Positions, where a view has set them, keep their order after the prefix.
+        Positions that a view has set keep their order after the prefix.
 
         Args:
-            tokens: Of a text.
-            before: Ids of what stands before the text, between it and the special ones; no word's.
-            after: Ids of what stands after it.
+            tokens: Tokens of a text.
+            before: Token ids of the template before the text. They belong to no word.
+            after: Token ids of the template after the text.
         """
         prefix, suffix = (*self.prefix, *before), (*after, *self.suffix)
         start, end = len(prefix), len(suffix)
         ids = (*prefix, *tokens.ids, *suffix)
         positions, labels = tokens.positions, tokens.labels
         if positions is not None:
-            moved = (start + position for position in positions)
-            positions = (*range(start), *moved, *range(len(ids) - end, len(ids)))
+            shifted = (start + position for position in positions)
+            positions = (*range(start), *shifted, *range(len(ids) - end, len(ids)))
         return Tokens(
             ids=ids,
             words=(NO_WORD,) * start + tokens.words + (NO_WORD,) * end,
@@ -440,5 +445,5 @@ class TextTokenizer:
 
 
 def single_threaded_tokenizers() -> None:
-    """Keeps the tokenizers library from starting threads of its own, before worker processes are forked."""
+    """Prevents the tokenizers library from starting threads before worker processes are forked."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -76,8 +76,8 @@ def test_rows_that_come_again_are_altered_anew_and_it_is_said(bert: str, texts: 
     assert facts["order"] == "a permutation by seed and epoch"
     assert facts["duplicates"] == "0 of 3 rows repeat the text of another"
     assert facts["repeated rows"] == (
-        "16 an epoch: each of the 3 comes some 5.3 times, altered anew; a step of 8 has each some 2.7 times, and "
-        "copies of a text are negatives of each other only without Duplicates"
+        "16 an epoch: each of the 3 comes some 5.3 times, altered each time; a step of 8 has each some 2.7 "
+        "times, and copies of a text are negatives of each other only without Duplicates"
     )
     few = ready(module, tiny.data(texts, limit=1, repeat=1)).facts()["repeated rows"]
     assert few.endswith("only without Duplicates; without it the loss is 0")

@@ -66,10 +66,10 @@ def test_spans_that_are_said_to_be_cut_are_those_that_the_first_epoch_cuts(
     )
     facts = spans(bert, documents, tmp_path, room=8).facts()
     assert facts["length limit"].endswith("; 0 of the 90 spans of a first pass are longer")
-    monkeypatch.setattr(cuts, "_SAMPLE", 10)
+    monkeypatch.setattr(cuts, "_SAMPLE_SIZE", 10)
     sampled = re.search(r"; (\d+) of the 30 spans of a sample of 10 documents", data.facts()["length limit"])
     assert sampled is not None and 0 < int(sampled[1]) < cut
-    monkeypatch.setattr(cuts, "_SAMPLE", 29)
+    monkeypatch.setattr(cuts, "_SAMPLE_SIZE", 29)
     nearly_all = re.search(r"; (\d+) of the 87 spans", data.facts()["length limit"])
     assert nearly_all is not None and cut - 3 <= int(nearly_all[1]) <= cut
 
@@ -98,15 +98,15 @@ def test_words_are_what_each_view_and_tokenizer_takes_for_them() -> None:
     found = said(pieces, SwapWords(), DeleteOneWord(), texts=TEXTS[::2])
     assert found is not None
     assert found.startswith("50.0% of 2 sampled texts are of languages without blanks; ")
-    assert "東京はれる is to SwapWords(rate=0.1) one word" in found
+    assert "for SwapWords(rate=0.1), 東京はれる is one word" in found
     # BERT parts Chinese characters, and no kana.
-    assert "東京はれる is to DeleteOneWord() 3 words: 東 | 京 | はれる" in found.replace(" ##", "")
+    assert "for DeleteOneWord(), 東京はれる is 3 words: 東 | 京 | はれる" in found.replace(" ##", "")
     found = said(byte_level(), DeleteOneWord(), texts=TEXTS[::2])
-    assert found is not None and "東京はれる is to DeleteOneWord() one word" in found
+    assert found is not None and "for DeleteOneWord(), 東京はれる is one word" in found
     found = said(pieces, Letters(), texts=TEXTS[::2])
-    assert found is not None and "東京はれる is to Letters(rate=0.1) one word" in found
+    assert found is not None and "for Letters(rate=0.1), 東京はれる is one word" in found
     thai = said(pieces, DeleteOneWord(), texts=TEXTS[1:])
-    assert thai is not None and "is to DeleteOneWord() one word" in thai
+    assert thai is not None and re.search(r"for DeleteOneWord\(\), \S+ is one word", thai)
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def test_the_views_command_and_a_run_say_it(tmp_path: Path, capsys: pytest.Captu
     words += ["--data.train", texts, "--data.batch_size", "8"]
     words += ["--model.encoder.model_name_or_path", tiny.save_bert(tmp_path / "bert")]
     assert run(["views", *words]) == 0
-    assert "is to SwapWords(rate=0.1) one word" in " ".join(capsys.readouterr().out.split())
+    assert re.search(r"for SwapWords\(rate=0.1\), \S+ is one word", " ".join(capsys.readouterr().out.split()))
     module = tiny.module(str(tmp_path / "bert"), views={"positive": [SwapWords()]})
     data = tiny.data(texts)
     data.attach(module)
     data.setup("fit")
-    assert "SwapWords(rate=0.1) one word" in data.facts()["words"]
+    assert "for SwapWords(rate=0.1), " in data.facts()["words"]
 
 
 def row(anchor: str, positive: str, target: float = 1.0) -> Row:

@@ -1,1 +1,1 @@
-"""Rows from files: formats, columns, labels, splits, and the readers of rows and of texts."""
+"""Rows from files: formats, columns, labels, splits, and readers of rows and of texts."""

@@ -1,4 +1,4 @@
-"""Columns of data files: usual names, missing headers, splits, and labels."""
+"""Columns of data files: their usual names, missing headers, splits and labels."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "subset": "subset genre",
     }.items()
 }
-"""Library column -> its names in files.
+"""Library column -> its usual names in files.
 
-Case, spaces, ``_`` and ``-`` do not count, and the name of a negative may end in a number.
+Case, spaces, ``_`` and ``-`` are ignored, and the name of a negative may end in a number.
 """
 
-_DIGITS = 18
-"""Of the number after a negative's name: Python makes no number of a text of thousands."""
-_SHOWN = 20
-"""Columns that an error lists; a file may have any number."""
+_MAX_DIGITS = 18
+"""Largest number of digits after a negative's name: Python refuses to convert thousands of digits."""
+_MAX_COLUMNS = 20
+"""Largest number of columns that an error lists."""
 
 PAIR = ("anchor", "positive", "negative")
 
 
 def negative_names(count: int) -> list[str]:
-    """Returns the library's names of so many negatives.
+    """Returns the library's column names of a number of negatives.
 
     Example:
         >>> negative_names(3)
@@ -53,7 +53,7 @@ def negative_names(count: int) -> list[str]:
 
 
 def plain(name: str) -> str:
-    """Returns a column's name without case, spaces, ``_`` and ``-``."""
+    """Normalizes a column name: removes case, spaces, ``_`` and ``-``."""
     return re.sub(r"[\s_-]", "", name.lower())
 
 
@@ -61,41 +61,41 @@ _LIBRARY_NAMES = {plain(alias): name for name, aliases in ALIASES.items() for al
 
 
 def _unnumbered(name: str) -> str:
-    """Returns the alias of a negative without its number."""
+    """Returns the normalized column name of a negative without its number."""
     return plain(name).rstrip("0123456789")
 
 
 def library_name(column: str) -> str | None:
-    """Returns the library column that a column of a file stands for by its name; None for another name.
+    """Returns the library column for a usual column name of a file; None for any other name.
 
     Example:
         >>> library_name("Query"), library_name("neg_2"), library_name("frage")
         ('anchor', 'negative', None)
     """
-    usual = _LIBRARY_NAMES.get(plain(column))
-    return "negative" if _LIBRARY_NAMES.get(_unnumbered(column)) == "negative" else usual
+    name = _LIBRARY_NAMES.get(plain(column))
+    return "negative" if _LIBRARY_NAMES.get(_unnumbered(column)) == "negative" else name
 
 
 def _advice(names: Sequence[str], column: str, form: FileForm) -> str:
-    """Returns how to say which column is meant, by the options that the caller has."""
-    alone = [("column", column)] if "text" in names else []
+    """Returns advice for choosing a column, by the options that the caller has."""
+    single = [("column", column)] if "text" in names else []
     several = ("columns", " ".join(f"{name}={column}" for name in names))
-    return form.advice([several, *alone], f"rename the column to {listed(names)}")
+    return form.advice([several, *single], f"rename the column to {listed(names)}")
 
 
-def _lacking_advice(header: Sequence[str], lacking: Sequence[str], is_row: bool, form: FileForm) -> str:
+def _missing_advice(header: Sequence[str], missing: Sequence[str], is_row: bool, form: FileForm) -> str:
     if is_row and len(header) > 1:
         roles = ",".join([*PAIR[:2], *(f"field{number}" for number in range(3, len(header) + 1))])
-        named = roles if "anchor" in lacking or "positive" in lacking else "text,..."
-        otherwise = "write the names of the columns into the first line"
-        return f"the first line is a row: {form.advice([('header', named)], otherwise)}"
-    todo = _advice(lacking, "NAME", form)
+        header_text = roles if "anchor" in missing or "positive" in missing else "text,..."
+        advice = "write the names of the columns into the first line"
+        return f"the first line is a row: {form.advice([('header', header_text)], advice)}"
+    todo = _advice(missing, "NAME", form)
     if len(header) == 1:
         todo += "; if the first line is a text, call the file .txt"
-        if other := next((each for each in SEPARATORS if each in header[0]), None):
-            written = "tab" if other == "\t" else f"'{other}'"
-            separated = form.advice([("separator", written)], "separate them by tabs in a .tsv")
-            todo += f"; if its fields are separated by {SEPARATORS[other]}, {separated}"
+        if separator := next((character for character in SEPARATORS if character in header[0]), None):
+            separator_name = "tab" if separator == "\t" else f"'{separator}'"
+            separator_advice = form.advice([("separator", separator_name)], "separate them by tabs in a .tsv")
+            todo += f"; if its fields are separated by {SEPARATORS[separator]}, {separator_advice}"
     return todo
 
 
@@ -107,117 +107,121 @@ def plan_columns(
     form: FileForm,
     is_row: bool = False,
 ) -> dict[str, list[str]]:
-    """Returns for each library column that is read the columns of the file that hold it.
+    """Returns library column -> columns of a file that hold it, for each column that is read.
 
     Args:
         where: The file, for messages.
         header: Names of its columns.
-        reads: Library columns.
-        columns: Library column -> columns of the file, as the user gives them.
-        form: Spells the caller's options.
+        reads: Library columns to read.
+        columns: Library column -> columns of the file, as given by the user.
+        form: Settings with the names of the caller's options.
         is_row: Whether the first line looks like a row.
 
     Raises:
-        ValueError: A column is not there, or two could be meant.
+        ValueError: A column is missing, or two columns could be meant.
     """
-    there = listed(map(short, header[:_SHOWN]))
-    there += f" and {len(header) - _SHOWN:,} more" if len(header) > _SHOWN else ""
-    named = {column: name for name, sources in columns.items() for column in sources}
-    for column, name in named.items():
+    header_names = listed(map(short, header[:_MAX_COLUMNS]))
+    header_names += f" and {len(header) - _MAX_COLUMNS:,} more" if len(header) > _MAX_COLUMNS else ""
+    user_columns = {column: name for name, file_columns in columns.items() for column in file_columns}
+    for column, name in user_columns.items():
         if column not in header:
-            near = difflib.get_close_matches(column, header, n=1, cutoff=0.4)
-            todo = f"did you mean {near[0]}?" if near else "name one of those"
-            raise reading_error(where, f"the column {column} for columns.{name}", there, todo)
-    found = {
+            matches = difflib.get_close_matches(column, header, n=1, cutoff=0.4)
+            todo = f"did you mean {matches[0]}?" if matches else "name one of those"
+            raise reading_error(where, f"the column {column} for columns.{name}", header_names, todo)
+    sources = {
         name: columns.get(name)
-        or [column for column in header if column not in named and library_name(column) == name]
+        or [column for column in header if column not in user_columns and library_name(column) == name]
         for name in ALIASES
     }
     if "negative" not in columns:
-        found["negative"].sort(key=lambda column: int(re.sub(r"\D", "", column)[:_DIGITS] or 1))
-    taken = [name for name in ALIASES if name in reads or ("anchor" in reads and name in ("negative", "subset"))]
-    for name in taken:
+        sources["negative"].sort(key=lambda column: int(re.sub(r"\D", "", column)[:_MAX_DIGITS] or 1))
+    extra = ("negative", "subset") if "anchor" in reads else ()
+    read_names = [name for name in ALIASES if name in reads or name in extra]
+    for name in read_names:
         # negative_1 and negative_2 are two texts under one alias; neg and hard_neg are two aliases.
-        rivals = list({_unnumbered(c) if name == "negative" else c: c for c in found[name]}.values())
+        rivals = list({_unnumbered(c) if name == "negative" else c: c for c in sources[name]}.values())
         if len(rivals) > 1 and name not in columns:
             todo = _advice([name], rivals[0], form)
             raise reading_error(where, f"one column for {name}", f"{rivals[0]} and {rivals[1]}", todo)
-    if "text" in reads and not found["text"]:
-        if "target" in reads and (pair := [name for name in ("anchor", "positive") if found[name]]):
-            both = " ".join(f"text={column}" for name in pair for column in found[name])
-            todo = (
-                f"set `pairing: Given` for pairs, or {form.advice([('columns', both)], 'name one column text')}"
-            )
-            raise reading_error(where, "a column for text beside the target", there, todo)
-        found["text"] = [column for column in header if any(column in found[name] for name in PAIR)]
-    if lacking := [name for name in taken if name in reads and not found[name]]:
-        todo = _lacking_advice(header, lacking, is_row, form)
-        usual = " and ".join(f"a column for {name} ({listed(ALIASES[name])})" for name in lacking)
-        raise reading_error(where, usual, there, todo)
-    return {name: found[name] for name in taken if found[name]}
+    if "text" in reads and not sources["text"]:
+        if "target" in reads and (pair := [name for name in ("anchor", "positive") if sources[name]]):
+            pair_columns = " ".join(f"text={column}" for name in pair for column in sources[name])
+            naming = form.advice([("columns", pair_columns)], "name one column text")
+            todo = f"set `pairing: Given` for pairs, or {naming}"
+            raise reading_error(where, "a column for text beside the target", header_names, todo)
+        sources["text"] = [column for column in header if any(column in sources[name] for name in PAIR)]
+    if missing := [name for name in read_names if name in reads and not sources[name]]:
+        todo = _missing_advice(header, missing, is_row, form)
+        expected = " and ".join(f"a column for {name} ({listed(ALIASES[name])})" for name in missing)
+        raise reading_error(where, expected, header_names, todo)
+    return {name: sources[name] for name in read_names if sources[name]}
 
 
 _SPLITS = ({"train", "training"}, {"dev", "development", "val", "valid", "validation"}, {"test"})
-"""The usual names of the parts of a data set; those of one part mean the same."""
+"""Usual names of the splits of a data set, with synonyms in one set."""
 
 
 def choose_split(
     where: str, held: Mapping[str, int], split: str | None, form: FileForm
 ) -> tuple[list[str] | None, list[str]]:
-    """Returns the values of the column whose rows are read, None for all rows, and what to say of it.
+    """Chooses the rows of a split by the values of a column.
 
     Args:
         where: The file, for messages.
-        held: Rows of each value of the column.
+        held: Value of the column -> number of its rows.
         split: ``train``, ``dev``, ``test`` or another value of the column; ``all`` for all rows.
-        form: Spells the caller's options.
+        form: Settings with the names of the caller's options.
+
+    Returns:
+        Values of the column whose rows are read, or None for all rows; and notes for the run's summary.
 
     Raises:
-        ValueError: Several splits, and none or another one chosen.
+        ValueError: There are several splits, and ``split`` is None or none of them.
     """
     if len(held) < 2 or not set().union(*_SPLITS) & {name.lower() for name in held}:
         return None, []
-    told = {name: f"{name} ({number:,})" for name, number in held.items()}
+    labels = {name: f"{name} ({number:,})" for name, number in held.items()}
     if split == "all":
-        return None, [f"split: all of {listed(told.values())}"]
-    wanted = (split or "").lower()
-    same = next((names for names in _SPLITS if wanted in names), {wanted})
-    read = [name for name in held if name.lower() in same]
-    if not read:
+        return None, [f"split: all of {listed(labels.values())}"]
+    lowered = (split or "").lower()
+    synonyms = next((names for names in _SPLITS if lowered in names), {lowered})
+    chosen = [name for name in held if name.lower() in synonyms]
+    if not chosen:
         expected = f"rows of the split {split}" if split else "rows of one split"
         todo = form.advice([("split", next(iter(held)))], "write each split to a file of its own")
-        raise reading_error(where, expected, listed(told.values()), todo)
-    rest = listed(told[name] for name in held if name not in read)
-    return read, [f"split: {listed(told[name] for name in read)}; {rest} left out"]
+        raise reading_error(where, expected, listed(labels.values()), todo)
+    skipped = listed(labels[name] for name in held if name not in chosen)
+    return chosen, [f"split: {listed(labels[name] for name in chosen)}; {skipped} left out"]
 
 
-_LOOKED_AT = 1000
-"""Rows whose cells say what a column holds."""
+_SAMPLED_ROWS = 1000
+"""Number of rows from which the type of a column is recognized."""
 
 
 def named_content(content: Content, reads: Sequence[str], columns: Mapping[str, Sequence[str]]) -> Content:
-    """Returns a table whose first line is a row under names, or unchanged where these aren't clear.
+    """Names the columns of a table whose first line is a row, if their types are clear.
 
-    Clear are one column of texts; and two columns of texts, hard negatives after them, and a label or score last.
+    Clear are one column of texts; or two columns of texts, optionally followed by hard negatives, and by a label
+    or score as the last column. Any other table is returned unchanged.
 
     Args:
-        content: Of a file.
-        reads: Library columns.
-        columns: Library column -> columns of the file, as the user gives them: then the first line has names.
+        content: Content of a file.
+        reads: Library columns to read.
+        columns: Library column -> columns of the file, as given by the user. Then the first line is a header.
     """
     if content.bare is None or not content.is_row or columns:
         return content
-    sample = [record[1] for record in islice(content.bare(content.header).records(), _LOOKED_AT) if record]
-    is_label = [all(_is_label(cells[place]) for cells in sample) for place in range(len(content.header))]
-    ends = ["target"] if len(is_label) > 1 and is_label[-1] else []
-    texts = len(is_label) - len(ends)
+    sample = [record[1] for record in islice(content.bare(content.header).records(), _SAMPLED_ROWS) if record]
+    is_label = [all(_is_label(cells[i]) for cells in sample) for i in range(len(content.header))]
+    target_names = ["target"] if len(is_label) > 1 and is_label[-1] else []
+    texts = len(is_label) - len(target_names)
     names: list[str] = []
-    if any(is_label[:texts]) or ("target" in reads and not ends):
+    if any(is_label[:texts]) or ("target" in reads and not target_names):
         pass
     elif "text" not in reads:
-        names = ["anchor", "positive", *negative_names(texts - 2), *ends] if texts >= 2 else []
-    elif texts == 1 and bool(ends) == ("target" in reads):
-        names = ["text", *ends]
+        names = ["anchor", "positive", *negative_names(texts - 2), *target_names] if texts >= 2 else []
+    elif texts == 1 and bool(target_names) == ("target" in reads):
+        names = ["text", *target_names]
     return content.bare(names) if names else content
 
 
@@ -227,18 +231,18 @@ def _is_label(cell: object) -> bool:
 
 
 class Labels:
-    """Reads the cells of a label's column, over all files of a table.
+    """Reads the cells of a label column, over all files of a table.
 
     Args:
-        target: Reads a label; None for any number.
-        names: Label of the files -> what the target calls it; ``-`` leaves its rows out.
-        gold: Whether any number, without a target, is a gold score, which can be missing.
+        target: Target that parses labels; None for any number.
+        names: Label in the files -> label of the target, or ``-`` to skip its rows.
+        gold: Whether numbers are gold scores, which may be missing, if there is no target.
 
     Attributes:
-        seen: Label -> its number, None where it says that there is no gold label.
+        seen: Label -> its number, or None for a label that means that there is no gold label.
 
     Raises:
-        ValueError: A label twice, or a name that the target doesn't know.
+        ValueError: A label twice, or a name that the target doesn't have.
     """
 
     def __init__(self, target: Target | None, names: Mapping[str, str] | None = None, gold: bool = False) -> None:
@@ -248,16 +252,16 @@ class Labels:
         if len(self.names) < len(names or {}):
             raise reading_error("labels", "every label once", listed(map(str, names or {})), "1 and 1.0 are one")
         for label, name in self.names.items() if target is not None else ():
-            self._number(f"labels.{label}", name)
+            self._parse(f"labels.{label}", name)
         self.seen: dict[str, float | None] = {}
 
     def read(self, where: str, column: str, cell: object) -> tuple[str, float | None]:
-        """Returns a cell's label and its number, None where it says that there is no gold label.
+        """Returns the label of a cell and its number, or None if the cell says that there is no gold label.
 
-        A gold score is none where the cell is empty or a dash.
+        A gold score is missing if the cell is empty or a dash.
 
         Raises:
-            ValueError: No label of the target, or without one no number.
+            ValueError: The cell isn't a label of the target or, without a target, not a number.
         """
         if self.gold and (cell is None or str(cell).strip() in ("", "-")):
             self.seen["-"] = None
@@ -269,14 +273,14 @@ class Labels:
             todo = "give every row a number"
             raise reading_error(where, f"a number in {short(column)}", short(repr(cell)), todo)
         if cell is not None and not isinstance(cell, str | int | float):
-            got = short(json.dumps(cell, default=str))
-            raise reading_error(where, f"a label in {short(column)}", got, "write it as a text or a number")
+            cell_text = short(json.dumps(cell, default=str))
+            raise reading_error(where, f"a label in {short(column)}", cell_text, "write it as a text or a number")
         label = "" if cell is None else plain_label(cell)
         if label not in self.seen:
-            self.seen[label] = self._number(where, self.names.get(label, label))
+            self.seen[label] = self._parse(where, self.names.get(label, label))
         return label, self.seen[label]
 
-    def _number(self, where: str, name: str) -> float | None:
+    def _parse(self, where: str, name: str) -> float | None:
         assert self.target is not None
         try:
             return self.target.read(name)
@@ -284,36 +288,36 @@ class Labels:
             raise InvalidValueError(f"{where}: {error}") from None
 
     def scored(self, rows: Sequence[Row]) -> list[Row]:
-        """Returns the rows of a file that have a gold score: -1 is none where no other score is below 0.
+        """Returns the rows of a file that have a gold score. -1 is missing unless other scores are negative.
 
-        So GLUE marks a missing one, and ``Scores`` reads it where the bounds are known.
+        GLUE marks missing scores by -1. ``Scores`` treats -1 in the same way, because it knows its bounds.
         """
-        others = [float(str(row["target"])) for row in rows if row.get("target", -1.0) != -1.0]
-        keeps = min(others, default=0.0) < 0
-        return [row for row in rows if keeps or row["target"] != -1.0]
+        scores = [float(str(row["target"])) for row in rows if row.get("target", -1.0) != -1.0]
+        has_negatives = min(scores, default=0.0) < 0
+        return [row for row in rows if has_negatives or row["target"] != -1.0]
 
     def understood(self, rows: Mapping[str, int]) -> str:
-        """Says what the labels of a file, with so many rows of each, were understood as; "" without a target."""
+        """Describes how the labels of a file were read, given label -> number of rows; empty without a target."""
         numbers = {label: number for label in rows if (number := self.seen.get(label)) is not None}
         return self.target.understood(numbers, rows) if self.target is not None and numbers else ""
 
     def check(self, every: bool) -> list[str]:
-        """Says which labels of the mapping and which classes have no row, after all files have been read.
+        """Lists labels of the mapping and classes that have no row. It is called after all files have been read.
 
         Raises:
-            ValueError: A label of the mapping has none, and every one should.
+            ValueError: A label of the mapping has no row, and ``every`` requires one.
         """
         unknown = [label for label in self.names if label not in self.seen]
         if unknown and every:
-            there = sorted(self.seen)
-            near = difflib.get_close_matches(unknown[0], there, n=1)
-            todo = f"did you mean {near[0]}?" if near else "name one of those"
-            got = listed(short(label) for label in there[:12])
-            raise reading_error(f"labels.{unknown[0]}", "a label of the files", got, todo)
-        seen = {number for number in self.seen.values() if number is not None}
-        unseen = self.target.unseen(seen) if self.target is not None else []
-        classes = [f"no row of {'class' if len(unseen) == 1 else 'the classes'} {listed(unseen)}"]
-        return [*(f"no row of label {label}" for label in unknown), *(classes if unseen else [])]
+            labels = sorted(self.seen)
+            matches = difflib.get_close_matches(unknown[0], labels, n=1)
+            todo = f"did you mean {matches[0]}?" if matches else "name one of those"
+            label_list = listed(short(label) for label in labels[:12])
+            raise reading_error(f"labels.{unknown[0]}", "a label of the files", label_list, todo)
+        numbers = {number for number in self.seen.values() if number is not None}
+        missing = self.target.unseen(numbers) if self.target is not None else []
+        classes = [f"no row of {'class' if len(missing) == 1 else 'the classes'} {listed(missing)}"]
+        return [*(f"no row of label {label}" for label in unknown), *(classes if missing else [])]
 
 
 _WORDS: Mapping[str, float | None] = MappingProxyType(
@@ -332,19 +336,19 @@ _WORDS: Mapping[str, float | None] = MappingProxyType(
         "not_entailment": 0.0,
     }
 )
-"""Label -> 1 for texts that belong together, 0 for texts that don't, None for neither."""
+"""Label -> 1 for texts that belong together, 0 for texts that don't, None for neutral."""
 _NLI_COLUMNS = ("label", "labels", "goldlabel", "target")
-"""Columns in which 0, 1 and 2 are the classes of natural language inference; in others they may be scores."""
+"""Columns in which 0, 1 and 2 are classes of natural language inference; in other columns they may be scores."""
 
 
 class PairLabels(NamedTuple):
-    """Labels of a column, which say which pairs belong together.
+    """Labels of a column that say which pairs belong together.
 
     Args:
-        place: Of the column.
-        column: Its name.
-        meaning: Label -> 1.0, 0.0, or None for neither.
-        rows: Label -> its rows.
+        place: Index of the column.
+        column: Name of the column.
+        meaning: Label -> 1.0 (belong together), 0.0 (don't), or None for neither.
+        rows: Label -> number of its rows.
     """
 
     place: int
@@ -354,11 +358,11 @@ class PairLabels(NamedTuple):
 
     @property
     def said(self) -> str:
-        """The labels with their rows."""
+        """Labels with their numbers of rows, as text."""
         return listed(f"{short(label) if label else 'none'} ({rows:,})" for label, rows in self.rows.items())
 
     def understood(self, pair_labels: str) -> str:
-        """Returns what becomes of the rows, for the line about the file."""
+        """Describes the use of the rows by their labels, for the line about the file."""
         groups = Counter[str]()
         for label, rows in self.rows.items():
             value = self.meaning[label]
@@ -369,18 +373,18 @@ class PairLabels(NamedTuple):
 
 
 def label_of(cell: object) -> str:
-    """Returns the label of a cell without blanks; an empty one for no label."""
+    """Normalizes the label of a cell; empty for a cell without a label."""
     label = "" if cell is None or not isinstance(cell, str | int | float) else plain_label(cell)
     return "" if label in UNLABELED else label
 
 
 def meaning_of(column: str, labels: Iterable[str], names: Mapping[str, str]) -> Mapping[str, float | None] | None:
-    """Returns the meaning of each label of a column; None where they aren't labels of pairs.
+    """Returns label -> meaning for a column of pair labels; None if its labels aren't pair labels.
 
     Args:
         column: Name of the column.
-        labels: As ``label_of`` gives them.
-        names: Label -> the word that it stands for, as ``data.task.labels`` has them.
+        labels: Labels from ``label_of``.
+        names: Label -> the word that it means, as in ``data.task.labels``.
 
     Example:
         >>> meaning_of("label", ["0", "1"], {}), meaning_of("score", ["0", "1", "4.5"], {})
@@ -389,12 +393,12 @@ def meaning_of(column: str, labels: Iterable[str], names: Mapping[str, str]) -> 
         {'0': 1.0, '1': None, '2': 0.0}
     """
     words = {label: label_of(names.get(label, label)).casefold() for label in labels}
-    known = {word for word in words.values() if word}
-    if "2" in known and known <= {"0", "1", "2"}:
+    used_words = {word for word in words.values() if word}
+    if "2" in used_words and used_words <= {"0", "1", "2"}:
         if plain(column) not in _NLI_COLUMNS:
             return None
         words = {label: NLI[int(word)] if word else "" for label, word in words.items()}
-    elif not known or not known <= {*_WORDS}:
+    elif not used_words or not used_words <= {*_WORDS}:
         return None
     return {label: _WORDS.get(word) for label, word in words.items()}
 
@@ -408,46 +412,46 @@ def choose_pairs(
     records: Iterable[Cells],
     form: FileForm,
 ) -> PairLabels | None:
-    """Returns the labels by which pairs are chosen, of the first column that has some; None if all are taken.
+    """Finds the column of pair labels by which rows are selected; None if all rows are used.
 
     Args:
         where: The file, for messages.
         header: Names of the columns.
         used: Columns that are read.
-        columns: Library column -> columns of the file, as the user gives them.
+        columns: Library column -> columns of the file, as given by the user.
         names: As for ``meaning_of``.
-        records: The rows that are read, in one loop.
-        form: What to do with pairs whose label isn't read.
+        records: Rows that are read, which are iterated once.
+        form: Settings, with the use of pairs whose label isn't read.
 
     Raises:
-        ValueError: Labels of pairs that do not belong together and that nothing reads, or a choice of rows by
-            labels that there are none of.
+        ValueError: Pairs that don't belong together by labels that nothing reads, or a selection by labels in a
+            file without labels.
     """
-    given = columns.get("target") or [column for column in header if library_name(column) == "target"]
-    places = [header.index(column) for column in given if column in header and column not in used]
-    rows = {place: Counter[str]() for place in places}
-    for cells in records if places else ():
-        for place, counts in rows.items():
-            counts[label_of(cells[place])] += 1
-    found = None
-    for place, counts in rows.items():
-        if (meaning := meaning_of(header[place], counts, names)) is not None:
-            found = PairLabels(place, header[place], meaning, dict(sorted(counts.items(), reverse=True)))
+    label_columns = columns.get("target") or [column for column in header if library_name(column) == "target"]
+    indices = [header.index(column) for column in label_columns if column in header and column not in used]
+    rows = {index: Counter[str]() for index in indices}
+    for cells in records if indices else ():
+        for index, counts in rows.items():
+            counts[label_of(cells[index])] += 1
+    pair_labels = None
+    for index, counts in rows.items():
+        if (meaning := meaning_of(header[index], counts, names)) is not None:
+            pair_labels = PairLabels(index, header[index], meaning, dict(sorted(counts.items(), reverse=True)))
             break
     option = form.options.get("pair_labels", "")
-    if found is None:
+    if pair_labels is None:
         if form.pair_labels in ("positives", "hard") and form.needs_label:
             option = option or "pair_labels"
             rename = form.advice([("columns", "target=NAME")], "rename the column to label")
             expected = f"a column of labels 0 and 1, or of NLI's classes, for {option} {form.pair_labels}"
             raise reading_error(where, expected, "no such column", f"leave {option} out, or {rename}")
-    elif form.pair_labels is None and any(value != 1.0 for value in found.meaning.values()):
+    elif form.pair_labels is None and any(value != 1.0 for value in pair_labels.meaning.values()):
         todo = (
             f"train on the pairs that belong together alone ({option} positives), take the others as hard "
             f"negatives ({option} hard), or take all pairs for positives ({option} all)"
             if option
             else "write the pairs that belong together to a file of their own"
         )
-        expected = f"pairs that all belong together, or an objective that reads {short(found.column)}"
-        raise reading_error(where, expected, found.said, todo)
-    return None if form.pair_labels is None else found
+        expected = f"pairs that all belong together, or an objective that reads {short(pair_labels.column)}"
+        raise reading_error(where, expected, pair_labels.said, todo)
+    return None if form.pair_labels is None else pair_labels

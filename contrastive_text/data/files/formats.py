@@ -1,4 +1,4 @@
-"""Records of data files with their line numbers, settings for reading them, and the words of reading errors."""
+"""Records of data files with their line numbers, settings for reading them, and the form of reading errors."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import InvalidValueError
 
 PairRows: TypeAlias = Literal["positives", "hard", "all"]
-"""Treatment of labeled pairs: keep those that belong together, take the others as hard negatives, or train on
-all of them as if they belonged together."""
+"""Use of labeled pairs: keep pairs that belong together, use the others as hard negatives, or train on all."""
 
-_NAMES = ("columns", "column", "labels", "header", "separator", "split", "pair_labels")
-PYTHON: Mapping[str, str] = MappingProxyType({name: name for name in _NAMES})
-"""Setting -> its spelling, for callers of ``read_rows``."""
+_SETTINGS = ("columns", "column", "labels", "header", "separator", "split", "pair_labels")
+PYTHON: Mapping[str, str] = MappingProxyType({name: name for name in _SETTINGS})
+"""Setting -> its name, for callers of ``read_rows`` in Python."""
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-_WRITTEN = {"tab": "\t", "\\t": "\t"}
+_SEPARATOR_NAMES = {"tab": "\t", "\\t": "\t"}
 
 
 def options_of(*names: str, prefix: str = "--") -> Mapping[str, str]:
-    """Returns the spelling of each setting that a command has, all with one prefix.
+    """Returns setting -> name of a command's option, all with one prefix.
 
     Example:
         >>> options_of("columns", "split")
@@ -35,18 +34,18 @@ def options_of(*names: str, prefix: str = "--") -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class FileForm:
-    r"""Settings that say how the files of a table are read, where their content leaves that open.
+    r"""Settings for reading the files of a table, used if their content leaves a choice.
 
     Args:
-        header: Names of the columns of a file whose first line is a row: a list, or one text with commas.
+        header: Names of the columns of files without a header line: a list, or one text with commas.
         separator: Character between the fields of a ``.tsv`` or ``.csv``; ``tab`` is a tab. None to recognize it.
-        pair_labels: What to do with pairs whose label is not read as a target; None to refuse pairs that do not
-            belong together by their label.
-        needs_label: Whether a file without such a label is refused where ``pair_labels`` chooses rows by it.
-        options: Setting -> how the caller spells it, for messages; a setting that it lacks is left out.
+        pair_labels: Use of pairs whose label is not read as a target. None to refuse pairs that, by their label,
+            don't belong together.
+        needs_label: Whether a file without such labels is refused if ``pair_labels`` selects rows by them.
+        options: Setting -> name of the caller's option, for messages. Settings without an option are absent.
 
     Raises:
-        ValueError: A separator of several characters, an empty or repeated name, or another word for
+        ValueError: A separator of several characters, an empty or repeated name, or an unknown value of
             ``pair_labels``.
 
     Example:
@@ -61,20 +60,20 @@ class FileForm:
     options: Mapping[str, str] = field(default_factory=lambda: PYTHON)
 
     def __post_init__(self) -> None:
-        spelled = self.options
+        options = self.options
         if self.separator is not None and len(self.character or "") != 1:
             raise InvalidValueError(
-                f"{spelled.get('separator', 'separator')}: expected one character, or tab, got "
+                f"{options.get('separator', 'separator')}: expected one character, or tab, got "
                 f"{self.separator!r}; give ';', ',' or tab"
             )
         names = self.names or []
         if self.header is not None and (not all(names) or len({*names}) < len(names) or not names):
             raise InvalidValueError(
-                f"{spelled.get('header', 'header')}: expected a different name for each column, got "
+                f"{options.get('header', 'header')}: expected a different name for each column, got "
                 f"{self.header!r}; give such as anchor,positive,score"
             )
         one_of(
-            spelled.get("pair_labels", "pair_labels"),
+            options.get("pair_labels", "pair_labels"),
             self.pair_labels,
             PairRows,
             "positives keeps the pairs that belong together",
@@ -82,7 +81,7 @@ class FileForm:
 
     @property
     def names(self) -> list[str] | None:
-        """The names of ``header``; None where the first line has them."""
+        """Column names in ``header``; None if the first line has them."""
         if self.header is None:
             return None
         names = self.header.split(",") if isinstance(self.header, str) else self.header
@@ -90,11 +89,11 @@ class FileForm:
 
     @property
     def character(self) -> str | None:
-        """The character between fields; None where it is to be recognized."""
-        return None if self.separator is None else _WRITTEN.get(self.separator, self.separator)
+        """Character between fields; None to recognize it."""
+        return None if self.separator is None else _SEPARATOR_NAMES.get(self.separator, self.separator)
 
     def advice(self, choices: Iterable[tuple[str, str]], otherwise: str) -> str:
-        """Returns what to do: the caller's options out of (setting, value), or else something that needs none.
+        """Returns advice to set one of the caller's options, from (setting, value), or else other advice.
 
         Example:
             >>> FileForm(options=options_of("split")).advice([("columns", "text=t"), ("split", "dev")], "rename")
@@ -102,18 +101,18 @@ class FileForm:
             >>> FileForm(options={}).advice([("split", "dev")], "write each split to a file of its own")
             'write each split to a file of its own'
         """
-        given = [f"{self.options[name]} {value}" for name, value in choices if name in self.options]
-        return f"give {' or '.join(given)}" if given else otherwise
+        options = [f"{self.options[name]} {value}" for name, value in choices if name in self.options]
+        return f"give {' or '.join(options)}" if options else otherwise
 
 
 class Cells(Protocol):
-    """A cell for each name of a header, by the name's place."""
+    """Cells of a record, by the index of a name in the header."""
 
-    def __getitem__(self, place: int, /) -> object: ...
+    def __getitem__(self, index: int, /) -> object: ...
 
 
 Record: TypeAlias = tuple[int, Cells]
-"""The line, and its cells."""
+"""Line number and cells of a record."""
 
 
 class Content(NamedTuple):
@@ -121,14 +120,15 @@ class Content(NamedTuple):
 
     Args:
         header: A name for each cell of a record.
-        records: Begins anew with each call; None is a blank line, or an empty file of a folder.
-        unread: Other files of a folder.
-        known: Number of records, where it is known without reading them.
-        identity: What tells them from others, where no file's bytes do.
-        notes: What was recognized beyond what the suffix says, for the line about the file.
-        bare: Gives the content of a table whose first line is a row, under these names; None where every record
-            has its own names.
-        is_row: Whether the header is rather a row.
+        records: Function that returns a new iterator of the records. None stands for a blank line, or for an
+            empty file of a folder.
+        unread: Number of other files in a folder.
+        known: Number of records, if known without reading them.
+        identity: Identity of the content, if it isn't determined by the bytes of a file.
+        notes: Facts that were recognized in addition to the suffix, for the line about the file.
+        bare: For a table whose first line is a row, a function from column names to its content. None if every
+            record has its own names.
+        is_row: Whether the header looks like a row.
     """
 
     header: list[str]
@@ -142,7 +142,7 @@ class Content(NamedTuple):
 
 
 def listed(names: Iterable[str]) -> str:
-    """Returns names as they stand in a message."""
+    """Joins names for a message."""
     return ", ".join(names)
 
 
@@ -152,10 +152,10 @@ def counted(number: int, noun: str) -> str:
 
 
 def short(text: str) -> str:
-    """Returns a name that fits into a message: a file without a header has whole texts as names."""
+    """Shortens a name for a message: in a file without a header, whole texts are names."""
     return (text if len(text) <= 40 else f"{text[:37]}...") or '""'
 
 
 def reading_error(where: str, expected: str, got: str, todo: str) -> ValueError:
-    """Returns the error that says where, what was expected, what came and what to do."""
+    """Returns an error with its place, the expected and the actual value, and advice."""
     return InvalidValueError(f"{where}: expected {expected}, got {got}; {todo}")

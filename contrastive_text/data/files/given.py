@@ -1,4 +1,4 @@
-"""Rows given from Python in place of a file: lists, DataFrames, data sets of ``datasets``."""
+"""Rows passed from Python in place of a file: lists, DataFrames and data sets of ``datasets``."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from contrastive_text.data.files.tables import ObjectCells
 if TYPE_CHECKING:
     Source: TypeAlias = str | Sequence[Any] | Frame  # Any: rows
 else:
-    # What a configuration can hold: rows come from Python alone. No argument in this module is annotated with it,
-    # for there the parser would take what a type checker sees.
+    # Type in configurations, because rows come only from Python. No argument in this module is annotated with it:
+    # the parser would use the type above, which is for type checkers.
     Source = str | list[str]
 GIVEN = "given:"
-"""Prefix of the record of rows that were given from Python."""
+"""Prefix of the record of rows that came from Python."""
 PLACES = ("train", "validation", "test", "predict", "held_out", "files", "corpus")
-"""Arguments of ``TextDataModule``, ``TextTask`` and ``Retrieval`` that name files or hold rows."""
-_LOOKED_AT = 1000
-"""Of a list of strings, to tell names of files from texts."""
+"""Arguments of ``TextDataModule``, ``TextTask`` and ``Retrieval`` that take names of files or rows."""
+_CHECKED_STRINGS = 1000
+"""Number of strings of a list that are checked to tell names of files from texts."""
 _TODO = "give a list of texts, dicts or tuples, a DataFrame, or one split of a data set, such as data['train']"
 
 
 class GivenRows(str):
-    """The record of rows that were given from Python, and with it the rows.
+    """Record of rows that came from Python, together with the rows.
 
-    The record, ``given:KIND:ROWS:FINGERPRINT``, is what checkpoints and configurations keep in the place of a
-    file's name; the fingerprint is of the content. Read from there it is a plain string, without rows.
+    The record ``given:KIND:ROWS:FINGERPRINT`` is stored in checkpoints and configurations in place of a file's
+    name. The fingerprint is a hash of the content. A record that is read back is a plain string without rows.
 
     Attributes:
-        kind: Type of what was given: ``list``, ``DataFrame``, ...
-        rows: Their number.
+        kind: Type of the object: ``list``, ``DataFrame``, ...
+        rows: Number of rows.
 
     Example:
         >>> given = GivenRows.of(["a bird sings", "it rains"], "data.train")
@@ -50,21 +50,22 @@ class GivenRows(str):
         ('given:list:2:', 'list', 2, ['text'])
     """
 
-    _data: Any  # Any: whatever is accepted
+    _data: Any  # Any: any accepted type
     kind: str
     rows: int
 
     @classmethod
     def of(cls, data: Any, where: str) -> Self:  # Any: of any library
-        """Takes rows.
+        """Wraps rows, after checking them.
 
         Args:
             data: A sequence of texts, dicts or tuples; a DataFrame, an Arrow table or a ``datasets.Dataset``.
-            where: The option, for errors.
+            where: Name of the option, for errors.
 
         Raises:
-            TypeError: An iterator, which can't be read twice, a dict of columns or of splits, or no rows.
-            ValueError: No row, rows of differing kinds, or a text that is none.
+            TypeError: An iterator, which can't be read twice, a dict of columns or of splits, or an object
+                without rows.
+            ValueError: No row, rows of different types, or a text that UTF-8 can't encode.
         """
         kind = type(data).__name__
         _check(data, kind, where)
@@ -76,9 +77,9 @@ class GivenRows(str):
                 raise InvalidValueError(
                     f"{where}: expected texts that UTF-8 can hold in row {number:,}, got {error}; mend or drop it"
                 ) from None
-        given = super().__new__(cls, f"{GIVEN}{kind}:{len(data)}:{digest.hexdigest()}")
-        given._data, given.kind, given.rows = data, kind, len(data)
-        return given
+        record = super().__new__(cls, f"{GIVEN}{kind}:{len(data)}:{digest.hexdigest()}")
+        record._data, record.kind, record.rows = data, kind, len(data)
+        return record
 
     @property
     def name(self) -> str:
@@ -88,19 +89,19 @@ class GivenRows(str):
         return f"{self.kind} of {counted(self.rows, 'row' if first is None else noun)}"
 
     def content(self, reads: Sequence[str]) -> Content:
-        """Returns header and records, as of a file; row n is line n, from 1.
+        """Returns header and records like those of a file; row n is line n, from 1.
 
         Args:
-            reads: The library columns that are read, which name the places of tuples.
+            reads: Library columns to read, which name the values of tuples.
 
         Raises:
-            ValueError: Texts where pairs are read, or tuples of more or fewer values than are read.
+            ValueError: Texts although pairs are read, or tuples with another number of values.
         """
         data = self._data
-        named = not is_frame(data) and isinstance(data[0], Mapping)
+        has_names = not is_frame(data) and isinstance(data[0], Mapping)
         if is_frame(data):
             header = [str(name) for name in frame_columns(data)]
-        elif named:
+        elif has_names:
             header = list(dict.fromkeys(str(key) for row in data for key in row))
         elif isinstance(data[0], str) and set(reads) != {"text"}:
             raise InvalidValueError(
@@ -111,18 +112,18 @@ class GivenRows(str):
 
         def records() -> Iterator[Record]:
             for line, row in enumerate(_rows(data), 1):
-                yield line, ObjectCells(header, row) if named else row
+                yield line, ObjectCells(header, row) if has_names else row
 
         return Content(header, records, known=self.rows, identity=str(self))
 
 
 def is_unread(path: object) -> TypeGuard[str]:
-    """Whether a name is the record of rows given from Python, without them."""
+    """Returns whether a name is the record of rows from Python, without the rows."""
     return isinstance(path, str) and path.startswith(GIVEN) and not isinstance(path, GivenRows)
 
 
 def missing_rows(where: str, record: str) -> ValueError:
-    """Returns the error that the rows of a record have to be given again."""
+    """Returns the error that the rows of a record must be passed again."""
     return InvalidValueError(
         f"{where}: expected the rows that were given from Python, got their record alone ({record}); give them "
         "again, for a file keeps their kind, number and fingerprint, and not the rows"
@@ -134,7 +135,7 @@ _IN_MEMORY: ContextVar[Mapping[str, GivenRows] | None] = ContextVar("_IN_MEMORY"
 
 @contextmanager
 def in_memory_rows(given: object) -> Iterator[None]:
-    """Makes in-memory rows available while a configuration that refers to them is instantiated."""
+    """Makes in-memory rows available inside the block, while a configuration that names them is instantiated."""
     token = _IN_MEMORY.set({str(rows): rows for _, rows in _sources("", given) if isinstance(rows, GivenRows)})
     try:
         yield
@@ -143,25 +144,25 @@ def in_memory_rows(given: object) -> Iterator[None]:
 
 
 def _sources(place: str, value: object) -> Iterator[tuple[str, object]]:
-    """Yields names of files, rows and their records within lists, dicts and data classes, with their places."""
+    """Yields names of files, rows and records in nested lists, dicts and dataclasses, with their places."""
     if isinstance(value, list | tuple):
-        for each in value:
-            yield from _sources(place, each)
+        for item in value:
+            yield from _sources(place, item)
     elif isinstance(value, Mapping) or hasattr(value, "__dataclass_fields__"):
-        for name, inside in (value if isinstance(value, Mapping) else vars(value)).items():
-            yield from _sources(f"{place}.{name}", inside)
+        for name, field in (value if isinstance(value, Mapping) else vars(value)).items():
+            yield from _sources(f"{place}.{name}", field)
     else:
         yield place, value
 
 
-def source(where: str, given: Any) -> Any:  # Any: names of files stay as they are, rows become GivenRows
-    """Returns names of files as they are, and rows given from Python as ``GivenRows``.
+def source(where: str, given: Any) -> Any:  # Any: names of files, or rows of any library
+    """Converts rows from Python to ``GivenRows``, and returns names of files unchanged.
 
-    A list of strings has names of files where each looks like one: a known suffix, ``hub:``, or a single word.
-    Else they are texts. A list of frames is one of several files.
+    A list of strings holds names of files if each looks like a name: a known suffix, ``hub:``, or a single word.
+    Otherwise they are texts. A list of tables is treated like several files.
 
     Raises:
-        TypeError: Something that is neither.
+        TypeError: A value that is neither.
         ValueError: Texts among names of files, or no row.
     """
     if given is None or isinstance(given, str):
@@ -170,31 +171,31 @@ def source(where: str, given: Any) -> Any:  # Any: names of files stay as they a
         raise InvalidTypeError(f"{where}: expected a name, got a Path; give str(path)")
     if not isinstance(given, list | tuple):
         return GivenRows.of(given, where)
-    if not given or any(is_frame(each) or str(each)[: len(GIVEN)] == GIVEN for each in given[:_LOOKED_AT]):
-        return [source(where, each) for each in given]
-    names = [each for each in given[:_LOOKED_AT] if isinstance(each, str)]
-    texts = [each for each in names if not _looks_like_a_file(each)]
+    if not given or any(is_frame(item) or str(item)[: len(GIVEN)] == GIVEN for item in given[:_CHECKED_STRINGS]):
+        return [source(where, item) for item in given]
+    names = [item for item in given[:_CHECKED_STRINGS] if isinstance(item, str)]
+    texts = [item for item in names if not _looks_like_a_file(item)]
     if len(names) == len(given) and not texts:
         return given
-    if there := [name for name in names if _has_suffix(name) and os.path.isfile(name)]:
+    if existing_files := [name for name in names if _has_suffix(name) and os.path.isfile(name)]:
         text = f"the text {short(texts[0])!r}" if texts else "rows"
         raise InvalidValueError(
-            f"{where}: expected names of files, or rows, got {there[0]} and {text}; name files alone, or give "
-            'texts as {"text": ...}'
+            f"{where}: expected names of files, or rows, got {existing_files[0]} and {text}; name only "
+            'files, or give texts as {"text": ...}'
         )
     return GivenRows.of(given, where)
 
 
 def given_sources(options: Mapping[str, Any]) -> dict[str, Any]:  # Any: arguments of the data
-    """Returns arguments of ``TextDataModule`` with rows as ``GivenRows``, wherever files may be named."""
+    """Converts rows in arguments of ``TextDataModule`` to ``GivenRows``, in all arguments that may name files."""
     return {name: source(f"data.{name}", value) if name in PLACES else value for name, value in options.items()}
 
 
 def check_given(arguments: Mapping[str, Any]) -> None:  # Any: arguments of the data
-    """Checks that no argument of the data is a record without its rows.
+    """Checks that no argument of the data module is a record without its rows.
 
     Raises:
-        ValueError: One is.
+        ValueError: An argument is a record without rows.
     """
     for name in (*PLACES, "tasks", "task", "retrieval"):
         for place, value in _sources(f"data.{name}", arguments.get(name)):
@@ -213,9 +214,9 @@ def _has_suffix(text: str) -> bool:
 
 
 def _check(data: Any, kind: str, where: str) -> None:  # Any: of any library
-    """Checks that something has rows, at least one, all of one form."""
-    framed = is_frame(data) and not isinstance(data, Mapping)
-    if not framed and (
+    """Checks that an object has at least one row, and that all rows have one form."""
+    is_table = is_frame(data) and not isinstance(data, Mapping)
+    if not is_table and (
         not isinstance(data, Sequence) or isinstance(data, bytes | bytearray | memoryview | range)
     ):
         raise InvalidTypeError(
@@ -223,48 +224,48 @@ def _check(data: Any, kind: str, where: str) -> None:  # Any: of any library
         )
     if not len(data):
         raise InvalidValueError(f"{where}: expected at least one row, got an empty {kind}; {_TODO}")
-    names = [str(name) for name in frame_columns(data)] if framed else []
+    names = [str(name) for name in frame_columns(data)] if is_table else []
     if len(set(names)) < len(names):
-        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        repeated = next(name for i, name in enumerate(names) if name in names[:i])
         raise InvalidValueError(
-            f"{where}: expected every column once, got {short(twice)} twice; rename one of them"
+            f"{where}: expected every column once, got {short(repeated)} twice; rename one of them"
         )
-    for number, row in enumerate(() if framed else data, 1):
+    for number, row in enumerate(() if is_table else data, 1):
         if _form(row) is None or _form(row) != _form(data[0]):
-            expected = "a text, a dict or a tuple" if number == 1 else f"{_described(data[0])} as in row 1"
+            expected = "a text, a dict or a tuple" if number == 1 else f"{_describe(data[0])} as in row 1"
             raise InvalidValueError(
-                f"{where}: expected {expected} in row {number:,}, got {_described(row)}; give all rows one form"
+                f"{where}: expected {expected} in row {number:,}, got {_describe(row)}; give all rows one form"
             )
 
 
 def _form(row: object) -> object:
-    """Returns what all rows of a sequence share; None for what is no row."""
+    """Returns the form that all rows must share: a type, or the length of a tuple; None for an invalid row."""
     if isinstance(row, list | tuple):
         return len(row) or None
     return str if isinstance(row, str) else dict if isinstance(row, Mapping) else None
 
 
-def _described(row: object) -> str:
+def _describe(row: object) -> str:
     return f"a {type(row).__name__}{f' of {len(row)}' if isinstance(row, list | tuple) else ''}"
 
 
 def _places(length: int, reads: Sequence[str], where: str) -> list[str]:
-    """Returns the library column of each place of a tuple, by what is read."""
+    """Returns the library column of each value of a tuple."""
     columns = [name for name in ("text", "anchor", "positive") if name in reads]
-    ends = ["target"] if "target" in reads else []
-    further = length - len(columns) - len(ends)
-    if columns == ["text"] and not ends:
+    target_names = ["target"] if "target" in reads else []
+    negative_count = length - len(columns) - len(target_names)
+    if columns == ["text"] and not target_names:
         return ["anchor", "positive", *negative_names(length - 2)][:length]
-    if further < 0 or (further and "text" in reads):
+    if negative_count < 0 or (negative_count and "text" in reads):
         raise InvalidValueError(
-            f"{where}: expected tuples of {listed([*columns, *ends])}, got {length} values each; give these, or "
-            "dicts"
+            f"{where}: expected tuples of {listed([*columns, *target_names])}, got {length} values each; give "
+            "these, or dicts"
         )
-    return [*columns, *negative_names(further), *ends]
+    return [*columns, *negative_names(negative_count), *target_names]
 
 
-def _rows(data: Any) -> Iterator[Any]:  # Any: of any library; cells by place or by name
-    """Yields the cells of each row, as JSON has them."""
+def _rows(data: Any) -> Iterator[Any]:  # Any: of any library; cells by index or by name
+    """Yields the cells of each row, converted to values of JSON."""
     if is_frame(data):
         yield from frame_rows(data)
     for row in () if is_frame(data) else data:

@@ -1,4 +1,4 @@
-"""Rows that exceed the memory: written once to an Arrow file, which all processes map, and sampled for counts."""
+"""Rows that exceed the memory: written once to an Arrow file, mapped by all processes, and sampled for counts."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from contrastive_text.data.files.formats import reading_error
 from contrastive_text.data.files.rows import FileRows
 
 MAPPED_ROWS = 1_000_000
-"""Records of a table above which its rows are mapped and not in memory."""
+"""Largest number of records of a table that are kept in memory. Rows of larger tables are mapped."""
 _FORMAT = 3
-"""Raised when the files mean something else than before."""
-_BATCH = 8192
-_CHUNK = 1 << 22
+"""Version of the mapped files. It is part of their key and changes with their meaning."""
+_BATCH_ROWS = 8192
+_CHUNK_BYTES = 1 << 22
 
 
 class ArrowRows(Sequence[Row]):
-    """Rows by number, read from a mapped file when they are used; pickled it is the file's name.
+    """Sequence of rows that are read from a mapped Arrow file on access. It is pickled as the name of its file.
 
-    A row takes some 5 µs. Processes of a machine share the pages of the file, which are no memory of their own.
+    Reading a row takes about 5 µs. Processes of a machine share the pages of the file.
 
     Args:
-        path: An ``.arrow`` file with batches of equal size, the last one smaller.
-        names: The columns of a row. Hard negatives are read from one list; a row with fewer has empty texts.
-        places: Places of the rows in the file; None for all.
-        seen: Size and time of change of the file when it was first opened; None for now.
+        path: An ``.arrow`` file with batches of equal size, of which the last is smaller.
+        names: Columns of a row. Hard negatives are read from one list; a row with fewer has empty texts.
+        places: Indices of the rows in the file; None for all rows.
+        seen: Size and modification time of the file when it was first opened; None to read them now.
 
     Raises:
-        OSError: The file changed since, or it is gone.
+        OSError: The file has changed since, or doesn't exist.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ArrowRows(Sequence[Row]):
         reader = arrow.ipc.open_file(arrow.memory_map(str(path)))
         self._batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
         self._negatives = [name for name in negative_names(len(names)) if name in self.names]
-        # The columns of the file, each once.
+        # Columns of the file, without duplicates.
         self._columns = tuple(dict.fromkeys("negative" if n in self._negatives else n for n in self.names))
         self.places = range(sum(map(len, self._batches))) if places is None else places
 
@@ -76,26 +76,26 @@ class ArrowRows(Sequence[Row]):
         if isinstance(index, slice):
             return ArrowRows(self.path, self.names, self.places[index], self.seen)
         self._check()
-        batch, place = divmod(self.places[index], _BATCH)
-        return self._row([self._batches[batch].column(column)[place].as_py() for column in self._columns])
+        batch, row = divmod(self.places[index], _BATCH_ROWS)
+        return self._make_row([self._batches[batch].column(column)[row].as_py() for column in self._columns])
 
     def __iter__(self) -> Iterator[Row]:
         for cells in zip(*map(self.column, self._columns), strict=True):
-            yield self._row(cells)
+            yield self._make_row(cells)
 
     def column(self, name: str) -> Iterator[Any]:  # Any: a text, a number or a list of negatives
-        """Yields the cells of a column of the file, in a quarter of the time of all rows."""
-        for start in range(0, len(self), _BATCH):
+        """Yields the cells of a column of the file, which takes a quarter of the time of reading rows."""
+        for start in range(0, len(self), _BATCH_ROWS):
             self._check()
-            places, read = self.places[start : start + _BATCH], 0
-            while read < len(places):
-                batch, first = divmod(places[read], _BATCH)
-                cells = self._batches[batch].column(name).slice(first, len(places) - read)
+            places, count = self.places[start : start + _BATCH_ROWS], 0
+            while count < len(places):
+                batch, offset = divmod(places[count], _BATCH_ROWS)
+                cells = self._batches[batch].column(name).slice(offset, len(places) - count)
                 yield from cells.to_pylist()
-                read += len(cells)
+                count += len(cells)
 
-    def _row(self, cells: Sequence[Any]) -> Row:  # Any: as ``column``
-        """Returns a row from the cells of the columns of the file."""
+    def _make_row(self, cells: Sequence[Any]) -> Row:  # Any: as ``column``
+        """Builds a row from the cells of the columns of the file."""
         row: dict[str, Any] = {}
         for column, cell in zip(self._columns, cells, strict=True):
             if column == "negative":
@@ -117,16 +117,16 @@ class ArrowRows(Sequence[Row]):
 
 def _state(path: Path) -> tuple[int, int]:
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError as error:
         raise DiskError(
             f"{path}: expected mapped rows, found none ({error.strerror}); start the run again"
         ) from None
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def records_of(rows: FileRows) -> int:
-    """Returns how many records or lines a source has; 0 for a folder, and for a file that is small or missing."""
+    """Returns the number of records or lines of a source; 0 for a folder, a missing file or a small file."""
     content = rows.known_content()
     if content is not None:
         return content.known or 0
@@ -135,19 +135,19 @@ def records_of(rows: FileRows) -> int:
     if not path.is_file() or path.stat().st_size <= MAPPED_ROWS:
         return 0
     with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK), b""))
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""))
 
 
 def key_of(files: Sequence[FileRows], asked: object) -> str:
-    """Returns what stands for the content of files and for all that is asked of it."""
+    """Returns a hash of the content of files and of the settings with which they are read."""
     digest = blake2b(repr((_FORMAT, asked)).encode(), digest_size=16)
     for rows in files:
         content = rows.known_content()
-        # The name alone, which messages have: the same file in another folder is found again.
+        # Only the file name, which messages have, is hashed, so that a moved file is found again.
         digest.update(f"\0{rows.path.name}\0{content.identity if content else ''}\0".encode())
         if isinstance(rows.path, Path) and not (content and content.identity):
             with rows.path.open("rb") as file:
-                for chunk in iter(lambda: file.read(_CHUNK), b""):
+                for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""):
                     digest.update(chunk)
     return digest.hexdigest()
 
@@ -156,9 +156,9 @@ class ReadFile(NamedTuple):
     """Summary of a file whose rows have been read.
 
     Args:
-        names: The columns of its rows.
-        understood: How it was understood.
-        sizes: Rows of each of its documents.
+        names: Columns of its rows.
+        understood: Description of how it was read.
+        sizes: Number of rows of each of its documents.
     """
 
     names: list[str]
@@ -167,7 +167,7 @@ class ReadFile(NamedTuple):
 
 
 def write_rows(path: Path, files: Sequence[FileRows], total: int) -> tuple[list[ReadFile], str]:
-    """Writes the rows of files into an ``.arrow`` file; memory holds a batch of them.
+    """Writes the rows of files to an ``.arrow`` file; memory holds one batch at a time.
 
     Args:
         path: The file to write.
@@ -178,15 +178,15 @@ def write_rows(path: Path, files: Sequence[FileRows], total: int) -> tuple[list[
         A summary of each file, and a digest of all rows.
 
     Raises:
-        ValueError: A file that ``read_rows`` refuses, or that changed meanwhile.
+        ValueError: A file that ``read_rows`` refuses, or that changed while it was read.
     """
     arrow = require("pyarrow", str(path))
-    digest, read = blake2b(digest_size=16), list[ReadFile]()
+    digest, summaries = blake2b(digest_size=16), list[ReadFile]()
 
     def cells() -> Iterator[dict[str, Any]]:  # Any: texts, lists of them, or numbers
         for rows in files:
             source = rows.path if isinstance(rows.path, Path) and rows.path.is_file() else None
-            before = source and _state(source)
+            state_before = source and _state(source)
             sizes, names, document = list[int](), [""], None
             for _, row in track(rows, description="Mapping rows", total=total, transient=True):
                 if document != rows.document:
@@ -194,33 +194,33 @@ def write_rows(path: Path, files: Sequence[FileRows], total: int) -> tuple[list[
                     names = names if sizes else list(row)
                     sizes.append(0)
                 sizes[-1] += 1
-                each: dict[str, Any] = {n: cell for n, cell in row.items() if not n.startswith("negative")}
+                columns: dict[str, Any] = {n: cell for n, cell in row.items() if not n.startswith("negative")}
                 if "anchor" in row:  # later rows may have negatives
-                    each["negative"] = [text for name, text in row.items() if name.startswith("negative")]
-                digest.update(repr(each).encode())
-                yield each
-            if source is not None and _state(source) != before:
+                    columns["negative"] = [text for name, text in row.items() if name.startswith("negative")]
+                digest.update(repr(columns).encode())
+                yield columns
+            if source is not None and _state(source) != state_before:
                 got = "one that changed while it was read"
                 raise reading_error(str(source), "a file that stays", got, "read it again")
-            read.append(ReadFile(names, rows.understood(sum(sizes)), sizes))
+            summaries.append(ReadFile(names, rows.understood(sum(sizes)), sizes))
 
-    left = cells()
-    first = next(left)
-    kinds = {"target": arrow.float64(), "negative": arrow.list_(arrow.large_string())}
-    schema = arrow.schema([(name, kinds.get(name, arrow.large_string())) for name in first])
+    row_iterator = cells()
+    first_row = next(row_iterator)
+    types = {"target": arrow.float64(), "negative": arrow.list_(arrow.large_string())}
+    schema = arrow.schema([(name, types.get(name, arrow.large_string())) for name in first_row])
     with arrow.ipc.new_file(str(path), schema) as writer:
-        left = chain([first], left)
-        while block := list(islice(left, _BATCH)):
+        row_iterator = chain([first_row], row_iterator)
+        while block := list(islice(row_iterator, _BATCH_ROWS)):
             writer.write_batch(arrow.RecordBatch.from_pylist(block, schema=schema))
-    return read, digest.hexdigest()
+    return summaries, digest.hexdigest()
 
 
 SAMPLE = 100_000
-"""Rows that stand for more of them than ``MAPPED_ROWS``."""
+"""Number of rows that are sampled for counts from more rows than ``MAPPED_ROWS``."""
 
 
 def sampled(rows: Sequence[Row], seed: int) -> Sequence[Row]:
-    """Returns rows, or of more than ``MAPPED_ROWS`` a sample in their order, one of each part of equal size.
+    """Returns all rows or, for more than ``MAPPED_ROWS``, a sample in order: one row of each part of equal size.
 
     Example:
         >>> sampled([{"text": "a"}], seed=0)
@@ -234,10 +234,10 @@ def sampled(rows: Sequence[Row], seed: int) -> Sequence[Row]:
 
 
 def repeats(rows: Sequence[Row], column: str) -> int:
-    """Returns how many rows repeat the text that another has in a column.
+    """Counts rows whose text in a column occurs in an earlier row.
 
-    Of many rows it compares 64 bits of each text, in 8 bytes a row: two of ten million texts are taken for one
-    with a probability of 3 in a million.
+    For many rows it compares 64-bit hashes of the texts, which take 8 bytes a row. Two of ten million texts have
+    the same hash with a probability of 3 in a million.
 
     Example:
         >>> repeats([{"text": "a"}, {"text": "b"}, {"text": "a"}], "text")

@@ -1,4 +1,4 @@
-"""Header and records of a file, by its suffix, and of a folder of documents."""
+"""Parsers of data files by their suffix, and of folders of documents."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ FORMATS: Mapping[str, Callable[[str, Lines, Bounds, FileForm | None], Content]] 
     ".jsonl": read_jsonl,
     ".json": read_json,
 }
-"""Suffix -> reader of a file, from its name, its lines, bounds and form."""
+"""Suffix -> reader of a file, given its name, lines, size limits and settings."""
 BINARY: Mapping[str, Callable[[Path], Content]] = {".parquet": read_parquet, ".arrow": read_arrow}
-"""Formats without lines, which are packed in themselves."""
+"""Formats that aren't text, which have their own compression."""
 SUFFIXES = (*FORMATS, *BINARY)
 
 
 def suffix_of(path: Path) -> str:
-    """Returns the suffix that names the format of a file, which is there and not a folder."""
+    """Returns the suffix that determines the format of an existing file."""
     if is_folder(path):
-        inside = listed(sorted(short(p.name) for p in path.iterdir())[:12]) or "none"
-        raise reading_error(str(path), "a file", "a folder", f"name its files ({inside})")
+        content = listed(sorted(short(p.name) for p in path.iterdir())[:12]) or "none"
+        raise reading_error(str(path), "a file", "a folder", f"name its files ({content})")
     if not path.exists():
         names = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = listed(difflib.get_close_matches(path.name, names))
-        todo = f"did you mean {near}?" if near else f"look into {path.parent.resolve()}"
+        matches = listed(difflib.get_close_matches(path.name, names))
+        todo = f"did you mean {matches}?" if matches else f"look into {path.parent.resolve()}"
         raise MissingFileError(f"{path}: expected a file, got nothing there; {todo}")
     check_has_an_end(path)
-    packed = path.suffix.lower() == ".gz"
-    suffix = Path(path.stem if packed else path.name).suffix.lower()
-    if suffix not in FORMATS and (packed or suffix not in BINARY):
+    is_gzip = path.suffix.lower() == ".gz"
+    suffix = Path(path.stem if is_gzip else path.name).suffix.lower()
+    if suffix not in FORMATS and (is_gzip or suffix not in BINARY):
         expected = f"a name that ends in {listed(FORMATS)}, in one of these and .gz, or in {listed(BINARY)}"
         got = repr(f"{suffix}.gz" if suffix in BINARY else suffix)
         raise reading_error(str(path), expected, got, "write it in one of these formats")
@@ -57,12 +57,12 @@ def suffix_of(path: Path) -> str:
 
 
 def parse(path: Path, bounds: Bounds = USUAL, form: FileForm | None = None) -> Content:
-    """Returns the header and records of a file, by its suffix.
+    """Reads the header and records of a file in the format of its suffix.
 
     Args:
         path: The file.
-        bounds: How large a line of it may be.
-        form: Settings of a user's file, whose separator, quotes and header are recognized; None for a file of a
+        bounds: Size limits of its lines.
+        form: Settings of a user's file, whose separator, quotes and header are recognized. None for a file of a
             known layout, which is read by its suffix alone.
     """
     suffix = suffix_of(path)
@@ -72,41 +72,43 @@ def parse(path: Path, bounds: Bounds = USUAL, form: FileForm | None = None) -> C
 
 
 def documents(folder: Path, bounds: Bounds = USUAL) -> Content:
-    """Returns each ``.txt`` file in a folder or below it as one text, by name; hidden ones are not read."""
-    inside = _files_below(folder)
-    names = [name for name in inside if re.search(r"\.txt(\.gz)?$", name, re.IGNORECASE)]
+    """Reads each ``.txt`` file in a folder and its subfolders as a text, sorted by name; skips hidden files."""
+    paths = _files_below(folder)
+    names = [name for name in paths if re.search(r"\.txt(\.gz)?$", name, re.IGNORECASE)]
     names = sorted(name for name in names if not re.search(r"(^|/)\.", name))
     if not names:
-        found = listed(map(short, sorted(inside)[:12])) or "no file"
+        got = listed(map(short, sorted(paths)[:12])) or "no file"
         todo = "name its files, or write every document as a .txt file"
-        raise reading_error(str(folder), "a folder with .txt files, a document each", found, todo)
+        raise reading_error(str(folder), "a folder with .txt files, a document each", got, todo)
 
     def records() -> Iterator[Record | None]:
         for number, name in enumerate(names, start=1):
-            text = read_text(inside[name], bounds)
+            text = read_text(paths[name], bounds)
             yield None if is_blank(text) else (number, [text])
 
-    return Content(["text"], records, unread=len(inside) - len(names))
+    return Content(["text"], records, unread=len(paths) - len(names))
 
 
 def _files_below(folder: Path) -> dict[str, Path]:
-    """Returns what is no folder below a folder by its name from there; what lies in hidden ones too.
+    """Returns relative name -> path of all files below a folder, including hidden folders.
 
     Raises:
-        DiskError: A folder that can't be read and isn't hidden: nobody would miss its documents.
+        DiskError: A folder can't be read and isn't hidden: its documents would be missed silently.
     """
 
-    def unreadable(error: OSError) -> None:
+    def raise_unless_hidden(error: OSError) -> None:
         place = Path(error.filename)
         if place == folder or not re.search(r"(^|/)\.", place.relative_to(folder).as_posix()):
             with naming_file(place):
                 raise error
 
-    below = [Path(place, name) for place, _, names in os.walk(folder, onerror=unreadable) for name in names]
-    return {path.relative_to(folder).as_posix(): path for path in below}
+    paths = [
+        Path(place, name) for place, _, names in os.walk(folder, onerror=raise_unless_hidden) for name in names
+    ]
+    return {path.relative_to(folder).as_posix(): path for path in paths}
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path is a folder, as far as the system lets one look."""
+    """Returns whether a path is a folder. Raises DiskError if the system can't tell."""
     with naming_file(path):
         return path.is_dir()

@@ -1,6 +1,6 @@
 """Readers of data files: rows of one table, scored pairs, and a stream of texts.
 
-Texts are never altered. Everything that is ignored or left out is described in ``Table.understood``.
+Texts are never altered. ``Table.understood`` describes everything that is ignored or skipped.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from contrastive_text.data.files.mapped import ArrowRows, ReadFile, key_of, reco
 from contrastive_text.data.files.rows import FileRows
 from contrastive_text.pairings.base import Documents
 
-_ROWS, _SIZES, _KNOWN = "rows.arrow", "sizes", "table.json"
-"""Files of mapped rows."""
+_ROWS, _SIZES, _METADATA = "rows.arrow", "sizes", "table.json"
+"""Names of the files of mapped rows."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one or several files, and how the files were understood.
+    """Rows of one or several files, and a description of how the files were read.
 
     Args:
-        rows: The rows in file order, all with the same columns: a tuple, or mapped.
-        source: The files, as they were given.
-        understood: A line for each file: which column became what, what was ignored or left out, the rows.
-        sizes: Number of rows of each document: a file, a file of a folder, or what a blank line ends.
-        files: Number of rows of each file; none where rows of several are joined.
-        digest: Of all rows where they are mapped; empty where they are in memory.
+        rows: Rows in the order of the files, all with the same columns: a tuple, or mapped rows.
+        source: Paths of the files, as passed by the caller.
+        understood: A line for each file: use of its columns, ignored and skipped parts, number of rows.
+        sizes: Number of rows of each document: a file, a file of a folder, or lines up to a blank line.
+        files: Number of rows of each file; empty if rows are joined.
+        digest: Digest of all rows if they are mapped; empty if they are in memory.
     """
 
     rows: Sequence[Row]
@@ -66,15 +66,15 @@ class Table:
 
     @cached_property
     def content(self) -> str:
-        """A digest that is the same for the same rows, wherever their files lie."""
+        """Digest of the rows, which doesn't depend on the path of their files."""
         digest = blake2b(digest_size=16)
-        for row in () if self.digest else self.rows:  # row by row: of a million rows one text would be large
+        for row in () if self.digest else self.rows:  # row by row: one text of a million rows would be large
             digest.update(repr(row).encode(errors="surrogatepass"))
         return self.digest or digest.hexdigest()
 
     @property
     def documents(self) -> Documents:
-        """The rows of each document, as ``Pairing.arrange`` takes them."""
+        """Rows with the sizes of their documents, for ``Pairing.arrange``."""
         return Documents(self.rows, self.sizes)
 
 
@@ -92,49 +92,50 @@ def read_rows(
 ) -> Table:
     r"""Reads data files, and folders of documents, into rows of one table.
 
-    Files are ``.txt`` (a text a line), ``.tsv``, ``.csv``, ``.jsonl`` and ``.json``, each also as ``.gz``,
+    Files are ``.txt`` (a text on each line), ``.tsv``, ``.csv``, ``.jsonl`` and ``.json``, each also as ``.gz``,
     ``.parquet`` and ``.arrow``, and data sets of the hub, as ``hub:NAME:SPLIT`` or ``hub:NAME:CONFIG:SPLIT``,
-    where a name may be a folder. Rows from Python are understood as those of a file. In a folder, for ``text``
-    alone, each ``.txt`` file in it or below it is one text with its newlines: BERT's tokenizers take those for
-    blanks, byte-level ones such as RoBERTa's give them tokens of their own. Hidden files are not read.
+    where NAME may be a folder. Rows from Python are interpreted like rows of a file. In a folder, for ``text``
+    alone, each ``.txt`` file in it or below it is one text with its newlines. BERT's tokenizers treat newlines as
+    blanks; byte-level tokenizers such as RoBERTa's have tokens for them. Hidden files are skipped.
 
-    Several columns or a JSON list for ``text`` or ``positive`` give a row for each text, for ``negative``
-    they give ``negative``, ``negative_2``, ... A file of pairs that is read for ``text`` gives all its texts.
+    Several columns or a JSON list for ``text`` or ``positive`` give a row for each text; for ``negative`` they
+    give ``negative``, ``negative_2``, ... A file of pairs that is read for ``text`` gives all its texts.
 
-    Rows may have different numbers of hard negatives: a row with fewer has an empty text in their place, which
-    training masks. Other separators, quotes and tables without a header are recognized where that is unambiguous.
+    Rows may have different numbers of hard negatives. A row with fewer has empty texts in their place, which
+    training masks. Other separators, quotes and tables without a header are recognized if they are unambiguous.
 
-    Pairs with a label that isn't read are refused if the label says that some of them don't belong together;
-    ``form.pair_labels`` says what to do with those.
+    Pairs with a label that isn't read are refused if, by the label, some of them don't belong together.
+    ``form.pair_labels`` determines the use of such pairs.
 
-    With a target, labels are read as it understands them, and rows without a gold label are left out. All else
-    that is no label of it is refused with its line.
+    With a target, labels are parsed by it, and rows without a gold label are skipped. Any other cell that isn't a
+    label of the target is refused with its line.
 
-    Above 1,000,000 records (``MAPPED_ROWS``) the rows are written into a cache once, in Arrow's format, by the
-    first of several processes, and mapped from there: memory doesn't hold them. That needs ``pyarrow``.
+    More than 1,000,000 records (``MAPPED_ROWS``) are written to a cache once, in Arrow's format, by the first of
+    several processes, and mapped from there. They don't take memory. This requires ``pyarrow``.
 
     Args:
-        paths: One file or folder or several, which are joined in order; the files of a folder go by name. Or
+        paths: One or several files or folders, which are joined in order; files of a folder are sorted by name.
+            Or
             rows: a list of texts, dicts or tuples, a DataFrame, a ``datasets.Dataset``.
-        reads: The library columns needed: ``text``, or ``anchor`` and ``positive``; ``target`` with either.
-            Pairs take ``negative`` and ``subset`` along where a file has them.
-        columns: Library column -> column or columns of the file; comes before ``ALIASES``.
-        target: What the labels stand for; None for any numbers.
-        labels: Label of the files -> what the target calls it, ``-`` to leave its rows out; 1.0 is 1.
+        reads: Library columns to read: ``text``, or ``anchor`` and ``positive``; ``target`` with either. Pairs
+            also read ``negative`` and ``subset`` if a file has them.
+        columns: Library column -> column or columns of the file; overrides ``ALIASES``.
+        target: Target that parses the labels; None for any numbers.
+        labels: Label in the files -> label of the target, or ``-`` to skip its rows; 1.0 is 1.
         split: Rows to read of a file that has several splits in a column ``split``: ``train``, ``dev``,
             ``test``, or ``all``.
-        every_label: Whether each of ``labels`` must have a row; False where the mapping was written for other
-            files of the data set too.
-        bounds: How large a line of a file may be, and what else may not grow without end.
-        cache_dir: Where mapped rows are kept; None for ``contrastive_text/rows`` in the user's cache folder.
-        form: Separator, header and labels of pairs, where the files leave them open; None for what they say.
+        every_label: Whether each of ``labels`` must have a row. False if the mapping was written for other files
+            of the data set, too.
+        bounds: Size limits of the files.
+        cache_dir: Folder of mapped rows; None for ``contrastive_text/rows`` in the user's cache folder.
+        form: Separator, header and use of pair labels, if the files leave them open; None for defaults.
 
     Raises:
-        FileNotFoundError: A file is not there.
-        ImportError: A data set of the hub without the library ``datasets``, an Arrow file without ``pyarrow``.
-        ValueError: A file is not what its suffix says, lacks a column, has no rows, a label that the target
-            doesn't know, labels of pairs that nothing reads, or several splits and none is chosen; a folder has
-            no ``.txt`` file; ``labels`` names one that no file has.
+        FileNotFoundError: A file doesn't exist.
+        ImportError: A data set of the hub without the library ``datasets``, or an Arrow file without ``pyarrow``.
+        ValueError: A file that doesn't match its suffix, lacks a column, has no rows, a label that the target
+            doesn't have, pair labels that nothing reads, or several splits without a choice; a folder without a
+            ``.txt`` file; a label in ``labels`` that no file has.
 
     Example:
         >>> import tempfile
@@ -155,11 +156,14 @@ def read_rows(
         return _in_memory(files, every_label)
     if find_spec("pyarrow") is None:
         table = _in_memory(files, every_label)
-        said = "rows in memory: pip install 'contrastive-text[parquet]' maps so many"
-        return replace(table, understood=f"{table.understood}\n{said}")
-    meaning = (read_labels.target and part_spec(read_labels.target, "labels"), sorted(read_labels.names.items()))
+        note = "rows are in memory; to map that many, pip install 'contrastive-text[parquet]'"
+        return replace(table, understood=f"{table.understood}\n{note}")
+    label_settings = (
+        read_labels.target and part_spec(read_labels.target, "labels"),
+        sorted(read_labels.names.items()),
+    )
     settings = (form.names, form.character, form.pair_labels)
-    key = key_of(files, (reads, files[0].columns, split, every_label, meaning, settings))
+    key = key_of(files, (reads, files[0].columns, split, every_label, label_settings, settings))
     return _mapped(files, every_label, cache_folder(cache_dir, "rows"), key, total)
 
 
@@ -172,97 +176,101 @@ def _files(
     bounds: Bounds,
     form: FileForm,
 ) -> list[FileRows]:
-    given = {name: [value] if isinstance(value, str) else list(value) for name, value in (columns or {}).items()}
-    for where, names in (("reads", reads), ("columns", given)):
+    column_lists = {
+        name: [value] if isinstance(value, str) else list(value) for name, value in (columns or {}).items()
+    }
+    for where, names in (("reads", reads), ("columns", column_lists)):
         if unknown := [name for name in names if name not in ALIASES]:
             todo = "use one of these; several negatives are a list under negative"
             raise reading_error(where, listed(ALIASES), repr(unknown[0]), todo)
     if ("text" in reads) == any(name in reads for name in PAIR) or len({*reads} & {"anchor", "positive"}) == 1:
         raise reading_error("reads", "text, or anchor and positive", listed(reads), "ask for one of the two")
-    for name, sources in given.items():
-        if not sources or (len(sources) > 1 and name in ("anchor", "target", "subset")):
-            raise reading_error(f"columns.{name}", "one column", str(len(sources)), "name one")
+    for name, column_names in column_lists.items():
+        if not column_names or (len(column_names) > 1 and name in ("anchor", "target", "subset")):
+            raise reading_error(f"columns.{name}", "one column", str(len(column_names)), "name one")
     if not isinstance(paths, Path) and not (
-        isinstance(paths, list | tuple) and any(isinstance(each, Path) for each in paths)
+        isinstance(paths, list | tuple) and any(isinstance(path, Path) for path in paths)
     ):
         paths = source("rows", paths)
-    each: list[Any] = [paths] if isinstance(paths, str | Path) else list(cast("Sequence[Any]", paths))
-    if not each:
+    sources: list[Any] = [paths] if isinstance(paths, str | Path) else list(cast("Sequence[Any]", paths))
+    if not sources:
         raise reading_error("paths", "at least one file", "none", "name one")
-    files = [path if isinstance(path, GivenRows) else Path(path) for path in each]
-    return [FileRows(path, reads, given, labels, split, bounds, form) for path in files]
+    files = [path if isinstance(path, GivenRows) else Path(path) for path in sources]
+    return [FileRows(path, reads, column_lists, labels, split, bounds, form) for path in files]
 
 
 def _in_memory(files: Sequence[FileRows], every_label: bool) -> Table:
-    """Returns the rows of files, all with the same columns."""
+    """Reads the rows of files into memory, all with the same columns."""
     tables: list[list[Row]] = []
-    read: list[ReadFile] = []
+    summaries: list[ReadFile] = []
     for rows in files:
-        every, documents = list[Row](), Counter[int]()
+        file_rows, documents = list[Row](), Counter[int]()
         for _, row in rows:
-            every.append(row)
+            file_rows.append(row)
             documents[rows.document] += 1
-        scored = rows.labels.scored(every) if rows.labels.gold else every
-        understood = rows.understood(len(scored), unscored=len(every) - len(scored))
-        # Pairs of which some have no score are no documents.
-        sizes = list(documents.values()) if len(scored) == len(every) else [len(scored)]
-        tables.append(scored)
-        read.append(ReadFile(list(scored[0]), understood, sizes))
-    names, notes = _agreed(files, read, every_label)
-    filled = (
+        scored_rows = rows.labels.scored(file_rows) if rows.labels.gold else file_rows
+        description = rows.understood(len(scored_rows), unscored=len(file_rows) - len(scored_rows))
+        # If some pairs have no score, the rows of a file are one document.
+        sizes = list(documents.values()) if len(scored_rows) == len(file_rows) else [len(scored_rows)]
+        tables.append(scored_rows)
+        summaries.append(ReadFile(list(scored_rows[0]), description, sizes))
+    names, notes = _merge_columns(files, summaries, every_label)
+    filled_rows = (
         row if list(row) == names else {name: row.get(name, "") for name in names}
         for table in tables
         for row in table
     )
     return Table(
-        rows=tuple(filled),
+        rows=tuple(filled_rows),
         source=tuple(str(rows.path) for rows in files),
         understood="\n".join(notes),
-        sizes=tuple(size for each in read for size in each.sizes),
-        files=tuple(sum(each.sizes) for each in read),
+        sizes=tuple(size for summary in summaries for size in summary.sizes),
+        files=tuple(sum(summary.sizes) for summary in summaries),
     )
 
 
-def _agreed(
-    files: Sequence[FileRows], read: Sequence[ReadFile], every_label: bool
+def _merge_columns(
+    files: Sequence[FileRows], summaries: Sequence[ReadFile], every_label: bool
 ) -> tuple[list[str], list[str]]:
-    """Returns the columns of the rows of all files, and how the files were understood.
+    """Returns the columns of the rows of all files, and a description of each file.
 
-    A column of sub-sets that only some files have is left out: MultiNLI has a genre, SNLI none.
+    A subset column that only some files have is dropped: MultiNLI has a genre, SNLI has none.
     """
-    subset = ["subset" in each.names for each in read]
-    drops = any(subset) and not all(subset) and "subset" not in files[0].reads
-    every = dict.fromkeys(name for each in read for name in each.names if not name.startswith("negative"))
-    texts = [name for name in every if name in ("anchor", "positive")]
-    others = [name for name in every if name not in texts and not (drops and name == "subset")]
+    has_subset = ["subset" in summary.names for summary in summaries]
+    drops_subset = any(has_subset) and not all(has_subset) and "subset" not in files[0].reads
+    names = dict.fromkeys(
+        name for summary in summaries for name in summary.names if not name.startswith("negative")
+    )
+    text_names = [name for name in names if name in ("anchor", "positive")]
+    other_names = [name for name in names if name not in text_names and not (drops_subset and name == "subset")]
     negatives = negative_names(max(max(rows.negatives, default=0) for rows in files))
-    notes = ["subset left out: not every file has one"] if drops else []
-    understood = [*(each.understood for each in read), *notes, *files[0].labels.check(every_label)]
-    return [*texts, *negatives, *others], understood
+    notes = ["subset left out: not every file has one"] if drops_subset else []
+    descriptions = [*(summary.understood for summary in summaries), *notes, *files[0].labels.check(every_label)]
+    return [*text_names, *negatives, *other_names], descriptions
 
 
 def _mapped(files: Sequence[FileRows], every_label: bool, folder: Path, key: str, total: int) -> Table:
-    """Returns the rows of files from the cache, where they are written first if they aren't there."""
+    """Returns the mapped rows of files from the cache, after writing them if they aren't there."""
 
     def make(entry: Path) -> None:
-        read, digest = write_rows(entry / _ROWS, files, total)
-        names, understood = _agreed(files, read, every_label)
-        sizes = [size for each in read for size in each.sizes]
-        counts = [sum(each.sizes) for each in read]
-        known = {"names": names, "understood": understood, "files": counts, "digest": digest}
+        summaries, digest = write_rows(entry / _ROWS, files, total)
+        names, descriptions = _merge_columns(files, summaries, every_label)
+        sizes = [size for summary in summaries for size in summary.sizes]
+        counts = [sum(summary.sizes) for summary in summaries]
+        metadata = {"names": names, "understood": descriptions, "files": counts, "digest": digest}
         np.array(sizes, np.int64).tofile(entry / _SIZES)
-        (entry / _KNOWN).write_text(json.dumps(known), encoding="utf-8")
+        (entry / _METADATA).write_text(json.dumps(metadata), encoding="utf-8")
 
-    entry, _ = cached(folder, key, "rows", (_ROWS, _SIZES, _KNOWN), make)
-    known = json.loads((entry / _KNOWN).read_text(encoding="utf-8"))
-    said = f"more than {mapped.MAPPED_ROWS:,} rows: mapped from {entry}; a vocabulary is learned from a sample"
+    entry, _ = cached(folder, key, "rows", (_ROWS, _SIZES, _METADATA), make)
+    metadata = json.loads((entry / _METADATA).read_text(encoding="utf-8"))
+    note = f"more than {mapped.MAPPED_ROWS:,} rows: mapped from {entry}; a vocabulary is learned from a sample"
     return Table(
-        rows=ArrowRows(entry / _ROWS, known["names"]),
+        rows=ArrowRows(entry / _ROWS, metadata["names"]),
         source=tuple(str(rows.path) for rows in files),
-        understood="\n".join([*known["understood"], said]),
+        understood="\n".join([*metadata["understood"], note]),
         sizes=np.fromfile(entry / _SIZES, np.int64).tolist(),
-        files=tuple(known["files"]),
-        digest=known["digest"],
+        files=tuple(metadata["files"]),
+        digest=metadata["digest"],
     )
 
 
@@ -275,8 +283,8 @@ def read_pairs(
 ) -> Table:
     """Reads files of two texts and a gold score, for evaluation; see ``read_rows``.
 
-    Rows without a score are left out and counted: those with an empty cell, a dash or, in a file without another
-    score below 0, -1 (GLUE's for none).
+    Rows without a score are skipped and counted. Their cell is empty or a dash or, in a file without another
+    negative score, -1 (GLUE's mark for no score).
 
     Example:
         >>> import tempfile
@@ -292,11 +300,11 @@ def read_pairs(
 
 
 class Repeat(NamedTuple):
-    """A text that an earlier one equals to the letter.
+    """A text of a stream that equals an earlier text.
 
     Args:
-        place: Of the earlier one, among the distinct texts.
-        line: Of this one.
+        place: Index of the earlier text, among the distinct texts.
+        line: Line of the repeated text.
     """
 
     place: int
@@ -304,13 +312,13 @@ class Repeat(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Summary of one loop over all texts.
+    """Summary of one loop over all texts of a stream.
 
     Args:
-        texts: Their number.
-        digest: 32 hex digits that are the same for the same texts in the same order, whatever their file.
-        understood: Which column became what, what was ignored or left out, and the rows, as ``Table`` says it.
-        repeats: What was left out of a ``distinct`` stream.
+        texts: Number of texts.
+        digest: 32 hex digits that are equal for equal texts in equal order, in any file.
+        understood: Description of how the file was read, as in ``Table``.
+        repeats: Texts that a ``distinct`` stream skipped.
     """
 
     texts: int
@@ -320,27 +328,27 @@ class Summary(NamedTuple):
 
 
 class TextStream:
-    r"""The texts of a file or a folder of documents; every loop over them reads anew.
+    r"""Stream of the texts of a file or a folder of documents. Every loop over it reads the file again.
 
-    The texts, their order, what is left out and what is refused are those of ``read_rows`` for ``text``, but
-    memory holds one line at a time, one document of a folder, or one record of a ``.csv``. Only a data set of the
-    hub is read whole. The columns of ``.jsonl`` are those of all its lines, for which it is read once more.
+    Texts, order, skipped lines and errors are those of ``read_rows`` for ``text``, but memory holds only one
+    line, one document of a folder, or one record of a ``.csv`` at a time. Only a data set of the hub is read as a
+    whole. A ``.jsonl`` is read once more beforehand, because its columns are those of all its lines.
 
     Args:
         path: ``.txt``, ``.tsv``, ``.csv``, ``.jsonl`` or ``.json``, each also ``.gz``; a folder; or
             ``hub:NAME:SPLIT``.
-        column: Column of the text, where its name isn't a usual one.
-        distinct: Whether to leave out texts that an earlier one equals; takes some 150 bytes for each.
+        column: Column of the text, if its name isn't a usual one.
+        distinct: Whether to skip texts that equal an earlier text. It takes about 150 bytes for each text.
         split: Rows to read of a file that has several splits in a column ``split``, as for ``read_rows``.
         bounds: As for ``read_rows``.
         form: As for ``read_rows``.
 
     Attributes:
-        summary: Of the last loop that came to its end; None before.
+        summary: Summary of the last loop that was completed; None before.
 
     Raises:
-        FileNotFoundError: In a loop: no such file.
-        ValueError: In a loop: what ``read_rows`` refuses, with the line, as soon as that is read.
+        FileNotFoundError: During a loop: there is no such file.
+        ValueError: During a loop: a line that ``read_rows`` refuses, when it is reached.
 
     Example:
         >>> import tempfile
@@ -373,17 +381,17 @@ class TextStream:
         return (text for _, text in self.numbered())
 
     def scan(self) -> Summary:
-        """Reads to the end, which finds a broken line before any work is done, and gives the summary."""
+        """Reads all texts, which finds invalid lines before any work is done. Returns the summary."""
         for _ in self.numbered():
             pass
         assert self.summary is not None
         return self.summary
 
     def numbered(self) -> Iterator[tuple[int, str]]:
-        """Yields each text with the line that its record begins on, or its document's number in a folder."""
+        """Yields each text with the line on which its record begins, or its document's number in a folder."""
         columns = {"text": [self.column]} if self.column else {}
         rows = FileRows(self.path, ["text"], columns, Labels(None), self.split, self.bounds, self.form)
-        first: dict[bytes, int] = {}
+        first_places: dict[bytes, int] = {}
         repeats: list[Repeat] = []
         count = 0
         digest = blake2b(digest_size=16)
@@ -391,11 +399,11 @@ class TextStream:
             text = str(row["text"])
             encoded = text.encode()
             if self.distinct:
-                place = first.setdefault(blake2b(encoded, digest_size=16).digest(), count)
+                place = first_places.setdefault(blake2b(encoded, digest_size=16).digest(), count)
                 if place < count:
                     repeats.append(Repeat(place, line))
                     continue
-            digest.update(b"%d " % len(encoded) + encoded)  # the length, or "ab", "c" would be "a", "bc"
+            digest.update(b"%d " % len(encoded) + encoded)  # with the length: "ab", "c" is not "a", "bc"
             count += 1
             yield line, text
         understood = rows.understood(count, repeats=len(repeats))

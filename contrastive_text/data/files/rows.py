@@ -1,4 +1,4 @@
-"""The rows of one file, read one at a time, and what is said of it: what was taken, ignored and left out."""
+"""Rows of one file, read one at a time, and a description of the parts that were used, ignored and skipped."""
 
 from __future__ import annotations
 
@@ -35,34 +35,34 @@ from contrastive_text.data.files.frames import PREFIX, hub_content
 from contrastive_text.data.files.given import GivenRows, is_unread, missing_rows
 from contrastive_text.data.files.parsing import BINARY, documents, is_folder, parse, suffix_of
 
-_NAMED = 24
-"""Ignored columns that are named; objects of differing keys can have thousands."""
+_MAX_NAMES = 24
+"""Largest number of ignored columns that are named. Objects with different keys can have thousands."""
 
 
 @dataclass(eq=False)
 class FileRows:
-    r"""The rows of a file, a folder of documents, a data set of the hub, or from Python, for one loop over them.
+    r"""Iterable over the rows of a file, a folder of documents, a data set of the hub, or rows from Python.
 
-    Memory holds one line at a time, one document of a folder, or one record of a ``.csv``. A ``.jsonl``,
+    Memory holds only one line, one document of a folder, or one record of a ``.csv`` at a time. A ``.jsonl``,
     whose columns are those of all its lines, and a file with a column ``split`` are read once more beforehand.
-    Rows are as they come: their number of negatives may differ.
+    Rows may have different numbers of negatives.
 
     Args:
-        path: The file, or rows given from Python.
-        reads: The library columns needed, as for ``read_rows``.
+        path: The file, or rows from Python.
+        reads: Library columns to read, as for ``read_rows``.
         columns: Library column -> columns of the file.
-        labels: Reads the cells of a label's column.
+        labels: Reader of the cells of a label column.
         split: Rows to read of a file that has several splits, as for ``read_rows``.
-        bounds: How large a line of a file may be.
-        form: Separator, header and labels of pairs, where the file leaves them open.
+        bounds: Size limits of a line.
+        form: Separator, header and use of pair labels, if the file leaves them open.
 
     Attributes:
-        negatives: Number of hard negatives -> the rows that had as many, after a loop.
-        document: Number of the document that the last row is of: what a blank line ends, or a file of a folder.
+        negatives: Number of hard negatives -> number of rows that have it, after a loop.
+        document: Number of the document of the last row: lines up to a blank line, or a file of a folder.
 
     Raises:
-        FileNotFoundError: In a loop: no such file.
-        ValueError: In a loop: what ``read_rows`` refuses, with its line, as soon as that is read.
+        FileNotFoundError: During a loop: there is no such file.
+        ValueError: During a loop: a line that ``read_rows`` refuses, when it is reached.
 
     Example:
         >>> import tempfile
@@ -89,73 +89,73 @@ class FileRows:
         self.negatives: Counter[int] = Counter()
         self.document = 0
         self._plan: Mapping[str, list[str]] = {}
-        self._notes: list[str] = []  # on splits, and on what is ignored
-        self._texts_a_line: set[int] = set()
-        self._labeled: Counter[str] = Counter()  # rows of each label, those without a gold label too
-        self._blank = self._empty = 0
-        self._known: Content | None = None
-        self._pairs: PairLabels | None = None
+        self._notes: list[str] = []  # on splits and on ignored columns
+        self._text_counts: set[int] = set()
+        self._label_rows: Counter[str] = Counter()  # label -> number of rows, including rows without a gold label
+        self._blank_count = self._empty_count = 0
+        self._known_content: Content | None = None
+        self._pair_labels: PairLabels | None = None
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, str | float]]]:
-        """Yields each row with the line that its record begins on, or its document's number in a folder."""
+        """Yields each row with the line on which its record begins, or with its document's number in a folder."""
         content = named_content(self._content(), self.reads, self.columns)
         if content.is_row or any(content.records()):
             self._plan = plan_columns(
                 self._where, content.header, self.reads, self.columns, self.form, content.is_row
             )
-        places = [
+        sources = [
             (name, column, content.header.index(column)) for name in self._plan for column in self._plan[name]
         ]
-        textual = [place for place in places if place[0] in ("text", *PAIR)]
-        others = [place for place in places if place[0] in ("target", "subset")]
-        spread = "text" if "text" in self._plan else "positive"
+        text_sources = [source for source in sources if source[0] in ("text", *PAIR)]
+        other_sources = [source for source in sources if source[0] in ("target", "subset")]
+        spread_column = "text" if "text" in self._plan else "positive"
         in_folder = self._is_folder
         for line, cells in self._records(content):
-            self.document = line if in_folder else self._blank
+            self.document = line if in_folder else self._blank_count
             texts: dict[str, list[str]] = {}
-            for name, column, place in textual:
-                found = self._texts(line, name, column, cells[place])
-                texts[name] = texts[name] + found if name in texts else found
+            for name, column, index in text_sources:
+                cell_texts = self._texts(line, name, column, cells[index])
+                texts[name] = texts[name] + cell_texts if name in texts else cell_texts
             negatives = [text for text in texts.pop("negative", ()) if not is_blank(text)]
-            kept = [text for text in texts[spread] if not is_blank(text)]
-            if spread == "text":
-                self._empty += len(texts["text"]) - len(kept)
+            visible = [text for text in texts[spread_column] if not is_blank(text)]
+            if spread_column == "text":
+                self._empty_count += len(texts["text"]) - len(visible)
             elif any(is_blank(text) for group in texts.values() for text in group):
-                self._empty += 1
+                self._empty_count += 1
                 continue
             row: dict[str, str | float] = {"anchor": texts["anchor"][0]} if "anchor" in texts else {}
-            row[spread] = ""  # its place among the columns
-            self._texts_a_line.add(len(texts[spread]))
+            row[spread_column] = ""  # fixes its position among the columns
+            self._text_counts.add(len(texts[spread_column]))
             row.update(zip(negative_names(len(negatives)), negatives, strict=True))
-            if others and kept and not self._add(row, others, line, cells, rows=len(kept)):
+            if other_sources and visible and not self._add(row, other_sources, line, cells, rows=len(visible)):
                 continue
-            if self._pairs is not None:
-                value = self._pairs.meaning[label_of(cells[self._pairs.place])]
+            if self._pair_labels is not None:
+                value = self._pair_labels.meaning[label_of(cells[self._pair_labels.place])]
                 if self.form.pair_labels == "hard" and value is not None:
                     row["target"] = value
                 elif value != 1.0:
                     continue
             if "negative" in self._plan:
-                self.negatives[len(negatives)] += len(kept)
-            for text in kept:
-                yield line, {**row, spread: text}
+                self.negatives[len(negatives)] += len(visible)
+            for text in visible:
+                yield line, {**row, spread_column: text}
 
     def known_content(self) -> Content | None:
-        """Returns what the source holds where it knows the number of its records; None for lines of text."""
-        if self._known is None:
+        """Returns the content of a source that knows its number of records; None for lines of text."""
+        if self._known_content is None:
             if isinstance(self.path, GivenRows):
-                self._known = self.path.content(self.reads)
+                self._known_content = self.path.content(self.reads)
             elif self._where.startswith(PREFIX):
-                self._known = hub_content(self._where)
+                self._known_content = hub_content(self._where)
             elif is_unread(self._where):
                 raise missing_rows("data", self._where)
             elif self.path.suffix.lower() in BINARY:
-                self._known = parse(self.path, self.bounds, self.form)
-        return self._known
+                self._known_content = parse(self.path, self.bounds, self.form)
+        return self._known_content
 
     def _content(self) -> Content:
-        if (known := self.known_content()) is not None:
-            return known
+        if (content := self.known_content()) is not None:
+            return content
         assert isinstance(self.path, Path)
         if self._is_folder:
             return documents(self.path, self.bounds)
@@ -172,121 +172,136 @@ class FileRows:
         return set(self.reads) == {"text"} and isinstance(self.path, Path) and is_folder(self.path)
 
     def _records(self, content: Content) -> Iterator[Record]:
-        """Yields the records of one split, counts blank lines, and notes what is said of both."""
-        used = {column for columns in self._plan.values() for column in columns}
+        """Yields the records of the chosen split, counts blank lines, and notes the split and ignored columns."""
+        read_columns = {column for columns in self._plan.values() for column in columns}
         header = content.header
-        place = next((i for i, name in enumerate(header) if plain(name) == "split" and name not in used), None)
-        chosen: list[str] | None = None
+        split_index = next(
+            (i for i, name in enumerate(header) if plain(name) == "split" and name not in read_columns), None
+        )
+        split_values: list[str] | None = None
         self._notes = []
-        if place is not None:
-            held = Counter(str(record[1][place]) for record in content.records() if record is not None)
-            chosen, self._notes = choose_split(self._where, held, self.split, self.form)
+        if split_index is not None:
+            split_rows = Counter(
+                str(record[1][split_index]) for record in content.records() if record is not None
+            )
+            split_values, self._notes = choose_split(self._where, split_rows, self.split, self.form)
 
-        def of_split() -> Iterator[Record | None]:
+        def records_of_split() -> Iterator[Record | None]:
             for record in content.records():
-                if record is None or place is None or chosen is None or str(record[1][place]) in chosen:
+                if (
+                    record is None
+                    or split_index is None
+                    or split_values is None
+                    or str(record[1][split_index]) in split_values
+                ):
                     yield record
 
-        ignored = [name for name in header if name not in used and not (self._notes and plain(name) == "split")]
-        self._pairs = None
+        ignored = [
+            name for name in header if name not in read_columns and not (self._notes and plain(name) == "split")
+        ]
+        self._pair_labels = None
         if "positive" in self._plan and "target" not in self._plan and self.form.pair_labels != "all":
-            cells = (record[1] for record in of_split() if record is not None)
+            cells = (record[1] for record in records_of_split() if record is not None)
             names = self.labels.names
-            self._pairs = choose_pairs(self._where, header, used, self.columns, names, cells, self.form)
-        if self._pairs is not None:
-            self.labels.seen.update(self._pairs.meaning)
-            ignored.remove(self._pairs.column)
-            self._notes.append(self._pairs.understood(str(self.form.pair_labels)))
-        more = [f"{len(ignored) - _NAMED:,} more"] if len(ignored) > _NAMED else []
-        named = listed([*map(short, ignored[:_NAMED]), *more])
-        said = counted(content.unread, "other file") if content.unread else named
-        self._notes += [*content.notes, *([f"{said} ignored"] if said else [])]
-        for record in of_split():
+            self._pair_labels = choose_pairs(
+                self._where, header, read_columns, self.columns, names, cells, self.form
+            )
+        if self._pair_labels is not None:
+            self.labels.seen.update(self._pair_labels.meaning)
+            ignored.remove(self._pair_labels.column)
+            self._notes.append(self._pair_labels.understood(str(self.form.pair_labels)))
+        extra = [f"{len(ignored) - _MAX_NAMES:,} more"] if len(ignored) > _MAX_NAMES else []
+        names_text = listed([*map(short, ignored[:_MAX_NAMES]), *extra])
+        ignored_text = counted(content.unread, "other file") if content.unread else names_text
+        self._notes += [*content.notes, *([f"{ignored_text} ignored"] if ignored_text else [])]
+        for record in records_of_split():
             if record is None:
-                self._blank += 1
+                self._blank_count += 1
             else:
                 yield record
 
     def _texts(self, line: int, name: str, column: str, cell: object) -> list[str]:
-        """Returns the texts of a cell, at least one: JSON's null and an empty list are an empty text."""
-        if isinstance(cell, str) and "\0" not in cell:  # nearly always, and the rest takes three times as long
+        """Returns the texts of a cell, at least one. JSON's null and an empty list become an empty text."""
+        if isinstance(cell, str) and "\0" not in cell:  # fast path for nearly all cells
             return [cell]
         texts = [cell] if isinstance(cell, str) else [""] if cell is None or cell == [] else _passages(cell)
-        may_be = texts is not cell or name != "anchor"
-        if not may_be or not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        is_allowed = texts is not cell or name != "anchor"
+        if not is_allowed or not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             expected = f"a text{'' if name == 'anchor' else ' or a list of texts'} in {short(column)}"
-            got = short(json.dumps(cell, default=str))
-            raise reading_error(f"{self._where}:{line}", expected, got, "write it as JSON strings")
+            cell_text = short(json.dumps(cell, default=str))
+            raise reading_error(f"{self._where}:{line}", expected, cell_text, "write it as JSON strings")
         if any("\0" in text for text in texts):
-            got = "the character U+0000"
-            raise reading_error(f"{self._where}:{line}", f"texts in {short(column)}", got, "take it out")
+            cell_text = "the character U+0000"
+            raise reading_error(f"{self._where}:{line}", f"texts in {short(column)}", cell_text, "remove it")
         return texts
 
     def _add(
         self,
         row: dict[str, str | float],
-        places: Sequence[tuple[str, str, int]],
+        sources: Sequence[tuple[str, str, int]],
         line: int,
         cells: Cells,
         rows: int,
     ) -> bool:
-        """Adds target and sub-set to a row, which stands for so many; whether it has a gold label."""
-        for name, column, place in places:
-            cell = cells[place]
+        """Adds target and subset to a row that stands for ``rows`` rows. Returns whether it has a gold label."""
+        for name, column, index in sources:
+            cell = cells[index]
             if name == "subset":
                 row[name] = "" if cell is None else str(cell)
                 continue
             label, number = self.labels.read(f"{self._where}:{line}", column, cell)
-            self._labeled[label] += rows
+            self._label_rows[label] += rows
             if number is None:
                 return False
             row[name] = number
         return True
 
     def understood(self, count: int, unscored: int = 0, repeats: int = 0) -> str:
-        """Says how the file was understood, after a loop.
+        """Describes how the file was read, after a loop.
 
         Args:
-            count: Rows that were taken.
-            unscored: Rows that have no gold score, as seen from the others.
-            repeats: Texts that were left out because an earlier one equals them.
+            count: Number of rows that were used.
+            unscored: Number of rows without a gold score, which depends on the scores of other rows.
+            repeats: Number of texts that were skipped because they equal an earlier text.
 
         Raises:
-            ValueError: Not one row.
+            ValueError: No row was used.
         """
-        seen = self.labels.seen
-        no_gold = unscored + sum(rows for label, rows in self._labeled.items() if seen.get(label, 0.0) is None)
-        blank = counted(self._blank, "empty file" if self._is_folder else "blank line")
-        left_out = [
-            f"{what} left out"
-            for number, what in (
-                (self._blank, blank),
-                (self._empty, f"{counted(self._empty, 'row')} with an empty text"),
-                (no_gold, f"{counted(no_gold, 'row')} without a gold label"),
+        numbers = self.labels.seen
+        missing_gold = unscored + sum(
+            rows for label, rows in self._label_rows.items() if numbers.get(label, 0.0) is None
+        )
+        blank_text = counted(self._blank_count, "empty file" if self._is_folder else "blank line")
+        skipped = [
+            f"{noun} left out"
+            for number, noun in (
+                (self._blank_count, blank_text),
+                (self._empty_count, f"{counted(self._empty_count, 'row')} with an empty text"),
+                (missing_gold, f"{counted(missing_gold, 'row')} without a gold label"),
                 (repeats, counted(repeats, "repeated text")),
             )
             if number
         ]
         if not count:
-            expected = f"at least one row with text{' and a gold label' if no_gold else ''}"
-            todo = "name a file that has labels" if no_gold else "check that the file was written to its end"
-            raise reading_error(self._where, expected, listed(left_out) or "an empty file", todo)
+            expected = f"at least one row with text{' and a gold label' if missing_gold else ''}"
+            todo = "name a file that has labels" if missing_gold else "check that the file was written to its end"
+            raise reading_error(self._where, expected, listed(skipped) or "an empty file", todo)
         name = self._where if self._where.startswith(PREFIX) else self.path.name or self._where
-        rest = [*self._notes, counted(count, "row"), *left_out]
-        return f"{name}: {'; '.join([self._taken(), *rest])}"
+        facts = [*self._notes, counted(count, "row"), *skipped]
+        return f"{name}: {'; '.join([self._describe_columns(), *facts])}"
 
-    def _taken(self) -> str:
-        """Says which columns became what, the target last."""
-        most = max(self._texts_a_line)
-        notes = {"text" if "text" in self._plan else "positive": f" ({_range(self._texts_a_line)} rows a line)"}
-        notes = {"text": " (a .txt file each)"} if self._is_folder else notes if most > 1 else {}
+    def _describe_columns(self) -> str:
+        """Describes the use of the file's columns, the target last."""
+        most_texts = max(self._text_counts)
+        notes = {"text" if "text" in self._plan else "positive": f" ({_range(self._text_counts)} rows a line)"}
+        notes = {"text": " (a .txt file each)"} if self._is_folder else notes if most_texts > 1 else {}
         names = {}
         if self.negatives:
             names["negative"] = listed(negative_names(max(self.negatives))) or "no hard negatives"
             if len(self.negatives) > 1:
                 notes["negative"] = f" ({_range(set(self.negatives))} a line)"
         columns = dict(self._plan)
-        if labels := self.labels.understood(self._labeled):
+        if labels := self.labels.understood(self._label_rows):
             notes["target"] = f": {labels}"
             columns["target"] = columns.pop("target")
         return listed(
@@ -299,9 +314,11 @@ def _range(numbers: set[int]) -> str:
 
 
 def _passages(cell: object) -> object:
-    """Returns the texts of passages that are objects with ``text`` and ``title``, as Tevatron has them."""
+    """Returns the texts of passages that are objects with ``text`` and ``title``, as in Tevatron's files."""
     passages = cell if isinstance(cell, list) else [cell]
-    objects = [each for each in passages if isinstance(each, dict) and isinstance(each.get("text"), str)]
+    objects = [
+        passage for passage in passages if isinstance(passage, dict) and isinstance(passage.get("text"), str)
+    ]
     if not passages or len(objects) < len(passages):
         return cell
-    return [f"{each.get('title') or ''} {each['text']}".strip() for each in objects]
+    return [f"{passage.get('title') or ''} {passage['text']}".strip() for passage in objects]

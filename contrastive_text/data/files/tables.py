@@ -1,4 +1,4 @@
-"""Text formats of tables: ``.txt``, ``.tsv``, ``.csv``, whose form is recognized, ``.jsonl`` and ``.json``."""
+"""Text formats of tables: ``.txt``, ``.tsv`` and ``.csv``, whose form is recognized, ``.jsonl`` and ``.json``."""
 
 from __future__ import annotations
 
@@ -26,65 +26,65 @@ from contrastive_text.data.files.formats import (
     short,
 )
 
-_RELEASE = "gold_label\t"
+_RELEASE_START = "gold_label\t"
 """First characters of the ``.txt`` files of SNLI and MultiNLI, which are tables."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_ENDS = (".", "?", "!", "\u3002", "\uff1f", "\uff01")
-"""Ends of sentences, the last three in Chinese and Japanese."""
-_WORDS = 4
-"""Words from which on a cell is no name of a column."""
+_SENTENCE_ENDS = (".", "?", "!", "\u3002", "\uff1f", "\uff01")
+"""Characters that end a sentence; the last three are Chinese and Japanese."""
+_SENTENCE_WORDS = 4
+"""Smallest number of words in a cell that is a sentence rather than a column name."""
 
 Lines = Callable[[], Iterator[str]]
-"""Reads the lines of a file, with their newlines."""
+"""Function that reads the lines of a file, with their newlines."""
 Rows = Callable[[], Iterator[tuple[int, list[str]]]]
-"""Reads the fields of each line, with its number."""
+"""Function that reads the fields of each line, with its line number."""
 
 
 def read_txt(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -> Content:  # noqa: ARG001  # as all formats
-    """Returns a text a line, or the table of an SNLI or MultiNLI release."""
-    if next(lines(), "").startswith(_RELEASE):
-        return _release(where, lines)
+    """Reads a text on each line, or the table of an SNLI or MultiNLI release."""
+    if next(lines(), "").startswith(_RELEASE_START):
+        return _release_table(where, lines)
     return _table(where, lambda: chain([(0, ["text"])], _fields(where, lines, separator=None)))
 
 
 def read_tsv(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -> Content:
-    r"""Returns a table with tabs, in which ``"`` is a character unless the whole file is quoted."""
+    r"""Reads a table separated by tabs. ``"`` is an ordinary character unless the whole file is quoted."""
     if form is None:
         return _table(where, partial(_fields, where, lines, "\t"))
     separator, notes = _separator(lines, "\t", form)
     rows = partial(_fields, where, lines, separator)
     if _is_quoted(lines, separator, bounds.line):
-        rows, notes = partial(_quoted, where, lines, separator), (*notes, "quoted fields unquoted")
-    return _named(_table(where, rows, notes), form)
+        rows, notes = partial(_quoted_fields, where, lines, separator), (*notes, "quoted fields unquoted")
+    return _with_names(_table(where, rows, notes), form)
 
 
 def read_csv(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -> Content:  # noqa: ARG001  # as all formats
-    """Returns a table with commas, or with what the header says in their place."""
+    """Reads a table separated by commas, or by another separator that its header shows."""
     separator, notes = (",", ()) if form is None else _separator(lines, ",", form)
-    return _named(_table(where, partial(_quoted, where, lines, separator), notes), form)
+    return _with_names(_table(where, partial(_quoted_fields, where, lines, separator), notes), form)
 
 
-def _named(content: Content, form: FileForm | None) -> Content:
+def _with_names(content: Content, form: FileForm | None) -> Content:
     names = None if form is None else form.names
     return content if names is None or content.bare is None else content.bare(names)
 
 
 def _separator(lines: Lines, usual: str, form: FileForm) -> tuple[str, tuple[str, ...]]:
-    """Returns the character between fields: the given one, or another one that the header has between names.
+    """Returns the character between fields: the user's choice, or a separator between the names of the header.
 
     Args:
-        lines: Of the file.
-        usual: What the suffix says.
-        form: Has the given one.
+        lines: Lines of the file.
+        usual: Separator that belongs to the suffix.
+        form: Settings, with the user's choice.
     """
-    found = form.character
-    first = next(lines(), "").rstrip("\r\n")
-    if found is None and usual not in first:
-        others = [each for each in SEPARATORS if each != usual and _are_names(_cells(first, each))]
-        found = others[0] if len(others) == 1 else None
-    if found in (None, usual):
+    separator = form.character
+    first_line = next(lines(), "").rstrip("\r\n")
+    if separator is None and usual not in first_line:
+        candidates = [mark for mark in SEPARATORS if mark != usual and _are_names(_cells(first_line, mark))]
+        separator = candidates[0] if len(candidates) == 1 else None
+    if separator in (None, usual):
         return usual, ()
-    return str(found), (f"separated by {SEPARATORS.get(str(found), repr(found))}",)
+    return str(separator), (f"separated by {SEPARATORS.get(str(separator), repr(separator))}",)
 
 
 def _cells(line: str, separator: str) -> list[str]:
@@ -92,13 +92,13 @@ def _cells(line: str, separator: str) -> list[str]:
 
 
 def _are_names(cells: Sequence[str]) -> bool:
-    """Whether cells are the header of a table: short, and one of them a usual name at least."""
-    is_short = all(0 < len(cell) <= 40 and len(cell.split()) < _WORDS for cell in cells)
+    """Returns whether cells are the header of a table: all short, and at least one a usual column name."""
+    is_short = all(0 < len(cell) <= 40 and len(cell.split()) < _SENTENCE_WORDS for cell in cells)
     return len(cells) > 1 and is_short and any(map(library_name, cells))
 
 
 def is_row(cells: Sequence[str]) -> bool:
-    """Whether a first line is a row rather than a header: no usual name, and a sentence or a number in it.
+    """Returns whether a first line is a row, not a header: it has no usual name, but a sentence or a number.
 
     Example:
         >>> is_row(["A man is eating.", "Someone eats.", "4.2"]), is_row(["frage", "antwort"])
@@ -107,17 +107,19 @@ def is_row(cells: Sequence[str]) -> bool:
     if any(map(library_name, cells)):
         return False
     return any(
-        len(cell.split()) >= _WORDS or cell.strip()[-1:] in _ENDS or _NUMBER.fullmatch(cell.strip())
+        len(cell.split()) >= _SENTENCE_WORDS
+        or cell.strip()[-1:] in _SENTENCE_ENDS
+        or _NUMBER.fullmatch(cell.strip())
         for cell in cells
         if cell.strip()
     )
 
 
 def numbered(where: str, lines: Lines) -> Iterator[tuple[int, str]]:
-    """Yields lines without their ends, which are newlines alone: U+2028 and the like belong to a text."""
+    """Yields lines with their numbers, without line ends. Only newlines end a line; U+2028 is part of a text."""
     for number, line in enumerate(lines(), start=1):
         text = line.removesuffix("\n").removesuffix("\r")
-        if "\r" in text:  # texts of several lines would be taken for one
+        if "\r" in text:  # several lines would be read as one text
             todo = "let lines end in newlines, or write .csv, whose quoted fields may hold it"
             expected = "lines that end in newlines"
             raise reading_error(f"{where}:{number}", expected, "a carriage return alone", todo)
@@ -129,25 +131,25 @@ def _fields(where: str, lines: Lines, separator: str | None) -> Iterator[tuple[i
         yield number, [text] if separator is None else text.split(separator)
 
 
-def _release(where: str, lines: Lines) -> Content:
-    """Returns a ``.txt`` file of SNLI or MultiNLI; a row may end before the labels of its last annotators."""
+def _release_table(where: str, lines: Lines) -> Content:
+    """Reads a ``.txt`` file of SNLI or MultiNLI. The labels of the last annotators may be missing in a row."""
 
-    def padded() -> Iterator[tuple[int, list[str]]]:
+    def padded_rows() -> Iterator[tuple[int, list[str]]]:
         rows = _fields(where, lines, separator="\t")
         first, names = next(rows)
         yield first, names
-        needed = sum(re.fullmatch(r"label\d+", name) is None for name in names)
+        required_count = sum(re.fullmatch(r"label\d+", name) is None for name in names)
         for line, row in rows:
-            yield line, row + [""] * (len(names) - len(row)) if len(row) >= needed else row
+            yield line, row + [""] * (len(names) - len(row)) if len(row) >= required_count else row
 
-    return _table(where, padded)
+    return _table(where, padded_rows)
 
 
-def _quoted(where: str, lines: Lines, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the fields of each record, which may have several lines, with the first line's number."""
-    # A carriage return alone ends a record too, and here only.
+def _quoted_fields(where: str, lines: Lines, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields the fields of each record with the number of its first line. A record may have several lines."""
+    # In CSV, and only there, a carriage return alone also ends a record.
     pieces = (piece for line in lines() for piece in io.StringIO(line, newline=""))
-    # Strict, or a quote that is never closed takes the rest of the file for one text.
+    # Strict: otherwise an unclosed quote makes the rest of the file one text.
     reader = csv.reader(pieces, delimiter=separator, strict=True)
     while True:
         start = reader.line_num + 1
@@ -162,7 +164,7 @@ def _quoted(where: str, lines: Lines, separator: str) -> Iterator[tuple[int, lis
 
 
 def _next_record(reader: Iterator[list[str]]) -> list[str] | None:
-    # The module's own limit, 131,072 characters a field, is less than a long document has.
+    # The default limit of the csv module, 131,072 characters in a field, is too small for long documents.
     limit = csv.field_size_limit(2**31 - 1)
     try:
         return next(reader, None)
@@ -171,21 +173,21 @@ def _next_record(reader: Iterator[list[str]]) -> list[str] | None:
 
 
 def _is_quoted(lines: Lines, separator: str, bound: int) -> bool:
-    """Whether a table is quoted: every record is, to the letter, what a CSV writer makes of its fields.
+    """Returns whether a table is quoted: every record is exactly what a CSV writer makes of its fields.
 
-    A text that is quoted as a whole, such as ``"Yes."``, is none: a writer would quote it once more.
+    A text that is quoted as a whole, such as ``"Yes."``, doesn't count, because a writer would quote it again.
 
     Args:
-        lines: Of the file, read until a record that no writer makes.
-        separator: Between fields.
-        bound: Characters of a record, at most.
+        lines: Lines of the file, read up to the first record that no writer makes.
+        separator: Character between fields.
+        bound: Largest number of characters of a record.
     """
-    taken: list[str] = []
+    record_lines: list[str] = []
 
     def pieces() -> Iterator[str]:
         for line in lines():
-            taken.append(line)
-            if sum(map(len, taken)) > bound:
+            record_lines.append(line)
+            if sum(map(len, record_lines)) > bound:
                 return
             yield line
 
@@ -194,8 +196,8 @@ def _is_quoted(lines: Lines, separator: str, bound: int) -> bool:
     has_quotes = False
     try:
         while writers and (fields := _next_record(reader)) is not None:
-            record = "".join(taken).removesuffix("\n").removesuffix("\r")
-            taken.clear()
+            record = "".join(record_lines).removesuffix("\n").removesuffix("\r")
+            record_lines.clear()
             if '"' in record:
                 has_quotes = True
                 writers = [write for write in writers if write(fields, separator) == record]
@@ -207,12 +209,12 @@ def _is_quoted(lines: Lines, separator: str, bound: int) -> bool:
                 ]
     except csv.Error:
         return False
-    return has_quotes and bool(writers) and not taken
+    return has_quotes and bool(writers) and not record_lines
 
 
 def _minimal(fields: Sequence[str], separator: str) -> str:
     special = (separator, '"', "\n", "\r")
-    return separator.join(_quote(each) if any(map(each.__contains__, special)) else each for each in fields)
+    return separator.join(_quote(field) if any(map(field.__contains__, special)) else field for field in fields)
 
 
 def _all_quoted(fields: Sequence[str], separator: str) -> str:
@@ -220,7 +222,7 @@ def _all_quoted(fields: Sequence[str], separator: str) -> str:
 
 
 def _texts_quoted(fields: Sequence[str], separator: str) -> str:
-    return separator.join(each if _NUMBER.fullmatch(each) else _quote(each) for each in fields)
+    return separator.join(field if _NUMBER.fullmatch(field) else _quote(field) for field in fields)
 
 
 def _quote(field: str) -> str:
@@ -228,7 +230,7 @@ def _quote(field: str) -> str:
 
 
 def _table(where: str, lines: Rows, notes: tuple[str, ...] = ()) -> Content:
-    """Returns the records below a header, each with a field for each name."""
+    """Returns the records below a header. Each record must have a field for each name."""
     _, header = next(lines(), (1, []))
     twice = [name for name, count in Counter(header).items() if count > 1]
     if twice and not is_row(header):
@@ -237,8 +239,8 @@ def _table(where: str, lines: Rows, notes: tuple[str, ...] = ()) -> Content:
         )
 
     def bare(names: Sequence[str]) -> Content:
-        said = f"no header: {listed(names)}"
-        return Content(list(names), partial(_records, where, lines, list(names), 0), notes=(*notes, said))
+        note = f"no header: {listed(names)}"
+        return Content(list(names), partial(_records, where, lines, list(names), 0), notes=(*notes, note))
 
     return Content(
         header, partial(_records, where, lines, header, 1), notes=notes, bare=bare, is_row=is_row(header)
@@ -258,35 +260,36 @@ def _records(where: str, lines: Rows, header: Sequence[str], skipped: int) -> It
 
 
 Values = Callable[[], Iterator[tuple[int, object] | None]]
-"""Reads the value of each line, or of each element, with its number; None for a blank line."""
+"""Function that reads the value of each line or element, with its number; None for a blank line."""
 _SET = "set"
-"""Key of a set of texts that all belong together, in sentence-transformers' embedding-training-data."""
+"""Key of a set of texts that all belong together, in the embedding-training-data of sentence-transformers."""
 
 
 def read_jsonl(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -> Content:
-    """Returns an object or an array a line."""
+    """Reads an object or an array on each line."""
     return _content(where, partial(_line_values, where, lines, bounds.depth), form)
 
 
 def read_json(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -> Content:
-    """Returns an object or an array a line, or the elements of the one array that the file is."""
+    """Reads an object or an array on each line, or the elements of a file that is a single array."""
     first, second = [*islice((line for line in lines() if line.strip()), 2), "", ""][:2]
     try:
-        value = json.loads(first or "{}")
+        first_value = json.loads(first or "{}")
     except (ValueError, RecursionError):
-        value = None
-    is_whole = isinstance(value, list) and not second and all(isinstance(each, dict | list) for each in value)
-    if value is not None and not is_whole:
+        first_value = None
+    is_list = isinstance(first_value, list) and not second
+    is_array = is_list and all(isinstance(element, dict | list) for element in first_value)
+    if first_value is not None and not is_array:
         return read_jsonl(where, lines, bounds, form)
 
     def elements() -> Iterator[tuple[int, object]]:
         text, todo = "".join(lines()), "write one object a line"
-        found = _parsed(where, text, bounds.depth, todo)
-        if not isinstance(found, list):
-            keys = f" with {listed(map(short, list(found)[:6]))}" if isinstance(found, dict) else ""
-            got = f"one object{keys}" if isinstance(found, dict) else short(text.strip())
+        value = _parsed(where, text, bounds.depth, todo)
+        if not isinstance(value, list):
+            keys = f" with {listed(map(short, list(value)[:6]))}" if isinstance(value, dict) else ""
+            got = f"one object{keys}" if isinstance(value, dict) else short(text.strip())
             raise reading_error(where, "an array of objects, or an object a line", got, todo)
-        yield from enumerate(found, start=1)
+        yield from enumerate(value, start=1)
 
     content = _content(where, elements, form)
     return content._replace(notes=(*content.notes, "one JSON array"))
@@ -301,24 +304,24 @@ def _line_values(where: str, lines: Lines, depth: int) -> Iterator[tuple[int, ob
 
 
 def _content(where: str, values: Values, form: FileForm | None) -> Content:
-    """Returns the content of objects, whose names are those of all of them, or of arrays."""
-    first = next((found[1] for found in values() if found), None)
+    """Returns the content of arrays, or of objects. The names of objects are the keys of all of them."""
+    first = next((item[1] for item in values() if item), None)
     if isinstance(first, list):
         return _arrays(where, values, None if form is None else form.names)
-    names = list(dict.fromkeys(key for found in _objects(where, values) if found for key in found[1]))
+    names = list(dict.fromkeys(key for item in _objects(where, values) if item for key in item[1]))
     if names == [_SET]:
         return _sets(where, values)
 
     def records() -> Iterator[Record | None]:
-        for found in _objects(where, values):
-            yield found and (found[0], ObjectCells(names, found[1]))
+        for item in _objects(where, values):
+            yield item and (item[0], ObjectCells(names, item[1]))
 
     return Content(names, records)
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectCells:
-    """The cells of an object, None for keys of others: a list of them would grow with the keys of all objects."""
+    """Cells of an object, None for missing keys. A list would grow with the number of keys of all objects."""
 
     names: Sequence[str]
     values: Mapping[str, object]
@@ -328,11 +331,11 @@ class ObjectCells:
 
 
 def _objects(where: str, values: Values) -> Iterator[tuple[int, dict[str, object]] | None]:
-    for found in values():
-        if found is None:
+    for item in values():
+        if item is None:
             yield None
             continue
-        number, value = found
+        number, value = item
         if not isinstance(value, dict):
             todo = 'write {"text": ...}, one a line'
             got = short(json.dumps(value, ensure_ascii=False))
@@ -341,14 +344,14 @@ def _objects(where: str, values: Values) -> Iterator[tuple[int, dict[str, object
 
 
 def _sets(where: str, values: Values) -> Content:
-    """Returns the pairs of each set: its first text with each other one."""
+    """Returns the pairs of each set: its first text with each of the other texts."""
 
     def records() -> Iterator[Record | None]:
-        for found in _objects(where, values):
-            if found is None:
+        for item in _objects(where, values):
+            if item is None:
                 yield None
                 continue
-            number, value = found
+            number, value = item
             texts = value[_SET]
             if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
                 got = short(json.dumps(texts, ensure_ascii=False))
@@ -359,50 +362,50 @@ def _sets(where: str, values: Values) -> Content:
 
 
 def _arrays(where: str, values: Values, names: list[str] | None) -> Content:
-    """Returns arrays as rows: given names, or anchor, positive, hard negatives and a number as the score.
+    """Converts arrays to rows, under the given names, or as anchor, positive, hard negatives and a score.
 
     Raises:
-        ValueError: Something else than an array, or arrays of differing forms.
+        ValueError: A line isn't an array, or arrays have different forms.
     """
 
     def arrays() -> Iterator[tuple[int, list[object]] | None]:
-        for found in values():
-            if found is not None and not isinstance(found[1], list):
-                got, todo = short(json.dumps(found[1], ensure_ascii=False)), "give all lines one form"
-                raise reading_error(f"{where}:{found[0]}", "an array as in the first line", got, todo)
-            yield found  # type: ignore[misc]  # a list by now
+        for item in values():
+            if item is not None and not isinstance(item[1], list):
+                got, todo = short(json.dumps(item[1], ensure_ascii=False)), "give all lines one form"
+                raise reading_error(f"{where}:{item[0]}", "an array as in the first line", got, todo)
+            yield item  # type: ignore[misc]  # a list by now
 
-    first = next(found[1] for found in arrays() if found)
+    first = next(item[1] for item in arrays() if item)
     is_scored = names is None and len(first) > 2 and isinstance(first[-1], int | float)
     texts = len(first) - is_scored
     roles = ["text"] if texts == 1 else ["anchor", "positive", "negative"][: min(texts, 3)]
-    known = names or [*roles, *(["target"] if is_scored else [])]
+    header = names or [*roles, *(["target"] if is_scored else [])]
 
     def records() -> Iterator[Record | None]:
-        for found in arrays():
-            if found is None:
+        for item in arrays():
+            if item is None:
                 yield None
                 continue
-            line, value = found
+            line, value = item
             cells = value[:-1] if is_scored else list(value)
             if names is None and texts > 2:  # any number of hard negatives, each by itself or in a list
-                rest = [text for each in cells[2:] for text in (each if isinstance(each, list) else [each])]
-                cells = [*cells[:2], rest]
+                negatives = [text for cell in cells[2:] for text in (cell if isinstance(cell, list) else [cell])]
+                cells = [*cells[:2], negatives]
             cells += value[-1:] if is_scored else []
-            if len(cells) != len(known) or (is_scored and not isinstance(value[-1], int | float)):
-                expected = f"{len(known)} values ({listed(known)})"
+            if len(cells) != len(header) or (is_scored and not isinstance(value[-1], int | float)):
+                expected = f"{len(header)} values ({listed(header)})"
                 got = short(json.dumps(value, ensure_ascii=False))
                 raise reading_error(f"{where}:{line}", expected, got, "give all lines one form")
             yield line, cells
 
-    return Content(known, records, notes=(f"arrays: {listed(known)}",))
+    return Content(header, records, notes=(f"arrays: {listed(header)}",))
 
 
 def _parsed(where: str, text: str, depth: int, todo: str) -> object:
-    """Returns the value of a JSON text whose strings can all be written as UTF-8.
+    """Parses a JSON text whose strings must be valid Unicode.
 
     Raises:
-        ValueError: No JSON, a key twice, half a surrogate pair, or too many levels.
+        ValueError: Invalid JSON, a repeated key, an unpaired surrogate, or too many levels.
     """
     if text.count("[") + text.count("{") > depth:
         steps = ({"[": 1, "{": 1, "]": -1, "}": -1}.get(match[0], 0) for match in _BRACKETS.finditer(text))
@@ -413,7 +416,7 @@ def _parsed(where: str, text: str, depth: int, todo: str) -> object:
     try:
         value: object = json.loads(text, object_pairs_hook=_once_each)
         if "\\u" in text:
-            # Half a surrogate pair is JSON but no text: it would fail later, where texts are hashed.
+            # An unpaired surrogate is valid JSON but no valid text: it would fail later, when texts are hashed.
             json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise reading_error(where, "a JSON object", f"invalid JSON ({error})", todo) from None
@@ -421,15 +424,16 @@ def _parsed(where: str, text: str, depth: int, todo: str) -> object:
 
 
 def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Returns an object; the parser alone keeps the last of equal keys, and says nothing of it."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise InvalidValueError(f"the key {short(twice)} twice")
-    return found
+    """Builds an object. The parser by itself would silently keep the last of equal keys."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise InvalidValueError(f"the key {short(repeated)} twice")
+    return values
 
 
 _BRACKETS = re.compile(r'[][{}]|"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?$)', re.DOTALL)
-"""A bracket, or a string, whose brackets are text.
+"""A bracket, or a string, whose brackets are ignored.
 
-One that is never closed goes to the end: looked for from each of its quotes anew, it would take squared time."""
+An unclosed string extends to the end of the text. Otherwise the search from each of its quotes would take
+quadratic time."""

@@ -73,7 +73,7 @@ def test_arrow_files_give_the_rows_of_a_text_file(name: str, tmp_path: Path, of_
     assert found.understood == of_file.understood.replace("rows.jsonl", name)
     path.write_bytes(path.read_bytes()[:-30] if name == "rows.parquet" else b"ARROW1 no more")
     with pytest.raises(
-        ContrastiveTextError, match=rf"{name}: expected a {path.suffix} file, got another or a dam"
+        ContrastiveTextError, match=rf"{name}: expected a {path.suffix} file, got an invalid or dam"
     ):
         read(path)
 
@@ -133,7 +133,7 @@ def test_names_of_files_are_told_from_texts(tmp_path: Path) -> None:
         assert not isinstance(source("data.train", names), GivenRows)
     assert isinstance(source("data.train", ["a.txt is missing", "texts.txt"]), GivenRows)
     (path := tmp_path / "texts.txt").write_text("a\n")
-    with pytest.raises(ContrastiveTextError, match=r"got .*texts.txt and the text 'a bird'; name files alone"):
+    with pytest.raises(ContrastiveTextError, match=r"got .*texts.txt and the text 'a bird'; name only files"):
         source("data.train", [str(path), "a bird"])
 
 

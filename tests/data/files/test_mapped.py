@@ -36,7 +36,7 @@ ROWS: list[dict[str, Any]] = [
 def lower(monkeypatch: pytest.MonkeyPatch) -> None:
     """Maps whatever has more than ten records, in batches of four."""
     monkeypatch.setattr(mapped, "MAPPED_ROWS", 10)
-    monkeypatch.setattr(mapped, "_BATCH", 4)
+    monkeypatch.setattr(mapped, "_BATCH_ROWS", 4)
 
 
 def files(folder: Path) -> list[str]:
@@ -147,7 +147,9 @@ def test_rows_that_cannot_be_mapped_stay_in_memory_and_say_so(
     monkeypatch.setattr(readers, "find_spec", lambda _: None)
     table = read_rows(files(tmp_path), reads=("anchor", "positive"), form=ALL)
     assert isinstance(table.rows, tuple)
-    assert table.understood.endswith("rows in memory: pip install 'contrastive-text[parquet]' maps so many")
+    assert table.understood.endswith(
+        "rows are in memory; to map that many, pip install 'contrastive-text[parquet]'"
+    )
 
 
 def test_a_file_is_found_again_in_another_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

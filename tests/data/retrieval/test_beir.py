@@ -65,8 +65,11 @@ HEADER = "query-id\tcorpus-id\tscore\n"
     ("write", "said"),
     [
         (lambda folder: (folder / "corpus.jsonl").unlink(), r"expected corpus\.jsonl, as BEIR's layout has it"),
-        (lambda folder: (folder / QRELS).rename(folder / "qrels/dev.tsv"), "got judgments of dev alone"),
-        (replaced("corpus.jsonl", ""), "corpus.jsonl: expected a text with its id a line, got an empty file"),
+        (lambda folder: (folder / QRELS).rename(folder / "qrels/dev.tsv"), "got only judgments of dev"),
+        (
+            replaced("corpus.jsonl", ""),
+            "corpus.jsonl: expected a text with its id on each line, got an empty file",
+        ),
         (replaced("corpus.jsonl", f"{ONE}{ONE}"), "corpus.jsonl:2: .*every id once, got a twice"),
         (
             replaced("corpus.jsonl", '{"id": "a", "text": "x"}\n'),
@@ -78,13 +81,13 @@ HEADER = "query-id\tcorpus-id\tscore\n"
         (replaced(QRELS, "q1\td1\t1\nq2\td2\t1\n"), r"test.tsv: expected the columns query-id.* got q1, d1, 1"),
         (
             replaced(QRELS, f"{HEADER}q1\td1\t1\nq9\td1\t1\n"),
-            "test.tsv:3: .*id of a query, got q9, which there is",
+            "test.tsv:3: .*id of a query, got q9, which doesn't exist",
         ),
         (replaced(QRELS, f"{HEADER}q1\td9\t1\n"), "test.tsv:2: .*id of a document, got d9"),
         (replaced(QRELS, f"{HEADER}q1\td1\tyes\n"), "test.tsv:2: expected a number as score"),
         (replaced(QRELS, f"{HEADER}q1\td1\t1\nq1\td1\t2\n"), "test.tsv:3: .*got 1 and 2 for d1 and the query q1"),
-        (replaced(QRELS, f"{HEADER}q1\td1\t0\n"), "a document whose grade is above 0, got none of 3 queries"),
-        (replaced(QRELS, ""), "got none of 3 queries"),
+        (replaced(QRELS, f"{HEADER}q1\td1\t0\n"), "a document whose grade is above 0, got 3 queries without one"),
+        (replaced(QRELS, ""), "got 3 queries without one"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, write: Write, said: str) -> None:
