@@ -285,7 +285,7 @@ _CHECKED_ROWS = 100_000
 """Largest number of rows that are counted: enough for an estimate, and it takes a tenth of a second."""
 
 
-def sibling_rows(rows: Sequence[Row], batch_size: int, labelled: bool = False) -> tuple[int, float, int]:
+def sibling_rows(rows: Sequence[Row], batch_size: int, labeled: bool = False) -> tuple[int, float, int]:
     """Counts rows whose anchor has another positive in other rows, and estimates the share with one in its batch.
 
     Batches are assumed to be random draws. Of n rows with b in a step, a row with g siblings has one in its batch
@@ -294,7 +294,7 @@ def sibling_rows(rows: Sequence[Row], batch_size: int, labelled: bool = False) -
     Args:
         rows: Rows, of which those with an anchor and a positive count; the first 100,000 are read.
         batch_size: Number of examples of a step.
-        labelled: Whether the target 0 means that a row's texts don't belong together. Such rows are no siblings.
+        labeled: Whether the target 0 means that a row's texts don't belong together. Such rows are no siblings.
 
     Returns:
         Number of rows with siblings, expected share of rows with a sibling in their batch, and number of rows
@@ -308,7 +308,7 @@ def sibling_rows(rows: Sequence[Row], batch_size: int, labelled: bool = False) -
     pairs = [
         (row["anchor"], row["positive"])
         for row in islice(rows, _CHECKED_ROWS)
-        if "anchor" in row and "positive" in row and not (labelled and row.get("target") == 0)
+        if "anchor" in row and "positive" in row and not (labeled and row.get("target") == 0)
     ]
     anchor_counts = Counter(anchor for anchor, _ in pairs)
     copies = Counter(pairs)
