@@ -1,4 +1,4 @@
-"""Probes: what the vectors are good for on held-out texts, while training, without touching the run."""
+"""Probe callbacks, which score vectors of held-out texts during training without changing the run."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _SEED = 42
 
 
 class _Probe(Callback):
-    """Encodes texts of a file every so many steps, as inference would, and logs figures of their vectors.
+    """Base class of callbacks that encode the texts of a file at intervals, as in inference, and log metrics.
 
-    Every process encodes all of them, so that none waits for another. Weights, random numbers and what is in
-    training mode are as before.
+    Every process encodes all texts, so no process waits for another. Weights, random states and training modes
+    are unchanged afterwards.
     """
 
     def __init__(self, file: str | Path, every: int, limit: int) -> None:
@@ -42,18 +42,18 @@ class _Probe(Callback):
     @cached_property
     @abstractmethod
     def rows(self) -> Table:
-        """The rows of the file."""
+        """Rows of the file."""
 
     @abstractmethod
     def measure(self, module: ContrastiveModule, rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-        """Returns figures, times 100, by name."""  # Any: cells of a file
+        """Returns a dictionary from names to metrics, times 100."""  # Any: cells of a file
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Reads the file, measures the weights that the run begins with, and says what it found.
+        """Reads the file, computes the metrics of the initial weights, and prints them.
 
         Raises:
-            FileNotFoundError: There is no such file.
-            ValueError: A file that holds no such rows, or a strategy that splits the weights.
+            FileNotFoundError: The file doesn't exist.
+            ValueError: The file doesn't have the rows that the probe needs, or the strategy splits the weights.
         """
         if any(hasattr(parameter, "to_local") for parameter in pl_module.parameters()):
             raise InvalidValueError(
@@ -61,44 +61,46 @@ class _Probe(Callback):
                 "probe out, or train by DDP"
             )
         self._step = trainer.global_step
-        figures = self._measured(pl_module)
+        figures = self._measure_sample(pl_module)
         if trainer.is_global_zero:
-            named = ", ".join(f"{name} {figure:.2f}" for name, figure in figures.items())
-            say(f"probe at step {self._step}: {named} on {min(self.limit, len(self.rows)):,} rows of {self.file}")
+            scores = ", ".join(f"{name} {figure:.2f}" for name, figure in figures.items())
+            say(
+                f"probe at step {self._step}: {scores} on {min(self.limit, len(self.rows)):,} rows of {self.file}"
+            )
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
-        """Measures after every so many steps, and logs it by all loggers."""
-        if trainer.global_step == self._step:  # a batch that is accumulated
+        """Computes the metrics every ``every`` steps, and writes them to all loggers."""
+        if trainer.global_step == self._step:  # a batch inside an accumulation window
             return
         self._step = trainer.global_step
         if self._step % self.every:
             return
-        figures = {f"probe/{name}": figure for name, figure in self._measured(pl_module).items()}
+        figures = {f"probe/{name}": figure for name, figure in self._measure_sample(pl_module).items()}
         for logger in trainer.loggers:
             logger.log_metrics(figures, step=self._step - 1)
 
-    def _measured(self, module: pl.LightningModule) -> dict[str, float]:
+    def _measure_sample(self, module: pl.LightningModule) -> dict[str, float]:
         assert isinstance(module, ContrastiveModule)
         order = sorted(int(i) for i in generator(_SEED).permutation(len(self.rows))[: self.limit])
-        with _judged(module):
+        with _inference_mode(module):
             return self.measure(module, [dict(self.rows[i]) for i in order])
 
 
 class NeighborProbe(_Probe):
-    """Logs how often labeled texts are told apart by their nearest neighbors: ``probe/knn@K``.
+    """Callback that logs the accuracy of a nearest-neighbor classifier of labeled texts: ``probe/knn@K``.
 
-    Each text is classified by its k nearest others among the texts of the file, which vote with the weight
+    Each text is classified by its k nearest other texts of the file. They vote with the weight
     exp(cosine / 0.07) (Wu et al. 2018, https://arxiv.org/abs/1805.01978, section 3.4).
 
     Args:
-        file: Texts and labels, as ``TextClassification`` reads them.
+        file: File of texts and labels, in the formats of ``TextClassification``.
         classes: Names of the classes.
-        every: Steps from one measurement to the next; the weights before the first step are measured, too.
-        k: Neighbors.
-        limit: Texts that are encoded at most; of more some are drawn, always the same.
+        every: Number of steps between two measurements. The weights before the first step are also measured.
+        k: Number of neighbors.
+        limit: Largest number of texts that are encoded. From a larger file the same sample is drawn every time.
 
     Raises:
-        ValueError: A number below 1, or in training a file without labels of these classes.
+        ValueError: A number is below 1. Or, when training starts, the file has no labels of these classes.
 
     Example:
         >>> NeighborProbe("reviews.tsv", classes=["bad", "good"], every=50).k
@@ -113,7 +115,7 @@ class NeighborProbe(_Probe):
 
     @cached_property
     def rows(self) -> Table:
-        """Texts and the numbers of their classes."""
+        """Rows of the file: texts and the numbers of their classes."""
         return read_rows(
             self.file,
             reads=("text", "target"),
@@ -123,25 +125,25 @@ class NeighborProbe(_Probe):
         )
 
     def measure(self, module: ContrastiveModule, rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-        """Returns the accuracy."""  # Any: cells of a file
+        """Returns the accuracy, times 100."""  # Any: cells of a file
         vectors = torch.as_tensor(module.sentence_encoder().encode([str(row["text"]) for row in rows]))
         labels = torch.tensor([int(float(str(row["target"]))) for row in rows])
         return {f"knn@{self.k}": nearest_neighbor_accuracy(vectors, labels, self.k)}
 
 
 class RetrievalProbe(_Probe):
-    """Logs how well queries find their documents: ``probe/recall@1`` and ``probe/mrr``.
+    """Callback that logs recall and mean reciprocal rank of retrieval: ``probe/recall@1`` and ``probe/mrr``.
 
-    Each query is held against all documents of the file (``metrics.paired_retrieval``), with the prompts that
-    the run has for its columns.
+    Each query is compared with all documents of the file (``metrics.paired_retrieval``). Queries and documents
+    have the prompts of the run.
 
     Args:
-        file: Pairs, as ``Given`` reads them.
-        every: Steps from one measurement to the next; the weights before the first step are measured, too.
-        limit: Pairs that are encoded at most; of more some are drawn, always the same.
+        file: File of pairs, in the formats of ``Given``.
+        every: Number of steps between two measurements. The weights before the first step are also measured.
+        limit: Largest number of pairs that are encoded. From a larger file the same sample is drawn every time.
 
     Raises:
-        ValueError: A number below 1, or in training a file that holds no pairs.
+        ValueError: A number is below 1. Or, when training starts, the file has no pairs.
 
     Example:
         >>> RetrievalProbe("clicks.tsv").every
@@ -153,12 +155,12 @@ class RetrievalProbe(_Probe):
 
     @cached_property
     def rows(self) -> Table:
-        """Pairs of a query and its document."""
+        """Rows of the file: pairs of a query and its document."""
         form = FileForm(pair_labels="positives", needs_label=False, options={})
         return read_rows(self.file, reads=("anchor", "positive"), split="dev", form=form)
 
     def measure(self, module: ContrastiveModule, rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-        """Returns recall at 1 and the mean reciprocal rank."""  # Any: cells of a file
+        """Returns recall at 1 and the mean reciprocal rank, times 100."""  # Any: cells of a file
         model = module.sentence_encoder()
         queries = torch.as_tensor(model.encode_query([str(row["anchor"]) for row in rows]))
         documents = torch.as_tensor(model.encode_document([str(row["positive"]) for row in rows]))
@@ -167,8 +169,8 @@ class RetrievalProbe(_Probe):
 
 
 @contextmanager
-def _judged(module: ContrastiveModule) -> Iterator[None]:
-    """Makes a module ready for inference, and as it was afterwards: the mode of each part, random numbers."""
+def _inference_mode(module: ContrastiveModule) -> Iterator[None]:
+    """Sets a module to evaluation mode for the block, then restores each part's mode and the random state."""
     modes = [(part, part.training) for part in module.modules()]
     devices = [module.device] if module.device.type == "cuda" else []
     try:

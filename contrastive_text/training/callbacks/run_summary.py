@@ -31,14 +31,14 @@ from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.optim import Schedule
 
 TITLE = "What makes the result"
-"""What stands over the facts."""
+"""Title of the summary table."""
 _STARTS_FROM = "starts from"
 _LIBRARIES = ("contrastive-text", "torch", "transformers", "tokenizers", "pytorch-lightning")
-"""Whose versions a run says."""
+"""Packages whose versions are in the summary."""
 
 
 def model_facts(module: ContrastiveModule) -> dict[str, str]:
-    """Returns what a reader of the results should know of the model: parts, rates, dropout in effect."""
+    """Returns the facts of the model for the summary: its parts, dropout rates, optimizer and libraries."""
     plans = {"": module.plan, **{f"{task}, ": plan for task, plan in module.by_task.own_plans.items()}}
     chains = [
         f"{task}{name}: {' -> '.join(map(describe, chain)) or 'unaltered'}"
@@ -50,10 +50,14 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
     token_head = module.encoder.token_head if isinstance(module.encoder, TransformerEncoder) else None
     origin = "" if token_head is None else "the checkpoint's" if token_head.pretrained else "starts at random"
     begun = [head.pretrained for head in module.by_task.heads if isinstance(head, FineTuningHead)]
-    first = "; ".join(dict.fromkeys("the checkpoint's pooler" if each else "starts at random" for each in begun))
-    networks = [f"{name}: {said}" for name, part in parts if (said := part.describe_networks())]
+    first = "; ".join(
+        dict.fromkeys(
+            "the checkpoint's pooler" if is_pretrained else "starts at random" for is_pretrained in begun
+        )
+    )
+    networks = [f"{name}: {description}" for name, part in parts if (description := part.describe_networks())]
     layout, why = module.encoder.layout_on(module.device)
-    kept, end = module.by_task.truncate_dim, module.encoder.row_end
+    truncate_dim, end = module.by_task.truncate_dim, module.encoder.row_end
     chunks = "whole batches" if module.chunk_tokens is None else f"chunks of {module.chunk_tokens:,} tokens"
     return {
         "encoder": f"{describe(module.encoder)}; {_weights(module.encoder)}",
@@ -66,7 +70,11 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
         **({"end of rows": f"{end!r}, which the tokenizer puts nowhere by itself"} if end else {}),
         "pooler": f"{describe(module.pooler)} in training, {describe(module.inference_embedder.pooler)} in use",
         "head in use": "none" if module.head is None else describe(module.head),
-        **({"saved vectors": f"the first {kept} features, which are trained"} if kept is not None else {}),
+        **(
+            {"saved vectors": f"the first {truncate_dim} features, which are trained"}
+            if truncate_dim is not None
+            else {}
+        ),
         **({"networks of objectives": "\n".join(networks)} if networks else {}),
         "objectives": "\n".join(f"{name}: {module.weights[name]:g} x {describe(part)}" for name, part in parts),
         **({"guides": describe_guides(module.guides)} if module.guides else {}),
@@ -78,54 +86,60 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
 
 
 def _weights(encoder: Encoder) -> str:
-    """Says how many weights an encoder has, and how many of them are trained, where not all are."""
+    """Describes the number of weights of an encoder, and the number of trained weights if some are frozen."""
     trained, frozen = (
         sum(weight.numel() for weight in encoder.parameters() if weight.requires_grad is each)
         for each in (True, False)
     )
-    said = f"{(trained + frozen) / 1e6:.1f} M weights"
+    text = f"{(trained + frozen) / 1e6:.1f} M weights"
     if frozen:
-        said += f", of which {trained:,} are trained ({trained / (trained + frozen):.2%}) and {frozen:,} frozen"
+        text += f", of which {trained:,} are trained ({trained / (trained + frozen):.2%}) and {frozen:,} frozen"
     if encoder.base_identity is not None:
-        said += f"; those under adapters are in no checkpoint: {encoder.base_identity}"
-    return said
+        text += f"; those under adapters are in no checkpoint: {encoder.base_identity}"
+    return text
 
 
 def _prompts(module: ContrastiveModule) -> dict[str, str]:
-    """Returns which prompts texts have; of a module without them, which ones its encoder's folder names."""
+    """Describes the prompts of a module; without prompts, the unused prompts of its encoder's folder."""
     if module.prompts:
         return {"prompts": module.by_task.prompts.describe()}
     name = module.encoder.model_name_or_path if isinstance(module.encoder, TransformerEncoder) else None
-    if name is None or not (named := folder_prompts(name)):
+    if name is None or not (prompts := folder_prompts(name)):
         return {}
     return {
-        "prompts": f"none, though {name} names some ({named.describe()}): model.prompts.named takes them over"
+        "prompts": f"none, though {name} names some ({prompts.describe()}): model.prompts.named takes them over"
     }
 
 
 def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataModule) -> dict[str, str]:
-    """Returns what happens in a step: the effective number of negatives, ranks, steps, precision."""
+    """Returns the facts of a step for the summary: number of negatives, batch sizes, ranks, steps, precision."""
     negatives = [
-        f"{name}: {said}" for name, part in module.objective_parts().items() if (said := _negatives(part, data))
+        f"{name}: {description}"
+        for name, part in module.objective_parts().items()
+        if (description := _negatives(part, data))
     ]
-    of = {task: f" of {task}" if data.tasks else "" for task in data.training.tasks}
+    task_suffixes = {task: f" of {task}" if data.tasks else "" for task in data.training.tasks}
     siblings = [
-        f"{name}: {said}" for name, part in module.objective_parts().items() if (said := _siblings(part, data))
+        f"{name}: {description}"
+        for name, part in module.objective_parts().items()
+        if (description := _siblings(part, data))
     ]
-    rows = ", ".join(f"{data.training.rows_per_step(task)} rows{of[task]}" for task in data.training.tasks)
+    rows = ", ".join(
+        f"{data.training.rows_per_step(task)} rows{task_suffixes[task]}" for task in data.training.tasks
+    )
     interval = vars(trainer).get("val_check_interval")
     total = trainer.estimated_stepping_batches
     peak = _peak(module.schedule, int(total)) if total < float("inf") else 1.0
     below = (
         f"; the learning rate comes to {peak:.0%} of its peak at most: a shorter warm-up?" if peak < 0.9 else ""
     )
-    whole = vars(trainer).get("check_val_every_n_epoch") is None
+    counts_run = vars(trainer).get("check_val_every_n_epoch") is None
     validated = (
-        f"every {interval} batches of {'the run' if whole else 'an epoch'}"
+        f"every {interval} batches of {'the run' if counts_run else 'an epoch'}"
         if isinstance(interval, int)
         else "by share of an epoch, or by the clock"
     )
-    known = f"{total:,.0f}" if total < float("inf") else "an unknown number of"
+    steps = f"{total:,.0f}" if total < float("inf") else "an unknown number of"
     is_validated = data.tables.validated and trainer.limit_val_batches != 0
     merged = trainer.accumulate_grad_batches > 1 and len(data.training.step_kinds()) > 1
     joined = any(task.pairing.joins for task in data.training.tasks.values())
@@ -143,22 +157,24 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
             f"{trainer.gradient_clip_val}; precision {trainer.precision}"
         ),
         "run": (
-            f"{known} steps{_bounds(trainer, total)}, seed {data.seed}, "
+            f"{steps} steps{_bounds(trainer, total)}, seed {data.seed}, "
             f"a last, smaller batch {'left out' if data.drop_last else 'kept'}{below}"
         ),
     }
 
 
 def _bounds(trainer: pl.Trainer, total: float) -> str:
-    """Says which of several bounds on the run's length ends it; nothing of a single bound."""
+    """Describes which of several limits on the run's length ends it; empty if there is only one limit."""
     epochs = f"max_epochs {trainer.max_epochs}"
     bounds = {f"max_steps {trainer.max_steps}": trainer.max_steps > 0, epochs: (trainer.max_epochs or 0) > 0}
-    clocks = [each for each in vars(trainer)["callbacks"] if isinstance(each, Timer)]  # Lightning's, undeclared
-    given = [f"trainer.{name}" for name, is_given in bounds.items() if is_given]
+    clocks = [
+        callback for callback in vars(trainer)["callbacks"] if isinstance(callback, Timer)
+    ]  # set by Lightning, but not declared
+    options = [f"trainer.{name}" for name, is_given in bounds.items() if is_given]
     if total == trainer.max_steps:
-        ends, others = given[:1], given[1:]
+        ends, others = options[:1], options[1:]
     else:
-        ends, others = given[-1:], given[:-1]
+        ends, others = options[-1:], options[:-1]
     if clocks:
         return f" ({' or '.join([*ends, 'trainer.max_time'])} ends the run)"
     return f" ({ends[0]} ends the run, before {others[0]})" if others else ""
@@ -180,7 +196,7 @@ def _negatives(objective: Objective, data: TextDataModule) -> str | None:
 
 
 def _siblings(objective: Objective, data: TextDataModule) -> str | None:
-    """Says how many rows meet other positives of their anchor, and what those are to them."""
+    """Describes how many rows have siblings in the data and in a step, and how siblings are treated."""
     if isinstance(objective, Matryoshka):
         objective = objective.objective  # each width has a copy
     if not isinstance(objective, Contrastive) or objective.loss.reads_labels or objective.between == "views":
@@ -190,40 +206,40 @@ def _siblings(objective: Objective, data: TextDataModule) -> str | None:
     training = data.training.of(objective.task)
     step = data.training.rows_per_step(training.name)
     labeled = objective.part(PairLabels) is not None
-    having, met, looked_at = sibling_rows(training.texts, step, labeled=labeled)
-    if not having:
+    count, share, total = sibling_rows(training.texts, step, labeled=labeled)
+    if not count:
         return None
-    first = "" if looked_at >= len(training.texts) or labeled else "the first "
+    first = "" if total >= len(training.texts) or labeled else "the first "
     part = objective.part(Siblings)
     effect = "negatives" if not isinstance(part, Siblings) else "masked"
     if isinstance(part, Siblings) and part.effect == "positive":
         effect = f"positives too, joined by the {part.joined}"
     return (
-        f"{having:,} of {first}{looked_at:,} rows have an anchor with other positives, some {met:.1%} meet one "
+        f"{count:,} of {first}{total:,} rows have an anchor with other positives, some {share:.1%} meet one "
         f"in a step; {effect}"
     )
 
 
 def _peak(schedule: Schedule, total: int) -> float:
-    """Returns the largest share of the peak rate that a run of so many steps reaches."""
+    """Returns the largest multiplier of the peak learning rate in a run of ``total`` steps."""
     return max((schedule.factor(step, total) for step in range(0, total, max(1, total // 1000))), default=1.0)
 
 
 def _print_read(trainer: pl.Trainer, part: str) -> None:
     if trainer.is_global_zero and (data := data_of(trainer)) is not None:
-        for said in data.tables.understood(part):
-            say(said)
+        for line in data.tables.understood(part):
+            say(line)
 
 
 class RunSummary(Callback):
-    """Prints, before the first step, everything that changes the result, and keeps it in every checkpoint.
+    """Callback that prints all facts that change the result before the first step; checkpoints contain them.
 
     Args:
-        starts_from: What ``load_initial_weights`` said, where a run starts from the weights of another.
-        recipe: Names of the shipped recipes that its configuration begins with, as far as they are known.
+        starts_from: Result of ``load_initial_weights``, if the run starts from other weights.
+        recipe: Names of the shipped recipes in the configuration, if known.
 
     Attributes:
-        saved_model: Folder of the saved model that ``starts_from`` is about; None for a checkpoint.
+        saved_model: Folder of the saved model of ``starts_from``; None for a checkpoint.
     """
 
     def __init__(self, starts_from: str | None = None, recipe: str | None = None) -> None:
@@ -232,9 +248,9 @@ class RunSummary(Callback):
         self.facts: dict[str, str] = {}
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Collects the facts and prints them on the first rank."""
-        said = {RECIPE: self.recipe, _STARTS_FROM: self.starts_from}
-        self.facts = {name: fact for name, fact in said.items() if fact}
+        """Collects the facts of the run, and prints them on the first rank."""
+        origin = {RECIPE: self.recipe, _STARTS_FROM: self.starts_from}
+        self.facts = {name: fact for name, fact in origin.items() if fact}
         if isinstance(pl_module, ContrastiveModule):
             start = describe_start(pl_module, self.saved_model)
             self.facts |= {} if start is None else {"start": start}
@@ -250,20 +266,20 @@ class RunSummary(Callback):
                 say("This device multiplies faster in bfloat16: --trainer.precision bf16-mixed would be faster")
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Prints how the files were understood, where nothing is trained."""
+        """Prints how the validation files were read, if the run only validates."""
         if trainer.state.fn != "fit":
             _print_read(trainer, "validation")
 
     def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Prints how the files were understood."""
+        """Prints how the test files were read."""
         _print_read(trainer, "test")
 
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Prints how the files were understood."""
+        """Prints how the files of texts to predict were read."""
         _print_read(trainer, "predict")
 
     def _repr_html_(self) -> str:
-        """Returns the facts as a notebook shows them; none before a run has begun."""
+        """Returns the facts as an HTML table for a notebook; empty before a run begins."""
         return facts_table(TITLE, self.facts)
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
@@ -271,28 +287,28 @@ class RunSummary(Callback):
         return dict(self.facts)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
-        """Takes over, when a run is resumed, what its first weights were."""
+        """Restores the description of the initial weights and the recipe of a resumed run."""
         self.starts_from = self.starts_from or state_dict.get(_STARTS_FROM)
         self.recipe = self.recipe or state_dict.get(RECIPE)
 
 
 class RunProgressBar(RichProgressBar):
-    """Lightning's bar over the batches of an epoch, or over those up to ``max_steps`` if the run ends earlier.
+    """Progress bar over the batches of an epoch, or over the batches up to ``max_steps`` if the run ends earlier.
 
-    Differs from Lightning, which counts to ``max_steps`` only if ``max_epochs`` is -1, and counts too few batches
-    in a resumed epoch.
+    Differs: Lightning counts to ``max_steps`` only if ``max_epochs`` is -1, and counts too few batches in a
+    resumed epoch.
     """
 
     @property
     def total_train_batches(self) -> int | float:
-        """Number of batches of the epoch that is shown."""
+        """Number of batches in the current epoch."""
         trainer = self.trainer
         if trainer.max_steps < 0:
             return trainer.num_training_batches
         loop = trainer.fit_loop.epoch_loop
-        seen = loop.batch_progress.current.ready if loop.restarting else 0
-        left = (trainer.max_steps - trainer.global_step) * trainer.accumulate_grad_batches
-        return min(trainer.num_training_batches, seen + left)
+        done_batches = loop.batch_progress.current.ready if loop.restarting else 0
+        batches_left = (trainer.max_steps - trainer.global_step) * trainer.accumulate_grad_batches
+        return min(trainer.num_training_batches, done_batches + batches_left)
 
     def _get_train_description(self, current_epoch: int) -> str:
         return str(super()._get_train_description(current_epoch)).replace("/-2", "  ")  # max_epochs is -1
@@ -302,11 +318,11 @@ _COSINE, _NONE = "cosine", "none"
 
 
 def describe_start(module: ContrastiveModule, before: str | None = None) -> str | None:
-    """Describes the parts of an embedding model that a run starts from, and those that it replaces.
+    """Describes the parts of an embedding model that a run reuses, and the parts that it replaces.
 
     Args:
-        module: The module of the run.
-        before: The saved model whose weights the module takes over. None for the model that its encoder names.
+        module: Module of the run.
+        before: Saved model with the module's initial weights. None for the model that its encoder names.
 
     Returns:
         A line for each kind of part; None for a start from a plain encoder.
@@ -317,20 +333,24 @@ def describe_start(module: ContrastiveModule, before: str | None = None) -> str 
     start = None if place is None else read_start(place)
     if start is None:
         return None
-    compared = _compared(start, module)
+    part_pairs = _part_pairs(start, module)
     lines = {
-        "taken from it": [own for own, here in compared if own == here != _NONE],
-        "replaced": [f"{own} by {here}" for own, here in compared if own != here],
+        "taken from it": [
+            folder_part for folder_part, run_part in part_pairs if folder_part == run_part != _NONE
+        ],
+        "replaced": [
+            f"{folder_part} by {run_part}" for folder_part, run_part in part_pairs if folder_part != run_part
+        ],
     }
     length = encoder.max_length
     if length is not None and length != module.length_in_use:
         lines["in training alone"] = [f"texts are cut at {length} tokens"]
-    said = [f"{title}: {', '.join(parts)}" for title, parts in lines.items() if parts]
-    return "\n".join([f"{name}, an embedding model", *said])
+    descriptions = [f"{title}: {', '.join(parts)}" for title, parts in lines.items() if parts]
+    return "\n".join([f"{name}, an embedding model", *descriptions])
 
 
-def _compared(start: ModelStart, module: ContrastiveModule) -> list[tuple[str, str]]:
-    """Returns each part of a folder and the run's part in its place, as text."""
+def _part_pairs(start: ModelStart, module: ContrastiveModule) -> list[tuple[str, str]]:
+    """Returns pairs of texts: each part of a model folder, and the run's part that corresponds to it."""
     stack = stack_of(start.layers, start.normalize, start.truncate_dim)
     in_use = module.inference_embedder.pooler
     poolers = dict.fromkeys(map(pooler_name, (module.pooler, in_use)))
@@ -356,7 +376,7 @@ def _head_words(head: Head) -> str:
     return _words(head.stack) if isinstance(head, StackHead) else describe(head)
 
 
-def _words(stack: Sequence[dict[str, Any]]) -> str:  # Any: of each layer its own
+def _words(stack: Sequence[dict[str, Any]]) -> str:  # Any: arguments of each layer
     """Returns layers as text, such as ``Linear(768) Tanh UnitLength``."""
     widths = [f"({layer['out_features']})" if "out_features" in layer else "" for layer in stack]
     return " ".join(f"{layer['name']}{width}" for layer, width in zip(stack, widths, strict=True)) or _NONE

@@ -1,4 +1,4 @@
-"""A run that is told to stop, or killed, has a checkpoint to go on from."""
+"""Callback that saves a checkpoint to resume from: at intervals, and when a signal stops the run."""
 
 from __future__ import annotations
 
@@ -23,30 +23,32 @@ from contrastive_text.core.terminal import say
 
 
 class SaveWhenStopped(Callback):
-    """Keeps a checkpoint to resume from: one every so many minutes, and one when the run is told to stop.
+    """Callback that saves a checkpoint to resume from: at intervals, and when a signal stops the run.
 
-    It is ``resume-step=N.ckpt`` in the run's folder, one at a time, and goes when the run comes to its end.
+    The checkpoint is ``resume-step=N.ckpt`` in the run's folder. A newer checkpoint replaces it. It is deleted
+    when the run finishes.
 
-    On SIGTERM, as schedulers send it, and on Ctrl-C: the step is finished, with its validation if one is due, at
-    the end of an epoch one more; the checkpoint is written; the process ends with status 143 or 130, as one that
-    the signal kills, lest a scheduler take the run for a finished one. A second Ctrl-C kills at once. A
-    run in its last step is finished. Ranks agree after each step on where to stop.
+    Schedulers stop a run by SIGTERM, users by Ctrl-C. The callback then finishes the step, with its validation if
+    one is due. At the end of an epoch it finishes one more step. It writes the checkpoint and ends the process
+    with status 143 or 130, the status of a process that the signal killed. A scheduler therefore knows that the
+    run isn't finished. A second Ctrl-C kills the process immediately. If the last step is running, the run
+    finishes. After each step the ranks agree whether to stop.
 
-    On SLURM the signal with which Lightning requeues a job (SIGUSR1) does the same; then the first rank has a run
-    with a named folder requeued, where it goes on.
+    On SLURM, Lightning's signal to requeue a job (SIGUSR1) has the same effect. If the run has a named folder,
+    the first rank then requeues the job, and the run resumes in its folder.
 
-    Differs: Lightning ends without a checkpoint and with status 0, may leave a validation half done, and tells
-    other ranks from within the signal's handler. To requeue a job it saves from within the handler too, wherever
-    each rank is in its step.
+    Differs: Lightning ends without a checkpoint and with status 0, may stop inside a validation, and notifies
+    other ranks from the signal handler. To requeue a job, it saves a checkpoint in the signal handler, while
+    ranks may be at different points of a step.
 
     Args:
-        minutes: Between two checkpoints against a kill, of which the older one goes; None for none of them.
+        minutes: Minutes between two checkpoints; None for no checkpoints at intervals.
 
     Attributes:
-        command: What resumes the run when its folder is put after it; None to name ``Trainer.fit``.
-        requeues: Whether the same command, started again by SLURM, goes on with the run.
-        former: Such checkpoints that this run has left when it was stopped, which go when there is a newer one.
-        saved: The checkpoint that is there to resume this run from; None while there is none.
+        command: Command that resumes the run, to be followed by its folder; None to print ``Trainer.fit``.
+        requeues: Whether the run resumes if SLURM starts the same command again.
+        former: Checkpoints of earlier processes of the run. They are deleted after a newer one is saved.
+        saved: Checkpoint to resume this run from; None if nothing is saved yet.
     """
 
     def __init__(self, minutes: float | None = 15) -> None:
@@ -64,13 +66,15 @@ class SaveWhenStopped(Callback):
         self.saved: Path | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
-        """Takes the last place: what it saves after a validation must have the best checkpoint in it."""
-        callbacks = vars(trainer)["callbacks"]  # Lightning sets it, undeclared
+        """Moves the callback to the end of the list, so its checkpoint contains the state of ``BestCheckpoint``."""
+        callbacks = vars(trainer)["callbacks"]  # set by Lightning, but not declared
         vars(trainer)["callbacks"] = [other for other in callbacks if other is not self] + [self]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Takes the signals over; Lightning gives them back after the training."""
-        environment = trainer._accelerator_connector.cluster_environment  # nothing public has it on one device
+        """Installs the signal handlers. Lightning restores the previous handlers after training."""
+        environment = (
+            trainer._accelerator_connector.cluster_environment
+        )  # no public attribute has it on one device
         self._requeue_signal = None
         if isinstance(environment, SLURMEnvironment) and environment.auto_requeue:
             self._requeue_signal = environment.requeue_signal
@@ -79,27 +83,27 @@ class SaveWhenStopped(Callback):
         self._written, self._postponed = time.monotonic(), False
         _let_lightning_stop(trainer, False)
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, self._note)
-            signal.signal(signal.SIGINT, self._note)
+            signal.signal(signal.SIGTERM, self._handle_signal)
+            signal.signal(signal.SIGINT, self._handle_signal)
             if self._requeue_signal is not None:
-                signal.signal(self._requeue_signal, self._note)
+                signal.signal(self._requeue_signal, self._handle_signal)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # Python's signature
-        again = ""
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # Python's signature
+        hint = ""
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
-            again = "; once more ends it at once"
+            hint = "; once more ends it at once"
         if self._signal is None and self._speaks:
-            said = f"{signal.Signals(number).name}: the step is finished and a checkpoint written{again}\n"
-            os.write(2, f"\n{said}".encode())  # print, which the signal may have come upon, isn't reentrant
+            message = f"{signal.Signals(number).name}: the step is finished and a checkpoint written{hint}\n"
+            os.write(2, f"\n{message}".encode())  # print isn't reentrant, and the signal may have interrupted it
         self._signal = number
 
     def on_train_batch_start(self, trainer: pl.Trainer, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
-        """Notes how many steps were taken: under accumulation only some batches end one."""
+        """Records the number of optimizer steps. With gradient accumulation not every batch ends a step."""
         self._before = trainer.global_step
 
     def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
-        """Saves after the step, and has Lightning end the run unless the epoch ends first."""
+        """Saves a checkpoint if it is due or the run must stop. Ends a stopped run, except at an epoch's end."""
         self._stopping = False
         if trainer.global_step == self._before:
             return
@@ -116,17 +120,17 @@ class SaveWhenStopped(Callback):
                 self._save(trainer)
 
     def _is_due(self, trainer: pl.Trainer) -> bool:
-        """Whether it is time for a checkpoint, as the first rank decides."""
+        """Returns whether the interval between checkpoints has passed. False on ranks other than the first."""
         passed = time.monotonic() - self._written
         return trainer.is_global_zero and self.minutes is not None and passed >= 60 * self.minutes
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Holds the end back: Lightning would leave the validation after its first batch."""
+        """Postpones the end of a stopped run: Lightning would end the validation after its first batch."""
         if self._stopping:
             _let_lightning_stop(trainer, False)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Saves again, with the scores."""
+        """Saves a postponed checkpoint, or replaces the checkpoint of a stopped run, with the scores."""
         if self._postponed and not trainer.sanity_checking:
             self._postponed = False
             self._save(trainer)
@@ -135,7 +139,7 @@ class SaveWhenStopped(Callback):
             _let_lightning_stop(trainer, not _ends_an_epoch(trainer))
 
     def _save(self, trainer: pl.Trainer) -> None:
-        folder = Path(trainer.log_dir or trainer.default_root_dir)  # all ranks ask
+        folder = Path(trainer.log_dir or trainer.default_root_dir)  # collective: all ranks must call log_dir
         path = folder / f"resume-step={trainer.global_step}.ckpt"
         trainer.save_checkpoint(path, weights_only=False)
         self._drop_all(trainer, but=path)
@@ -143,7 +147,7 @@ class SaveWhenStopped(Callback):
         self._written = time.monotonic()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Drops the checkpoint of a run that came to its end."""
+        """Deletes the checkpoints of a finished run."""
         self._drop_all(trainer)
 
     def _drop_all(self, trainer: pl.Trainer, but: Path | None = None) -> None:
@@ -153,45 +157,45 @@ class SaveWhenStopped(Callback):
         self.saved, self.former = None, []
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's signature
-        """Says how to go on, and gives the process its status."""
+        """Prints the command that resumes the run, and sets the exit status of the process."""
         if self.saved is None or not isinstance(exception, SIGTERMException):
             return
-        # A rank that ends with another status than 0 has Lightning's launcher kill the first.
+        # If another rank ends with a status other than 0, Lightning's launcher kills the first rank.
         exception.code = 128 + (self._signal or signal.SIGTERM) if trainer.is_global_zero else 0
         if trainer.is_global_zero:
             path = str(self.saved)
             call = f"trainer.fit(module, data, ckpt_path={path!r})"
             run = str(self.saved.parent)
-            said = call if self.command is None else f"{self.command} {shlex.quote(run)}"
-            say(f"Stopped after step {trainer.global_step:,}. To go on exactly there:\n  {said}")
+            resume_command = call if self.command is None else f"{self.command} {shlex.quote(run)}"
+            say(f"Stopped after step {trainer.global_step:,}. To go on exactly there:\n  {resume_command}")
             if self.requeues and self._signal is not None and self._signal == self._requeue_signal:
                 _requeue()
 
 
 def _requeue() -> None:
-    """Has SLURM start the job again."""
+    """Requests SLURM to start the job again."""
     command = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, errors="backslashreplace", check=True)
+        result = subprocess.run(command, capture_output=True, text=True, errors="backslashreplace", check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         reason = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
         say(f"Not requeued: {shlex.join(command)}: {reason}", file=sys.stderr)
     else:
-        say(f"Requeued: {shlex.join(command)} {said.stdout.strip()}".rstrip())
+        say(f"Requeued: {shlex.join(command)} {result.stdout.strip()}".rstrip())
 
 
-def _let_lightning_stop(trainer: pl.Trainer, wanted: bool) -> None:
-    # Nothing public has Lightning leave between steps without the hooks of a run that is complete.
-    trainer._signal_connector.received_sigterm = wanted
+def _let_lightning_stop(trainer: pl.Trainer, stops: bool) -> None:
+    # No public option makes Lightning stop between steps without calling the hooks of a finished run.
+    trainer._signal_connector.received_sigterm = stops
 
 
 def _validates_now(trainer: pl.Trainer) -> bool:
-    """Whether a validation comes after this batch, which a run resumed from before it would leave out."""
+    """Returns whether a validation follows this batch. A run that resumed from before it would skip it."""
     loop = trainer.fit_loop
     assert loop._data_fetcher is not None
-    return loop.epoch_loop._should_check_val_fx(loop._data_fetcher)  # nothing public tells it
+    return loop.epoch_loop._should_check_val_fx(loop._data_fetcher)  # no public method has it
 
 
 def _ends_an_epoch(trainer: pl.Trainer) -> bool:
-    """Whether the epoch or the run ends with this batch: a resumed run leaves out what is done then."""
+    """Returns whether the epoch or the run ends with this batch. A resumed run would skip the work at the end."""
     return trainer.is_last_batch or 0 < trainer.max_steps <= trainer.global_step
