@@ -1,4 +1,4 @@
-"""Which weights of a run are kept."""
+"""Callback that keeps the checkpoint with the best validation score of a run."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from contrastive_text.training.held_out import RANK_SCORE
 from contrastive_text.training.module import ContrastiveModule
 
 PAIR_SCORE = "val/spearman"
-"""Mean correlation of the files of scored pairs."""
+"""Name of the mean Spearman correlation over the files of scored pairs."""
 TASK_SCORE = "val/overall"
-"""Mean score of the tasks."""
+"""Name of the mean score of the tasks."""
 RANKING_SCORE = f"val/{RANK_SCORE}"
-"""Mean nDCG@10 of the retrieval sets."""
+"""Name of the mean nDCG@10 of the retrieval sets."""
 
 
 def monitored(data: TextDataModule) -> str:
-    """Says which score chooses the best checkpoint, and what is not part of it."""
+    """Describes the score that selects the best checkpoint, and the tasks without a score."""
     scored = data.table("validation")
     tasks = [task for task in data.tasks or () if task in scored]
     if not tasks:
@@ -45,9 +45,9 @@ def monitored(data: TextDataModule) -> str:
 
 
 def usual_score(data: TextDataModule) -> str:
-    """Returns the figure that chooses where none is named.
+    """Returns the name of the score that selects the best checkpoint by default.
 
-    It is the score of tasks, else of scored pairs, else of rankings, else the loss of the first objective.
+    This is the first that exists: score of tasks, of scored pairs, of rankings, loss of the first objective.
     """
     scored = data.table("validation")
     if any(task in scored for task in data.tasks or ()):
@@ -58,22 +58,22 @@ def usual_score(data: TextDataModule) -> str:
 
 
 def data_of(trainer: pl.Trainer) -> TextDataModule | None:
-    """Returns the data module of a run; None where its loaders were given by hand."""
-    data = getattr(trainer, "datamodule", None)  # Lightning sets it, undeclared
+    """Returns the data module of a run, or None if the run uses other loaders."""
+    data = getattr(trainer, "datamodule", None)  # set by Lightning, but not declared
     return data if isinstance(data, TextDataModule) else None
 
 
 def _validation_interval(trainer: pl.Trainer, data: TextDataModule) -> int | float:
-    """Returns the run's interval in batches, shortened where an epoch or the run has fewer."""
-    wanted, limit = trainer.val_check_interval, trainer.limit_train_batches
+    """Returns the interval between validations in batches, shortened to the length of an epoch or the run."""
+    interval, limit = trainer.val_check_interval, trainer.limit_train_batches
     epoch = len(data.training.steps)
     epoch = min(limit, epoch) if isinstance(limit, int) else max(1, int(limit * epoch))
-    if not isinstance(wanted, int):
+    if not isinstance(interval, int):
         batches = trainer.max_steps * trainer.accumulate_grad_batches
-        if trainer.max_steps < 1 or batches >= wanted * epoch:
-            return wanted
-        wanted = max(1, int(wanted * epoch))
-    bounds = [wanted]
+        if trainer.max_steps < 1 or batches >= interval * epoch:
+            return interval
+        interval = max(1, int(interval * epoch))
+    bounds = [interval]
     if trainer.check_val_every_n_epoch is not None:
         bounds.append(epoch)
     if trainer.max_steps > 0:
@@ -82,26 +82,28 @@ def _validation_interval(trainer: pl.Trainer, data: TextDataModule) -> int | flo
 
 
 class BestCheckpoint(ModelCheckpoint):
-    """Keeps the checkpoint of the best validation score, the first of equals; without any score the last.
+    """Callback that keeps the checkpoint with the best validation score; without a score the last checkpoint.
 
-    Every checkpoint says what its own weights scored in all validation figures, by which an ensemble chooses, and
-    what the weights before the first step scored, if they were validated (``num_sanity_val_steps`` -1).
+    Among equal scores the first checkpoint is kept. Every checkpoint contains all validation scores of its
+    weights, which select members of an ensemble. It also contains the scores before the first step, if the
+    initial weights were validated (``num_sanity_val_steps`` -1).
 
-    A resumed run keeps the best so far only if its score means the same: by the same figure, of the same rows,
-    vectors and objectives. Otherwise the best starts again, and so does ``EarlyStopping``; a line says why.
+    A resumed run keeps the best checkpoint so far only if its score has the same meaning: the same metric, rows,
+    vectors and objectives. Otherwise the search for the best starts again, also in ``EarlyStopping``, and a line
+    is printed with the reason.
 
     Source: the authors' code of SimCSE (Gao et al. 2021) selects on the STS-B development set.
 
     Args:
-        dirpath: Folder; None for ``checkpoints`` in the run's folder.
-        monitor: The score; None for ``val/overall`` where tasks are validated, else ``val/spearman``, else
-            ``val/ndcg@10``, else the first objective's ``val/OBJECTIVE/loss``.
-        mode: ``max`` or ``min``; None for ``min`` of a loss or another figure that is good where it is low.
+        dirpath: Folder of the checkpoints; None for ``checkpoints`` in the run's folder.
+        monitor: Name of the score. None for the first that exists: ``val/overall`` of tasks, ``val/spearman``,
+            ``val/ndcg@10``, the first objective's ``val/OBJECTIVE/loss``.
+        mode: ``max`` or ``min``; None for ``min`` if the score is a loss or another metric that should be low.
     """
 
     def __init__(self, dirpath: str | None = None, monitor: str | None = None, mode: str | None = None) -> None:
         one_of("checkpoint.mode", mode, ("max", "min"), "max keeps the highest")
-        self._asked, self._asked_mode = monitor, mode
+        self._given_monitor, self._given_mode = monitor, mode
         mode = mode or usual_mode(monitor or PAIR_SCORE)
         super().__init__(dirpath=dirpath, filename="{step}", monitor=monitor, mode=mode, save_top_k=1)
         self._figures: dict[str, float] = {}
@@ -114,49 +116,55 @@ class BestCheckpoint(ModelCheckpoint):
 
     @property
     def state_key(self) -> str:
-        """Name of its state in a checkpoint, the same for every monitor: the state says what the score means."""
+        """Key of the callback's state in a checkpoint, equal for every monitored score."""
         return type(self).__qualname__
 
     @property
     def best(self) -> BestSoFar:
-        """The best so far, with the score before the first step."""
+        """Path and score of the best checkpoint so far, with the scores before the first step."""
         score = None if self.best_model_score is None else float(self.best_model_score)
         return BestSoFar(self.monitor, score, self.best_model_path, start=self._start, mode=self.mode)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Sees to a score before the run ends, and does without one where there is no validation data."""
+        """Selects the monitored score, and shortens the validation interval so that the run has a validation."""
         if stage == "fit" and (data := data_of(trainer)) is not None:
-            if "val_check_interval" in vars(trainer):  # absent where validation goes by the clock
+            if "val_check_interval" in vars(trainer):  # absent if validation depends on the time
                 trainer.val_check_interval = _validation_interval(trainer, data)
             self._validated = data.tables.validated
             if self.monitor is None:
                 self.monitor = usual_score(data)
-                self.mode = self._asked_mode or usual_mode(self.monitor)
+                self.mode = self._given_mode or usual_mode(self.monitor)
                 self.kth_value = torch.tensor(math.inf if self.mode == "min" else -math.inf)
-            # Left to itself Lightning takes an interval of 1 batch for 1.0 epochs, and saves too late.
+            # By default Lightning reads an interval of 1 batch as 1.0 epochs, and saves too late.
             self._save_on_train_epoch_end = not self._validated
             if not self._validated:
                 self.monitor = None
             self._basis = self._describe_basis(trainer, pl_module, data)
         super().setup(trainer, pl_module, stage)
         if stage == "fit":
-            self._run = os.path.realpath(trainer.log_dir or trainer.default_root_dir)  # all ranks ask
+            self._run = os.path.realpath(
+                trainer.log_dir or trainer.default_root_dir
+            )  # collective: all ranks must call log_dir
         folder = local_path(self.dirpath or "")
         if stage == "fit" and trainer.is_global_zero and folder is not None:
             remove_abandoned(folder)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Notes the figures before a checkpoint is written."""
-        named = trainer.callback_metrics.items()
-        self._figures = {name: float(figure) for name, figure in named if name.startswith("val/")}
+        """Records the validation scores before a checkpoint is written.
+
+        Raises:
+            ValueError: The validation has no score with the name ``monitor``.
+        """
+        metrics = trainer.callback_metrics.items()
+        self._figures = {name: float(figure) for name, figure in metrics if name.startswith("val/")}
         self._figures_step = trainer.global_step
-        if trainer.sanity_checking and trainer.num_sanity_val_steps == math.inf:  # asked for by -1
+        if trainer.sanity_checking and trainer.num_sanity_val_steps == math.inf:  # set by -1
             self._start = self._figures
         trains = trainer.state.fn == "fit" and not trainer.sanity_checking
         if trains and self.monitor is not None and self.monitor not in trainer.callback_metrics:
-            there = ", ".join(sorted(self._figures))
+            names = ", ".join(sorted(self._figures))
             raise InvalidValueError(
-                f"checkpoint.monitor: expected a figure of the validation ({there}), got {self.monitor}; name "
+                f"checkpoint.monitor: expected a figure of the validation ({names}), got {self.monitor}; name "
                 "one of these, or leave it out"
             )
         super().on_validation_end(trainer, pl_module)
@@ -164,7 +172,7 @@ class BestCheckpoint(ModelCheckpoint):
     def _describe_basis(
         self, trainer: pl.Trainer, module: pl.LightningModule, data: TextDataModule
     ) -> dict[str, str]:
-        """Returns what the monitored score depends on beside the weights, by name."""
+        """Returns name -> description of everything except the weights that the monitored score depends on."""
         basis = {
             "score": f"{self.monitor} ({self.mode})",
             "validation rows": repr(sorted(self._validated.items())),
@@ -172,62 +180,62 @@ class BestCheckpoint(ModelCheckpoint):
         basis["limit_val_batches"] = str(trainer.limit_val_batches)
         if not isinstance(module, ContrastiveModule):
             return basis
-        named = (self.monitor or "").split("/")
-        read = {
+        monitor_parts = (self.monitor or "").split("/")
+        objectives = {
             name: describe(part)
             for name, part in module.objective_parts().items()
-            if self.monitor == TASK_SCORE or {name, part.task} & {*named}
+            if self.monitor == TASK_SCORE or {name, part.task} & {*monitor_parts}
         }
-        if read:
-            basis |= {"objectives": repr(read), "pooler in training": describe(module.pooler)}
-        if named[-1] == "loss":
+        if objectives:
+            basis |= {"objectives": repr(objectives), "pooler in training": describe(module.pooler)}
+        if monitor_parts[-1] == "loss":
             basis["batch_size"] = str(data.batch_size)
         pooler, features = describe(module.inference_embedder.pooler), module.by_task.truncate_dim
         return {**basis, "pooler in use": pooler, "saved features": str(features)}
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
-        """Returns the best so far, what its score means, and figures of the last validation and of the start."""
+        """Returns the best checkpoint so far, the meaning of its score, and the last and the initial scores."""
         figures = {"figures": dict(self._figures), "figures_step": self._figures_step, "start": dict(self._start)}
-        own = {
+        meaning = {
             "validated": dict(self._validated),
             "run": self._run,
             "basis": dict(self._basis),
             "mode": self.mode,
         }
-        return {**super().state_dict(), **figures, **own}
+        return {**super().state_dict(), **figures, **meaning}
 
     def on_load_checkpoint(
         self,
         trainer: pl.Trainer,
         pl_module: pl.LightningModule,  # noqa: ARG002  # Lightning's signature
-        checkpoint: dict[str, Any],  # Any: what Lightning put into it
+        checkpoint: dict[str, Any],  # Any: content from Lightning
     ) -> None:
-        """Drops the best so far, and the best of ``EarlyStopping``, if their scores meant something else.
+        """Drops the best score so far, also that of ``EarlyStopping``, if the score has another meaning now.
 
-        ``EarlyStopping`` keeps its own patience in any case: Lightning's takes that of the checkpoint.
+        ``EarlyStopping`` always keeps its configured patience; Lightning would restore that of the checkpoint.
         """
         self._resumes = None if trainer.ckpt_path is None else local_path(trainer.ckpt_path)
         states = checkpoint.get("callbacks", {})
         saved = states.get(self.state_key)
         if trainer.state.fn != "fit" or saved is None:
             return
-        was, now = saved.get("basis", {}), self._basis
-        differing = [name for name in {**was, **now} if was.get(name) != now.get(name)]
-        for callback in vars(trainer)["callbacks"]:  # Lightning sets it, undeclared
+        saved_basis, basis = saved.get("basis", {}), self._basis
+        differing = [name for name in {**saved_basis, **basis} if saved_basis.get(name) != basis.get(name)]
+        for callback in vars(trainer)["callbacks"]:  # set by Lightning, but not declared
             if isinstance(callback, EarlyStopping) and callback.state_key in states:
-                kept = callback.state_dict() if differing else states[callback.state_key]
-                states[callback.state_key] = {**kept, "patience": callback.patience}
+                state = callback.state_dict() if differing else states[callback.state_key]
+                states[callback.state_key] = {**state, "patience": callback.patience}
         if differing:
             del states[self.state_key]
             if trainer.is_global_zero:
-                said = ", ".join(differing)
-                say(f"The best checkpoint starts again: its score has another meaning ({said})")
+                reasons = ", ".join(differing)
+                say(f"The best checkpoint starts again: its score has another meaning ({reasons})")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
-        """Takes over the best so far into the resumed run's own folder; one that is gone is forgotten."""
-        state_dict = _located(state_dict, self._resumes)
+        """Restores the best checkpoint so far for a resumed run. If its file is missing, warns and drops it."""
+        state_dict = _update_paths(state_dict, self._resumes)
         self._start = state_dict["start"]
-        if state_dict.get("best_model_score") is None:  # the last one of a run without a score
+        if state_dict.get("best_model_score") is None:  # the last checkpoint of a run without a score
             state_dict = {**state_dict, "best_model_path": ""}
         best = state_dict.get("best_model_path")
         if best and not Path(best).is_file():
@@ -244,7 +252,9 @@ class BestCheckpoint(ModelCheckpoint):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Keeps the last checkpoint if there is no score; copies a resumed run's best if it is still best."""
         super().on_train_end(trainer, pl_module)
-        if not vars(trainer)["fast_dev_run"] and self.best_model_score is None:  # Lightning's, undeclared
+        if (
+            not vars(trainer)["fast_dev_run"] and self.best_model_score is None
+        ):  # set by Lightning, but not declared
             self._keep_last(trainer)
         best, folder = Path(self.best_model_path), Path(self.dirpath or "")
         if self.best_model_path and self.dirpath and folder.absolute() not in best.absolute().parents:
@@ -254,27 +264,27 @@ class BestCheckpoint(ModelCheckpoint):
             self.best_model_path = str(folder / best.name)
 
     def _keep_last(self, trainer: pl.Trainer) -> None:
-        """Keeps the checkpoint of the last step, and says why no score chose one."""
+        """Keeps the checkpoint of the last step, and prints why there is no score."""
         if not self.best_model_path:
             self._save_none_monitor_checkpoint(trainer, self._monitor_candidates(trainer))
-        why = "no validation was reached"
+        reason = "no validation was reached"
         if not self._validated:
-            why = "there are no validation data"
+            reason = "there are no validation data"
         elif trainer.limit_val_batches == 0:
-            why = "trainer.limit_val_batches is 0"
+            reason = "trainer.limit_val_batches is 0"
         if trainer.is_global_zero:
-            say(f"No score chose a checkpoint, because {why}: the last one is kept, {self.best_model_path}")
+            say(f"No score chose a checkpoint, because {reason}: the last one is kept, {self.best_model_path}")
 
 
-def _located(state: dict[str, Any], resumes: Path | None) -> dict[str, Any]:  # Any: Lightning's
-    """Returns the state of the callback with the best checkpoint's path of today.
+def _update_paths(state: dict[str, Any], resumes: Path | None) -> dict[str, Any]:  # Any: Lightning's
+    """Returns the state of ``BestCheckpoint`` with the current path of the best checkpoint.
 
     The folder of the run may have been moved. The best checkpoint is then still next to the checkpoint that the
-    run resumes from. The recorded path may meanwhile hold the checkpoint of another run.
+    run resumes from. The recorded path may now contain the checkpoint of another run.
 
     Args:
-        state: The state as the checkpoint holds it.
-        resumes: The checkpoint that the run resumes from.
+        state: State of the callback in the checkpoint.
+        resumes: Path of the checkpoint that the run resumes from.
     """
     best = state.get("best_model_path")
     if not best or resumes is None:

@@ -1,4 +1,4 @@
-"""Callbacks that watch how far vectors spread: warnings of collapse, and a stop without labels."""
+"""Callbacks that monitor the distribution of vectors: warnings of collapse, and early stopping without labels."""
 
 from __future__ import annotations
 
@@ -23,49 +23,52 @@ from contrastive_text.objectives import Objective
 from contrastive_text.training.module import ContrastiveModule
 
 EVERY = 50
-"""Steps between two readings of what training logs: reading waits for the device."""
+"""Number of steps between two readings of the training log. Reading synchronizes with the device."""
 
 IN_A_ROW = 4
-"""Readings that must agree: a single batch may be an easy one."""
+"""Number of consecutive readings with the same problem before a warning. A single batch may be easy."""
 
 SETTLED = 100
-"""Steps before which nothing is called a collapse: the vectors of a random network lie together at first."""
+"""Number of steps before the first warning of collapse: vectors of a random network are close together."""
 
 SOLVED_LOSS, SOLVED_ACCURACY = 0.01, 0.999
-"""Loss and accuracy in the batch from which on an objective hardly has a gradient."""
+"""Largest loss and smallest accuracy at which an objective is solved: its gradient is almost zero."""
 
 FLAT, SPREAD = 0.25, -2.0
-"""Uniformity that a run must win from its start, unless its vectors are spread already. By itself a loss near 0
-is usual: SimCSE comes to 0.001 within some hundred steps, while its uniformity falls by 1 and more; and a random
-encoder that started at -3.2 with a loss of 0.003 still won 11 points of Spearman."""
+"""Fall of uniformity since the start, and uniformity of spread vectors: a solved objective should reach either.
+
+A loss near 0 alone is usual: SimCSE reaches 0.001 within a few hundred steps, while its uniformity falls by more
+than 1. A random encoder that started at -3.2 with a loss of 0.003 still gained 11 points of Spearman."""
 
 MOST_TEXTS = 8192
-"""Held-out texts that are measured at most, of all ranks: every pair of them counts."""
+"""Largest number of held-out texts that are measured on all ranks. Every pair of texts is compared."""
 
 ALIKE = 0.5
-"""Root mean square of the correlation of two features from which on they repeat each other: as if all of them
-were mixtures of four directions, 1 / 0.5^2. Drawn independently, features of 128 vectors have 0.09."""
+"""Smallest root mean square of the correlations between features at which features are redundant.
+
+At this value the features behave like mixtures of 4 = 1 / 0.5^2 directions. Independent features of 128 vectors
+have the value 0.09."""
 
 
 def remedy(objectives: Iterable[Objective]) -> str:
-    """Returns in words what to try where the vectors of these objectives collapse.
+    """Returns a message with remedies for a collapse of the vectors of these objectives.
 
     Example:
         >>> from contrastive_text.objectives import Contrastive
         >>> remedy([Contrastive()])
         'try a lower learning rate, a larger batch or a lower temperature, from an earlier checkpoint'
     """
-    own = dict.fromkeys(each for objective in objectives for each in objective.remedies)
-    *first, last = ["a lower learning rate", "a larger batch", *own]
+    remedies = dict.fromkeys(remedy_text for objective in objectives for remedy_text in objective.remedies)
+    *first, last = ["a lower learning rate", "a larger batch", *remedies]
     return f"try {', '.join(first)} or {last}, from an earlier checkpoint"
 
 
 class TrainingSigns:
-    """Says, from figures that it logs now and then, that training goes wrong.
+    """Detects problems of training, such as a collapse, from the metrics of logged steps.
 
     Attributes:
         start: Name of an objective -> its uniformity at the first reading.
-        objectives: Name -> objective; one that isn't among them is taken to have negatives.
+        objectives: Name -> objective. An objective that isn't in the dictionary counts as one with negatives.
 
     Example:
         >>> signs = TrainingSigns()
@@ -79,91 +82,99 @@ class TrainingSigns:
         self._in_a_row: Counter[tuple[str, str]] = Counter()
 
     def read(self, step: int, figures: Mapping[str, float]) -> dict[str, str]:
-        """Returns what is wrong, kind -> message, as far as ``IN_A_ROW`` readings agree on it.
+        """Reads the metrics of a step. Returns kind -> message of each problem in ``IN_A_ROW`` readings in a row.
 
         Args:
             step: Number of the step.
-            figures: What is logged under ``train/``.
+            figures: Metrics that are logged under ``train/``.
         """
-        found: dict[str, str] = {}
+        problems: dict[str, str] = {}
         for key, uniformity in figures.items():
             place, _, figure = key.rpartition("/")
             part, _, name = place.partition("/")
             if (part, figure) != ("train", "uniformity") or math.isnan(uniformity):  # NaN: no part of this step
                 continue
             prefix = f"{place}/"
-            own = {each.removeprefix(prefix): figures[each] for each in figures if each.startswith(prefix)}
-            found |= self._read_objective(name, step, {**own, "loss": figures[place]})
-        return found
+            log = {
+                metric_name.removeprefix(prefix): figures[metric_name]
+                for metric_name in figures
+                if metric_name.startswith(prefix)
+            }
+            problems |= self._read_objective(name, step, {**log, "loss": figures[place]})
+        return problems
 
     def last_verdict(self, step: int, figures: Mapping[str, float]) -> str:
-        """Returns whether the vectors of the last logged step have collapsed; empty if they weren't measured.
+        """Returns a text on whether the vectors of the last logged step have collapsed; empty if not measured.
 
         Args:
             step: Number of the step.
-            figures: What is logged under ``train/``.
+            figures: Metrics that are logged under ``train/``.
         """
-        said = []
+        verdicts = []
         for name, objective in self.objectives.items():
             prefix = f"train/{name}/"
-            own = {each.removeprefix(prefix): figures[each] for each in figures if each.startswith(prefix)}
-            if math.isnan(own.get("negative_similarity", math.nan)):
+            log = {
+                metric_name.removeprefix(prefix): figures[metric_name]
+                for metric_name in figures
+                if metric_name.startswith(prefix)
+            }
+            if math.isnan(log.get("negative_similarity", math.nan)):
                 continue
-            collapsed = _collapsed(name, step, own, objective.has_negatives)
-            seen = _similarities(own, objective.has_negatives)
-            healthy = f"{name}: the space has not collapsed at step {step:,}: {seen}"
-            said.append(f"{collapsed}; {remedy([objective])}" if collapsed else healthy)
-        return "\n".join(said)
+            collapsed = _collapsed(name, step, log, objective.has_negatives)
+            similarities = _similarities(log, objective.has_negatives)
+            healthy = f"{name}: the space has not collapsed at step {step:,}: {similarities}"
+            verdicts.append(f"{collapsed}; {remedy([objective])}" if collapsed else healthy)
+        return "\n".join(verdicts)
 
-    def _read_objective(self, name: str, step: int, own: Mapping[str, float]) -> dict[str, str]:
-        start = self.start.setdefault(name, own["uniformity"])
+    def _read_objective(self, name: str, step: int, log: Mapping[str, float]) -> dict[str, str]:
+        start = self.start.setdefault(name, log["uniformity"])
         objective = self.objectives.get(name)
         has_negatives = objective is None or objective.has_negatives
         signs = {
-            "trivial": has_negatives and _trivial(name, step, own, start),
-            "collapse": step >= SETTLED and _collapsed(name, step, own, has_negatives),
-            "alike": step >= SETTLED and _alike(name, step, own),
+            "trivial": has_negatives and _trivial(name, step, log, start),
+            "collapse": step >= SETTLED and _collapsed(name, step, log, has_negatives),
+            "alike": step >= SETTLED and _alike(name, step, log),
         }
-        found = {}
+        problems = {}
         for kind, message in signs.items():
             self._in_a_row[name, kind] = self._in_a_row[name, kind] + 1 if message else 0
             if message and self._in_a_row[name, kind] >= IN_A_ROW:
                 advice = "" if kind == "trivial" else f"; {remedy([] if objective is None else [objective])}"
-                found[kind] = message + advice
-        return found
+                problems[kind] = message + advice
+        return problems
 
 
-def _similarities(own: Mapping[str, float], has_negatives: bool) -> str:
-    pairs, others = ("positives", "negatives") if has_negatives else ("pairs", "other texts")
-    return f"{pairs} have cosine {own['positive_similarity']:.3f}, {others} {own['negative_similarity']:.3f}"
+def _similarities(log: Mapping[str, float], has_negatives: bool) -> str:
+    pairs, contrasts = ("positives", "negatives") if has_negatives else ("pairs", "other texts")
+    return f"{pairs} have cosine {log['positive_similarity']:.3f}, {contrasts} {log['negative_similarity']:.3f}"
 
 
-def _trivial(name: str, step: int, own: Mapping[str, float], start: float) -> str | None:
-    """Says that positives are trivial: a loss near 0 over vectors that don't spread; None if they aren't."""
-    solved = own["loss"] <= SOLVED_LOSS and own["accuracy"] >= SOLVED_ACCURACY
-    if not solved or own["uniformity"] <= max(start - FLAT, SPREAD):
+def _trivial(name: str, step: int, log: Mapping[str, float], start: float) -> str | None:
+    """Returns a message if positives are trivial: the loss is near 0, and uniformity is flat. Otherwise None."""
+    solved = log["loss"] <= SOLVED_LOSS and log["accuracy"] >= SOLVED_ACCURACY
+    if not solved or log["uniformity"] <= max(start - FLAT, SPREAD):
         return None
     return (
-        f"{name}: loss {own['loss']:.4f} and accuracy {own['accuracy']:.3f} at step {step:,}, but uniformity "
-        f"{own['uniformity']:.2f} is flat, {start:.2f} at the start ({_similarities(own, has_negatives=True)}): "
+        f"{name}: loss {log['loss']:.4f} and accuracy {log['accuracy']:.3f} at step {step:,}, but uniformity "
+        f"{log['uniformity']:.2f} is flat, {start:.2f} at the start ({_similarities(log, has_negatives=True)}): "
         "positives are trivial, so that nothing is learned from them; try stronger views or dropout, other "
         "positives, hard negatives, a larger batch or a higher temperature"
     )
 
 
-def _collapsed(name: str, step: int, own: Mapping[str, float], has_negatives: bool) -> str | None:
-    """Says that texts which don't belong together have one vector; None if they haven't."""
-    if own["negative_similarity"] < COLLAPSED:
+def _collapsed(name: str, step: int, log: Mapping[str, float], has_negatives: bool) -> str | None:
+    """Returns a message if vectors of unrelated texts are almost equal. Otherwise None."""
+    if log["negative_similarity"] < COLLAPSED:
         return None
     return (
-        f"{name}: the space has collapsed at step {step:,}: {_similarities(own, has_negatives)}, uniformity "
-        f"{own['uniformity']:.2f}"
+        f"{name}: the space has collapsed at step {step:,}: {_similarities(log, has_negatives)}, uniformity "
+        f"{log['uniformity']:.2f}"
     )
 
 
-def _alike(name: str, step: int, own: Mapping[str, float]) -> str | None:
-    """Says that features repeat each other, where that is logged; None if they don't."""
-    correlation = own.get("off_diagonal", 0.0)
+def _alike(name: str, step: int, log: Mapping[str, float]) -> str | None:
+    """Returns a message if features are strongly correlated. None if they aren't, or if it isn't logged."""
+    correlation = log.get("off_diagonal", 0.0)
     if correlation < ALIKE:
         return None
     return (
@@ -174,24 +185,23 @@ def _alike(name: str, step: int, own: Mapping[str, float]) -> str | None:
 
 
 class CollapseDoctor(Callback):
-    """Logs how held-out vectors lie in space, and warns in words, once for each kind, when training goes wrong.
+    """Callback that logs the distribution of held-out vectors, and warns once for each kind of problem.
 
-    While training, at each validation with scored pairs, it logs ``val/alignment`` (of the pairs that count as
-    positives, see ``metrics.positive_pairs``; the mean over the files), ``val/uniformity``, ``val/mean_cosine``
-    and ``val/effective_rank`` (over the texts of all files), of the vectors that validation computes anyway, on
-    all ranks, of ``MOST_TEXTS`` texts at most. Nothing is measured where a file has fewer pairs than there are
-    ranks.
+    At each validation of a training run with scored pairs, it logs four metrics of the validation's vectors, over
+    all ranks. ``val/alignment`` is the mean over the files, of the pairs that count as positives (see
+    ``metrics.positive_pairs``). ``val/uniformity``, ``val/mean_cosine`` and ``val/effective_rank`` are computed
+    over the texts of all files, at most ``MOST_TEXTS``. Nothing is measured if a file has fewer pairs than ranks.
 
-    It warns when the space collapses, held out or in training; when positives are trivial, of objectives that
-    have negatives; and when features repeat each other, of those that ask them to differ. A run that ends before
-    that can be told from the disorder of the first steps gets a verdict on its last vectors.
+    The callback warns if held-out or training vectors collapse. It warns if positives are trivial, for objectives
+    with negatives. It warns if features are redundant, for objectives that log correlations of features. A short
+    run ends before a collapse can be distinguished from the first steps. It gets a verdict on its last vectors.
     """
 
     reads_figures_every = EVERY
 
     def __init__(self) -> None:
         self.signs = TrainingSigns()
-        self._said: set[str] = set()
+        self._warned_kinds: set[str] = set()
         self._last_read = -1
         self._verdict = ""
         self._measured = self._features = 0
@@ -199,12 +209,12 @@ class CollapseDoctor(Callback):
         self._spread: tuple[MeanCosine, Uniformity, EffectiveRank] = _spread_metrics()
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Learns which objectives have negatives, and what each of them can be helped by."""
+        """Sets the objectives, which state whether they have negatives and list their remedies."""
         if isinstance(pl_module, ContrastiveModule):
             self.signs.objectives = pl_module.objective_parts()
 
     def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
-        """Reads what the step has logged, now and then."""
+        """Reads the logged metrics every ``EVERY`` steps, and warns of problems."""
         step = trainer.global_step
         if step == self._last_read or (step % EVERY and self._last_read >= 0):
             return
@@ -214,7 +224,7 @@ class CollapseDoctor(Callback):
             self._warn(trainer, kind, message)
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Starts anew."""
+        """Clears the metrics of held-out vectors."""
         self._measured, self._alignments, self._spread = 0, {}, _spread_metrics()
 
     def on_validation_batch_end(
@@ -226,7 +236,7 @@ class CollapseDoctor(Callback):
         batch_idx: int,  # noqa: ARG002  # Lightning's signature
         dataloader_idx: int = 0,
     ) -> None:
-        """Takes the vectors of a batch of scored pairs; a task's batch has none."""
+        """Adds the vectors of a batch of scored pairs to the metrics. Other batches are skipped."""
         if trainer.state.fn != "fit" or trainer.sanity_checking or not isinstance(outputs, Mapping):
             return
         u, v, target = (outputs[name] for name in ("anchor", "positive", "target"))
@@ -241,7 +251,7 @@ class CollapseDoctor(Callback):
             metric.to(u.device).update(texts)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Logs the figures of the held-out vectors, and warns if they have collapsed."""
+        """Logs the metrics of the held-out vectors, and warns if they have collapsed."""
         complete = bool(self._alignments) and all(trainer.num_val_batches)
         if not trainer.strategy.reduce_boolean_decision(complete, all=True):
             return
@@ -249,45 +259,45 @@ class CollapseDoctor(Callback):
         mean_cosine, uniformity, effective_rank = self._spread
         figures = {"mean_cosine": float(mean_cosine.compute())}
         if math.isnan(figures["mean_cosine"]):
-            return  # no scores either, which is refused
+            return  # then there are no scores either, which BestCheckpoint refuses
         figures |= {"uniformity": float(uniformity.compute()), "effective_rank": float(effective_rank.compute())}
         alignments = [float(metric.compute()) for metric in self._alignments.values()]
-        if known := [each for each in alignments if not math.isnan(each)]:
-            figures["alignment"] = sum(known) / len(known)
-        # The metrics have gathered over ranks; sync_dist spares a warning.
+        if defined := [value for value in alignments if not math.isnan(value)]:
+            figures["alignment"] = sum(defined) / len(defined)
+        # The metrics have already gathered over ranks; sync_dist only avoids a warning.
         pl_module.log_dict({f"val/{name}": figure for name, figure in figures.items()}, sync_dist=True)
-        said = collapse(figures["mean_cosine"], figures["effective_rank"], most=min(texts, features))
-        seen = ", ".join(f"{name} {figure:.3g}" for name, figure in figures.items())
+        problem = collapse(figures["mean_cosine"], figures["effective_rank"], most=min(texts, features))
+        summary = ", ".join(f"{name} {figure:.3g}" for name, figure in figures.items())
         self._verdict = (
-            f"held out at step {trainer.global_step:,}, {said or 'the space has not collapsed'} ({seen})"
+            f"held out at step {trainer.global_step:,}, {problem or 'the space has not collapsed'} ({summary})"
         )
-        if said:
+        if problem:
             self._verdict += f"; {remedy(self.signs.objectives.values())}"
-        if said and trainer.global_step >= SETTLED:
+        if problem and trainer.global_step >= SETTLED:
             self._warn(trainer, "collapse", self._verdict)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Prints a verdict on the last vectors of a run that is too short for a warning on the way."""
-        if trainer.global_step >= SETTLED + IN_A_ROW * EVERY or self._said:
+        """Prints a verdict on the last vectors if the run was too short for a warning."""
+        if trainer.global_step >= SETTLED + IN_A_ROW * EVERY or self._warned_kinds:
             return
         figures = {name: float(figure) for name, figure in trainer.callback_metrics.items()}
-        said = self._verdict or self.signs.last_verdict(trainer.global_step, figures)
-        if said and trainer.is_global_zero:
-            say(said[0].upper() + said[1:])
+        verdict = self._verdict or self.signs.last_verdict(trainer.global_step, figures)
+        if verdict and trainer.is_global_zero:
+            say(verdict[0].upper() + verdict[1:])
 
     def _warn(self, trainer: pl.Trainer, kind: str, message: str) -> None:
-        if kind not in self._said and trainer.is_global_zero:
+        if kind not in self._warned_kinds and trainer.is_global_zero:
             warnings.warn(message, stacklevel=2)
-        self._said.add(kind)
+        self._warned_kinds.add(kind)
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
-        """Returns what a resumed run must know: how the run started, and what has been said."""
-        return {"start": dict(self.signs.start), "said": sorted(self._said)}
+        """Returns the state for a resumed run: uniformity at the start, and kinds of earlier warnings."""
+        return {"start": dict(self.signs.start), "said": sorted(self._warned_kinds)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
-        """Takes over what the run before it knew."""
+        """Restores the uniformity at the start and the kinds of earlier warnings."""
         self.signs.start = dict(state_dict["start"])
-        self._said = set(state_dict["said"])
+        self._warned_kinds = set(state_dict["said"])
 
 
 def _spread_metrics() -> tuple[MeanCosine, Uniformity, EffectiveRank]:
@@ -295,22 +305,22 @@ def _spread_metrics() -> tuple[MeanCosine, Uniformity, EffectiveRank]:
 
 
 class StopWhenSpread(Callback):
-    """Ends training when uniformity has stopped falling, a rule that reads no label.
+    """Callback that ends training when uniformity stops falling. It needs no labels.
 
-    Contrastive training first spreads vectors that lie in a cone, from which most of its gain comes, and goes
-    on spreading what is spread, which hurts similarity in the end: so ConSERT's author (issue 1 of
-    github.com/yym6472/ConSERT), whose paper stops by labeled pairs. Here ``train/NAME/uniformity``, of the
-    batches' own vectors, is averaged over windows of steps; the run ends after the first window that wins less
-    than ``least`` over the one before. The weights are those of that moment, unless a validation chooses others.
-    ``docs/collapse.md`` says how well that agrees with labels.
+    Contrastive training first spreads vectors out of a narrow cone, which gives most of its gain. Further
+    spreading finally hurts similarity, according to ConSERT's author (issue 1 of github.com/yym6472/ConSERT); the
+    paper stops by labeled pairs. Here ``train/NAME/uniformity`` of the batches is averaged over windows of steps.
+    The run ends after the first window whose uniformity is less than ``least`` below the previous window. It
+    keeps the weights of this step, unless a validation selects other weights. ``docs/collapse.md`` compares the
+    rule with labels.
 
     Args:
-        every: Steps of a window.
-        least: Fall of uniformity from one window to the next that is worth going on for.
+        every: Number of steps in a window.
+        least: Smallest fall of uniformity between two windows that continues the run.
         objective: Name of the contrastive objective.
 
     Raises:
-        ValueError: A window of no step, or a fall below 0; in training, no objective of that name.
+        ValueError: ``every`` is below 1, or ``least`` is below 0. Or, in training, the objective doesn't exist.
 
     Example:
         >>> rule = StopWhenSpread(every=2, least=0.1)
@@ -325,14 +335,14 @@ class StopWhenSpread(Callback):
         self.least = at_least("StopWhenSpread.least", least, 0)
         self.objective = objective
         self.last = math.inf
-        self._window: list[Tensor] = []  # on their device: only the end of a window waits for it
+        self._window: list[Tensor] = []  # stays on the device, which is read only at the end of a window
         self._step = 0
 
     def read(self, uniformity: Tensor) -> bool:
-        """Takes the uniformity of a step; returns whether the window that it ends has won too little.
+        """Adds the uniformity of a step. Returns whether a window ends and its uniformity has fallen too little.
 
         Args:
-            uniformity: A scalar; NaN where the objective has no part in the step.
+            uniformity: A scalar; NaN if the objective isn't in the step.
         """
         self._window.append(uniformity.detach())
         if len(self._window) < self.every:
@@ -345,8 +355,8 @@ class StopWhenSpread(Callback):
         return before - mean < self.least
 
     def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
-        """Reads the figure of the step, and ends the run where the rule says so."""
-        if trainer.global_step == self._step:  # a batch that is accumulated
+        """Reads the uniformity of the step, and ends the run if it has stopped falling."""
+        if trainer.global_step == self._step:  # a batch inside an accumulation window
             return
         self._step = trainer.global_step
         name, figures = f"train/{self.objective}/uniformity", trainer.callback_metrics
@@ -364,10 +374,10 @@ class StopWhenSpread(Callback):
                 say(f"stops at step {self._step:,}: {fell} in {self.every} steps")
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
-        """Returns what a resumed run must know: the last window, and the one that has begun."""
+        """Returns the state for a resumed run: mean of the last window, and values of the current window."""
         return {"last": self.last, "window": [float(each) for each in self._window], "step": self._step}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # Any: Lightning's signature
-        """Takes over what the run before it knew."""
+        """Restores the mean of the last window and the values of the current window."""
         self.last, self._step = state_dict["last"], state_dict["step"]
         self._window = [torch.tensor(each) for each in state_dict["window"]]

@@ -66,7 +66,7 @@ class SaveWhenStopped(Callback):
         self.saved: Path | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
-        """Moves the callback to the end of the list, so its checkpoint contains the state of ``BestCheckpoint``."""
+        """Moves the callback to the end of the list, so its checkpoint has the state of ``BestCheckpoint``."""
         callbacks = vars(trainer)["callbacks"]  # set by Lightning, but not declared
         vars(trainer)["callbacks"] = [other for other in callbacks if other is not self] + [self]
 
