@@ -1,6 +1,7 @@
-"""Network and pooler of a model folder: written and read with their settings.
+"""Reading and writing of the network and the pooler of a model folder, with their settings.
 
-Written are the names of sentence-transformers' older versions. Read are these and the names of version 6.
+Settings are written with the key names of sentence-transformers before version 6. Both these names and the names
+of version 6 can be read.
 """
 
 from __future__ import annotations
@@ -40,28 +41,29 @@ from contrastive_text.poolers import (
 )
 
 ELSEWHERE = "load this model with sentence-transformers"
-"""Advice for a setting that has no equal here."""
+"""Advice for a setting of sentence-transformers that this library doesn't support."""
 TRANSFORMER_SETTINGS = "sentence_bert_config.json"
+"""Name of the file with the settings of the network."""
 _OLDER = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 _NAMES = (TRANSFORMER_SETTINGS, *(f"sentence_{kind}_config.json" for kind in _OLDER))
 _TASK = "feature-extraction"
 _TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
-_FROM_THE_CALL = {"trust_remote_code", "token", "cache_dir", "revision", "subfolder", "local_files_only"}
-"""Arguments of ``from_pretrained`` that sentence-transformers takes from its caller alone."""
-_OF_NETWORK = {"attn_implementation", "dtype", "torch_dtype", "device_map", "low_cpu_mem_usage"}
-_OF_TOKENIZER = {"model_max_length", "use_fast"}
-_OF_CONFIG = {"use_cache", "output_hidden_states", "output_attentions"}
+_CALLER_ARGUMENTS = {"trust_remote_code", "token", "cache_dir", "revision", "subfolder", "local_files_only"}
+"""Arguments of ``from_pretrained`` that only a caller can set: sentence-transformers ignores them in a folder."""
+_NETWORK_ARGUMENTS = {"attn_implementation", "dtype", "torch_dtype", "device_map", "low_cpu_mem_usage"}
+_TOKENIZER_ARGUMENTS = {"model_max_length", "use_fast"}
+_CONFIG_ARGUMENTS = {"use_cache", "output_hidden_states", "output_attentions"}
 _ARGUMENTS = {
-    "model_args": _OF_NETWORK,
-    "model_kwargs": _OF_NETWORK,
-    "tokenizer_args": _OF_TOKENIZER,
-    "processor_kwargs": _OF_TOKENIZER,
-    "config_args": _OF_CONFIG,
-    "config_kwargs": _OF_CONFIG,
+    "model_args": _NETWORK_ARGUMENTS,
+    "model_kwargs": _NETWORK_ARGUMENTS,
+    "tokenizer_args": _TOKENIZER_ARGUMENTS,
+    "processor_kwargs": _TOKENIZER_ARGUMENTS,
+    "config_args": _CONFIG_ARGUMENTS,
+    "config_kwargs": _CONFIG_ARGUMENTS,
 }
-"""Key of older and newer versions -> the arguments under it that change no vector, or are used here."""
+"""Key of a record of arguments, older and newer versions -> its arguments that are used or change no vector."""
 _PROCESSING = {"padding", "pad_to_multiple_of", "logits_to_keep", "verbose", "max_length", "truncation"}
-"""Arguments of a tokenizer's call that change no vector, or are used here."""
+"""Arguments of a tokenizer's call that are used or change no vector."""
 _POOLERS: dict[str, type[Pooler]] = {
     "cls": CLSPooler,
     "max": MaxPooler,
@@ -70,25 +72,27 @@ _POOLERS: dict[str, type[Pooler]] = {
     "weightedmean": WeightedMeanPooler,
     "lasttoken": LastTokenPooler,
 }
-"""Name of a pooling mode -> its pooler here, in the order in which older versions concatenate several."""
+"""Name of a pooling mode -> class of its pooler, in the order in which older versions concatenate modes."""
 _MODE = "pooling_mode"
 _FEATURES = ("embedding_dimension", "word_embedding_dimension")
-"""Keys of a vector's number of features, in newer and older versions."""
+"""Keys of the number of features of a vector, in newer and older versions."""
 _FLAG = (
     {mode: f"{_MODE}_{mode}" for mode in _POOLERS}
     | {mode: f"{_MODE}_{mode}_tokens" for mode in ("max", "mean", "weightedmean")}
     | {"cls": f"{_MODE}_cls_token"}
 )
-"""Name of a pooling mode -> its flag in older versions."""
-_CONSERT_S = "pooling_mode_mean_last_2_tokens"
-"""A further flag of ConSERT's copy of sentence-transformers: the mean over the last two layers."""
+"""Name of a pooling mode -> key of its flag in older versions."""
+_CONSERT_FLAG = "pooling_mode_mean_last_2_tokens"
+"""Key of the flag that ConSERT's copy of sentence-transformers adds, for the mean over the last two layers."""
 _INCLUDE_PROMPT = "include_prompt"
 
 
 def read_record(path: Path) -> Record:
-    """Reads a JSON file of a model folder, which must exist."""
+    """Reads a JSON file of a model folder. Raises ValueError if it is missing or damaged."""
     if not path.exists():
-        raise InvalidValueError(f"{path}: expected a file, got none; the folder is damaged, save it again")
+        raise InvalidValueError(
+            f"{path}: expected a file of the model, got no file; the folder is damaged, save it again"
+        )
     return Record.read(path, TODO)
 
 
@@ -98,9 +102,9 @@ def write_json(path: Path, content: object) -> None:
 
 
 class TransformerSettings(NamedTuple):
-    """Settings of a folder's network: ``sentence_bert_config.json`` and its older names.
+    """Settings of a model folder's network, from ``sentence_bert_config.json`` or its older names.
 
-    Each key that sentence-transformers reads and that changes vectors is used, or refused by its name.
+    A key that changes vectors in sentence-transformers is used, or an error names it.
 
     Args:
         max_length: Longest text in tokens; None for the tokenizer's limit.
@@ -114,13 +118,13 @@ class TransformerSettings(NamedTuple):
 
 
 def read_transformer_settings(folder: Path) -> TransformerSettings:
-    """Reads the settings of a folder, from the first file that isn't empty.
+    """Reads the settings of a folder's network from the first settings file that isn't empty.
 
     Raises:
-        ValueError: A key with which sentence-transformers would give other vectors than this library.
+        ValueError: A key would give other vectors in sentence-transformers than in this library.
     """
     records = (Record.read(path, TODO) for path in map(folder.joinpath, _NAMES) if path.exists())
-    record = next((each for each in records if each.values), None)
+    record = next((record for record in records if record.values), None)
     if record is None:
         return TransformerSettings()
     if (task := record.text("transformer_task", _TASK)) != _TASK:
@@ -130,16 +134,17 @@ def read_transformer_settings(folder: Path) -> TransformerSettings:
             raise record.refusal("null", record.values[key], key, ELSEWHERE)
     _check_modalities(record)
     length = record.integer("max_seq_length", None, least=1)
-    for key, known in _ARGUMENTS.items():
+    for key, names in _ARGUMENTS.items():
         arguments = record.record(key, {})
         for name in arguments:
-            if name not in known | _FROM_THE_CALL:
+            if name not in names | _CALLER_ARGUMENTS:
                 raise arguments.refusal("no such argument", arguments.values[name], name, ELSEWHERE)
         length = arguments.integer("model_max_length", length, least=1)
     query, document = (record.integer(key, None, least=1) for key in ("query_length", "document_length"))
-    if (cut := _cut(record.record("processing_kwargs", {}))) is not None:  # also for queries and documents
-        length, query, document = cut, None, None
-    record.flag("do_lower_case", False)  # used by the tokenizer's loader
+    truncation = _read_truncation(record.record("processing_kwargs", {}))
+    if truncation is not None:  # also for queries and documents
+        length, query, document = truncation, None, None
+    record.flag("do_lower_case", False)  # only checked here; the tokenizer's loader uses it
     return TransformerSettings(length, query, document)
 
 
@@ -159,8 +164,8 @@ def _check_modalities(record: Record) -> None:
         raise record.refusal("'token_embeddings'", name, "module_output_name", ELSEWHERE)
 
 
-def _cut(processing: Record) -> int | None:
-    """Checks the arguments of the tokenizer's call. Returns the length at which it cuts, or None."""
+def _read_truncation(processing: Record) -> int | None:
+    """Checks the arguments of the tokenizer's call. Returns the length that it truncates to, or None."""
     common = processing.record("common", {})
     for name in common:
         if (name, common.values[name]) != ("return_tensors", "pt"):
@@ -176,32 +181,38 @@ def _cut(processing: Record) -> int | None:
 
 
 def check_loadable(encoder: TransformerEncoder, where: str) -> None:
-    """Checks that the architecture of an encoder can load its weights again, which inserted layers prevent.
+    """Checks that a saved encoder can be loaded again, which layers that a user inserted prevent.
 
     Args:
-        encoder: The encoder to be saved.
-        where: Beginning of errors.
+        encoder: Encoder to save.
+        where: Beginning of error messages.
 
     Raises:
-        ValueError: Weights of other names or shapes than those of a fresh model of its configuration.
+        ValueError: The names or shapes of the weights differ from a new model of the same configuration.
     """
     with torch.device("meta"):
-        fresh = build_model(encoder.model.config).state_dict()
-    held = {name: weight.shape for name, weight in encoder.plain_state().items()}
-    other = [name for name in {**held, **fresh} if name not in fresh or held.get(name) != fresh[name].shape]
-    if other:
+        expected = build_model(encoder.model.config).state_dict()
+    shapes = {name: weight.shape for name, weight in encoder.plain_state().items()}
+    names = [
+        name
+        for name in {**shapes, **expected}
+        if name not in expected or shapes.get(name) != expected[name].shape
+    ]
+    if names:
         raise InvalidValueError(
-            f"{where}: expected an encoder with the weights of {encoder.model.config.model_type}, got others "
-            f"({', '.join(other[:3])}{', ...' * (len(other) > 3)}), which no saved folder can hold; name "
-            "adapters as encoder.adapters, merge those put in by hand (in peft: merge_and_unload), or leave "
-            "ExportModel out"
+            f"{where}: expected an encoder with the weights of {encoder.model.config.model_type}, got other "
+            f"weights ({', '.join(names[:3])}{', ...' * (len(names) > 3)}), which a saved folder can't hold; "
+            "name adapters as encoder.adapters, merge adapters that were added by hand (in peft: "
+            "merge_and_unload), or remove ExportModel"
         )
 
 
 def write_network(folder: Path, parts: ModelParts) -> None:
     """Writes the network of a model with its tokenizer, and its adapters if it has any."""
     if parts.encoder.tokenizer is None:
-        raise InvalidValueError("save_pretrained: expected an encoder with a tokenizer, got none; train it first")
+        raise InvalidValueError(
+            "save_pretrained: expected an encoder with a tokenizer, got no tokenizer; train it first"
+        )
     check_loadable(parts.encoder, where="save_pretrained")
     plain = parts.encoder.without_adapters(merge=False)
     plain.save_network(folder)
@@ -216,7 +227,7 @@ def write_network(folder: Path, parts: ModelParts) -> None:
 
 
 def _write_padding(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Names the padding token for sentence-transformers, and the right side, for the positions of our rows."""
+    """Writes a padding token and ``padding_side: right``, which gives sentence-transformers our positions."""
     names = (tokenizer.pad_token, tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token)
     token = next((name for name in names if name is not None), None)
     padding = {"padding_side": "right"} | ({} if token is None else {"pad_token": token})
@@ -225,17 +236,20 @@ def _write_padding(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def read_network(folder: Path) -> tuple[TransformerEncoder, int | None, TransformerSettings]:
-    """Returns the network of a folder with its tokenizer, its longest text in tokens, and its settings."""
+    """Reads the network of a folder. Returns the encoder, its longest text in tokens (or None), and its settings.
+
+    Raises:
+        ValueError: The folder has no tokenizer, is damaged, or has a setting that this library doesn't support.
+    """
     settings = read_transformer_settings(folder)
     encoder = TransformerEncoder(str(folder))
     tokenizer = encoder.tokenizer
     assert tokenizer is not None, "an encoder of a folder has its tokenizer"
-    if set(tokenizer.get_vocab()) <= set(
-        tokenizer.all_special_tokens
-    ):  # Transformers invents it if it is missing
+    # If the files are missing, Transformers makes up a tokenizer of special tokens.
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
         raise InvalidValueError(
-            f"{folder}: expected a tokenizer (tokenizer.json, or the files of its vocabulary), got none; save it "
-            "beside the weights with tokenizer.save_pretrained"
+            f"{folder}: expected a tokenizer (tokenizer.json, or the files of its vocabulary), got no tokenizer; "
+            "save it next to the weights with tokenizer.save_pretrained"
         )
     if tokenizer.truncation_side != "right":
         raise InvalidValueError(
@@ -249,16 +263,16 @@ def read_network(folder: Path) -> tuple[TransformerEncoder, int | None, Transfor
         tokenizer.model_max_length = longest
         encoder.limit = longest_row(encoder.model, tokenizer)
     _check_runs(encoder, folder)
-    wanted = settings.max_length or limit
-    return encoder, min(filter(None, (wanted, encoder.limit)), default=None), settings
+    lengths = (settings.max_length or limit, encoder.limit)
+    return encoder, min(filter(None, lengths), default=None), settings
 
 
 def _check_runs(encoder: TransformerEncoder, folder: Path) -> None:
-    """Checks that an encoder takes a text: some damaged settings only show with the first text."""
+    """Checks that an encoder can encode a text, because some damaged settings fail only then."""
     assert encoder.tokenizer is not None
     try:
         tokenizer = TextTokenizer(encoder.tokenizer, encoder.limit)
-        # A vector that isn't finite, for example, is reported by the call that needs it.
+        # Errors of this library, such as a vector that isn't finite, are raised by a later call again.
         with suppress(ContrastiveTextError), torch.no_grad(), evaluating(encoder):
             texts = tokenizer.framed(["a", "a bird and a dog"])
             Embedder(encoder, MeanPooler()).pool(collate_texts(tokenizer, texts))
@@ -272,40 +286,44 @@ def _check_runs(encoder: TransformerEncoder, folder: Path) -> None:
 
 
 def is_plain(parts: ModelParts) -> bool:
-    """Returns whether sentence-transformers can express a model's pooler and prompts, and so loads its folder."""
+    """Returns True if sentence-transformers can load a model with its pooler and prompts."""
     return parts.pooler is not None and bool(_modes(parts.pooler)) and parts.prompts.is_plain
 
 
 def _modes(pooler: Pooler) -> list[str]:
-    """Returns sentence-transformers' names of a pooler's modes; empty for a pooler that it doesn't have."""
+    """Returns the pooling modes of a pooler in sentence-transformers; empty if there are none."""
     members = pooler.poolers if type(pooler) is ConcatPooler else [pooler]
-    names = [next((name for name, cls in _POOLERS.items() if type(each) is cls), None) for each in members]
-    known = [name for name in names if name is not None]
-    return known if len(known) == len(names) else []
+    names = {cls: name for name, cls in _POOLERS.items()}
+    return [names[type(member)] for member in members] if all(type(member) in names for member in members) else []
 
 
 def write_pooler(folder: Path, parts: ModelParts) -> str | None:
-    """Writes a pooler's settings. Returns its class path if sentence-transformers can't express it."""
+    """Writes a pooler's settings. Returns its class path if sentence-transformers has no such pooler."""
     assert parts.pooler is not None
-    left_out = {} if parts.prompts.pooled else {_INCLUDE_PROMPT: False}
+    prompt_flag = {} if parts.prompts.pooled else {_INCLUDE_PROMPT: False}
     if not is_plain(parts):
         spec = part_spec(parts.pooler, "pooler")
-        write_json(folder / "config.json", left_out | spec["init_args"])
+        write_json(folder / "config.json", prompt_flag | spec["init_args"])
         return str(spec["class_path"])
     modes = _modes(parts.pooler)
     config: dict[str, object] = {_FEATURES[0]: parts.encoder.features, "pooling_mode": modes}
-    if modes == [mode for mode in _POOLERS if mode in modes]:  # older versions have this order alone
+    if modes == [mode for mode in _POOLERS if mode in modes]:  # the only order of older versions
         flags = {_FLAG[mode]: mode in modes for mode in _POOLERS}
         config = {_FEATURES[1]: parts.encoder.features, **flags}
-    write_json(folder / "config.json", config | left_out)
+    write_json(folder / "config.json", config | prompt_flag)
     return None
 
 
 def read_pooler(folder: Path, class_path: str) -> tuple[Pooler, bool]:
-    """Returns the pooler, and whether it reads the tokens of a prompt.
+    """Reads a pooler from its folder. Returns it, and whether it pools the tokens of a prompt too.
 
-    A class outside of sentence-transformers is one of ours, or of a module that is imported or trusted. A folder
-    can name no other code.
+    Args:
+        folder: Folder of the pooler in the model folder.
+        class_path: Class of sentence-transformers or of this library, or a class of a module that is imported
+            already or trusted. Other classes are refused, so that a folder can't run code.
+
+    Raises:
+        ValueError: The settings are damaged, or the class isn't trusted.
     """
     config = read_record(folder / "config.json")
     pooled = config.flag(_INCLUDE_PROMPT, True)
@@ -319,20 +337,20 @@ def read_pooler(folder: Path, class_path: str) -> tuple[Pooler, bool]:
 def _pooler_of_modes(config: Record) -> Pooler:
     if not any(key in config for key in _FEATURES):  # sentence-transformers needs it too
         raise config.refusal("the number of features", None, _FEATURES[0])
-    named = config.values.get(_MODE)
-    modes = [named] if isinstance(named, str) else config.texts(_MODE, None)
+    mode = config.values.get(_MODE)
+    modes = [mode] if isinstance(mode, str) else config.texts(_MODE, None)
     if modes is None:
         flags = [key for key in config if key.startswith(f"{_MODE}_") and config.flag(key, False)]
-        if flags == [_CONSERT_S]:
+        if flags == [_CONSERT_FLAG]:
             return LastTwoPooler()
-        known = [mode for mode in _POOLERS if _FLAG[mode] in flags]
-        modes = known + [flag for flag in flags if flag not in _FLAG.values()]
+        modes = [mode for mode in _POOLERS if _FLAG[mode] in flags]
+        modes += [flag for flag in flags if flag not in _FLAG.values()]
         modes = modes or ["mean"]  # their default, also if no flag is true
-    others = [mode for mode in modes if mode not in _POOLERS]
-    if others or not modes:
+    unknown = [mode for mode in modes if mode not in _POOLERS]
+    if unknown or not modes:
         raise InvalidValueError(
             f"{config.where}: {_MODE}: expected pooling modes of {', '.join(_POOLERS)}, got "
-            f"{', '.join(others) or 'none'}; {ELSEWHERE}"
+            f"{', '.join(unknown) or 'no mode'}; {ELSEWHERE}"
         )
     poolers = [_POOLERS[mode]() for mode in modes]
     return poolers[0] if len(poolers) == 1 else ConcatPooler(poolers)

@@ -1,7 +1,7 @@
-"""Layers after the pooler, read from and written to the modules of a model folder.
+"""Reading and writing of the layers after the pooler (the head) as modules of a model folder.
 
-Dense, LayerNorm, Dropout and Normalize of sentence-transformers follow a pooler in any order. Here they are the
-layers of one ``nn.Sequential``.
+In sentence-transformers, Dense, LayerNorm, Dropout and Normalize modules follow a pooler in any order. In this
+library they are the layers of one ``nn.Sequential``.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from contrastive_text.heads import UnitLength
 from contrastive_text.inference.folder_modules import ELSEWHERE, read_record, write_json
 
 _WIDEST = 1 << 20
-"""Most features of a layer; a larger number is damage."""
+"""Largest number of features of a layer in a folder. A larger number means that the file is damaged."""
 _INPUT = "sentence_embedding"
-"""Vector of sentence-transformers' modules that these layers read and write."""
+"""Name of the vector that these modules read and write in sentence-transformers."""
 _TANH = "torch.nn.modules.activation.Tanh"
-"""Default activation of a Dense layer."""
+"""Class path of the default activation of a Dense module."""
 _ACTIVATIONS = "torch.nn.modules.activation"
 _KINDS = {UnitLength: "Normalize", nn.Dropout: "Dropout", nn.LayerNorm: "LayerNorm"}
 
 
 def group_layers(layers: Iterable[nn.Module]) -> list[tuple[str, list[nn.Module]]]:
-    """Groups layers into modules of sentence-transformers. Returns the class and the layers of each module.
+    """Groups layers into modules of sentence-transformers. Returns the class name and the layers of each module.
 
     Raises:
-        ValueError: A layer that no module can hold.
+        ValueError: sentence-transformers has no module for a layer.
     """
     modules: list[tuple[str, list[nn.Module]]] = []
     for layer in layers:
-        # Dropout does nothing in use, so an activation after it belongs to the Dense layer before it.
-        before, held = next((each for each in reversed(modules) if each[0] != "Dropout"), ("", []))
-        is_open = before == "Dense" and (len(held) == 1 or isinstance(held[1], nn.Identity))
+        # Dropout does nothing in inference, so an activation after it belongs to the Dense layer before it.
+        previous, members = next((module for module in reversed(modules) if module[0] != "Dropout"), ("", []))
+        is_open = previous == "Dense" and (len(members) == 1 or isinstance(members[1], nn.Identity))
         path = f"{type(layer).__module__}.{type(layer).__qualname__}"
         kind = "Dense" if isinstance(layer, nn.Linear) else _KINDS.get(type(layer))
         if isinstance(layer, nn.LayerNorm):
@@ -50,7 +50,7 @@ def group_layers(layers: Iterable[nn.Module]) -> list[tuple[str, list[nn.Module]
         if kind is not None:
             modules.append((kind, [layer]))
         elif is_open and _activation_class(path) is type(layer) and str(layer) == str(type(layer)()):
-            held[1:] = [layer]
+            members[1:] = [layer]
         else:
             raise InvalidValueError(
                 "save_pretrained: expected a head of Linear layers, each followed by at most one activation of "
@@ -61,7 +61,7 @@ def group_layers(layers: Iterable[nn.Module]) -> list[tuple[str, list[nn.Module]
 
 
 def _activation_class(path: str) -> type[nn.Module] | None:
-    """Returns the activation of torch.nn at a path, or None if it isn't built without arguments."""
+    """Returns the activation class of torch.nn at a class path, or None if its constructor needs arguments."""
     package, _, name = path.rpartition(".")
     cls = vars(nn).get(name)
     is_theirs = package in ("torch.nn", _ACTIVATIONS, "torch.nn.modules.linear")
@@ -71,13 +71,13 @@ def _activation_class(path: str) -> type[nn.Module] | None:
         return None
     try:
         cls()
-    except TypeError:  # such as Threshold, whose arguments no folder holds
+    except TypeError:  # such as Threshold, whose arguments a folder doesn't hold
         return None
     return cls
 
 
 def write_layers(folder: Path, kind: str, layers: Sequence[nn.Module]) -> None:
-    """Writes the settings and weights of a module of ``group_layers`` into its folder."""
+    """Writes the settings and weights of a module, a result of ``group_layers``, into its folder."""
     first = layers[0]
     if isinstance(first, nn.Linear):
         activation = layers[1] if len(layers) > 1 else nn.Identity()
@@ -93,7 +93,7 @@ def write_layers(folder: Path, kind: str, layers: Sequence[nn.Module]) -> None:
     elif isinstance(first, nn.Dropout):
         config, weights = {"dropout": first.p}, nn.ModuleDict()
     else:
-        assert kind == "Normalize"  # it has neither settings nor weights
+        assert kind == "Normalize"  # without settings and weights
         return
     write_json(folder / "config.json", config)
     if state := {name: weight.contiguous() for name, weight in weights.state_dict().items()}:
@@ -108,9 +108,9 @@ def _read_dense(folder: Path) -> list[nn.Module]:
     path = config.text("activation_function", _TANH)
     cls = _activation_class(path)
     if cls is None:
-        expected = "an activation of torch.nn that is made without arguments"
+        expected = "an activation of torch.nn without arguments"
         raise config.refusal(expected, path, "activation_function", ELSEWHERE)
-    with torch.device("meta"):  # takes no memory before the weights fit
+    with torch.device("meta"):  # takes no memory until the weights are checked
         linear = nn.Linear(
             config.integer("in_features", least=1, most=_WIDEST),
             config.integer("out_features", least=1, most=_WIDEST),
@@ -137,14 +137,14 @@ def _read_dropout(folder: Path) -> list[nn.Module]:
 
 
 def _read_normalize(folder: Path) -> list[nn.Module]:
-    path = folder / "config.json"  # versions before 6 write none
+    path = folder / "config.json"  # written since version 6
     if path.exists():
         _check_names(read_record(path))
     return [UnitLength()]
 
 
 def _check_names(config: Record) -> None:
-    """Checks that a module reads and writes the sentence's vector, not another vector."""
+    """Checks that a module reads and writes ``sentence_embedding``, not another vector."""
     for key in ("module_input_name", "module_output_name"):
         name = config.text(key, _INPUT)
         if name != _INPUT:
@@ -152,7 +152,7 @@ def _check_names(config: Record) -> None:
 
 
 def _read_weights(folder: Path, layers: dict[str, nn.Module]) -> list[nn.Module]:
-    """Loads the weights of a module into its layers and returns these."""
+    """Loads the weights of a module from its folder into its layers. Returns the layers in order."""
     weights = {name: weight.float() for name, weight in _tensors(folder).items()}
     try:
         nn.ModuleDict(layers).load_state_dict(weights, assign=True)
@@ -161,26 +161,27 @@ def _read_weights(folder: Path, layers: dict[str, nn.Module]) -> list[nn.Module]
             raise
         first = next(iter(layers.values()))
         raise InvalidValueError(
-            f"{folder}: expected the weights of {first}, got others ({' '.join(str(error).split())}); the "
+            f"{folder}: expected the weights of {first}, got other weights ({' '.join(str(error).split())}); the "
             "folder is damaged, save it again"
         ) from error
     return list(layers.values())
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
-    path, binary = folder / "model.safetensors", folder / "pytorch_model.bin"  # the latter of older versions
-    read = path if path.exists() or not binary.exists() else binary
+    path, binary = folder / "model.safetensors", folder / "pytorch_model.bin"
+    if binary.exists() and not path.exists():  # an older version wrote it
+        path = binary
     try:
-        weights = load_file(read) if read == path else torch.load(read, weights_only=True, map_location="cpu")
-    except Exception as error:  # whatever the two readers raise
+        weights = load_file(path) if path != binary else torch.load(path, weights_only=True, map_location="cpu")
+    except Exception as error:  # the two readers raise many types
         if not is_failure(error):
             raise
         raise InvalidValueError(
-            f"{read}: expected whole weights, got {error}; the folder is damaged, save it again"
+            f"{path}: expected whole weights, got {error}; the folder is damaged, save it again"
         ) from error
     if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
-        raise InvalidValueError(f"{read}: expected weights by name, got something else; {TODO}")
-    check_dense(weights, str(read), TODO)
+        raise InvalidValueError(f"{path}: expected tensors by name, got other content; {TODO}")
+    check_dense(weights, str(path), TODO)
     return {str(name): weight for name, weight in weights.items()}
 
 
@@ -190,4 +191,4 @@ READERS: dict[str, Callable[[Path], list[nn.Module]]] = {
     "Dropout": _read_dropout,
     "Normalize": _read_normalize,
 }
-"""Class of sentence-transformers -> function from the module's folder to its layers."""
+"""Name of a class of sentence-transformers -> function that reads its layers from the module's folder."""

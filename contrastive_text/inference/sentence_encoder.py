@@ -104,7 +104,7 @@ class SentenceEncoder(nn.Module):
             )
         if encoder.tokenizer is None:
             raise InvalidValueError(
-                "SentenceEncoder: expected an encoder with a tokenizer, got none; train it first"
+                "SentenceEncoder: expected an encoder with a tokenizer, got no tokenizer; train it first"
             )
         self.encoder = encoder
         self.pooler, self.head, self.normalize = pooler, head, normalize

@@ -251,7 +251,7 @@ POOLINGS: dict[str, dict[str, Layout | Build]] = {
             replaced(POOLING, {"embedding_dimension": 16, "pooling_mode": "median"}), "pooling_mode: .*got median"
         ),
         "pooling of an empty list": Layout(
-            replaced(POOLING, {"embedding_dimension": 16, "pooling_mode": []}), "pooling_mode: .*got none"
+            replaced(POOLING, {"embedding_dimension": 16, "pooling_mode": []}), "pooling_mode: .*got no mode"
         ),
     },
 }

@@ -65,7 +65,7 @@ VALUES: list[tuple[Call, str]] = [
     (blocks(["a long text", "b", "x\ud800"], block_size=2), r"D800\) at character 2 .* place 2"),
     (lambda model: model.encode(Four(["a"] * 3)), r"4 texts, as their len\(\) says, got 3; give an iterator"),
     (lambda model: model.encode(Four(["a"] * 5)), r"4 texts, as their len\(\) says, got more; give an iterator"),
-    (lambda _: SentenceEncoder(TransformerEncoder(config=tiny.CONFIG), MeanPooler()), "tokenizer, got none"),
+    (lambda _: SentenceEncoder(TransformerEncoder(config=tiny.CONFIG), MeanPooler()), "got no tokenizer; train"),
     (loaded("no/such-model"), "model: expected .*folder.*no/such-model"),
     (loaded("/no/such/folder"), "model: expected .*folder.*/no/such/folder"),
     (lambda model: RuntimeEncoder(model.encoder, "tvm"), "backend: .*'tvm'"),

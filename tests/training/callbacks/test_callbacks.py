@@ -402,7 +402,7 @@ def test_adapters_put_in_by_hand_are_refused_by_name_before_the_first_step(tmp_p
     attention.query = Wrapped(attention.query)
     trainer = tiny.trainer(tmp_path, callbacks=[ExportModel(str(tmp_path / "model"))])
     with pytest.raises(
-        ValueError, match=r"ExportModel: expected .* got others \(.*lora_A.*merge_and_unload"
+        ValueError, match=r"ExportModel: expected .* got other weights \(.*lora_A.*merge_and_unload"
     ) as told:
         trainer.fit(module, tiny.data(tiny.write_texts(tmp_path / "texts.txt")))
     assert "encoder.layer.1.attention.self.query." in str(told.value)
