@@ -1,4 +1,4 @@
-"""One model of several: the mean of their weights."""
+"""Merging of several models into one by the mean of their weights (model soups)."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from contrastive_text.inference.model_parts import ModelParts, read_with
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.recipes.citations import entry_of
 
-_NOT_NETWORK = {"architectures", "_name_or_path", "transformers_version", "dtype", "torch_dtype"}
-"""Settings that change no vector."""
+_IGNORED = {"architectures", "_name_or_path", "transformers_version", "dtype", "torch_dtype"}
+"""Settings of a network in which members may differ, because they change no vector."""
 
 
 def merge(models: Sequence[str | Path], weights: Sequence[float] | None = None) -> SentenceEncoder:
-    """Returns the model whose weights are the mean of the weights of others (a model soup).
+    """Merges models into one, whose weights are the mean of the models' weights (a model soup).
 
-    The members should come from the same start, as runs of several seeds or learning rates do. Sums are taken in
-    float64, with one member in memory at a time; the result has the type of the members. Source: Wortsman et
-    al. 2022, "Model soups", section 2, https://arxiv.org/abs/2203.05482.
+    The models (members) should be trained from the same start, such as runs with several seeds or learning rates.
+    Weights are summed in float64, with one member in memory at a time. The merged model has the type of the
+    members. Source: Wortsman et al. 2022, "Model soups", section 2, https://arxiv.org/abs/2203.05482.
 
     Args:
-        models: Two folders or hub names, or more.
-        weights: Of each, above 0; they are divided by their sum. None for equal ones.
+        models: Model folders or hub names, at least two.
+        weights: Weight of each member in the mean, above 0, before division by their sum. None for equal weights.
 
     Raises:
-        ValueError: Fewer than two, weights of another number or range, or members that differ in architecture,
-            tokenizer, pooler, prompts or limits, or that have layers after the pooler.
+        ValueError: There are fewer than two models, or another number of weights than models, or a weight isn't
+            above 0. Members differ in architecture, tokenizer, pooler, prompts or limits, or have a head.
 
     Example:
         >>> model = merge(["runs/version_0/model", "runs/version_1/model"])  # doctest: +SKIP
@@ -46,25 +46,24 @@ def merge(models: Sequence[str | Path], weights: Sequence[float] | None = None) 
     """
     shares = _shares(len(models), weights)
     names = short_names(models)
-    made: ModelParts | None = None
+    merged: ModelParts | None = None
     means: dict[str, Tensor] = {}
-    for number, (path, name, share) in enumerate(zip(models, names, shares, strict=True)):
-        parts = _member(path, name)
-        if made is None:
-            made = parts
+    for path, name, share in zip(models, names, shares, strict=True):
+        parts = _read_member(path, name)
+        if merged is None:
+            merged = parts
         else:
-            _check_alike(made, parts, names[0], name)
+            _check_alike(merged, parts, names[0], name)
         for key, value in _state(parts).items():
-            if not value.is_floating_point():
-                continue
-            taken = value.double() * share
-            means[key] = taken if number == 0 else means[key] + taken
-    assert made is not None
+            if value.is_floating_point():
+                term = value.double() * share
+                means[key] = means[key] + term if key in means else term
+    assert merged is not None
     with torch.no_grad():
-        for key, value in _state(made).items():
+        for key, value in _state(merged).items():
             if key in means:
                 value.copy_(means[key])
-    model = SentenceEncoder.of(made).eval()
+    model = SentenceEncoder.of(merged).eval()
     model.card = merged_card(model, models, weights)
     return model
 
@@ -76,14 +75,14 @@ def merged_card(
     scores: Mapping[str, float] | None = None,
     setting: str = "",
 ) -> str:
-    """Returns the card of a merged model, which names its members.
+    """Returns the text of the model card of a merged model, with the names and shares of its members.
 
     Args:
-        model: What ``merge`` gave.
-        models: As ``merge`` took them.
-        weights: Likewise.
-        scores: Figure -> value, those of the members beside it.
-        setting: Of what they are.
+        model: Result of ``merge``.
+        models: Argument of ``merge``.
+        weights: Argument of ``merge``.
+        scores: Name of a figure -> value, for the merged model and for its members.
+        setting: Description of the scores, in Markdown.
     """
     shares = _shares(len(models), weights)
     members = [f"{name} ({share:.4g})" for name, share in zip(short_names(models), shares, strict=True)]
@@ -100,41 +99,42 @@ def merged_card(
         },
         scores=scores or {},
         setting=setting,
-        limits="How the members were trained stands in their own cards. Nothing beyond the scores above was "
-        "measured. Texts longer than the length limit are cut.",
+        limits="The cards of the members describe their training. Only the scores above were measured. Texts "
+        "longer than the length limit are truncated.",
         citations=[entry_of("wortsman2022soups")],
     ).text()
 
 
 def short_names(models: Sequence[str | Path]) -> list[str]:
-    """Returns the ends of paths, as long as it takes to tell them apart, at most three parts.
+    """Shortens paths to their last one, two or three parts: the fewest that make them different.
 
     Example:
         >>> short_names(["/home/me/runs/a/model", "/home/me/runs/b/model"])
         ['a/model', 'b/model']
     """
-    parts = [Path(model).parts for model in models]
-    ends = [["/".join(each[-count:]) for each in parts] for count in (1, 2, 3)]
-    return next((names for names in ends if len({*names}) == len(names)), ends[-1])
+    paths = [Path(model).parts for model in models]
+    endings = [["/".join(parts[-count:]) for parts in paths] for count in (1, 2, 3)]
+    return next((names for names in endings if len({*names}) == len(names)), endings[-1])
 
 
 def _shares(count: int, weights: Sequence[float] | None) -> list[float]:
     if count < 2:
         raise InvalidValueError(f"merge: expected two models or more, got {count}; name another")
-    given = [1.0] * count if weights is None else [*weights]
-    if len(given) != count or not all(math.isfinite(each) and each > 0 for each in given):
+    numbers = [1.0] * count if weights is None else [*weights]
+    if len(numbers) != count or not all(math.isfinite(number) and number > 0 for number in numbers):
         raise InvalidValueError(
-            f"merge.weights: expected {count} numbers above 0, one for each model, got {given}; give others"
+            f"merge.weights: expected {count} numbers above 0, one for each model, got {numbers}; give others"
         )
-    return [each / math.fsum(given) for each in given]
+    return [number / math.fsum(numbers) for number in numbers]
 
 
-def _member(path: str | Path, name: str) -> ModelParts:
+def _read_member(path: str | Path, name: str) -> ModelParts:
     parts = read_with(read_folder(local_folder(str(path))), None, name=name)
     if parts.head is not None:
         raise InvalidValueError(
-            f"{name}: expected a model that ends with its pooler, got layers after it, such as whitening is, "
-            "which belong to one model's vectors; merge the models without them, and fit them on the result"
+            f"{name}: expected a model that ends with its pooler, got {len(parts.head)} layers after it (a head, "
+            "such as whitening), fitted to this model's vectors; merge models without a head, and fit whitening "
+            "on the merged model"
         )
     return replace(parts, encoder=parts.encoder.without_adapters(merge=True), card="")
 
@@ -144,22 +144,24 @@ def _state(parts: ModelParts) -> dict[str, Tensor]:
     return nn.ModuleDict({"encoder": parts.encoder, "pooler": parts.pooler}).state_dict()
 
 
-def _check_alike(one: ModelParts, other: ModelParts, name: str, other_name: str) -> None:
-    """Checks that two members differ in nothing but the values of their weights."""
-    found = _traits(other)
-    for what, mine in _traits(one).items():
-        its = found[what]
-        if mine != its:
-            shown = f"{mine}, got {its}" if len(f"{mine}{its}") < 200 else f"that of {name}, got another"
+def _check_alike(first: ModelParts, second: ModelParts, name: str, second_name: str) -> None:
+    """Checks that two members differ only in the values of their weights."""
+    values = _traits(second)
+    for trait, expected in _traits(first).items():
+        value = values[trait]
+        if expected != value:
+            is_short = len(f"{expected}{value}") < 200
+            difference = f" ({expected}), got {value}" if is_short else f", got a different {trait}"
             raise InvalidValueError(
-                f"merge: expected {other_name} to have the {what} of {name}, {shown}; merge models of one start"
+                f"merge: expected {second_name} to have the {trait} of {name}{difference}; merge models that "
+                "were trained from the same start"
             )
 
 
 def _traits(parts: ModelParts) -> dict[str, object]:
     assert parts.pooler is not None and parts.encoder.tokenizer is not None
     settings = parts.encoder.model.config.to_diff_dict()
-    network = {name: value for name, value in settings.items() if name not in _NOT_NETWORK}
+    network = {name: value for name, value in settings.items() if name not in _IGNORED}
     state = _state(parts)
     return {
         "architecture": json.dumps(network, sort_keys=True, default=str),

@@ -1,4 +1,4 @@
-"""The model card of a folder: ``README.md`` as the hub wants it, from plain facts that others hand over."""
+"""Model card of a model folder: its ``README.md``, with the metadata of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from contrastive_text.core.storage.manifests import leads_out
 from contrastive_text.core.terminal import as_markdown, shown
 
 CARD = "README.md"
-"""The file. A folder's manifest doesn't vouch for it, so it may be edited."""
+"""Name of the file of the model card. A folder's manifest doesn't list it, so users may edit it."""
 MARK = (
     "<!-- Written by contrastive-text. Delete this line to keep your changes when the model is saved again. -->"
 )
-"""The line by which a card of this library is known."""
+"""Line that marks a model card as written by this library, which may overwrite it."""
 _MOST_BYTES = 1 << 20
-_HERE = """```python
+_OWN_EXAMPLE = """```python
 from contrastive_text import SentenceEncoder
 
 model = SentenceEncoder.from_pretrained("path/to/this/folder")  # or its name on the hub
 {encode}
 ```"""
-_ELSEWHERE = """In sentence-transformers, with the same vectors:
+_THEIR_EXAMPLE = """In sentence-transformers, with the same vectors:
 
 ```python
 from sentence_transformers import SentenceTransformer
@@ -31,30 +31,30 @@ from sentence_transformers import SentenceTransformer
 model = SentenceTransformer("path/to/this/folder")  # or its name on the hub
 {encode}
 ```"""
-_ALIKE = """vectors = model.encode(["a bird sings", "the dog runs"])
+_ENCODE = """vectors = model.encode(["a bird sings", "the dog runs"])
 print(model.similarity(vectors, vectors))"""
-_QUERIES = """queries = model.encode_query(["which animal sings?"])
+_ENCODE_QUERIES = """queries = model.encode_query(["which animal sings?"])
 documents = model.encode_document(["a bird sings", "the dog runs"])
 print(model.similarity(queries, documents))"""
-_ONLY_HERE = "Its pooler or its prompts are this library's own: sentence-transformers doesn't load it."
+_ONLY_HERE = "sentence-transformers can't load this model: its pooler or its prompts exist only in this library."
 _METRICS = {"spearman": "Spearman of cosine", "pearson": "Pearson of cosine"}
-"""Score of pairs -> what the hub's metadata calls it, where its type is the name and ``_cosine``."""
+"""Name of a score of pairs -> its name in the hub's metadata. Its type there is the name with ``_cosine``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCard:
-    """What a card says. Nothing in it names a place on a disk: that is the business of who hands it over.
+    """Content of a model card. The caller makes sure that no value names a local path.
 
     Args:
-        what: The model, in a sentence or two of Markdown.
-        elsewhere: Whether sentence-transformers loads it.
-        ranks: Whether queries and documents have prompts of their own.
-        base: Its base model on the hub; None where that isn't known to be there.
-        facts: Name -> fact, of its making.
-        scores: Figure -> value; correlations are times 100.
-        setting: Of what the scores are, in Markdown.
-        pairs: File of scored pairs that figures ``spearman`` and ``pearson`` are of; None for others.
-        limits: What isn't known, in Markdown.
+        what: Description of the model, in one or two sentences of Markdown.
+        elsewhere: Whether sentence-transformers can load the model.
+        ranks: Whether the model has a prompt for queries or for documents.
+        base: Name of the base model on the hub; None if it isn't known to be there.
+        facts: Name -> fact about the training.
+        scores: Name of a figure -> value; correlations are times 100.
+        setting: Description of the scores, in Markdown.
+        pairs: File of scored pairs on which ``spearman`` and ``pearson`` were computed; None for other scores.
+        limits: Limits of the model and of the measurements, in Markdown.
         citations: BibTeX entries.
 
     Example:
@@ -77,41 +77,41 @@ class ModelCard:
     citations: Sequence[str] = ()
 
     def text(self) -> str:
-        """Returns the file's text."""
+        """Returns the text of the file: YAML metadata and Markdown."""
         scores = [
             f"| {as_markdown(name)} | {score:.4g} |" for name, score in self.scores.items() if score == score
         ]
-        measured = [self.setting, "", "| figure | value |", "| --- | --- |", *scores]
+        table = [self.setting, "", "| figure | value |", "| --- | --- |", *scores]
         facts = [f"| {_cell(name)} | {_cell(fact)} |" for name, fact in self.facts.items()]
-        encode = _QUERIES if self.ranks else _ALIKE
-        elsewhere = _ELSEWHERE.format(encode=encode) if self.elsewhere else _ONLY_HERE
-        cited = [f"```bibtex\n{entry.strip()}\n```" for entry in self.citations]
+        encode = _ENCODE_QUERIES if self.ranks else _ENCODE
+        their_example = _THEIR_EXAMPLE.format(encode=encode) if self.elsewhere else _ONLY_HERE
+        entries = [f"```bibtex\n{entry.strip()}\n```" for entry in self.citations]
         lines = [
             "---", self._metadata(), "---", MARK, "", "# Sentence encoder", "", self.what,
-            "", "## Use", "", _HERE.format(encode=encode), "", elsewhere,
+            "", "## Use", "", _OWN_EXAMPLE.format(encode=encode), "", their_example,
             "", "## Training", "", "| | |", "| --- | --- |", *facts,
-            "", "## Scores", "", *(measured if scores else ["None was measured."]),
+            "", "## Scores", "", *(table if scores else ["No score was measured."]),
             "", "## Limits", "", self.limits,
-            *(["", "## Citation", "", "\n\n".join(cited)] if cited else []),
+            *(["", "## Citation", "", "\n\n".join(entries)] if entries else []),
         ]  # fmt: skip
         return "\n".join(lines) + "\n"
 
     def _metadata(self) -> str:
-        from huggingface_hub import EvalResult, ModelCardData  # late: a second, which most have no use for
+        from huggingface_hub import EvalResult, ModelCardData  # here: importing it takes a second
 
         pairs = " ".join(shown(self.pairs).split())
-        named = {name.rpartition("/")[2]: score for name, score in self.scores.items() if score == score}
+        scores = {name.rpartition("/")[2]: score for name, score in self.scores.items() if score == score}
         results = [
             EvalResult(
                 task_type="sentence-similarity",
                 dataset_type=pairs,
                 dataset_name=pairs,
                 metric_type=f"{name}_cosine",
-                metric_name=f"{called}, times 100",
-                metric_value=round(named[name], 2),
+                metric_name=f"{metric}, times 100",
+                metric_value=round(scores[name], 2),
             )
-            for name, called in _METRICS.items()
-            if self.pairs is not None and name in named
+            for name, metric in _METRICS.items()
+            if self.pairs is not None and name in scores
         ]
         data = ModelCardData(
             library_name="sentence-transformers" if self.elsewhere else "contrastive-text",
@@ -125,21 +125,21 @@ class ModelCard:
 
 
 def read_card(folder: Path) -> str:
-    """Returns the card of a folder, whoever wrote it; empty where none can be read, or a link leads out."""
+    """Returns the text of a folder's model card; empty if there is no readable card inside the folder."""
     path = folder / CARD
     try:
-        known = path.is_file() and path.stat().st_size <= _MOST_BYTES and not leads_out(path, folder)
-        return path.read_text(encoding="utf-8") if known else ""
+        is_readable = path.is_file() and path.stat().st_size <= _MOST_BYTES and not leads_out(path, folder)
+        return path.read_text(encoding="utf-8") if is_readable else ""
     except (OSError, UnicodeDecodeError):
         return ""
 
 
 def put_card(folder: Path, text: str) -> None:
-    """Writes a card into a folder, unless a user's own is there; without a text, an older one of ours goes.
+    """Writes a model card into a folder. Leaves a card that a user wrote or edited unchanged.
 
     Args:
-        folder: Of a saved model.
-        text: The card; empty for none.
+        folder: Folder of a saved model.
+        text: Text of the card; if empty, an older card of this library is deleted.
 
     Raises:
         DiskError: The folder can't be written to.
@@ -155,7 +155,7 @@ def put_card(folder: Path, text: str) -> None:
 
 
 def _cell(text: str) -> str:
-    r"""Returns a text as a cell of a table.
+    r"""Escapes a text for a cell of a Markdown table.
 
     Example:
         >>> print(_cell("a|b\nc"))

@@ -61,7 +61,7 @@ def test_what_differs_in_more_than_values_is_refused(shell: Shell, members: list
     for other, said in {
         save(here / "wide", 0, intermediate_size=48): "to have the architecture of",
         "cls": "cls to have the pooler of model",
-        "short": "to have the length limit of model, 32, got 8",
+        "short": "to have the length limit of model (32), got 8",
         "white": "white: expected a model that ends with its pooler",
     }.items():
         assert said in shell.refused(f"merge out {one} {other}")

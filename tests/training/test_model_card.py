@@ -45,7 +45,7 @@ def test_a_run_in_python_gives_its_model_the_card_of_its_folder(tmp_path: Path) 
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert card == (tmp_path / "run" / "model" / "README.md").read_text(encoding="utf-8")
     assert "| recipe | dcl |" in card and "mine.txt: text -> text; 40 rows" in card
-    assert "None was measured." in card and "secret" not in card
+    assert "No score was measured." in card and "secret" not in card
 
 
 @pytest.mark.slow
