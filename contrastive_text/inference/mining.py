@@ -1,4 +1,4 @@
-"""Hard negatives of a query: its nearest texts that are neither its positives nor near-duplicates of them."""
+"""Hard negative mining: the texts nearest to a query that are neither its positives nor their near-duplicates."""
 
 from __future__ import annotations
 
@@ -24,39 +24,41 @@ Take: TypeAlias = Literal["top", "random"]
 Short: TypeAlias = Literal["drop", "keep"]
 REMOVALS = ("siblings", "equal", "near", "absolute_margin", "relative_margin", "max_score", "min_score")
 """Reasons to remove a candidate, in the order in which they are checked."""
-_AT_ONCE = 1 << 22
-"""Numbers of candidates' vectors in memory at once: 16 MiB in float32."""
+_BLOCK_NUMBERS = 1 << 22
+"""Largest count of numbers in the candidates' vectors of a block of queries: 16 MiB in float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mining:
-    """Rules for the negatives of a query.
+    """Rules that choose the hard negatives of a query.
 
-    Candidates are the ``range_max`` texts of the corpus nearest to the query that are neither equal to it nor one
-    of its positives, those of its other rows (siblings) among them. Of these the margins, the bounds and ``same``
-    remove some, and ``range_min`` skips the nearest. Source: NV-Retriever (Moreira et al. 2024,
-    https://arxiv.org/abs/2407.15831), whose best is ``relative_margin=0.05``; rules and defaults as in
-    sentence-transformers' ``mine_hard_negatives``, where nothing else is said.
+    Candidates are the ``range_max`` texts of the corpus that are nearest to the query. The query itself and all
+    its positives, those of its other rows (siblings) included, are no candidates. The margins, score bounds and
+    ``same`` then remove candidates, and ``range_min`` skips the nearest ones. Source: NV-Retriever (Moreira et
+    al. 2024, https://arxiv.org/abs/2407.15831), whose best rule is ``relative_margin=0.05``. Rules and defaults
+    follow sentence-transformers' ``mine_hard_negatives``.
 
-    Differs: there ``range_min`` always skips what is left after removal, and near-duplicates of a positive stay.
+    Differs: sentence-transformers applies ``range_min`` after removal, and keeps near-duplicates of a positive.
 
     Args:
         negatives: Largest number of negatives of a query.
-        range_min: Number of the nearest candidates that are skipped, counted by ``ranks``.
+        range_min: Number of nearest candidates to skip.
         range_max: Number of candidates, nearest first; None for ``range_min`` plus ten times ``negatives``.
-        ranks: Whether ``range_min`` counts all candidates (``before`` any is removed) or those that are left
-            (``after``).
-        absolute_margin: Removes candidates with a score above that of the query's lowest positive less this.
-        relative_margin: The same, less this share of that score.
-        max_score: Removes candidates with a score above this.
-        min_score: Removes candidates with a score below this.
-        same: Removes near-duplicates of a positive of the query: with a cosine of this or more; None for none.
-        take: The nearest of those that are left (``top``), or ``random`` ones among them.
-        seed: Seed of these draws. Each query has its own draws, which depend on no other query.
-        short: Whether to ``drop`` or to ``keep`` the rows of a query with fewer negatives than requested.
+        ranks: Whether ``range_min`` counts candidates ``before`` or ``after`` some are removed.
+        absolute_margin: Removes candidates with a score above the lowest score of the query's positives minus
+            this margin.
+        relative_margin: Removes candidates with a score above the lowest score of the query's positives minus
+            this share of that score.
+        max_score: Removes candidates with a score above this bound.
+        min_score: Removes candidates with a score below this bound.
+        same: Removes candidates whose cosine with a positive of the query is at least this bound
+            (near-duplicates); None to keep them.
+        take: Whether to take the nearest remaining candidates (``top``) or ``random`` ones.
+        seed: Seed of the random draws. The draws of a query depend on no other query.
+        short: Whether to ``drop`` or ``keep`` the rows of a query with fewer than ``negatives`` negatives.
 
     Raises:
-        ValueError: Numbers out of range, or that leave no candidate.
+        ValueError: A number is out of range, or ``range_min`` and ``range_max`` leave too few candidates.
 
     Example:
         >>> Mining(negatives=5, relative_margin=0.05).depth
@@ -104,17 +106,23 @@ class Mining:
 
 
 class PairTexts:
-    """Distinct queries with their positives, which are places in a corpus of distinct texts.
+    """Distinct queries with their positives, and the corpus of distinct texts in which negatives are searched.
 
-    All rows of one query are its positives. The corpus has the given texts, then the positives of all queries.
+    A query has the positives of all its rows. The corpus has the given texts, followed by all positives.
 
     Args:
         pairs: Query and positive of each row.
-        corpus: Further texts; none for the positives alone.
+        corpus: Texts in addition to the positives.
+
+    Attributes:
+        queries: Distinct queries, Q.
+        corpus: Distinct texts, C.
+        positives: Corpus indices of each query's positives.
+        own: Corpus index of the text equal to each query; -1 if there is none.
 
     Raises:
-        TypeError: Something that is not text.
-        ValueError: No pair, or a text with the character U+0000 or half a surrogate pair.
+        TypeError: A text is not a string.
+        ValueError: There is no pair, or a text has the character U+0000 or half a surrogate pair.
 
     Example:
         >>> texts = PairTexts([("who?", "me"), ("who?", "you"), ("why?", "so")], corpus=["so", "who?"])
@@ -123,56 +131,58 @@ class PairTexts:
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]], corpus: Iterable[str] = ()) -> None:
-        places: dict[str, int] = {}
+        indices: dict[str, int] = {}
         for number, text in enumerate(corpus):
-            places.setdefault(_text(text, f"text {number} of the corpus"), len(places))
-        found: dict[str, dict[int, None]] = {}
+            indices.setdefault(_check_text(text, f"text {number} of the corpus"), len(indices))
+        positives: dict[str, dict[int, None]] = {}
         for number, (query, positive) in enumerate(pairs):
-            place = places.setdefault(_text(positive, f"pair {number}"), len(places))
-            found.setdefault(_text(query, f"pair {number}"), {})[place] = None
-        if not found:
-            raise InvalidValueError("mine: expected pairs of a query and a positive, got none")
-        self.queries = list(found)
-        self.corpus = list(places)
-        self.positives = [list(each) for each in found.values()]
-        self.own = [places.get(query, -1) for query in found]
+            index = indices.setdefault(_check_text(positive, f"pair {number}"), len(indices))
+            positives.setdefault(_check_text(query, f"pair {number}"), {})[index] = None
+        if not positives:
+            raise InvalidValueError("mine: expected pairs of a query and a positive, got no pair")
+        self.queries = list(positives)
+        self.corpus = list(indices)
+        self.positives = list(map(list, positives.values()))
+        self.own = [indices.get(query, -1) for query in positives]
 
     @property
     def digest(self) -> str:
-        """32 hex digits that are the same for the same queries, positives and corpus in the same order."""
+        """Digest of queries, corpus and positives in their order, 32 hex digits."""
         return digest_of([*map(digest_of, (self.queries, self.corpus)), repr(self.positives)])
 
 
 def digest_of(texts: Iterable[str]) -> str:
-    """Returns 32 hex digits that are the same for the same texts in the same order."""
+    """Returns the digest of texts in their order, 32 hex digits."""
     digest = blake2b(digest_size=16)
     for text in texts:
         content = text.encode()
-        digest.update(b"%d " % len(content) + content)  # the length, or "ab", "c" would be "a", "bc"
+        digest.update(b"%d " % len(content) + content)  # without the length, "ab", "c" would equal "a", "bc"
     return digest.hexdigest()
 
 
-def _text(text: object, where: str) -> str:
+def _check_text(text: object, where: str) -> str:
+    """Returns a text that training can read. Raises InvalidTypeError or InvalidValueError for others."""
     if not isinstance(text, str):
         raise InvalidTypeError(f"mine: expected texts, got {type(text).__name__} in {where}")
     if "\0" in text:
         raise InvalidValueError(
             f"mine: expected texts without the character U+0000, which training refuses, got "
-            f"{text[:60]!r} in {where}; take it out"
+            f"{text[:60]!r} in {where}; remove it"
         )
-    if (found := lone_surrogate(text)) is not None:
+    if (surrogate := lone_surrogate(text)) is not None:
         raise InvalidValueError(
-            f"mine: expected texts that UTF-8 can hold, got {found} of a text in {where}; mend or drop the text"
+            f"mine: expected texts that UTF-8 can hold, got {surrogate} of a text in {where}; mend or drop the "
+            "text"
         )
     return text
 
 
 class Space(NamedTuple):
-    """The vectors of one model.
+    """Vectors of queries and corpus by one model, of any length. They may be memory-mapped files.
 
     Args:
-        queries: (Q, D), of any length; may be a memory-mapped file, as may the next.
-        corpus: (C, D).
+        queries: Vectors of the queries, (Q, D).
+        corpus: Vectors of the corpus, (C, D).
     """
 
     queries: Tensor
@@ -180,12 +190,12 @@ class Space(NamedTuple):
 
 
 class Mined(NamedTuple):
-    """Negatives of one query.
+    """Hard negatives of one query.
 
     Args:
-        query: Place of the query among all queries.
+        query: Index of the query.
         positives: Scores of the query's positives, in their order.
-        negatives: Places in the corpus, best first; at most ``Mining.negatives``.
+        negatives: Corpus indices of the negatives, best first; at most ``Mining.negatives``.
         scores: Scores of the negatives.
     """
 
@@ -196,7 +206,7 @@ class Mined(NamedTuple):
 
 
 Removed: TypeAlias = Counter[str]
-"""Reason of ``REMOVALS`` -> number of candidates that it removed; ``candidates`` -> number of all candidates."""
+"""Reason of ``REMOVALS`` -> number of removed candidates; ``candidates`` -> number of all candidates."""
 
 
 @torch.no_grad()
@@ -208,50 +218,50 @@ def mine(
     rescored: Space | None = None,
     device: torch.device | None = None,
 ) -> tuple[list[Mined], Removed]:
-    """Returns the hard negatives of some queries, by exact search.
+    """Finds the hard negatives of a range of queries by exact search.
 
     Args:
         texts: Queries, corpus and positives.
-        space: Vectors by which the nearest texts are found, and near-duplicates known.
+        space: Vectors that are searched, and whose cosines tell near-duplicates.
         mining: Rules for negatives.
-        places: Places of the queries. The negatives of a query depend on no other query.
-        rescored: Vectors of another model, whose cosines then score and order the candidates; None for ``space``.
-        device: Device of the search; None for the vectors' own.
+        places: Indices of the queries. The negatives of a query depend on no other query.
+        rescored: Vectors of another model, whose cosines score and order the candidates; None for ``space``.
+        device: Device of the search; None for the vectors' device.
 
     Returns:
-        The negatives of each query, and the number of candidates that each reason removed.
+        Negatives of each query, and the number of candidates that each reason removed.
 
     Raises:
-        ValueError: Vectors that are not finite or of other numbers than the texts.
+        ValueError: The number of vectors differs from the number of texts, or a vector is not finite.
 
     Example:
         >>> texts = PairTexts([("a", "b"), ("c", "d")])
         >>> space = Space(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.1], [0.6, 0.8]]))
-        >>> found, removed = mine(texts, space, Mining(negatives=1, same=None), range(2))
-        >>> [(each.query, each.negatives) for each in found], removed["candidates"]
+        >>> negatives, removed = mine(texts, space, Mining(negatives=1, same=None), range(2))
+        >>> [(mined.query, mined.negatives) for mined in negatives], removed["candidates"]
         ([(0, [1]), (1, [0])], 2)
     """
-    for each in (space, rescored or space):
-        if (len(each.queries), len(each.corpus)) != (len(texts.queries), len(texts.corpus)):
+    for vectors in (space, rescored or space):
+        if (len(vectors.queries), len(vectors.corpus)) != (len(texts.queries), len(texts.corpus)):
             raise InvalidValueError(
                 f"mine: expected vectors of {len(texts.queries)} queries and {len(texts.corpus)} texts, got "
-                f"{len(each.queries)} and {len(each.corpus)}; encode the texts of these pairs"
+                f"{len(vectors.queries)} and {len(vectors.corpus)}; encode the texts of these pairs"
             )
     most = max(len(texts.positives[place]) for place in places)
-    wanted = min(mining.depth + most + 1, len(texts.corpus))
+    count = min(mining.depth + most + 1, len(texts.corpus))
     queries = space.queries[places.start : places.stop].to(device)
-    scores, ids = top_k(queries, space.corpus, wanted)
+    scores, ids = top_k(queries, space.corpus, count)
     removed: Removed = Counter()
-    found: list[Mined] = []
-    at_once = max(_AT_ONCE // ((wanted + most) * space.corpus.shape[1]), 1)
-    for start in range(0, len(places), at_once):
-        block = _Block(texts, space, rescored, places[start : start + at_once], ids.device)
-        found += block.mined(scores[start : start + at_once], ids[start : start + at_once], mining, removed)
-    return found, removed
+    negatives: list[Mined] = []
+    size = max(_BLOCK_NUMBERS // ((count + most) * space.corpus.shape[1]), 1)
+    for start in range(0, len(places), size):
+        block = _Block(texts, space, rescored, places[start : start + size], ids.device)
+        negatives += block.choose(scores[start : start + size], ids[start : start + size], mining, removed)
+    return negatives, removed
 
 
 class _Block:
-    """Some queries, with the vectors of all that they are compared with."""
+    """Block of queries, with the vectors of their candidates and positives."""
 
     def __init__(
         self, texts: PairTexts, space: Space, rescored: Space | None, places: range, device: torch.device
@@ -262,55 +272,54 @@ class _Block:
         self.judge = rescored or space
         self.rescores = rescored is not None
         self.device = device
-        listed = [torch.tensor(texts.positives[place]) for place in places]
-        padded = torch.nn.utils.rnn.pad_sequence(listed, batch_first=True, padding_value=-1)
+        positives = [torch.tensor(texts.positives[place]) for place in places]
+        padded = torch.nn.utils.rnn.pad_sequence(positives, batch_first=True, padding_value=-1)
         self.positives = padded.to(device)
         self.own = torch.tensor([texts.own[place] for place in places], device=device).unsqueeze(1)
 
-    def mined(self, scores: Tensor, ids: Tensor, mining: Mining, removed: Removed) -> list[Mined]:
-        """Returns the negatives among the nearest texts, (n, k) each, and counts removed candidates."""
+    def choose(self, scores: Tensor, ids: Tensor, mining: Mining, removed: Removed) -> list[Mined]:
+        """Chooses the negatives among the nearest texts, (n, k). Adds the removed candidates to ``removed``."""
         positive_scores = self._scores(self.positives).masked_fill(self.positives < 0, math.inf)
         if self.rescores:
             scores = self._scores(ids)
         is_positive = (ids.unsqueeze(2) == self.positives.unsqueeze(1)).any(dim=2)
         is_equal = (ids == self.own) & ~is_positive
-        never = is_positive | is_equal
-        candidate = ~never & ((~never).cumsum(dim=1) <= mining.depth)
-        several = (self.positives >= 0).sum(dim=1, keepdim=True) > 1
-        removed["siblings"] += int((is_positive & several).sum())
+        is_allowed = ~(is_positive | is_equal)
+        is_candidate = is_allowed & (is_allowed.cumsum(dim=1) <= mining.depth)
+        has_siblings = (self.positives >= 0).sum(dim=1, keepdim=True) > 1
+        removed["siblings"] += int((is_positive & has_siblings).sum())
         removed["equal"] += int(is_equal.sum())
-        removed["candidates"] += int(candidate.sum())
+        removed["candidates"] += int(is_candidate.sum())
         near = self._near(ids, mining.same)
-        # Candidates first, the best of them first; in a tie the order of the search stays.
-        scores, order = scores.masked_fill(~candidate, -math.inf).sort(dim=1, descending=True, stable=True)
-        ids, left, near = ids.gather(1, order), candidate.gather(1, order), near.gather(1, order)
-        rank = left.cumsum(dim=1) - 1
+        # Sorts candidates first, best first. The stable sort keeps the order of the search in a tie.
+        scores, order = scores.masked_fill(~is_candidate, -math.inf).sort(dim=1, descending=True, stable=True)
+        ids, mask, near = ids.gather(1, order), is_candidate.gather(1, order), near.gather(1, order)
+        rank = mask.cumsum(dim=1) - 1
         lowest = positive_scores.min(dim=1, keepdim=True).values
         for name, condition in _conditions(scores, lowest, near, mining):
-            removed[name] += int((condition & left).sum())
-            left = left & ~condition
+            removed[name] += int((condition & mask).sum())
+            mask = mask & ~condition
         if mining.ranks == "after":
-            rank = left.cumsum(dim=1) - 1
-        left = left & (rank >= mining.range_min)
+            rank = mask.cumsum(dim=1) - 1
+        mask = mask & (rank >= mining.range_min)
+        rows = zip(self.places, positive_scores.tolist(), _masked(ids, mask), _masked(scores, mask), strict=True)
         return [
             Mined(
-                place,
-                own[: len(self.texts.positives[place])],
-                *_taken(row, found, self.texts.queries[place], mining),
+                query,
+                positives[: len(self.texts.positives[query])],
+                *_take(row_ids, row_scores, self.texts.queries[query], mining),
             )
-            for place, own, row, found in zip(
-                self.places, positive_scores.tolist(), _kept(ids, left), _kept(scores, left), strict=True
-            )
+            for query, positives, row_ids, row_scores in rows
         ]
 
     def _scores(self, ids: Tensor) -> Tensor:
-        """Returns the cosines of the queries and texts of the corpus, (n, k) -> (n, k)."""
+        """Returns the cosine of each query with texts of the corpus, ids (n, k) -> (n, k)."""
         queries = unit_vectors(self.judge.queries[self.places.start : self.places.stop].to(self.device))
         with full_precision(self.device):
             return torch.einsum("nd,nkd->nk", queries, self._vectors(self.judge, ids))
 
     def _near(self, ids: Tensor, same: float | None) -> Tensor:
-        """Returns whether texts are near-duplicates of a positive of their query, (n, k)."""
+        """Returns a mask of the texts that are near-duplicates of a query's positive, ids (n, k) -> (n, k)."""
         if same is None:
             return torch.zeros_like(ids, dtype=torch.bool)
         candidates, positives = self._vectors(self.space, ids), self._vectors(self.space, self.positives)
@@ -319,16 +328,14 @@ class _Block:
         return cosines.masked_fill((self.positives < 0).unsqueeze(1), -math.inf).amax(dim=2) >= same
 
     def _vectors(self, space: Space, ids: Tensor) -> Tensor:
-        """Returns unit vectors of texts of the corpus, (n, k) -> (n, k, D); of -1 those of any text."""
+        """Returns unit vectors of texts of the corpus, ids (n, k) -> (n, k, D); any vector for the id -1."""
         rows = at_least_float32(space.corpus[ids.clamp(min=0).flatten().to(space.corpus.device)].to(self.device))
-        rows.div_(
-            torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=EPSILON)
-        )  # a copy, as indexing makes
-        return rows.reshape(*ids.shape, -1)
+        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=EPSILON)
+        return rows.div_(norms).reshape(*ids.shape, -1)  # in place: indexing made a copy
 
 
 def _conditions(scores: Tensor, lowest: Tensor, near: Tensor, mining: Mining) -> Iterator[tuple[str, Tensor]]:
-    """Yields each reason with a mask of the candidates that it removes, (n, k)."""
+    """Yields the name of each rule with a mask of the candidates that it removes, (n, k)."""
     yield "near", near
     if mining.absolute_margin is not None:
         yield "absolute_margin", scores + mining.absolute_margin > lowest
@@ -340,17 +347,17 @@ def _conditions(scores: Tensor, lowest: Tensor, near: Tensor, mining: Mining) ->
         yield "min_score", scores < mining.min_score
 
 
-def _kept(values: Tensor, kept: Tensor) -> Iterator[list[float]]:
-    """Yields for each row the values that are kept, in their order."""
-    return (row[mask].tolist() for row, mask in zip(values.cpu(), kept.cpu(), strict=True))
+def _masked(values: Tensor, masks: Tensor) -> Iterator[list[float]]:
+    """Yields the values of each row where its mask is true."""
+    return (row[mask].tolist() for row, mask in zip(values.cpu(), masks.cpu(), strict=True))
 
 
-def _taken(
+def _take(
     ids: Sequence[float], scores: Sequence[float], query: str, mining: Mining
 ) -> tuple[list[int], list[float]]:
-    """Returns the negatives among the remaining candidates, with their scores."""
-    chosen = list(range(min(mining.negatives, len(ids))))
+    """Takes the negatives of a query from its remaining candidates. Returns their ids and scores."""
+    ranks = list(range(min(mining.negatives, len(ids))))
     if mining.take == "random" and len(ids) > mining.negatives:
-        drawn = generator(fold(mining.seed, text_id(query))).permutation(len(ids))[: mining.negatives]
-        chosen = sorted(drawn.tolist())
-    return [int(ids[place]) for place in chosen], [scores[place] for place in chosen]
+        order = generator(fold(mining.seed, text_id(query))).permutation(len(ids))
+        ranks = sorted(order[: mining.negatives].tolist())
+    return [int(ids[rank]) for rank in ranks], [scores[rank] for rank in ranks]

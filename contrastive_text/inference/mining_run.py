@@ -1,4 +1,4 @@
-"""Hard negatives mined into a file that training reads, with a report of the scores."""
+"""Mining of hard negatives into a training file, with a report of counts and scores."""
 
 from __future__ import annotations
 
@@ -27,33 +27,38 @@ from contrastive_text.inference.vector_files import VectorRecord, differences, f
 from contrastive_text.inference.vector_index import as_tensor
 
 Form: TypeAlias = Literal["triples", "tuples", "pairs"]
-"""A row for each negative; for each pair, with all of its negatives; or for each text, with a label."""
+"""Rows of a file: one for each negative, for each pair with all its negatives, or for each text with a label."""
 SUFFIXES = (".tsv", ".jsonl")
 _BREAKS = re.compile(r"[\t\r\n]")
-_ANEW = "begin anew with --restart (restart=True)"
+_RESTART = "start again with --restart (restart=True)"
 _QUERIES = 4096
-"""Queries whose negatives are mined together."""
-_SPACES = ("queries", "corpus", "queries.rescored", "corpus.rescored")
-_BARS = 16
+"""Number of queries whose negatives are mined together."""
+_VECTORS = ("queries", "corpus", "queries.rescored", "corpus.rescored")
+"""Names of the temporary files of vectors."""
+_BINS = 16
+"""Number of bins of a histogram, and of characters of its longest bar."""
 
 
 class RowWriter:
-    """Writes negatives as the lines of a ``.tsv`` or ``.jsonl`` file.
+    """Converts mined negatives to the lines of a ``.tsv`` or ``.jsonl`` file.
+
+    The columns of each form are:
 
     - ``triples``: ``anchor``, ``positive``, ``negative``, ``positive_cosine``, ``negative_cosine``.
-    - ``tuples``: the same with all negatives of a pair: ``negative``, ``negative_2``, ..., in ``.jsonl`` a list.
+    - ``tuples``: ``anchor``, ``positive``, all negatives (``negative``, ``negative_2``, ...; in ``.jsonl`` a
+      list) and their cosines.
     - ``pairs``: ``sentence1``, ``sentence2``, ``label`` (1 for a positive, 0 for a negative), ``cosine``.
 
     Training recognizes the columns of texts and labels by these names, and ignores cosines.
 
     Args:
         texts: Queries, corpus and positives.
-        mining: Number of negatives, and rule for queries with fewer.
-        form: Content of a row.
-        path: The file; its suffix decides the format.
+        mining: Rules for negatives, of which ``negatives`` and ``short`` are used.
+        form: Form of a row: ``triples``, ``tuples`` or ``pairs``.
+        path: Path of the file. Its suffix decides the format.
 
     Raises:
-        ValueError: Another suffix or form, or texts that a ``.tsv`` file can't hold.
+        ValueError: The suffix or form is unknown, or a ``.tsv`` file can't hold the texts.
     """
 
     def __init__(self, texts: PairTexts, mining: Mining, form: Form, path: Path) -> None:
@@ -68,18 +73,18 @@ class RowWriter:
         one_of("mine.form", form, Form)
         if form == "tuples" and mining.short == "keep" and not self.lists:
             raise InvalidValueError(
-                f"{path}: expected a .jsonl file for tuples of different lengths, got .tsv; name such a file, or "
-                "leave short: keep out"
+                f"{path}: expected a .jsonl file for tuples of different lengths (short: keep), got .tsv; name a "
+                ".jsonl file, or set short: drop"
             )
-        broken = next((text for text in (*texts.queries, *texts.corpus) if _BREAKS.search(text)), None)
-        if broken is not None and not self.lists:
+        text = next((text for text in (*texts.queries, *texts.corpus) if _BREAKS.search(text)), None)
+        if text is not None and not self.lists:
             raise InvalidValueError(
-                f"{path}: expected texts without tabs and newlines for .tsv, got {broken[:60]!r}; name a .jsonl "
+                f"{path}: expected texts without tabs and newlines for .tsv, got {text[:60]!r}; name a .jsonl "
                 "file"
             )
 
     def header(self) -> str:
-        """Returns the first line of a ``.tsv`` file; nothing for ``.jsonl``."""
+        """Returns the header line of a ``.tsv`` file; an empty string for ``.jsonl``."""
         if self.lists:
             return ""
         names = _COLUMNS[self.form]
@@ -88,32 +93,38 @@ class RowWriter:
             names = ("anchor", "positive", *texts, "positive_cosine", *(f"cosine_of_{text}" for text in texts))
         return "\t".join(names) + "\n"
 
-    def lines(self, found: Mined) -> Iterator[str]:
-        """Yields the lines of a query; none for a query that is left out."""
-        for row in self._rows(found):
+    def lines(self, mined: Mined) -> Iterator[str]:
+        """Yields the lines of a query. Without negatives, ``triples`` and ``tuples`` have no line."""
+        for row in self._rows(mined):
             if self.lists:
                 yield json.dumps(dict(zip(_COLUMNS[self.form], row, strict=True)), ensure_ascii=False) + "\n"
             else:
                 cells = chain.from_iterable(cell if isinstance(cell, list) else [cell] for cell in row)
                 yield "\t".join(map(str, cells)) + "\n"
 
-    def _rows(self, found: Mined) -> list[tuple[object, ...]]:
-        """Returns the values of each column."""
-        query = self.texts.queries[found.query]
-        positives, negatives = (
-            [(self.texts.corpus[place], round(score, 6)) for place, score in zip(places, scores, strict=True)]
-            for places, scores in (
-                (self.texts.positives[found.query], found.positives),
-                (found.negatives, found.scores),
-            )
-        )
+    def _rows(self, mined: Mined) -> list[tuple[object, ...]]:
+        """Returns the values of the columns of each row of a query."""
+        query = self.texts.queries[mined.query]
+        positives = self._scored(self.texts.positives[mined.query], mined.positives)
+        negatives = self._scored(mined.negatives, mined.scores)
         if self.form == "triples":
-            return [(query, text, other, one, score) for text, one in positives for other, score in negatives]
+            return [
+                (query, positive, negative, positive_score, score)
+                for positive, positive_score in positives
+                for negative, score in negatives
+            ]
         if self.form == "pairs":
-            labeled = [*((*each, 1) for each in positives), *((*each, 0) for each in negatives)]
-            return [(query, text, label, score) for text, score, label in labeled]
-        texts, scores = ([each[place] for each in negatives] for place in (0, 1))
-        return [(query, text, texts, one, scores) for text, one in positives if negatives]
+            return [
+                (query, text, label, score)
+                for label, texts in ((1, positives), (0, negatives))
+                for text, score in texts
+            ]
+        texts, scores = [text for text, _ in negatives], [score for _, score in negatives]
+        return [(query, positive, texts, score, scores) for positive, score in positives if negatives]
+
+    def _scored(self, ids: Sequence[int], scores: Sequence[float]) -> list[tuple[str, float]]:
+        """Returns texts of the corpus with their rounded scores."""
+        return [(self.texts.corpus[i], round(score, 6)) for i, score in zip(ids, scores, strict=True)]
 
 
 _COLUMNS: Mapping[Form, tuple[str, ...]] = {
@@ -124,20 +135,20 @@ _COLUMNS: Mapping[Form, tuple[str, ...]] = {
 
 
 def histogram(scores: Mapping[str, Sequence[float]]) -> str:
-    """Returns a picture of scores: a line for each bin, a column of bars for each kind, all over the same bins.
+    """Draws histograms of several kinds of scores as text: a line for each bin, a column of bars for each kind.
 
     Example:
         >>> print(histogram({"negative": [0.0, 0.0, 0.1], "positive": [0.7]}).splitlines()[1])
            0.000  ################
     """
-    ends = [end for each in scores.values() if each for end in (min(each), max(each))]
+    ends = [end for values in scores.values() if values for end in (min(values), max(values))]
     counts, edges = {}, np.empty(0)
-    for name, each in scores.items():
-        counts[name], edges = np.histogram(each, bins=_BARS, range=(min(ends), max(ends)))
+    for name, values in scores.items():
+        counts[name], edges = np.histogram(values, bins=_BINS, range=(min(ends), max(ends)))
     lines = ["          " + "".join(f"{name:<18}" for name in counts)]
-    for place in range(_BARS):
-        bars = "".join(f"{'#' * -(-16 * each[place] // max(each.max(), 1)):<18}" for each in counts.values())
-        lines.append(f"{edges[place]:>8.3f}  {bars}")
+    for i in range(_BINS):
+        bars = "".join(f"{'#' * -(-_BINS * bins[i] // max(bins.max(), 1)):<18}" for bins in counts.values())
+        lines.append(f"{edges[i]:>8.3f}  {bars}")
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -150,9 +161,9 @@ class MiningReport:
         rows: Number of written rows.
         short: Number of queries with fewer negatives than requested.
         none: Number of queries without any negative.
-        removed: Reason -> number of candidates that it removed; ``candidates`` -> number of all candidates.
-        scores: Scores of ``positive`` and of ``negative`` pairs, and the ``difference`` of each written pair to
-            each of its negatives.
+        removed: Reason -> number of removed candidates; ``candidates`` -> number of all candidates.
+        scores: ``positive`` and ``negative`` -> scores of the written pairs; ``difference`` -> score of each
+            positive minus the score of each negative of its query.
     """
 
     queries: int = 0
@@ -166,30 +177,30 @@ class MiningReport:
 
 
 def working_files(path: Path) -> list[Path]:
-    """Returns all files that exist while negatives are mined into a file, itself first."""
-    return [path, *(file for name in _SPACES for file in files_of(_vectors_path(path, name)))]
+    """Returns the paths of all files that may exist during a mining run, the output file first."""
+    return [path, *(file for name in _VECTORS for file in files_of(_vectors_path(path, name)))]
 
 
 class MiningRun:
-    """Writes the hard negatives of pairs into a file.
+    """Mines the hard negatives of pairs and writes them to a training file.
 
-    Queries and corpus are encoded, each with its prompt of the model, into files next to the output. A killed run
-    resumes after the vectors in these files. Then blocks of queries are searched, and their rows written; memory
-    holds the texts, and vectors and cosines of one block. The output is whole or not there. All other files are
-    removed at the end.
+    Queries and corpus are encoded with the model's prompts into files next to the output. A killed run resumes
+    with the vectors in these files. Then each block of queries is searched and its rows are written. Memory holds
+    the texts, and the vectors and cosines of one block. The output file appears only when it is complete. All
+    other files are deleted at the end.
 
     Args:
         model: Model whose cosines find the candidates.
-        texts: Queries with their positives, and the corpus.
-        path: ``.tsv`` or ``.jsonl``.
-        mining: Rules for negatives; None for the usual.
-        form: Content of a row; see ``RowWriter``.
-        rescore: Another model, by whose cosines candidates are then scored and ordered; None for none.
-        encoding: How texts are encoded; None for the usual.
+        texts: Queries, corpus and positives.
+        path: Output file, ``.tsv`` or ``.jsonl``.
+        mining: Rules for negatives; None for the defaults of ``Mining``.
+        form: Form of a row; see ``RowWriter``.
+        rescore: Another model, whose cosines score and order the candidates; None for ``model``.
+        encoding: Encoding options; None for the defaults.
         restart: Whether to discard the vectors of an earlier run.
 
     Raises:
-        ValueError: An error of ``RowWriter``.
+        ValueError: The suffix or form is unknown, or a ``.tsv`` file can't hold the texts.
 
     Example:
         >>> run = MiningRun(model, PairTexts([("who?", "me")]), Path("triples.tsv"))  # doctest: +SKIP
@@ -218,12 +229,12 @@ class MiningRun:
         self._restart = restart
 
     def finish(self, show_progress_bar: bool = False) -> MiningReport:
-        """Encodes the texts without vectors, mines all queries, writes the file, and returns the report.
+        """Encodes the remaining texts, mines all queries and writes the file. Returns the report.
 
         Raises:
             OSError: The disk is full.
-            ValueError: Vectors of other texts, models or options, a vector that is not finite, or another process
-                that is writing the same file.
+            ValueError: Unfinished vectors have other texts, another model or other options, a vector is not
+                finite, or another process is writing the file.
         """
         report, count = MiningReport(), len(self.texts.queries)
         with alone_with(self.path):
@@ -235,36 +246,31 @@ class MiningRun:
                 file.write(self._writer.header().encode())
                 for start in range(0, count, _QUERIES):
                     places = range(start, min(start + _QUERIES, count))
-                    found, removed = mine(self.texts, space, self.mining, places, rescored, self.model.device)
+                    negatives, removed = mine(self.texts, space, self.mining, places, rescored, self.model.device)
                     report.removed += removed
-                    for mined in found:
+                    for mined in negatives:
                         file.writelines(line.encode() for line in self._lines(mined, report))
             self._remove_vectors()
         return report
 
     def _space(self, model: SentenceEncoder, suffix: str, show_progress_bar: bool) -> Space:
-        """Returns the memory-mapped vectors of a model, after encoding the missing ones."""
-        kinds = (("queries", QUERY, self.texts.queries), ("corpus", DOCUMENT, self.texts.corpus))
+        """Returns the memory-mapped vectors of queries and corpus by a model. Encodes texts without a vector."""
+
+        def vectors(name: str, kind: str, texts: Sequence[str]) -> Tensor:
+            path = _vectors_path(self.path, name + suffix)
+            return _vectors(model, texts, path, self._encoding(model, kind), show_progress_bar)
+
         return Space(
-            *(
-                _vectors(
-                    model,
-                    texts,
-                    _vectors_path(self.path, name + suffix),
-                    self._encoding(model, kind),
-                    show_progress_bar,
-                )
-                for name, kind, texts in kinds
-            )
+            vectors("queries", QUERY, self.texts.queries), vectors("corpus", DOCUMENT, self.texts.corpus)
         )
 
     def _encoding(self, model: SentenceEncoder, kind: str) -> Encoding:
-        """Returns the encoding of texts of a kind, with the model's prompt if none is given."""
-        asked = {"prompt": self.encoding.prompt, "prompt_name": self.encoding.prompt_name}
-        return replace(self.encoding, **model.prompts.options(kind, asked))
+        """Returns the encoding options of queries or documents, by default with the model's prompt."""
+        options = {"prompt": self.encoding.prompt, "prompt_name": self.encoding.prompt_name}
+        return replace(self.encoding, **model.prompts.options(kind, options))
 
     def _lines(self, mined: Mined, report: MiningReport) -> list[str]:
-        """Returns the rows of a query, and adds them to the report."""
+        """Returns the lines of a query, and adds its counts and scores to the report."""
         report.queries += 1
         report.short += len(mined.negatives) < self.mining.negatives
         report.none += not mined.negatives
@@ -285,20 +291,21 @@ class MiningRun:
 def _vectors(
     model: SentenceEncoder, texts: Sequence[str], path: Path, encoding: Encoding, show_progress_bar: bool
 ) -> Tensor:
-    """Returns the vectors of texts, (N, D), mapped from a file that is written or finished first."""
-    made_of: dict[str, object] = {"model": model.identity, "texts": digest_of(texts)}
-    made_of |= {
+    """Returns the memory-mapped vectors of texts, (N, D), from a file that is first written or resumed."""
+    origin: dict[str, object] = {
+        "model": model.identity,
+        "texts": digest_of(texts),
         "prompt": encoding.prompt_in(model.prompts),
         "batch_size": encoding.batch_size,
         "block_size": encoding.block_size,
     }
-    whole = path.exists() and VectorRecord.read(path, _ANEW)
-    if not whole or differences(whole.made_of, {**made_of, "count": len(texts)}) or whole.damage(path):
-        vectors = UnfinishedVectors(path, made_of, len(texts))
+    record = path.exists() and VectorRecord.read(path, _RESTART)
+    if not record or differences(record.made_of, {**origin, "count": len(texts)}) or record.damage(path):
+        vectors = UnfinishedVectors(path, origin, len(texts))
         with vectors.alone():
-            before = vectors.truncated
+            truncated = vectors.truncated
             for block in model.encode_blocks(texts[vectors.done :], encoding, show_progress_bar):
-                vectors.append(np.asarray(block), before + model.truncated)
+                vectors.append(np.asarray(block), truncated + model.truncated)
             vectors.finish()
     return as_tensor(np.load(path, mmap_mode="r"))
 

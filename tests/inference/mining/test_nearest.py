@@ -167,7 +167,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: Mining(min_score=0.5, max_score=0.4), "min_score: expected less than max_score"),
     (lambda: Mining(same=1.5), "same: .* above 0 to 1, got 1.5"),
     (lambda: Mining(take="best"), "take: .* got 'best'"),  # type: ignore[arg-type]  # the point
-    (lambda: PairTexts([], ["a"]), "expected pairs of a query and a positive, got none"),
+    (lambda: PairTexts([], ["a"]), "expected pairs of a query and a positive, got no pair"),
     (lambda: PairTexts([("a", 3)]), "expected texts, got int in pair 0"),  # type: ignore[list-item]  # the point
     (lambda: PairTexts([("a", "b\0c")]), r"without the character U\+0000, which training refuses"),
     (lambda: PairTexts([("q", "p")], ["a", "b\udc80"]), "half a surrogate.* in text 1 of the corpus;"),
