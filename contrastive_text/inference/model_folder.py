@@ -1,4 +1,4 @@
-"""Model folder in sentence-transformers' layout, written and read without that library."""
+"""Reading and writing of model folders in the layout of sentence-transformers, without that library."""
 
 from __future__ import annotations
 
@@ -36,26 +36,27 @@ from contrastive_text.poolers import Pooler
 
 _SETTINGS = "config_sentence_transformers.json"
 _TEMPLATES = "contrastive_text_prompts"
-"""Key of prompts in the settings that sentence-transformers can't express."""
+"""Key in the settings for prompts that sentence-transformers doesn't support."""
 _OPTIONS = {"apart": False, "counted": True}
-"""Options of ``Prompts`` under that key, and their defaults."""
+"""Options of ``Prompts`` under the key ``_TEMPLATES`` -> their defaults."""
 _MODEL_TYPE = "SentenceTransformer"
 _MODELS = "sentence_transformers.models"
 _THEIRS = re.compile(
     r"sentence_transformers\.(?:models|base\.modules|sentence_transformer\.modules)\.(?:\w+\.)?(\w+)"
 )
-"""Class path of a module of sentence-transformers, in its older and newer versions."""
+"""Expression for the class path of a module of sentence-transformers, in older and newer versions."""
 _KINDS = ("Transformer", "Pooling")
-"""The first modules of a model, in order: classes of sentence-transformers."""
+"""Class names of the first two modules of a model in sentence-transformers, in order."""
 _MOST_MODULES = 100
-"""Modules of a model: each names a folder, which is looked up on the disk."""
+"""Largest number of modules of a model. Each module has a folder, which is looked up on the disk."""
 
 
 def local_folder(model_name_or_path: str) -> Path:
-    """Returns the folder of a model: the folder itself, or the hub's copy of a name.
+    """Returns the local folder of a model. Downloads the model if the name is a name on the Hugging Face hub.
 
     Raises:
-        ValueError: Neither a folder nor a name the hub has, or the hub is out of reach.
+        ValueError: There is no such folder, and the hub has no such model or can't be reached; or the folder is a
+            run folder or a file.
     """
     path = Path(model_name_or_path)
     if path.is_dir() and not (path / "config.json").exists() and (path / "checkpoints").is_dir():
@@ -80,15 +81,15 @@ def local_folder(model_name_or_path: str) -> Path:
 
 
 def names_pooler(model_name_or_path: str) -> bool:
-    """Returns whether a model's folder names its pooler, as folders of embedding models do."""
+    """Returns True if a model's folder names a pooler, as folders of embedding models do."""
     return len(_read_modules(local_folder(model_name_or_path))) > 1
 
 
 def folder_prompts(model_name_or_path: str) -> Prompts:
-    """Returns the prompts in the folder of a model; none for a name on the hub, which isn't fetched.
+    """Reads the prompts of a local model folder. Returns no prompts for a name on the hub, without downloading.
 
     Raises:
-        ValueError: Its configuration isn't one.
+        ValueError: The settings of the folder are damaged.
 
     Example:
         >>> folder_prompts("bert-base-uncased").describe()
@@ -98,74 +99,74 @@ def folder_prompts(model_name_or_path: str) -> Prompts:
 
 
 def write_folder(folder: Path, parts: ModelParts, adapters_beside: bool = False) -> None:
-    """Writes a folder that ``sentence_transformers.SentenceTransformer(folder)`` loads with equal vectors.
+    """Writes a model to a folder that ``sentence_transformers.SentenceTransformer`` loads with equal vectors.
 
-    An older model in the folder stays until the new one is written whole; see ``whole_folder``. A pooler that
-    sentence-transformers can't express, or any pooler with prompts that are more than strings before texts, is
-    written under its class path. There loading fails instead of giving other vectors; here it loads. A
-    ``README.md`` that a user wrote stays.
+    An older model in the folder is replaced when the new model is complete; see ``whole_folder``. If
+    sentence-transformers doesn't support the pooler or the prompts, the pooler is written with its class path of
+    this library. sentence-transformers then refuses the folder instead of computing other vectors. A
+    ``README.md`` that a user wrote is kept.
 
     Args:
-        folder: The folder.
-        parts: The model.
-        adapters_beside: Whether LoRA is written next to unchanged weights, in peft's format, so that loading
-            needs peft; otherwise adapters are merged into the weights.
+        folder: Folder to write.
+        parts: Parts of the model.
+        adapters_beside: Whether to write LoRA as separate files in peft's format, with unchanged weights. Loading
+            then needs peft. Otherwise adapters are merged into the weights.
 
     Raises:
-        ValueError: An encoder without a tokenizer or with other weights than its architecture's, or a head of
-            other layers than Linear and activations.
+        ValueError: The encoder has no tokenizer, its weights don't fit its architecture, or sentence-transformers
+            has no module for a layer of the head.
         DiskError: The folder can't be written to, or the disk is full.
     """
     if not adapters_beside:
         parts = replace(parts, encoder=parts.encoder.without_adapters(merge=True))
     head = [*(parts.head or ()), *([UnitLength()] if parts.normalize else [])]
-    grouped = group_layers(head)  # refuses a layer before anything is written
-    kinds = [*_KINDS, *(kind for kind, _ in grouped)]
-    with whole_folder(folder) as made:
-        places = [made / (f"{number}_{kind}" if number else "") for number, kind in enumerate(kinds)]
-        for place in places:
+    modules = group_layers(head)  # raises for an unsupported layer before a file is written
+    kinds = [*_KINDS, *(kind for kind, _ in modules)]
+    with whole_folder(folder) as target:
+        folders = [target / (f"{number}_{kind}" if number else "") for number, kind in enumerate(kinds)]
+        for place in folders:
             place.mkdir(exist_ok=True)
-        write_network(places[0], parts)
-        own_pooler = write_pooler(places[1], parts)
-        for place, (kind, layers) in zip(places[2:], grouped, strict=True):
+        write_network(folders[0], parts)
+        own_pooler = write_pooler(folders[1], parts)
+        for place, (kind, layers) in zip(folders[2:], modules, strict=True):
             write_layers(place, kind, layers)
-        listed = [
+        entries = [
             {
                 "idx": number,
                 "name": str(number),
                 "path": place.name if number else "",
                 "type": f"{_MODELS}.{kind}",
             }
-            for number, (kind, place) in enumerate(zip(kinds, places, strict=True))
+            for number, (kind, place) in enumerate(zip(kinds, folders, strict=True))
         ]
         if own_pooler is not None:
-            listed[1]["type"] = own_pooler
-        write_json(made / _SETTINGS, _model_settings(parts))
-        write_json(made / MODULES, listed)
+            entries[1]["type"] = own_pooler
+        write_json(target / _SETTINGS, _model_settings(parts))
+        write_json(target / MODULES, entries)
     put_card(folder, parts.card)  # not part of the manifest
 
 
 def _model_settings(parts: ModelParts) -> dict[str, object]:
-    named: dict[str, object] = {
+    prompts: dict[str, object] = {
         "prompts": dict(parts.prompts.named),
         "default_prompt_name": parts.prompts.default,
     }
-    if not parts.prompts.is_plain:  # a reader of plain prompts would put them before texts
-        named = {_TEMPLATES: named | {name: getattr(parts.prompts, name) for name in _OPTIONS}}
-    prompts = named if parts.prompts.named else {}
-    truncated = {"truncate_dim": parts.truncate_dim} if parts.truncate_dim else {}
-    return {"similarity_fn_name": parts.similarity_fn_name} | prompts | truncated
+    if not parts.prompts.is_plain:  # sentence-transformers would put templates before texts
+        prompts = {_TEMPLATES: prompts | {name: getattr(parts.prompts, name) for name in _OPTIONS}}
+    prompts = prompts if parts.prompts.named else {}
+    truncation = {"truncate_dim": parts.truncate_dim} if parts.truncate_dim else {}
+    return {"similarity_fn_name": parts.similarity_fn_name} | prompts | truncation
 
 
 class ModelStart(NamedTuple):
-    """Parts of a model folder around its network.
+    """All parts of a model folder except its network, from which training can start.
 
     Args:
-        pooler: From token vectors to one vector per text.
-        layers: After the pooler, with the folder's weights.
-        normalize: Whether vectors get unit length after them.
-        truncate_dim: Features that are kept; None for all.
-        prompts: What comes before texts.
+        pooler: Pooler from token vectors to one vector per text.
+        layers: Layers after the pooler, with the folder's weights.
+        normalize: Whether vectors are scaled to unit length after the layers.
+        truncate_dim: Number of first features to keep; None for all.
+        prompts: Prompts of the model.
         inference: Further arguments of ``SentenceEncoder``, which training doesn't change.
     """
 
@@ -178,16 +179,16 @@ class ModelStart(NamedTuple):
 
 
 def read_start(folder: Path) -> ModelStart | None:
-    """Reads the parts of a model folder around its network; returns None if the folder names no pooler.
+    """Reads all parts of a model folder except its network. Returns None if the folder names no pooler.
 
     Raises:
-        ValueError: As ``read_folder``.
+        ValueError: A file is damaged, or this library doesn't support a module or a setting of the folder.
     """
     modules = _read_modules(folder)
     if len(modules) < 2:
         return None
     pooler, pooled = read_pooler(modules[1].place, modules[1].class_path)
-    layers = [layer for each in modules[2:] for layer in READERS[each.kind](each.place)]
+    layers = [layer for module in modules[2:] for layer in READERS[module.kind](module.place)]
     normalize = bool(layers) and isinstance(layers[-1], UnitLength)
     settings, network = _read_settings(folder / _SETTINGS), read_transformer_settings(modules[0].place)
     inference: dict[str, int | str | None] = network._asdict()
@@ -205,23 +206,22 @@ def read_start(folder: Path) -> ModelStart | None:
 
 
 def _tokenizer_limit(folder: Path) -> int | None:
-    """Returns the longest text in tokens by a folder's tokenizer; None for no limit."""
+    """Returns the longest text in tokens that a folder's tokenizer allows; None for no limit."""
     path = folder / "tokenizer_config.json"
     limit = read_record(path).values.get("model_max_length") if path.exists() else None
-    return int(limit) if isinstance(limit, int | float) and limit < 10**9 else None  # a huge number: no limit
+    return int(limit) if isinstance(limit, int | float) and limit < 10**9 else None  # 10**30 means no limit
 
 
 def read_folder(folder: Path) -> ModelParts:
-    """Reads a folder written by us, by sentence-transformers, or by Transformers alone.
+    """Reads a model folder that this library, sentence-transformers or Transformers wrote.
 
     Raises:
-        ValueError: A module or a setting of sentence-transformers that has no equal here, or a damaged file, by
-            its name.
+        ValueError: A file is damaged, or this library doesn't support a module or a setting of the folder.
     """
     check_whole(folder)
     modules = _read_modules(folder) or [_Module(_KINDS[0], "", folder)]
     settings, start = _read_settings(folder / _SETTINGS), read_start(folder)
-    encoder, max_length, of_network = read_network(modules[0].place)  # last, because it takes longest
+    encoder, max_length, network = read_network(modules[0].place)  # last, because it takes longest
     if start is not None:
         _check_widths(start, encoder.features, folder)
     return ModelParts(
@@ -233,39 +233,39 @@ def read_folder(folder: Path) -> ModelParts:
         prompts=settings.prompts if start is None else start.prompts,
         truncate_dim=settings.truncate_dim,
         similarity_fn_name=settings.similarity_fn_name,
-        query_length=of_network.query_length,
-        document_length=of_network.document_length,
+        query_length=network.query_length,
+        document_length=network.document_length,
         card=read_card(folder),
     )
 
 
 def _check_widths(start: ModelStart, features: int, folder: Path) -> None:
-    """Checks that the pooler and each layer give the features that the next layer takes.
+    """Checks that each layer after the network has as many input features as its predecessor has outputs.
 
     Args:
-        start: The parts after the network.
-        features: The network's features.
-        folder: What errors begin with.
+        start: Pooler and layers of the model.
+        features: Number of features of the network.
+        folder: Beginning of error messages.
     """
     width, source = start.pooler.width(features), type(start.pooler).__name__
     for layer in start.layers:
         match layer:
             case nn.Linear():
-                takes, gives = layer.in_features, layer.out_features
+                inputs, outputs = layer.in_features, layer.out_features
             case nn.LayerNorm():
-                takes = gives = layer.normalized_shape[0]
+                inputs = outputs = layer.normalized_shape[0]
             case _:
                 continue
-        if takes != width:
+        if inputs != width:
             raise InvalidValueError(
                 f"{folder}: expected a layer for the {width} features of {source}, got {layer}; the folder is "
                 "damaged, save it again"
             )
-        width, source = gives, str(layer)
+        width, source = outputs, str(layer)
 
 
 class _Module(NamedTuple):
-    """A module in a folder's list: its kind, its class path and its folder."""
+    """Entry of a folder's list of modules: kind, class path and folder of the module."""
 
     kind: str
     class_path: str
@@ -273,23 +273,23 @@ class _Module(NamedTuple):
 
 
 def _read_modules(folder: Path) -> list[_Module]:
-    """Returns the modules of a folder; none for a model of Transformers alone.
+    """Reads the list of modules of a folder. Returns an empty list for a plain Transformers model.
 
     Raises:
-        ValueError: A class that is neither a pooler nor a class of sentence-transformers with an equal here, a
-            repeated name, or another order of modules.
+        ValueError: A class is unknown, a name is repeated, the order of modules isn't supported, or the list is
+            missing or damaged.
     """
     path = folder / MODULES
     if not path.exists():
-        if beside := sorted(part.name for part in folder.glob("[0-9]_*") if part.is_dir()):
+        if folders := sorted(part.name for part in folder.glob("[0-9]_*") if part.is_dir()):
             raise InvalidValueError(
-                f"{path}: expected the list of modules beside {', '.join(beside)}, got none; the folder is "
+                f"{path}: expected the list of modules beside {', '.join(folders)}, got none; the folder is "
                 "damaged, save it again"
             )
         return []
-    listed = records(read_json(path, TODO), of="modules", where=str(path), todo=TODO, most=_MOST_MODULES)
+    entries = records(read_json(path, TODO), of="modules", where=str(path), todo=TODO, most=_MOST_MODULES)
     modules, names = [], set()
-    for number, module in enumerate(listed):
+    for number, module in enumerate(entries):
         class_path, name = module.text("type"), module.text("name", str(number))
         if name in names:  # sentence-transformers would replace the earlier module
             raise module.refusal("a name that no other module has", name, "name")
@@ -297,8 +297,8 @@ def _read_modules(folder: Path) -> list[_Module]:
         place = inside(folder, module.text("path"), str(path))
         modules.append(_Module(_kind(module, class_path, first=number == 0), class_path, place))
     kinds = [module.kind for module in modules]
-    after = [*_KINDS[: len(kinds)], *kinds[len(_KINDS) :]]
-    if kinds != after or not kinds or not all(kind in READERS for kind in kinds[len(_KINDS) :]):
+    expected = [*_KINDS[: len(kinds)], *kinds[len(_KINDS) :]]
+    if kinds != expected or not kinds or not all(kind in READERS for kind in kinds[len(_KINDS) :]):
         raise InvalidValueError(
             f"{path}: expected a Transformer, then a Pooling or a pooler of yours, and then {', '.join(READERS)} "
             f"in any order, got {', '.join(kinds[:6]) or 'none'}{', ...' * (len(kinds) > 6)}; {ELSEWHERE}"
@@ -307,13 +307,13 @@ def _read_modules(folder: Path) -> list[_Module]:
 
 
 def _kind(module: Record, class_path: str, first: bool) -> str:
-    """Returns the kind of a module by its class path.
+    """Returns the kind of a module, which is its class name in sentence-transformers.
 
-    A class outside sentence-transformers is a pooler: one of this library, or of a module that the user trusts.
+    A class outside of sentence-transformers is a pooler of this library, or of a module that the user trusts.
     """
-    theirs = _THEIRS.fullmatch(class_path)
-    if theirs is not None and theirs[1] in (*_KINDS, *READERS):
-        return theirs[1]
+    match = _THEIRS.fullmatch(class_path)
+    if match is not None and match[1] in (*_KINDS, *READERS):
+        return match[1]
     if first or class_path.startswith("sentence_transformers."):
         expected = f"a class of sentence-transformers of {', '.join((*_KINDS, *READERS))}"
         raise InvalidValueError(f"{module.where}: type: expected {expected}, got {class_path}; {ELSEWHERE}")
@@ -321,7 +321,7 @@ def _kind(module: Record, class_path: str, first: bool) -> str:
 
 
 class _Settings(NamedTuple):
-    """Settings of the whole model in a folder."""
+    """Settings of a whole model, from ``config_sentence_transformers.json``."""
 
     prompts: Prompts = NO_PROMPTS
     truncate_dim: int | None = None
@@ -342,16 +342,18 @@ def _read_settings(path: Path) -> _Settings:
 
 
 def _read_prompts(settings: Record) -> Prompts:
-    ours = _TEMPLATES in settings
-    said = settings.record(_TEMPLATES) if ours else settings
-    listed = said.record("prompts", {})
-    named = {name: listed.text(name, "") for name in listed}
-    default = said.text("default_prompt_name", None)
-    if default in (QUERY, DOCUMENT):  # every model of sentence-transformers has these two, empty if not named
-        named.setdefault(default, "")
-    if default is not None and default not in named:
-        raise listed.refusal(f"the default prompt {default!r}", ", ".join(named) or "none")
-    if not ours and (found := next((text for text in named.values() if SLOT in text or MASK in text), None)):
-        raise listed.refusal(f"a prompt without {SLOT} or {MASK}, which would be taken for a template's", found)
-    options = {name: said.flag(name, standard) for name, standard in _OPTIONS.items()} if ours else {}
-    return Prompts(named, default, **options)
+    has_templates = _TEMPLATES in settings
+    record = settings.record(_TEMPLATES) if has_templates else settings
+    texts = record.record("prompts", {})
+    prompts = {name: texts.text(name, "") for name in texts}
+    default = record.text("default_prompt_name", None)
+    if default in (QUERY, DOCUMENT):  # sentence-transformers has both prompts in every model, empty by default
+        prompts.setdefault(default, "")
+    if default is not None and default not in prompts:
+        raise texts.refusal(f"the default prompt {default!r}", ", ".join(prompts) or "none")
+    if not has_templates and (
+        template := next((text for text in prompts.values() if SLOT in text or MASK in text), None)
+    ):
+        raise texts.refusal(f"a prompt without {SLOT} or {MASK}, which would be taken for a template's", template)
+    options = {name: record.flag(name, value) for name, value in _OPTIONS.items()} if has_templates else {}
+    return Prompts(prompts, default, **options)

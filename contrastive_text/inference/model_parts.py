@@ -1,4 +1,4 @@
-"""Parts of a model in use: settings, the digest of its vectors, and the choice of its pooler."""
+"""Parts of a ``SentenceEncoder``, the fingerprint of a model, and the choice of its pooler."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from contrastive_text.inference.runtimes import BACKENDS, RuntimeEncoder
 from contrastive_text.inference.search import SimilarityName
 from contrastive_text.poolers import CLSPooler, LastTwoPooler, MeanPooler, Pooler
 
-_ASKED = "pooler"
+_POOLER = "pooler"
 
 
 _SIMCSE = "https://github.com/princeton-nlp/SimCSE, Evaluation, --pooler"
@@ -41,26 +41,26 @@ _PUBLISHED: Mapping[str, tuple[type[Pooler], bool, str]] = {
     "unsup-consert-": (LastTwoPooler, False, _CONSERT),
     "sup-consert-": (LastTwoPooler, False, _CONSERT),
 }
-"""Beginning of a checkpoint's name, without its owner -> its pooler, whether its own layer over [CLS] (linear and
-tanh) follows, and where its authors say so."""
+"""Beginning of a published checkpoint's name, without its owner -> its pooler, whether the checkpoint's layer on
+[CLS] (linear and tanh) follows the pooler, and the source of both."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelParts:
-    """Parts of a model folder.
+    """Parts of a trained model, as read from a model folder.
 
     Args:
-        encoder: The network with its tokenizer.
-        pooler: The pooler; None if the folder names none.
-        head: Dense layers after the pooler, or None.
-        normalize: Whether vectors get unit length, before features are dropped.
-        max_length: Longest text in tokens with special tokens; None for the network's limit.
-        prompts: Prompts of texts, by name.
-        truncate_dim: Features that are kept by default; None for all.
-        pooling: Pooler that reads the model, and the reason, as text; empty until it is chosen.
-        runtime: Runs the network in place of torch; None for torch.
-        card: Text of the folder's ``README.md``; empty for none, or if the model was changed.
-        similarity_fn_name: Similarity of vectors.
+        encoder: Network with its tokenizer.
+        pooler: Pooler; None if the folder names no pooler.
+        head: Layers after the pooler, or None.
+        normalize: Whether vectors are scaled to unit length, before ``truncate_dim`` applies.
+        max_length: Longest text in tokens, special tokens included; None for the network's limit.
+        prompts: Prompts of the model, by name.
+        truncate_dim: Number of first features to keep by default; None for all.
+        pooling: Text that names the chosen pooler and the reason for it; empty until a pooler is chosen.
+        runtime: Runtime that computes the network in place of torch; None for torch.
+        card: Text of the model card; empty if there is none, or if the model was changed.
+        similarity_fn_name: Similarity that compares vectors.
         query_length: Longest query in tokens; None for ``max_length``.
         document_length: Longest document in tokens; None for ``max_length``.
     """
@@ -80,10 +80,10 @@ class ModelParts:
     document_length: int | None = None
 
     def asked(self, max_length: int | None, truncate_dim: int | None, prompts: Prompts | None) -> ModelParts:
-        """Returns the parts with the options of ``SentenceEncoder.from_pretrained`` in place of their own.
+        """Returns a copy where the options of ``SentenceEncoder.from_pretrained`` override the model's settings.
 
         Raises:
-            ValueError: A length beyond the model's limit.
+            ValueError: ``max_length`` exceeds the network's limit.
         """
         limit = self.encoder.limit
         if max_length is not None and limit is not None and max_length > limit:
@@ -101,20 +101,20 @@ class ModelParts:
         )
 
     def run_by(self, backend: str, dtype: torch.dtype) -> ModelParts:
-        """Returns the parts with the network in a runtime; see ``RuntimeEncoder``.
+        """Returns a copy whose network is computed by a runtime; see ``RuntimeEncoder``.
 
         Args:
-            backend: ``onnx`` or ``openvino``; or ``torch``, for unchanged parts.
-            dtype: Type in which the runtime computes.
+            backend: ``onnx`` or ``openvino``; ``torch`` returns the parts unchanged.
+            dtype: Type in which the network is computed.
 
         Raises:
             ImportError: The runtime isn't installed.
-            ValueError: Another name, or a type in which the runtime, or torch, doesn't compute.
+            ValueError: The backend is unknown, or it can't compute in ``dtype``.
         """
         if backend != "torch":
             runtime = RuntimeEncoder(self.encoder, backend, dtype)
             if self.pooler is not None:
-                runtime.runtime(self.pooler.layers)  # now, not with the first text
+                runtime.runtime(self.pooler.layers)  # prepares the graph before the first text
             return replace(self, runtime=runtime)
         if not dtype.is_floating_point:
             raise InvalidValueError(
@@ -124,11 +124,11 @@ class ModelParts:
         return self
 
     def place(self, device: str | None, dtype: torch.dtype) -> tuple[str, torch.dtype]:
-        """Returns the device and the type of the weights; for a runtime's model the CPU and float32.
+        """Returns the device and the type of the weights. A model with a runtime is on the CPU in float32.
 
         Args:
-            device: None for the GPU if there is one, otherwise the CPU.
-            dtype: Type in which the network computes.
+            device: Requested device; None for the GPU if there is one, otherwise the CPU.
+            dtype: Type in which the network is computed.
         """
         if self.runtime is not None:
             return device or "cpu", torch.float32
@@ -136,39 +136,39 @@ class ModelParts:
 
     @property
     def identity(self) -> str:
-        """32 hex digits, the same for equal vectors: of weights, tokenizer, pooler, head, prompts and limits."""
+        """Fingerprint of weights, tokenizer, pooler, head, prompts and limits: all that vectors depend on."""
         assert self.encoder.tokenizer is not None and self.pooler is not None
         digest = hashlib.blake2b(digest_size=16)
         pooler = part_spec(self.pooler, "pooler")
-        if is_own(pooler["class_path"]):  # by its name alone, whatever package it is in
+        if is_own(pooler["class_path"]):  # the module of a class may change between versions
             pooler["class_path"] = type(self.pooler).__name__
         limits: list[object] = [self.max_length, self.normalize, self.prompts.spec, self.truncate_dim, pooler]
         if self.runtime is not None and self.runtime.dtype != torch.float32:
-            limits.append([self.runtime.backend, str(self.runtime.dtype)])  # float32 differs by rounding alone
+            limits.append([self.runtime.backend, str(self.runtime.dtype)])  # float32 differs only by rounding
         if self.query_length or self.document_length:
             limits.append({"query_length": self.query_length, "document_length": self.document_length})
         layers = [layer for layer in self.head or () if not isinstance(layer, nn.Identity | nn.Dropout)]
         vocabulary = self.encoder.tokenizer.backend_tokenizer.to_str()
         settings = self.encoder.model.config.to_diff_dict()
-        settings.pop("architectures", None)  # the class that saved it
+        settings.pop("architectures", None)  # the class that saved the network; it changes no vector
         network = json.dumps(settings, sort_keys=True, default=str)
         digest.update(json.dumps([limits, list(map(str, layers)), vocabulary, network]).encode())
         parts = {"encoder": self.encoder, "pooler": self.pooler, "head": nn.Sequential(*layers)}
         weights = nn.ModuleDict(parts).state_dict()
-        unread = "encoder.token_head."  # no vector passes it
-        add_weights(digest, {name: weights[name] for name in weights if not name.startswith(unread)})
+        unused = "encoder.token_head."  # vectors don't depend on it
+        add_weights(digest, {name: weights[name] for name in weights if not name.startswith(unused)})
         return digest.hexdigest()
 
 
 def pooler_of(given: Pooler | str) -> Pooler:
-    """Returns a pooler, which is built if only its name is given.
+    """Builds a pooler from its text. Returns a pooler unchanged.
 
     Args:
-        given: A pooler, or its text: ``CLSPooler``, ``FirstLastPooler(first=block_1)``, ``module.Class`` for your
-            own.
+        given: Pooler or its text, such as ``CLSPooler``, ``FirstLastPooler(first=block_1)``, or ``module.Class``
+            for a class of yours.
 
     Raises:
-        ValueError: A name that no pooler has, or other arguments than it takes.
+        ValueError: There is no such pooler, or its class doesn't take the arguments.
 
     Example:
         >>> pooler_of("FirstLastPooler(first=block_1)").layers
@@ -176,25 +176,25 @@ def pooler_of(given: Pooler | str) -> Pooler:
     """
     if isinstance(given, Pooler):
         return given
-    spec = typed_part(given, _ASKED)
+    spec = typed_part(given, _POOLER)
     path = str(spec["class_path"])
     module = path.rpartition(".")[0]
-    with trusting([module] if module else None):  # the user typed the name
-        cls = resolve(path, Pooler, _ASKED)
-    return make_pooler(cls, spec.get("init_args", {}), _ASKED, "give the arguments that it takes")
+    with trusting([module] if module else None):  # the user named the module
+        cls = resolve(path, Pooler, _POOLER)
+    return make_pooler(cls, spec.get("init_args", {}), _POOLER, "give the arguments that it takes")
 
 
 def make_pooler(cls: type[Pooler], arguments: Mapping[str, object], where: str, todo: str) -> Pooler:
-    """Builds a pooler from a class and the arguments of its constructor.
+    """Builds a pooler from its class and arguments.
 
     Args:
-        cls: The class.
-        arguments: By name.
-        where: Beginning of errors.
-        todo: Advice for wrong arguments.
+        cls: Class of the pooler.
+        arguments: Name -> argument of the constructor.
+        where: Beginning of error messages.
+        todo: Advice at the end of error messages.
 
     Raises:
-        ValueError: The base class, or other arguments than it takes.
+        ValueError: The class is abstract, or its constructor doesn't take the arguments.
     """
     if inspect.isabstract(cls):
         raise InvalidValueError(f"{where}: expected a pooler, got the base class {cls.__name__}; {todo}")
@@ -208,7 +208,7 @@ def make_pooler(cls: type[Pooler], arguments: Mapping[str, object], where: str, 
 
 
 def pooler_name(pooler: Pooler) -> str:
-    """Returns the text of a pooler.
+    """Returns a pooler as text: its class and its arguments, if it has any.
 
     Example:
         >>> pooler_name(MeanPooler()), pooler_name(pooler_of("FirstLastPooler(first=embeddings)"))
@@ -218,57 +218,57 @@ def pooler_name(pooler: Pooler) -> str:
 
 
 def read_with(parts: ModelParts, pooler: Pooler | str | None, name: str) -> ModelParts:
-    """Returns a model's parts with the pooler that reads it. ``pooling`` names the pooler and the reason.
+    """Returns a model's parts with the requested pooler, or by default with the model's own pooler.
 
-    A head belongs to the pooler on which it was trained or fitted. With another pooler the head is removed, and
-    so is the number of features that were kept of it.
+    ``ModelParts.pooling`` names the pooler and the reason for it. A head belongs to the pooler on which it was
+    trained or fitted. With another pooler, the head and ``truncate_dim`` are removed.
 
     Args:
         parts: Parts of a model.
-        pooler: The pooler or its name; None for the model's own.
-        name: Name of the model, for messages.
+        pooler: Pooler or its text; None for the model's own pooler. If the model has no pooler, None gives its
+            authors' pooler if known, otherwise the mean over tokens.
+        name: Name of the model, for warnings.
 
     Raises:
-        ValueError: A name that no pooler has, or a pooler of layers or of a template's bias that the network
-            doesn't have.
+        ValueError: There is no such pooler, or the network lacks a layer or the template that the pooler reads.
 
     Warns:
-        UserWarning: No pooler is given for a model that names none; or a head is removed.
+        UserWarning: The model names no pooler and ``pooler`` is None; or a head is removed.
     """
     own = parts.pooler
     if pooler is None and own is None:
-        return _unnamed(parts, name)
-    asked = own if pooler is None else pooler_of(pooler)
-    assert asked is not None
-    said = pooler_name(asked)
-    if own is not None and part_spec(own, _ASKED) == part_spec(asked, _ASKED):
-        return replace(parts, pooling=said)
-    _check_layers(asked, parts)
-    check_template_bias(asked, parts.encoder)
+        return _choose_pooler(parts, name)
+    choice = own if pooler is None else pooler_of(pooler)
+    assert choice is not None
+    pooling = pooler_name(choice)
+    if own is not None and part_spec(own, _POOLER) == part_spec(choice, _POOLER):
+        return replace(parts, pooling=pooling)
+    _check_layers(choice, parts)
+    check_template_bias(choice, parts.encoder)
     if own is None:
-        return replace(parts, pooler=asked, pooling=f"{said}, asked for")
-    said += f", asked for in place of its own {pooler_name(own)}"
+        return replace(parts, pooler=choice, pooling=f"{pooling}, asked for")
+    pooling += f", asked for in place of its own {pooler_name(own)}"
     if parts.head is None:
-        return replace(parts, pooler=asked, pooling=said, card="")
-    left_out = f"its head belongs to {pooler_name(own)} and is left out"
-    warnings.warn(f"{name} is read with {pooler_name(asked)}: {left_out}", stacklevel=3)
-    return replace(parts, pooler=asked, head=None, truncate_dim=None, pooling=f"{said}; {left_out}", card="")
+        return replace(parts, pooler=choice, pooling=pooling, card="")
+    warning = f"its head belongs to {pooler_name(own)} and is left out"
+    warnings.warn(f"{name} is read with {pooler_name(choice)}: {warning}", stacklevel=3)
+    return replace(parts, pooler=choice, head=None, truncate_dim=None, pooling=f"{pooling}; {warning}", card="")
 
 
-def _unnamed(parts: ModelParts, name: str) -> ModelParts:
-    """Returns the parts of a model that names no pooler, with its authors' pooler, or the mean."""
+def _choose_pooler(parts: ModelParts, name: str) -> ModelParts:
+    """Chooses the pooler of a model that names no pooler: its authors' pooler if known, otherwise the mean."""
     folder = str(parts.encoder.model_name_or_path)
-    names = [each.lower() for each in _names(name, folder)]
-    authors = next((start for each in names for start in _PUBLISHED if each.startswith(start)), None)
-    pooler, keeps_head, source = _PUBLISHED.get(authors or "", (MeanPooler, False, ""))
-    said, why, head = pooler_name(pooler()), f"the pooling of its authors ({source})", None
+    names = [model.lower() for model in _names(name, folder)]
+    prefix = next((start for model in names for start in _PUBLISHED if model.startswith(start)), None)
+    pooler, keeps_head, source = _PUBLISHED.get(prefix or "", (MeanPooler, False, ""))
+    pooling, reason, head = pooler_name(pooler()), f"the pooling of its authors ({source})", None
     if keeps_head:
-        said += " and the checkpoint's layer over [CLS]"
-    taken = f"{said}, {why}"
-    if authors is None:
-        why, taken, head = "for it names none", "the mean over tokens", parts.head
+        pooling += " and the checkpoint's layer over [CLS]"
+    choice = f"{pooling}, {reason}"
+    if prefix is None:
+        reason, choice, head = "for it names none", "the mean over tokens", parts.head
     todo = "give pooler=... to choose (--pooler in evaluate, compare and diagnose)"
-    warnings.warn(f"{name} names no pooler: taking {taken}; {todo}", stacklevel=4)
+    warnings.warn(f"{name} names no pooler: taking {choice}; {todo}", stacklevel=4)
     if keeps_head:
         if (layer := load_pooler(folder)) is None:
             raise InvalidValueError(
@@ -276,25 +276,25 @@ def _unnamed(parts: ModelParts, name: str) -> ModelParts:
                 "name a pooler"
             )
         head = nn.Sequential(layer, nn.Tanh())
-    return replace(parts, pooler=pooler(), head=head, pooling=f"{said}, {why}")
+    return replace(parts, pooler=pooler(), head=head, pooling=f"{pooling}, {reason}")
 
 
 def _check_layers(pooler: Pooler, parts: ModelParts) -> None:
-    blocks = parts.encoder.model.config.to_dict().get("num_hidden_layers")  # named otherwise by a few
-    if isinstance(blocks, int) and (lacking := [n for n in pooler.layers if not -blocks - 1 <= n <= blocks]):
+    blocks = parts.encoder.model.config.to_dict().get("num_hidden_layers")  # a few networks name it otherwise
+    if isinstance(blocks, int) and (missing := [n for n in pooler.layers if not -blocks - 1 <= n <= blocks]):
         raise InvalidValueError(
-            f"{_ASKED}: expected layers 0 (the embeddings) to {blocks}, got {', '.join(map(str, lacking))} of "
+            f"{_POOLER}: expected layers 0 (the embeddings) to {blocks}, got {', '.join(map(str, missing))} of "
             f"{pooler_name(pooler)}; take another pooler"
         )
 
 
 def _names(name: str, folder: str) -> Iterator[str]:
-    """Yields the names of a model without their owners.
+    """Yields all names of a model without their owners.
 
     Args:
-        name: The requested folder or hub name.
-        folder: Its folder, which may have the model's name, be the hub's copy, or name the original in its
-            ``config.json`` (``_name_or_path``).
+        name: Requested folder or hub name.
+        folder: Local folder of the model. Names come from its path in the hub's cache, and from
+            ``_name_or_path`` in its ``config.json``.
     """
     yield Path(name).name
     yield from (copy[1] for part in Path(folder).parts if (copy := re.fullmatch("models--.*--(.+)", part)))
