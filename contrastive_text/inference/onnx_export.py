@@ -1,4 +1,4 @@
-"""Export of a model as an ONNX graph, from token ids to sentence vectors, compared with the model."""
+"""Export of a model to an ONNX graph from token ids to sentence vectors, with a check of its vectors."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import MaskTokenPooler
 
 OUTPUT = "sentence_embedding"
+"""Name of the graph's output."""
 
 TOLERANCE = 1e-5
-"""Largest difference of a feature, relative to the largest one; rounding of float32 is some 1e-6."""
+"""Largest allowed difference of a feature, relative to the largest feature. Rounding of float32 is about 1e-6."""
 
 _SENTENCE = (
     "The old bird sings, while 3 people walk (slowly!) along the cold river; naïve Zürich, 東京 and 🙂 too."
 )
 _MOST_TOKENS = 512
-"""Tokens of the longest text that is compared: attention over 8,192 tokens would take gigabytes."""
+"""Number of tokens of the longest text of the check. Attention over 8,192 tokens would take gigabytes."""
 
 
 class Exported(NamedTuple):
-    """Description of an exported graph.
+    """Inputs, output width and accuracy of an exported graph.
 
     Args:
-        inputs: Names of the graph's inputs, (n, L) int64 each.
-        features: Width D of its output ``sentence_embedding``, (n, D) float32.
-        difference: Largest difference of a feature to the model's own vectors, as part of the largest feature.
+        inputs: Names of the graph's inputs, each (n, L), int64.
+        features: Width D of the graph's output ``sentence_embedding``, (n, D), float32.
+        difference: Largest difference of a feature from the model's own vectors, relative to the largest feature.
     """
 
     inputs: tuple[str, ...]
@@ -50,26 +51,25 @@ class Exported(NamedTuple):
 
 
 def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) -> Exported:
-    """Writes ``model.onnx`` and a tokenizer that cuts and pads for it, and compares their vectors with ours.
+    """Exports a model to ``model.onnx`` with its tokenizer, and compares their vectors with the model's vectors.
 
-    The graph has all steps from token ids to vectors: network, pooler, head, unit length if the model has it, and
-    the model's ``truncate_dim``. It takes any number of rows of any length. Weights are float32. The model's
-    prompts are not part of it, because they are text. ``tokenizer.json`` has length limit and padding inside, so
-    that the library ``tokenizers`` needs no setting; Transformers loads it too.
+    The graph has all steps from token ids to vectors: network, pooler, head, scaling to unit length if the model
+    has it, and the model's ``truncate_dim``. It takes any number of rows of any length. Weights are float32. The
+    graph has no prompts: put them before the texts. ``tokenizer.json`` contains the length limit and the padding,
+    so the library ``tokenizers`` needs no setting. Transformers loads it too.
 
-    Texts from one token to more than the limit are encoded by the written files, alone and padded together. If a
-    vector differs by more than rounding, nothing is kept.
+    The check encodes texts from one token to more than the limit with the written files, alone and padded
+    together. If a vector differs by more than ``TOLERANCE``, the export is deleted.
 
     Args:
-        model: Stays unchanged.
-        folder: A new folder, or one with an older export, which is replaced. It gets a manifest of its files.
+        model: Model, which stays unchanged.
+        folder: New folder, or folder of an older export, which is replaced. It gets a manifest of its files.
         opset: Version of ONNX's operators.
 
     Raises:
-        ImportError: Without the extra ``onnx``.
-        ValueError: A file in the folder's place, a folder that holds a model, a model that leaves prompts out of
-            the pooler or reads nothing else (``MaskTokenPooler``), a network that torch can't export, an opset
-            that it can't write, or vectors that differ.
+        ImportError: The extra ``onnx`` isn't installed.
+        ValueError: ``folder`` is a file or holds a model, the model excludes prompts from pooling, its pooler is
+            a ``MaskTokenPooler``, torch can't export the network, ``opset`` is unsupported, or vectors differ.
 
     Example:
         >>> export_onnx(model, "my-model-onnx")  # doctest: +SKIP
@@ -95,19 +95,19 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
         )
     for library in ("onnx", "onnxscript", "onnxruntime"):
         require(library, "export_onnx")
-    alike = copy.deepcopy(model).to("cpu", torch.float32).eval()
-    texts = _texts(alike)
-    expected = np.asarray(alike.encode(texts, prompt=""))
-    network = alike.encoder.model
-    if network.config._attn_implementation == ATTENTION:  # ours packs rows, which a graph of padded ones can't
+    source = copy.deepcopy(model).to("cpu", torch.float32).eval()
+    texts = _texts(source)
+    expected = np.asarray(source.encode(texts, prompt=""))
+    network = source.encoder.model
+    if network.config._attn_implementation == ATTENTION:  # our attention takes packed rows, the graph padded rows
         with quiet():
             network.set_attn_implementation("sdpa")
-    with whole_folder(folder, last=GRAPH) as written:
-        graph = _Graph(alike)
-        write_graph(graph, graph.inputs, [OUTPUT], written / GRAPH, model.encoder.vocabulary_size, opset)
-        _write_tokenizer(alike, written)
-        difference = _difference(written, texts, expected)
-        if not difference <= TOLERANCE:  # NaN isn't either
+    with whole_folder(folder, last=GRAPH) as target:
+        graph = _Graph(source)
+        write_graph(graph, graph.inputs, [OUTPUT], target / GRAPH, model.encoder.vocabulary_size, opset)
+        _write_tokenizer(source, target)
+        difference = _difference(target, texts, expected)
+        if not difference <= TOLERANCE:  # true for NaN too
             raise InvalidValueError(
                 f"export_onnx: expected the model's own vectors to {TOLERANCE:.0e} of the largest feature, got a "
                 f"difference of {difference:.1e}; this network or pooler can't be exported, and nothing was kept"
@@ -116,16 +116,16 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
 
 
 class _Graph(nn.Module):
-    """From padded token ids to vectors."""
+    """Module from padded token ids, (n, L), to vectors, (n, D)."""
 
     def __init__(self, model: SentenceEncoder) -> None:
         super().__init__()
         self.model = model
         tokenizer, network = model.encoder.tokenizer, model.encoder.model
         assert tokenizer is not None
-        taken = inspect.signature(network.forward).parameters
+        arguments = inspect.signature(network.forward).parameters
         names = ["input_ids", "attention_mask", "token_type_ids"]
-        self.inputs = tuple(name for name in names if name in taken and name in tokenizer.model_input_names)
+        self.inputs = tuple(name for name in names if name in arguments and name in tokenizer.model_input_names)
 
     def forward(self, *values: Tensor) -> Tensor:
         inputs = dict(zip(self.inputs, values, strict=True))
@@ -151,31 +151,31 @@ def _write_tokenizer(model: SentenceEncoder, folder: Path) -> None:
     backend.save(str(folder / "tokenizer.json"))
 
 
-def _difference(written: Path, texts: list[str], expected: npt.NDArray[np.float32]) -> float:
-    """Returns the largest difference of the written files' vectors, for texts together and alone."""
-    session = onnx_session(written / GRAPH, "export_onnx")
-    tokenizer = Tokenizer.from_file(str(written / "tokenizer.json"))
-    together = _run(session, tokenizer, texts)
-    alone = np.concatenate([_run(session, tokenizer, [text]) for text in texts])
-    difference = float(np.abs(np.stack([together, alone]) - expected).max())
+def _difference(folder: Path, texts: list[str], expected: npt.NDArray[np.float32]) -> float:
+    """Encodes texts with the exported files, together and alone. Returns the largest relative difference."""
+    session = onnx_session(folder / GRAPH, "export_onnx")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    padded = _run(session, tokenizer, texts)
+    single = np.concatenate([_run(session, tokenizer, [text]) for text in texts])
+    difference = float(np.abs(np.stack([padded, single]) - expected).max())
     return difference / float(np.abs(expected).max())
 
 
 def _texts(model: SentenceEncoder) -> list[str]:
-    """Returns texts of no word, of one word, of a sentence, and longer than the model's limit."""
+    """Returns texts for the check, from the empty text to a text longer than the model's limit."""
     repeats = min(model.max_length or _MOST_TOKENS, _MOST_TOKENS) // len(_SENTENCE.split()) + 1
     texts = ["a", "A bird.", "An old bird sings", _SENTENCE, " ".join([_SENTENCE] * repeats)]
     return [*texts, ""] if model.tokenizer.specials else texts
 
 
 def _run(session: Any, tokenizer: Tokenizer, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-    # Any: onnxruntime ships no types
+    # Any: onnxruntime has no types
     rows = tokenizer.encode_batch(list(texts))
     values = {
         "input_ids": [row.ids for row in rows],
         "attention_mask": [row.attention_mask for row in rows],
         "token_type_ids": [row.type_ids for row in rows],
     }
-    inputs = {each.name: np.array(values[each.name], dtype=np.int64) for each in session.get_inputs()}
+    inputs = {entry.name: np.array(values[entry.name], dtype=np.int64) for entry in session.get_inputs()}
     vectors: npt.NDArray[np.float32] = session.run([OUTPUT], inputs)[0]
     return vectors

@@ -1,8 +1,8 @@
-"""Whitening and the removal of top components: affine maps of sentence vectors, saved in the model.
+"""Postprocessing of sentence vectors by whitening or by removal of top components, saved with the model.
 
-Both are fitted on vectors of some texts without labels, and need no training. A plain encoder's vectors lie in a
-narrow cone, where all cosines are high; both maps open it. A map is a linear layer after the model's pooler and
-head, so that every use of the saved model has it, in sentence-transformers too.
+Both are affine maps, fitted on vectors of unlabeled texts without training. The vectors of a pretrained encoder
+are in a narrow cone with high cosines; both maps spread them out. A map is a linear layer after the model's head,
+so every use of the saved model applies it, in sentence-transformers too.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 _NO_SPREAD = 1e-5
-"""Spread along a direction, as a share of the vectors' length, below which it is rounding and not text."""
+"""Smallest standard deviation along a direction, relative to the vectors' length, that is not rounding."""
 
 
 def fit_whitening(vectors: Tensor, features: int | None = None) -> nn.Linear:
-    """Returns the map after which vectors have mean 0 and covariance I, "BERT-whitening".
+    """Fits a linear layer after which vectors have mean 0 and covariance I ("BERT-whitening").
 
-    x -> (x - mu) W with W the first columns of U sqrt(1 / Lambda), where U Lambda U' is the covariance, largest
-    eigenvalue first (Su et al. 2021, https://arxiv.org/abs/2103.15316, section 3; over n - 1, as in the authors'
-    code). Solved by singular values in float64. Each direction has the sign that makes its largest weight
-    positive, so that equal vectors give equal maps.
+    The layer maps x -> (x - mu) W. W has the first columns of U sqrt(1 / Lambda), where U Lambda U' is the
+    covariance, largest eigenvalue first (Su et al. 2021, https://arxiv.org/abs/2103.15316, section 3; divided by
+    n - 1, as in the authors' code). The solution uses singular values in float64. The sign of each direction
+    makes its largest weight positive, so equal vectors give equal layers.
 
-    Differs: directions in which the texts don't differ are left out, where 1 / Lambda would blow rounding up to
-    unit variance. That is no rare case: after BERT's last LayerNorm there is always one.
+    Differs: directions without variance are dropped, because 1 / Lambda would scale their rounding errors to unit
+    variance. Such a direction is common: BERT's last LayerNorm always causes one.
 
     Args:
-        vectors: Of the texts to fit on, before any normalization, (n, D). Some 10 D texts or more of the kind
-            that the model is for; the estimate of few texts fits those alone.
-        features: How many features to keep, those of the largest variance; None for all directions with any.
+        vectors: Vectors of texts before normalization, (n, D). Use at least about 10 D texts of the kind that the
+            model will encode; the estimate from few texts doesn't hold for other texts.
+        features: Number of features to keep, those of the largest variance; None for all with any variance.
 
     Returns:
-        A layer D -> features, float64.
+        Layer from D to ``features`` features, float64.
 
     Raises:
-        ValueError: Not more texts than features, more features than directions with any variance, or NaN.
+        ValueError: There are not more texts than features, fewer directions with variance than ``features``, or a
+            vector is not finite.
 
     Example:
         >>> layer = fit_whitening(torch.tensor([[0.0, 5.0], [2.0, 5.0], [4.0, 5.0]]))
@@ -49,38 +50,40 @@ def fit_whitening(vectors: Tensor, features: int | None = None) -> nn.Linear:
     """
     mean, directions, spreads = _principal_axes("fit_whitening", vectors)
     n, width = vectors.shape
-    wanted = width if features is None else features
-    if not 1 <= wanted <= width:
+    count = width if features is None else features
+    if not 1 <= count <= width:
         raise InvalidValueError(f"fit_whitening.features: expected 1 to {width}, got {features}; None keeps all")
-    if n <= wanted:
+    if n <= count:
         raise InvalidValueError(
-            f"fit_whitening: expected more than {wanted} texts for {wanted} features, got {n}; give more texts "
-            f"(some {10 * wanted:,} make it steady), or set features below {n}"
+            f"fit_whitening: expected more than {count} texts for {count} features, got {n}; give more texts "
+            f"(some {10 * count:,} make it steady), or set features below {n}"
         )
     if features is not None and features > len(spreads):
         raise InvalidValueError(
             f"fit_whitening.features: expected at most {len(spreads)}, the directions in which these {n:,} texts "
             f"differ, got {features}; ask for fewer, or give other texts"
         )
-    weight = (directions / spreads.unsqueeze(1))[:wanted]
+    weight = (directions / spreads.unsqueeze(1))[:count]
     return _affine(weight, mean)
 
 
 def fit_component_removal(vectors: Tensor, components: int | None = None) -> nn.Linear:
-    """Returns the map that takes away the mean and the directions of largest variance, "All-but-the-Top".
+    """Fits a linear layer that removes the mean and the top principal components ("All-but-the-Top").
 
-    x -> (I - U U') (x - mu), with the top principal components in the columns of U (Mu and Viswanath 2018,
-    https://arxiv.org/abs/1702.01417, algorithm 1). Nothing is left along them, and the number of features stays.
+    The layer maps x -> (I - U U') (x - mu), with the top principal components in the columns of U (Mu and
+    Viswanath 2018, https://arxiv.org/abs/1702.01417, algorithm 1). The number of features stays the same.
 
     Args:
-        vectors: Of the texts to fit on, before any normalization, (n, D).
-        components: How many directions to take away; None for D / 100, the paper's rule of thumb, at least 1.
+        vectors: Vectors of texts before normalization, (n, D).
+        components: Number of principal components to remove; None for D / 100, the paper's rule of thumb, but at
+            least 1.
 
     Returns:
-        A layer D -> D, float64.
+        Layer from D to D features, float64.
 
     Raises:
-        ValueError: Components below 1, or as many as there are directions with any variance; or NaN.
+        ValueError: ``components`` is below 1 or not below the number of directions with variance, or a vector is
+            not finite.
 
     Example:
         >>> layer = fit_component_removal(torch.tensor([[0.0, 1.0], [8.0, 3.0], [8.0, 1.0], [0.0, 3.0]]))
@@ -105,17 +108,17 @@ def fit_component_removal(vectors: Tensor, components: int | None = None) -> nn.
 
 
 def with_layer(model: SentenceEncoder, layer: nn.Linear) -> SentenceEncoder:
-    """Returns the model with a linear layer after its head, and before the normalization if it has one.
+    """Returns a copy of a model with a linear layer after its head, before its normalization.
 
-    The network is shared with the model, which stays as it is; the head's layers are copied.
+    The copy shares the network with the model. The layers of the head are copied.
 
     Args:
-        model: The encoder.
-        layer: What ``fit_whitening`` or ``fit_component_removal`` gave; the copy is float32.
+        model: Model, which stays unchanged.
+        layer: Result of ``fit_whitening`` or ``fit_component_removal``; the copy is float32.
 
     Raises:
-        ValueError: A layer for vectors of another width or with weights beyond float32, or a model that drops
-            features.
+        ValueError: The layer has another input width than the model's vectors or weights beyond float32, or the
+            model has ``truncate_dim``.
     """
     width = model.features
     if layer.in_features != width:
@@ -132,11 +135,11 @@ def with_layer(model: SentenceEncoder, layer: nn.Linear) -> SentenceEncoder:
     return _with_head(model, head, normalize=model.normalize)
 
 
-def unnormalized(model: SentenceEncoder) -> SentenceEncoder:
-    """Returns the model as maps are fitted on it: without its own normalization; the network is shared.
+def unnormalised(model: SentenceEncoder) -> SentenceEncoder:
+    """Returns a copy of a model without normalization, whose vectors a layer is fitted on. It shares the network.
 
     Raises:
-        ValueError: A model that drops features: which ones to keep is the map's business.
+        ValueError: The model has ``truncate_dim``.
     """
     return _with_head(model, model.head, normalize=False)
 
@@ -152,10 +155,10 @@ def _with_head(model: SentenceEncoder, head: nn.Sequential | None, normalize: bo
 
 
 def _principal_axes(where: str, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the mean (D,), the directions in which vectors differ by more than rounding, and by how much.
+    """Computes the principal axes of vectors, without directions whose variance is only rounding.
 
     Returns:
-        Mean (D,), unit directions (K, D), and the standard deviation along each (K,), largest first.
+        Mean (D,), unit directions (K, D), and the standard deviation along each direction (K,), largest first.
     """
     if vectors.ndim != 2 or len(vectors) < 2:
         raise InvalidValueError(
@@ -167,11 +170,11 @@ def _principal_axes(where: str, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor
         )
     values = vectors.detach().cpu().double()
     mean = values.mean(dim=0)
-    # R of the QR decomposition has the same right singular vectors, in a D x D matrix.
+    # R of the QR decomposition is only D x D and has the same right singular vectors.
     _, singular, directions = torch.linalg.svd(torch.linalg.qr(values - mean, mode="r").R, full_matrices=False)
     spreads = singular / (len(values) - 1) ** 0.5
-    kept = spreads > _NO_SPREAD * values.square().sum(dim=1).mean().sqrt()
-    directions, spreads = directions[kept], spreads[kept]
+    mask = spreads > _NO_SPREAD * values.square().sum(dim=1).mean().sqrt()
+    directions, spreads = directions[mask], spreads[mask]
     largest = directions.gather(1, directions.abs().argmax(dim=1, keepdim=True))
     return mean, directions * largest.sign(), spreads
 

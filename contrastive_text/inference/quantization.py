@@ -1,4 +1,4 @@
-"""Vectors in fewer bits: a byte or a bit for each feature. Maths on tensors alone."""
+"""Quantization of vectors to a byte or a bit for each feature."""
 
 from __future__ import annotations
 
@@ -15,24 +15,28 @@ from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 
 Precision: TypeAlias = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+"""Names of all precisions."""
 
-_FEW = 100
-"""Vectors below which the ends of a feature's range are a matter of luck (sentence-transformers' bound)."""
+_FEWEST = 100
+"""Number of vectors below which the ends of a feature's range vary too much (bound of sentence-transformers)."""
 
 
 def value_ranges(vectors: Tensor | npt.NDArray[np.floating]) -> Tensor:
-    """Returns the smallest and the largest value of each feature, for ``int8`` and ``uint8``.
+    """Computes the smallest and the largest value of each feature, for ``int8`` and ``uint8``.
 
-    Take vectors of texts like those that will be encoded, once for an index and all its queries.
+    Compute them once for an index and all its queries, from vectors of similar texts.
 
     Args:
-        vectors: (N, D); fewer than 100 give a warning.
+        vectors: Vectors, (N, D).
 
     Returns:
-        (2, D), float32.
+        Smallest and largest values, (2, D), float32.
 
     Raises:
-        ValueError: Fewer than two vectors, or a value that is not finite.
+        ValueError: There are fewer than two vectors, or a value is not finite.
+
+    Warns:
+        UserWarning: There are fewer than 100 vectors.
 
     Example:
         >>> value_ranges(torch.arange(200.0).reshape(100, 2))
@@ -45,9 +49,9 @@ def value_ranges(vectors: Tensor | npt.NDArray[np.floating]) -> Tensor:
             f"value_ranges: expected a matrix of two vectors or more, got the shape {tuple(values.shape)}; take "
             "the vectors of some 1,000 texts"
         )
-    if len(values) < _FEW:
+    if len(values) < _FEWEST:
         warnings.warn(
-            f"value_ranges: ranges from {len(values)} vectors are a matter of luck; take {_FEW} or more",
+            f"value_ranges: ranges from {len(values)} vectors are a matter of luck; take {_FEWEST} or more",
             stacklevel=2,
         )
     return torch.stack([values.amin(dim=0), values.amax(dim=0)]).float()
@@ -58,36 +62,36 @@ def quantize(
     precision: Precision,
     ranges: Tensor | npt.NDArray[np.floating] | None = None,
 ) -> Tensor:
-    """Returns vectors in fewer bits, with the values of sentence-transformers' ``quantize_embeddings``.
+    """Quantizes vectors, with the same values as sentence-transformers' ``quantize_embeddings``.
 
     ===========  ============  ===============================================================================
-    precision    gives         each feature
+    precision    type, width   value of a feature
     ===========  ============  ===============================================================================
-    ``float32``  float32       as it is
-    ``uint8``    uint8         which of 256 equal steps between the ends of its range it lies in, 0 to 255
-    ``int8``     int8          the same, less 128
-    ``ubinary``  uint8, D / 8  a bit, 1 above 0, the first feature the highest of its byte; the last byte is
-                               filled with 0
-    ``binary``   int8, D / 8   the same bytes, less 128
+    ``float32``  float32, D    unchanged
+    ``uint8``    uint8, D      number of its step, 0 to 255, of 256 equal steps between the ends of its range
+    ``int8``     int8, D       the value of ``uint8`` minus 128
+    ``ubinary``  uint8, D / 8  a bit, 1 above 0; the first feature is the highest bit of its byte, and the last
+                               byte is filled with 0
+    ``binary``   int8, D / 8   the bytes of ``ubinary`` minus 128
     ===========  ============  ===============================================================================
 
-    Bits are meant for Hamming distance, bytes for the product of the values (Shakir, Aarsen and Lee 2024,
+    Compare bits by Hamming distance, and bytes by the dot product (Shakir, Aarsen and Lee 2024,
     https://huggingface.co/blog/embedding-quantization).
 
-    Differs: sentence-transformers takes the ranges from the very vectors where none are given. Two parts of a
-    corpus then have bytes of different meaning, so here they must be given.
+    Differs: without ``ranges``, sentence-transformers computes them from the vectors themselves. Bytes of two
+    calls can then not be compared, so here ``ranges`` are required.
 
     Args:
-        vectors: (..., D), of floating-point numbers.
-        precision: One of the names above.
-        ranges: (2, D), from ``value_ranges``, for ``int8`` and ``uint8`` alone. Values beyond them are clipped.
+        vectors: Floating-point vectors, (..., D).
+        precision: Name of a precision in the table.
+        ranges: Result of ``value_ranges``, (2, D), for ``int8`` and ``uint8``. Values outside are clipped.
 
     Returns:
-        (..., D), or (..., ceil(D / 8)) for bits, on the vectors' device.
+        Quantized vectors, (..., D), or (..., ceil(D / 8)) for bits, on the device of ``vectors``.
 
     Raises:
-        TypeError: Vectors that are quantized already.
-        ValueError: Another name, a value that is not finite, or ranges that lack or don't fit.
+        TypeError: The vectors are quantized already.
+        ValueError: The precision is unknown, a value is not finite, or ``ranges`` are missing or don't fit.
 
     Example:
         >>> vectors = torch.tensor([[0.3, -0.2, 0.1], [-1.0, 0.5, 0.9]])
@@ -105,8 +109,8 @@ def quantize(
         levels: Tensor = ((values - low) / ((high - low) / 255)).floor().clamp(0, 255)
         return levels.to(torch.uint8) if precision == "uint8" else (levels - 128).to(torch.int8)
     bits = torch.nn.functional.pad(values > 0, (0, -values.shape[-1] % 8))
-    worth = 2 ** torch.arange(7, -1, -1, dtype=torch.uint8, device=bits.device)
-    packed: Tensor = (bits.reshape(*bits.shape[:-1], bits.shape[-1] // 8, 8) * worth).sum(
+    powers = 2 ** torch.arange(7, -1, -1, dtype=torch.uint8, device=bits.device)
+    packed: Tensor = (bits.reshape(*bits.shape[:-1], bits.shape[-1] // 8, 8) * powers).sum(
         dim=-1, dtype=torch.uint8
     )
     return packed if precision == "ubinary" else (packed.to(torch.int16) - 128).to(torch.int8)
@@ -115,10 +119,17 @@ def quantize(
 def check_ranges(
     ranges: Tensor | npt.NDArray[np.floating] | None, features: int, precision: Precision, where: str = "ranges"
 ) -> Tensor:
-    """Returns the ranges of ``int8`` or ``uint8`` as a tensor, or says how to get them.
+    """Checks the value ranges of ``int8`` or ``uint8``. Returns them as a float32 tensor, (2, D).
+
+    Args:
+        ranges: Result of ``value_ranges``.
+        features: Number of features, D.
+        precision: Name of the precision, for the error.
+        where: Beginning of error messages.
 
     Raises:
-        ValueError: None, another shape than (2, D), or a feature whose ends aren't finite or don't differ.
+        ValueError: ``ranges`` is None or has another shape than (2, D), or the ends of a feature aren't finite or
+            don't differ.
     """
     if ranges is None:
         raise InvalidValueError(
@@ -132,17 +143,17 @@ def check_ranges(
             f"shape {tuple(ends.shape)}; take them from vectors of this model and truncate_dim"
         )
     low, high = ends
-    # The difference of two finite ends can be infinite, and a 255th of that of two unequal ones 0.
-    odd = ~(ends.isfinite().all(dim=0) & (high - low).isfinite() & ((high - low) / 255 > 0))
-    if bool(odd.any()):
-        first, count = int(odd.nonzero()[0]), int(odd.sum())
-        others = f" and {count - 1:,} more features like it" if count > 1 else ""
+    # The difference of finite ends may overflow to infinity, and its 255th part may underflow to 0.
+    is_invalid = ~(ends.isfinite().all(dim=0) & (high - low).isfinite() & ((high - low) / 255 > 0))
+    if bool(is_invalid.any()):
+        first, count = int(is_invalid.nonzero()[0]), int(is_invalid.sum())
+        more = f" and {count - 1:,} more features like it" if count > 1 else ""
         todo = "take them from vectors of some 1,000 different texts"
         if float(low[first]) == float(high[first]):
             todo += ", or, where the model never changes this feature, keep float32"
         raise InvalidValueError(
             f"{where}: expected two finite values, the smaller one first, for each feature, got "
-            f"{float(low[first]):g} to {float(high[first]):g} for feature {first}{others}; {todo}"
+            f"{float(low[first]):g} to {float(high[first]):g} for feature {first}{more}; {todo}"
         )
     return ends
 

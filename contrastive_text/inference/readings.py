@@ -1,4 +1,4 @@
-"""One network read with several poolers: the vectors of each, from one pass of its texts."""
+"""Vectors of one network with several poolers, from a single pass of the texts."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from contrastive_text.poolers import Pooler
 
 
 def readings(parts: ModelParts, poolers: Sequence[Pooler | str], name: str) -> dict[str, SentenceEncoder]:
-    """Returns a model read with each of several poolers, by the pooler's name; all have its network.
+    """Returns a model with each of several poolers, by the text of the pooler. All models share the network.
 
     Args:
-        parts: Of the model, such as ``SentenceEncoder.parts``.
-        poolers: Poolers, or their names, as ``SentenceEncoder.from_pretrained`` takes them.
-        name: Of the model, for what is said.
+        parts: Parts of the model, such as ``SentenceEncoder.parts``.
+        poolers: Poolers or their texts, as in ``SentenceEncoder.from_pretrained``.
+        name: Name of the model, for warnings.
 
     Raises:
-        ValueError: No pooler, one of them twice, a name that none has, or one of layers that the network lacks.
+        ValueError: ``poolers`` is empty or names a pooler twice, there is no such pooler, or the network lacks a
+            layer that a pooler reads.
 
     Warns:
-        UserWarning: A head that belongs to another pooler and is left out.
+        UserWarning: The model's head is removed, because it belongs to another pooler.
     """
-    read = [SentenceEncoder.of(read_with(parts, pooler, name)) for pooler in poolers]
-    found = {pooler_name(each.pooler): each for each in read}
-    if not read or len(found) < len(read):
-        said = ", ".join(pooler_name(each.pooler) for each in read) or "none"
-        raise InvalidValueError(f"poolers: expected different ones, got {said}")
-    return found
+    models = [SentenceEncoder.of(read_with(parts, pooler, name)) for pooler in poolers]
+    by_name = {pooler_name(model.pooler): model for model in models}
+    if not models or len(by_name) < len(models):
+        names = ", ".join(pooler_name(model.pooler) for model in models) or "none"
+        raise InvalidValueError(f"poolers: expected different ones, got {names}")
+    return by_name
 
 
 def vectors_by_pooler(
@@ -46,30 +47,31 @@ def vectors_by_pooler(
     batch_size: int = 64,
     show_progress_bar: bool = False,
 ) -> dict[str, npt.NDArray[Any]]:  # Any: float32
-    """Returns the vectors of texts by each of several poolers, which share one pass of the network.
+    """Encodes texts with each of several poolers, in one pass of the network.
 
     Args:
-        model: The model.
-        poolers: Poolers, or their names; as ``readings`` takes them.
-        sentences: The texts.
-        batch_size: Texts at once.
-        show_progress_bar: Whether to draw a bar.
+        model: Model whose network encodes the texts.
+        poolers: Poolers or their texts, as in ``SentenceEncoder.from_pretrained``.
+        sentences: N texts.
+        batch_size: Number of texts of a batch.
+        show_progress_bar: Whether to draw a progress bar.
 
     Returns:
-        Name of a pooler -> (N, D) float32, in the order given; equal to those of each alone but for
-        rounding.
+        Text of each pooler, in order -> vectors, (N, D), float32. They equal the vectors of that pooler alone,
+        except for rounding.
 
     Raises:
-        ValueError: As ``readings``, or a vector that is not finite.
+        ValueError: ``poolers`` is empty or names a pooler twice, there is no such pooler, the network lacks a
+            layer that a pooler reads, or a vector is not finite.
 
     Example:
-        >>> found = vectors_by_pooler(model, ["CLSPooler", "MeanPooler"], ["a bird"])  # doctest: +SKIP
-        >>> {name: vectors.shape for name, vectors in found.items()}  # doctest: +SKIP
+        >>> vectors = vectors_by_pooler(model, ["CLSPooler", "MeanPooler"], ["a bird"])  # doctest: +SKIP
+        >>> {name: values.shape for name, values in vectors.items()}  # doctest: +SKIP
         {'CLSPooler': (1, 384), 'MeanPooler': (1, 384)}
     """
-    read = readings(model.parts, poolers, name="the model")
-    vectors, _ = vectors_of_each(list(read.values()), sentences, batch_size, show_progress_bar)
-    return {name: part.numpy() for name, part in zip(read, vectors, strict=True)}
+    models = readings(model.parts, poolers, name="the model")
+    vectors, _ = vectors_of_each(list(models.values()), sentences, batch_size, show_progress_bar)
+    return {name: part.numpy() for name, part in zip(models, vectors, strict=True)}
 
 
 def vectors_of_each(
@@ -79,17 +81,21 @@ def vectors_of_each(
     show_progress_bar: bool,
     prompt: str | None = None,
 ) -> tuple[list[Tensor], int]:
-    """Returns the vectors of texts by each of several readings of one network, and how many texts were cut.
+    """Encodes texts with several models that share a network, in one pass of the network.
 
     Args:
-        models: As ``readings`` gives them.
+        models: Models of ``readings``, which differ in their poolers.
         sentences: N texts.
-        batch_size: Texts at once.
-        show_progress_bar: Whether to draw a bar.
-        prompt: Put before every text; None for the models' own.
+        batch_size: Number of texts of a batch.
+        show_progress_bar: Whether to draw a progress bar.
+        prompt: Prompt of every text; None for the models' own prompt.
 
     Returns:
-        (N, D) float32 for each on the CPU; and the number of texts that were cut to the length limit.
+        Vectors of each model, (N, D), float32, on the CPU; and the number of texts that were truncated to the
+        length limit.
+
+    Raises:
+        ValueError: A pooler has ``template_bias``, and there are several models; or a vector is not finite.
     """
     first = models[0]
     if len(models) > 1 and any(model.pooler.template_bias for model in models):
@@ -97,16 +103,18 @@ def vectors_of_each(
             "pooler: expected poolers without template_bias to read one pass with several, got one with it; read "
             "the model with it alone"
         )
-    parts = replace(first.parts, pooler=_Each(models), head=None, normalize=False, truncate_dim=None, card="")
-    whole = first if len(models) == 1 else SentenceEncoder.of(parts)
-    encoded = whole.encode(sentences, batch_size=batch_size, show_progress_bar=show_progress_bar, prompt=prompt)
-    vectors = torch.as_tensor(encoded, dtype=torch.float32)
+    parts = replace(
+        first.parts, pooler=_JoinedPooler(models), head=None, normalize=False, truncate_dim=None, card=""
+    )
+    joined = first if len(models) == 1 else SentenceEncoder.of(parts)
+    array = joined.encode(sentences, batch_size=batch_size, show_progress_bar=show_progress_bar, prompt=prompt)
+    vectors = torch.as_tensor(array, dtype=torch.float32)
     widths = [model.truncate_dim or model.features for model in models[1:]]
-    return list(torch.split(vectors, [vectors.shape[1] - sum(widths), *widths], dim=1)), whole.truncated
+    return list(torch.split(vectors, [vectors.shape[1] - sum(widths), *widths], dim=1)), joined.truncated
 
 
-class _Each(Pooler):
-    """Gives what several readings of one network make of its layers, side by side."""
+class _JoinedPooler(Pooler):
+    """Pooler that concatenates the vectors of several models with one network."""
 
     def __init__(self, models: Sequence[SentenceEncoder]) -> None:
         super().__init__()
@@ -114,7 +122,7 @@ class _Each(Pooler):
         self.layers = tuple(dict.fromkeys(layer for model in models for layer in model.pooler.layers))
 
     def forward(self, hidden: Hidden) -> Tensor:
-        """Returns the vectors of each, (n, D + D' + ...)."""
+        """Returns the concatenated vectors of all models, (n, D + D' + ...)."""
         return torch.cat([self._of(model, hidden) for model in self.models], dim=1)  # type: ignore[arg-type]  # a list of modules forgets whose
 
     def _of(self, model: SentenceEncoder, hidden: Hidden) -> Tensor:
