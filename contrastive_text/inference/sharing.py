@@ -1,4 +1,4 @@
-"""Upload of a saved model to the Hugging Face hub, by the hub's own library."""
+"""Upload of a saved model to the Hugging Face hub with ``huggingface_hub``."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ from contrastive_text.core.storage.manifests import MANIFEST, MODULES, TODO, Man
 from contrastive_text.inference.model_card import CARD
 
 _FAILURES: tuple[type[BaseException], ...] = (*HfHubHTTPError.__mro__[1:-3], RuntimeError)
-"""Errors of the hub's library: of the HTTP library that its version uses, and of a part of an upload."""
+"""Errors that ``huggingface_hub`` raises: of its HTTP library, which depends on its version, and of an upload."""
 
 
 def files_to_share(folder: Path) -> tuple[dict[str, int], list[str]]:
-    """Reads every byte of a saved model. Returns the files to upload with their bytes, and the files left out.
+    """Checks every byte of a saved model and lists its files for an upload.
 
-    Uploaded are the files of the manifest, the manifest itself, and the card.
+    The files of the manifest, the manifest itself and the model card are uploaded.
+
+    Returns:
+        Name of each file to upload -> its size in bytes; and the names of the files that aren't uploaded.
 
     Raises:
-        ValueError: No saved model of this library, an unfinished one, changed files, or links among them.
+        ValueError: The folder holds no complete saved model of this library, files were changed, or a file is a
+            link.
     """
     manifest = Manifest.read(folder, TODO)
     if manifest is None or MODULES not in manifest.files:
@@ -39,24 +43,24 @@ def files_to_share(folder: Path) -> tuple[dict[str, int], list[str]]:
         raise InvalidValueError(
             f"{folder}: expected the files as they were saved, got others ({'; '.join(damage[:3])}{more}); {TODO}"
         )
-    ours = [*manifest.files, MANIFEST, *([CARD] if (folder / CARD).is_file() else [])]
-    for name in ours:
-        linked = [place for place in (folder / name, *(folder / name).parents) if place.is_symlink()]
-        if inner := [place for place in linked if folder in place.parents]:
+    names = [*manifest.files, MANIFEST, *([CARD] if (folder / CARD).is_file() else [])]
+    for name in names:
+        links = [path for path in (folder / name, *(folder / name).parents) if path.is_symlink()]
+        if inner := [path for path in links if folder in path.parents]:
             raise InvalidValueError(
                 f"{inner[0]}: expected a file or a folder to upload, got a link to "
                 f"{os.path.realpath(inner[0])}; links aren't followed, so put a copy in its place"
             )
-    every = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    sizes = {name: (folder / name).stat().st_size for name in sorted(ours)}
-    return sizes, [name for name in every if name not in ours]
+    all_names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    sizes = {name: (folder / name).stat().st_size for name in sorted(names)}
+    return sizes, [name for name in all_names if name not in names]
 
 
 def check_name(to: str) -> None:
-    """Checks that a name is one that a model can have on the hub.
+    """Checks that a model can have a name on the hub, which must be ``user/name``.
 
     Raises:
-        ValueError: It isn't ``user/name``.
+        ValueError: The name has another form.
 
     Example:
         >>> check_name("me/my-model")
@@ -66,10 +70,10 @@ def check_name(to: str) -> None:
     """
     try:
         validate_repo_id(to)
-        known = to.count("/") == 1
+        is_valid = to.count("/") == 1
     except HFValidationError:
-        known = False
-    if not known:
+        is_valid = False
+    if not is_valid:
         raise InvalidValueError(
             f"--to: expected USER/NAME, got {to!r}; name yourself or your organization, then the model, in "
             "letters, digits, '-', '_' and '.'"
@@ -77,22 +81,22 @@ def check_name(to: str) -> None:
 
 
 def share(folder: Path, files: Iterable[str], to: str, public: bool = False) -> str:
-    """Uploads a model to the hub in one commit. Creates the repository if it doesn't exist.
+    """Uploads a saved model to the hub in one commit. Creates the repository if it doesn't exist.
 
-    An existing repository keeps its visibility. If that differs from ``public``, nothing is uploaded.
+    Nothing is uploaded to an existing repository whose visibility differs from ``public``.
 
     Args:
-        folder: The folder of a saved model.
+        folder: Folder of the saved model.
         files: Names of the files to upload, from ``files_to_share``.
         to: Name of the repository, ``user/name``.
-        public: Whether everyone may read it; otherwise it is private.
+        public: Whether everyone may read the repository; otherwise it is private.
 
     Returns:
-        Address of the commit.
+        URL of the commit.
 
     Raises:
-        RuntimeError: No token, no connection to the hub, or an error that the hub reports.
-        ValueError: A name of another form, or an existing model of another visibility.
+        RuntimeError: There is no token or no connection to the hub, or the hub reports an error.
+        ValueError: The name isn't ``user/name``, or an existing repository has another visibility.
     """
     check_name(to)
     if constants.is_offline_mode():
@@ -101,7 +105,7 @@ def share(folder: Path, files: Iterable[str], to: str, public: bool = False) -> 
     if not (api.token or get_token()):
         raise RunError("share: expected a token of the hub, got none; log in with hf auth login, or set HF_TOKEN")
     try:
-        _open_to(api, to, public)  # before anything leaves
+        _prepare_repository(api, to, public)  # before a file is uploaded
         commit = api.upload_folder(
             repo_id=to,
             folder_path=folder,
@@ -109,25 +113,25 @@ def share(folder: Path, files: Iterable[str], to: str, public: bool = False) -> 
             commit_message="A model of contrastive-text",
         )
     except _FAILURES as error:
-        said = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise RunError(
-            f"share: expected {api.endpoint} to take {to}, got {type(error).__name__}: {said}; check the name "
+            f"share: expected {api.endpoint} to take {to}, got {type(error).__name__}: {reason}; check the name "
             "and that the token may write there, and share it again"
         ) from error
     return str(commit.commit_url)
 
 
-def _open_to(api: HfApi, to: str, public: bool) -> None:
-    """Creates the repository, or checks the visibility of an existing one."""
+def _prepare_repository(api: HfApi, to: str, public: bool) -> None:
+    """Creates the repository, or checks the visibility of an existing repository."""
     try:
         private = api.repo_info(to).private
     except RepositoryNotFoundError:
         api.create_repo(to, private=not public)
         return
     if bool(private) is public:
-        there, asked = ("private", "public") if private else ("public", "private")
+        current, requested = ("private", "public") if private else ("public", "private")
         todo = "leave out --public" if public else "add --public"
         raise InvalidValueError(
-            f"--to: expected a {asked} model, got {to}, which is there and {there}; {todo}, change it on the "
-            "hub, or name another"
+            f"--to: expected a {requested} model, got {to}, which is there and {current}; {todo}, change it on "
+            "the hub, or name another"
         )
