@@ -1,4 +1,4 @@
-"""Exact search: the nearest of many vectors, block by block, by cosine or by another similarity."""
+"""Exact search for the nearest vectors of a corpus, block by block, by cosine or another similarity."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from contrastive_text.core.similarity import (
 from contrastive_text.data.retrieval import RetrievalSet
 
 SimilarityName = Literal["cosine", "dot", "euclidean", "manhattan"]
-"""Similarities of a model's vectors, with the names and values of sentence-transformers."""
+"""Name of a similarity of vectors, with the values of sentence-transformers."""
 
 BLOCK = 4096
-"""Side of the largest tile of cosines in memory: 64 MiB in float32."""
+"""Number of rows and of columns of the largest tile of cosines in memory, which takes 64 MiB in float32."""
 
 _PARTS = 4
-"""Number of parts of a full tile, each computed and read while caches hold it. For fewer queries each part has
-more columns: a hundred small parts take a third longer."""
+"""Number of parts of a full tile. Each part is small enough for the processor's caches. With fewer queries a part
+has more columns, because a hundred small parts take a third longer."""
 
 _WIDEST = 8
-"""Blocks of a corpus at once if they have to be copied."""
+"""Largest number of blocks of a corpus that are copied at a time."""
 
 _CELL = 256
-"""Cosines whose maximum is compared first."""
+"""Number of cosines of a cell, whose maximum is compared first."""
 
 _POWER = {"euclidean": 2.0, "manhattan": 1.0}
 
 
 class Hit(NamedTuple):
-    """A text that a search found.
+    """Text of a corpus that a search returns for a query.
 
     Args:
-        corpus_id: Its place in the corpus.
-        score: Its similarity to the query.
+        corpus_id: Index of the text in the corpus.
+        score: Similarity of the text to the query.
 
     Example:
         >>> Hit(corpus_id=3, score=0.91).corpus_id
@@ -59,11 +59,11 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitVectors:
-    """Checked vectors of a corpus at length 1, prepared once for many searches in a third of the time each.
+    """Unit vectors of a corpus, prepared once for many searches. A search then takes a third of the time.
 
     Args:
-        values: (C, D), in float32, or float64. ``of`` stores each feature of all vectors contiguously, which is
-            the fastest order for a single query.
+        values: Finite vectors of length 1, (C, D), in float32 or float64. ``of`` stores each feature of all
+            vectors contiguously, which is the fastest order for a single query.
 
     Example:
         >>> corpus = UnitVectors.of(torch.tensor([[0.0, 1.0], [2.0, 0.0]]))
@@ -76,15 +76,15 @@ class UnitVectors:
     @classmethod
     @torch.no_grad()
     def of(cls, vectors: Tensor | Sequence[Tensor], device: torch.device | None = None) -> UnitVectors:
-        """Returns a copy of vectors at unit length.
+        """Checks vectors and copies them, scaled to unit length.
 
         Args:
-            vectors: (C, D), or several matrices with its rows in order.
-            device: Device of the search; None for the vectors' own.
+            vectors: Vectors of the corpus, (C, D), or a list of matrices with their rows in order.
+            device: Device of the search; None for the vectors' device.
 
         Raises:
-            ValueError: Not matrices of floating-point numbers, of as many features each, or a value that is not
-                finite.
+            ValueError: A matrix has no floating-point numbers, the matrices differ in their number of features,
+                or a value is not finite.
         """
         parts = [vectors] if isinstance(vectors, Tensor) else vectors
         for part in parts:
@@ -109,24 +109,25 @@ class UnitVectors:
 def top_k(
     queries: Tensor, corpus: Tensor | Sequence[Tensor] | UnitVectors, k: int, block: int = BLOCK
 ) -> tuple[Tensor, Tensor]:
-    """Returns the k vectors of a corpus that are nearest to each query by cosine, exactly.
+    """Finds the k vectors of a corpus that are nearest to each query by cosine, by exact search.
 
     Cosines are computed in float32 (float64 if both sides are), for half-precision vectors too, on the queries'
-    device. A tile of at most block x block, with fewer queries and more columns, is in memory at a time. The
-    corpus may be a memory-mapped file larger than memory. Of equal cosines the lower id comes first. A zero
-    vector has cosine 0 with everything. Another block size rounds cosines differently, by some 1e-7.
+    device. Memory holds one tile of at most block x block cosines; with fewer queries a tile has more columns.
+    The corpus may be a memory-mapped file larger than memory. Of equal cosines the lower id comes first. A zero
+    vector has cosine 0 with every vector. Another block size changes only the rounding, by about 1e-7.
 
     Args:
-        queries: (Q, D).
-        corpus: (C, D), or several matrices with its rows in order, or one prepared for many searches.
-        k: Vectors for each query; all of the corpus if it has fewer.
-        block: Queries, and vectors of the corpus, at once.
+        queries: Vectors of the queries, (Q, D).
+        corpus: Vectors of the corpus, (C, D); a list of matrices with their rows in order; or ``UnitVectors``.
+        k: Number of vectors for each query; all vectors if the corpus has fewer.
+        block: Number of queries and of corpus vectors of a tile.
 
     Returns:
-        Cosines and ids (places in the corpus), best first, (Q, min(k, C)) each.
+        Cosines and ids (indices in the corpus), best first, (Q, min(k, C)) each.
 
     Raises:
-        ValueError: Shapes that don't fit, integers, a value that is not finite, or k or block below 1.
+        ValueError: Shapes don't fit, vectors are integers, a value is not finite, or ``k`` or ``block`` is below
+            1.
 
     Example:
         >>> corpus = torch.tensor([[0.0, 1.0], [2.0, 0.0], [1.0, 0.0], [3.0, 4.0]])
@@ -135,30 +136,30 @@ def top_k(
         (tensor([[1.0000, 1.0000, 0.6000]]), tensor([[1, 2, 3]]))
     """
     is_ready = isinstance(corpus, UnitVectors)
-    whole = corpus.values if isinstance(corpus, UnitVectors) else corpus
-    parts = [whole] if isinstance(whole, Tensor) else whole
+    vectors = corpus.values if isinstance(corpus, UnitVectors) else corpus
+    parts = [vectors] if isinstance(vectors, Tensor) else vectors
     at_least("block", block, 1)
-    _check_searched(queries, parts, k)
-    exact = all(each.dtype == torch.float64 for each in (queries, *parts))
-    dtype = torch.float64 if exact else torch.float32
+    _check_search(queries, parts, k)
+    is_double = all(part.dtype == torch.float64 for part in (queries, *parts))
+    dtype = torch.float64 if is_double else torch.float32
     width = min(k, sum(map(len, parts)))
     scores, ids = [queries.new_empty(0, width, dtype=dtype)], [_ids(queries, 0, width)]
     with full_precision(queries.device):
         for _, rows in unit_blocks("queries", queries, block):
-            wide = max(1, block // _PARTS) * max(1, block // len(rows))
-            wide = wide if is_ready else min(wide, _WIDEST * block)
-            found = _nearest(rows.to(dtype), _columns(parts, wide, rows.device, dtype, is_ready), k)
-            scores.append(found[0])
-            ids.append(found[1])
+            columns = max(1, block // _PARTS) * max(1, block // len(rows))
+            columns = columns if is_ready else min(columns, _WIDEST * block)
+            best = _nearest(rows.to(dtype), _columns(parts, columns, rows.device, dtype, is_ready), k)
+            scores.append(best[0])
+            ids.append(best[1])
     return torch.cat(scores), torch.cat(ids)
 
 
 def _columns(
     parts: Sequence[Tensor], block: int, device: torch.device, dtype: torch.dtype, is_ready: bool
 ) -> Iterator[tuple[int, Tensor, Tensor | None]]:
-    """Yields blocks of a corpus with the start of each, and the factor of its cosines; None for 1.
+    """Yields blocks of a corpus: index of the first vector, vectors, and factors of the cosines or None.
 
-    The factor is the inverse of the vectors' lengths, so that the vectors aren't copied.
+    The factors are the inverse lengths of the vectors. Scaling the cosines saves a copy of the vectors.
     """
     before = 0
     for part in parts:
@@ -179,60 +180,60 @@ def _columns(
 def _nearest(
     queries: Tensor, columns: Iterator[tuple[int, Tensor, Tensor | None]], k: int
 ) -> tuple[Tensor, Tensor]:
-    """Returns the best of the whole corpus for some unit vectors, (Q, D)."""
+    """Returns scores and ids of the nearest vectors of all blocks for query unit vectors, (Q, D)."""
     scores, ids = queries.new_empty(len(queries), 0), _ids(queries, len(queries), 0)
     for start, vectors, inverse in columns:
         cosines = products(queries, vectors)
         if inverse is not None:
             cosines *= inverse
         new_scores, places = _best(cosines, k) if scores.shape[1] < k else _above(cosines, scores[:, -1:], k)
-        del cosines  # the next tile takes its place, where caches have it
-        scores, ids = _merged(scores, ids, new_scores, places + start, k)
+        del cosines  # the next tile reuses its memory, which is in the caches
+        scores, ids = _merge(scores, ids, new_scores, places + start, k)
     return scores, ids
 
 
-def _merged(scores: Tensor, ids: Tensor, new_scores: Tensor, new_ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _merge(scores: Tensor, ids: Tensor, new_scores: Tensor, new_ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Returns the k best of the earlier and the new hits of each row."""
-    # Earlier hits have lower ids and come first, and a stable sort leaves them before equal hits.
+    # Earlier hits have lower ids and are first, and a stable sort keeps them before equal hits.
     scores, order = torch.cat([scores, new_scores], dim=1).sort(dim=1, descending=True, stable=True)
     return scores[:, :k], torch.cat([ids, new_ids], dim=1).gather(1, order)[:, :k]
 
 
 def _above(scores: Tensor, least: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Returns the scores of each row above its least score, (Q, 1), by place, padded with -inf, and their places.
+    """Returns the scores of each row that are above ``least``, (Q, 1), padded with -inf, and their columns.
 
-    After the first tiles few scores are above it, so the maximum of each cell is compared first. If a row has
-    more than k such scores, the best k of each row are returned, and some may not be above it.
+    After the first tiles few scores are above ``least``, so the maximum of each cell is compared first. If a row
+    has more than k such scores, the best k scores of each row are returned, above ``least`` or not.
     """
     size = _CELL if scores.shape[1] % _CELL == 0 else 1
     cells = scores.view(len(scores), -1, size)
     rows, numbers = (cells.amax(dim=2) > least).nonzero(as_tuple=True)
-    near, within = (cells[rows, numbers] > least[rows]).nonzero(as_tuple=True)
-    rows, places = rows[near], numbers[near] * size + within
+    near, offsets = (cells[rows, numbers] > least[rows]).nonzero(as_tuple=True)
+    rows, places = rows[near], numbers[near] * size + offsets
     counts = rows.bincount(minlength=len(scores))
     width = int(counts.max())
     if width > k:
         return _best(scores, k)
-    column = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+    slots = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
     best = scores.new_full((len(scores), width), -torch.inf)
-    best[rows, column] = scores[rows, places]
-    found = places.new_zeros(len(scores), width)
-    found[rows, column] = places
-    return best, found
+    best[rows, slots] = scores[rows, places]
+    columns = places.new_zeros(len(scores), width)
+    columns[rows, slots] = places
+    return best, columns
 
 
 def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Returns the k highest of each row and their places, the lower place first among equals."""
+    """Returns the k highest scores of each row and their columns, the lower column first if scores are equal."""
     best = scores.topk(min(k + 1, scores.shape[1]), dim=1)
     places = best.indices[:, :k].sort(dim=1).values
-    # If the next score equals the k-th, torch's topk has taken any of the equal ones.
+    # If the next score equals the k-th score, torch's topk chose arbitrarily among the equal scores.
     least = best.values[:, k - 1 : k]
-    crowded = (least == best.values[:, k:]).any(dim=1)
-    if crowded.any():
-        rows, least = scores[crowded], least[crowded]
+    has_tie = (least == best.values[:, k:]).any(dim=1)
+    if has_tie.any():
+        rows, least = scores[has_tie], least[has_tie]
         above, equal = rows > least, rows == least
         first = equal.cumsum(dim=1) <= k - above.sum(dim=1, keepdim=True)
-        places[crowded] = (above | equal & first).nonzero()[:, 1].view(-1, k)
+        places[has_tie] = (above | equal & first).nonzero()[:, 1].view(-1, k)
     values, order = scores.gather(1, places).sort(dim=1, descending=True, stable=True)
     return values, places.gather(1, order)
 
@@ -241,34 +242,38 @@ def _best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def nearest(
     name: SimilarityName, queries: Tensor, corpus: Tensor | Sequence[Tensor] | UnitVectors, k: int
 ) -> list[list[Hit]]:
-    """Returns the k most similar vectors for each query, best first, the earlier vector before an equal one.
+    """Finds the k vectors of a corpus that are most similar to each query, by any similarity and exact search.
 
     Args:
-        name: The similarity.
-        queries: (Q, D).
-        corpus: (C, D), or several matrices with its rows in order; for the cosine also ``UnitVectors``.
-        k: Hits per query; all vectors if there are fewer.
+        name: Name of the similarity.
+        queries: Vectors of the queries, (Q, D).
+        corpus: Vectors of the corpus, (C, D), or a list of matrices with their rows in order. For the cosine also
+            ``UnitVectors``.
+        k: Number of hits per query; all vectors if the corpus has fewer.
+
+    Returns:
+        Hits of each query, best first. Of equal hits the lower id comes first.
 
     Raises:
-        ValueError: Vectors of another width, integers, a value that is not finite, or ``k`` below 1.
+        ValueError: Numbers of features differ, vectors are integers, a value is not finite, or ``k`` is below 1.
 
     Example:
         >>> nearest("dot", torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 5.0], [2.0, 0.0]]), k=1)
         [[Hit(corpus_id=1, score=2.0)]]
     """
     if name == "cosine" or isinstance(corpus, UnitVectors):
-        found = [top_k(queries, corpus, k)]
+        results = [top_k(queries, corpus, k)]
     else:
         parts = [corpus] if isinstance(corpus, Tensor) else corpus
-        _check_searched(queries, parts, k)
-        found = [_nearest_by(name, block, parts, k) for block in _blocks(queries)]
+        _check_search(queries, parts, k)
+        results = [_nearest_by(name, block, parts, k) for block in _blocks(queries)]
     return [
-        list(map(Hit, *row)) for scores, ids in found for row in zip(ids.tolist(), scores.tolist(), strict=True)
+        list(map(Hit, *row)) for scores, ids in results for row in zip(ids.tolist(), scores.tolist(), strict=True)
     ]
 
 
 def _nearest_by(name: SimilarityName, queries: Tensor, parts: Sequence[Tensor], k: int) -> tuple[Tensor, Tensor]:
-    """Returns the best of the whole corpus by a similarity other than the cosine."""
+    """Returns scores and ids of the vectors of a corpus that are most similar to each query, except by cosine."""
     scores, ids, start = queries.new_empty(len(queries), 0), _ids(queries, len(queries), 0), 0
     for columns in (block for part in parts for block in _blocks(part)):
         block = similarities(name, queries, columns.to(queries.device))
@@ -278,7 +283,7 @@ def _nearest_by(name: SimilarityName, queries: Tensor, parts: Sequence[Tensor], 
                 "corpus"
             )
         new_scores, places = _best(block, k)
-        scores, ids = _merged(scores, ids, new_scores, places + start, k)
+        scores, ids = _merge(scores, ids, new_scores, places + start, k)
         start += len(columns)
     return scores, ids
 
@@ -287,8 +292,8 @@ def _blocks(vectors: Tensor) -> Iterator[Tensor]:
     return (vectors[start : start + BLOCK] for start in range(0, len(vectors), BLOCK))
 
 
-def _check_searched(queries: Tensor, parts: Sequence[Tensor], k: int) -> None:
-    """Checks that queries and the parts of a corpus are vectors of one width, and that hits are requested."""
+def _check_search(queries: Tensor, parts: Sequence[Tensor], k: int) -> None:
+    """Checks that queries and corpus are matrices with the same number of features, and that k is at least 1."""
     at_least("k", k, 1)
     check_vectors("queries", queries)
     for part in parts:
@@ -301,12 +306,12 @@ def _check_searched(queries: Tensor, parts: Sequence[Tensor], k: int) -> None:
 
 
 def similarities(name: SimilarityName, rows: Tensor, columns: Tensor) -> Tensor:
-    """Returns the similarity of each row with each column, (R, D) and (C, D) -> (R, C).
+    """Returns the similarity matrix of rows and columns, (R, D) and (C, D) -> (R, C).
 
     Args:
         name: ``cosine``, ``dot``, or the negative distance ``euclidean`` or ``manhattan``.
-        rows: (R, D).
-        columns: (C, D).
+        rows: Vectors, (R, D).
+        columns: Vectors, (C, D).
 
     Example:
         >>> similarities("euclidean", torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]))
@@ -315,15 +320,15 @@ def similarities(name: SimilarityName, rows: Tensor, columns: Tensor) -> Tensor:
     if name == "cosine" or name == "dot":
         return similarity_matrix(rows, columns, 1.0, similarity=name)
     with full_precision(rows.device):
-        # By differences: the faster way by products has errors of 1e-3 between near vectors.
-        way = "donot_use_mm_for_euclid_dist"
-        wide = at_least_float32(rows), at_least_float32(columns)
-        distances: Tensor = torch.cdist(*wide, p=_POWER[name], compute_mode=way)
+        # Matrix products would be faster, but have errors of 1e-3 between near vectors.
+        mode = "donot_use_mm_for_euclid_dist"
+        pair = at_least_float32(rows), at_least_float32(columns)
+        distances: Tensor = torch.cdist(*pair, p=_POWER[name], compute_mode=mode)
         return distances.neg()
 
 
 def pair_similarities(name: SimilarityName, first: Tensor, second: Tensor) -> Tensor:
-    """Returns the similarity of each row with the row of the same number, (N, D) and (N, D) -> (N,).
+    """Returns the similarity of each pair of rows with the same index, (N, D) and (N, D) -> (N,).
 
     Example:
         >>> pair_similarities("manhattan", torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]))
@@ -339,18 +344,21 @@ def pair_similarities(name: SimilarityName, first: Tensor, second: Tensor) -> Te
 
 
 def retrieved(queries: Tensor, documents: Tensor, k: int, own: Sequence[int] | None = None) -> Tensor:
-    """Returns the k documents nearest to each query by cosine, exactly, best first.
+    """Ranks the k documents nearest to each query by cosine, by exact search.
 
-    Of equal cosines the lower number comes first. Errors are those of ``top_k``.
+    Of equal cosines the lower id comes first.
 
     Args:
-        queries: (Q, D), on the device of the search.
-        documents: (C, D).
-        k: Places of a ranking.
-        own: For each query a document to exclude; -1 for none.
+        queries: Vectors of the queries, (Q, D), on the device of the search.
+        documents: Vectors of the documents, (C, D).
+        k: Length of a ranking.
+        own: Id of a document to exclude for each query; -1 for none.
 
     Returns:
-        Numbers of documents, (Q, k), int64; -1 if there are no more.
+        Ids of the documents, best first, (Q, k), int64; -1 where there are no more documents.
+
+    Raises:
+        ValueError: Shapes don't fit, vectors are integers, a value is not finite, or ``k`` is below 1.
 
     Example:
         >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
@@ -358,31 +366,31 @@ def retrieved(queries: Tensor, documents: Tensor, k: int, own: Sequence[int] | N
         tensor([[ 2,  1, -1],
                 [ 1,  2,  0]])
     """
-    left_out = torch.full((len(queries),), -1) if own is None else torch.tensor(own, dtype=torch.long)
-    left_out = left_out.to(queries.device)[:, None]
-    found = top_k(queries, documents, k + 1)[1]
-    found = torch.cat([found, found.new_full((len(found), 1), -1)], dim=1)
-    last = (found == left_out).int().sort(dim=1, stable=True).indices
-    found = torch.where(found == left_out, -1, found).gather(1, last)[:, :k]
-    return torch.nn.functional.pad(found, (0, k - found.shape[1]), value=-1)
+    excluded = torch.full((len(queries),), -1) if own is None else torch.tensor(own, dtype=torch.long)
+    excluded = excluded.to(queries.device)[:, None]
+    ids = top_k(queries, documents, k + 1)[1]
+    ids = torch.cat([ids, ids.new_full((len(ids), 1), -1)], dim=1)
+    order = (ids == excluded).int().sort(dim=1, stable=True).indices  # moves the excluded document to the end
+    ids = torch.where(ids == excluded, -1, ids).gather(1, order)[:, :k]
+    return torch.nn.functional.pad(ids, (0, k - ids.shape[1]), value=-1)
 
 
 def retrieval_scores(
     data: RetrievalSet, queries: Tensor, documents: Tensor, figures: Sequence[str] | None = None
 ) -> dict[str, Tensor]:
-    """Returns the retrieval scores of each query; see ``metrics.ranking_scores``.
+    """Ranks the documents of a retrieval set and scores each query's ranking; see ``metrics.ranking_scores``.
 
     Args:
-        data: Queries, corpus, and relevance.
-        queries: Vectors of its queries, (Q, D).
-        documents: Vectors of its documents, (C, D).
-        figures: Names such as ``ndcg@10``; None for ``metrics.FIGURES``.
+        data: Queries, corpus and relevance judgments.
+        queries: Vectors of the queries of ``data``, (Q, D).
+        documents: Vectors of the documents of ``data``, (C, D).
+        figures: Names of scores, such as ``ndcg@10``; None for ``metrics.FIGURES``.
 
     Returns:
-        Name -> its value for each query, (Q,), float64, on the CPU, in [0, 1].
+        Name of a score -> its value for each query in [0, 1], (Q,), float64, on the CPU.
 
     Raises:
-        ValueError: Vectors of other shapes or with NaN, or another name of a figure.
+        ValueError: Shapes don't fit, a value is not finite, or the name of a score is unknown.
 
     Example:
         >>> data = RetrievalSet(("a?", "b?"), ("b", "a"), ({1: 1.0}, {0: 1.0}), own=(-1, -1))
@@ -390,7 +398,7 @@ def retrieval_scores(
         >>> scores["mrr@10"].tolist()
         [0.5, 0.5]
     """
-    from contrastive_text.metrics import FIGURES, ranking_scores  # loads torchmetrics
+    from contrastive_text.metrics import FIGURES, ranking_scores  # here: it imports torchmetrics
 
     figures = FIGURES if figures is None else figures
     longest = max((int(name.rpartition("@")[2]) for name in figures), default=1)
@@ -400,10 +408,17 @@ def retrieval_scores(
 def unit_blocks(
     name: str, vectors: Tensor, block: int, device: torch.device | None = None, before: int = 0
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yields blocks of unit vectors with the start of each, counted from ``before``.
+    """Scales vectors to unit length block by block. Yields the index of each block's first vector, and the block.
+
+    Args:
+        name: Beginning of error messages.
+        vectors: Vectors, (N, D).
+        block: Number of vectors of a block.
+        device: Device of the unit vectors; None for the vectors' device.
+        before: Index of the first vector.
 
     Raises:
-        ValueError: A value that is not finite.
+        ValueError: A value is not finite.
 
     Example:
         >>> list(unit_blocks("corpus", torch.tensor([[2.0, 0.0], [0.0, 0.5]]), block=1))
@@ -411,7 +426,7 @@ def unit_blocks(
     """
     for start in range(0, len(vectors), block):
         units = unit_vectors(vectors[start : start + block].to(device))
-        if units.sum().isnan():  # as infinity is, over its norm
+        if units.sum().isnan():  # infinity becomes NaN when it is divided by its norm
             row = before + start + int(units.isnan().any(dim=1).nonzero()[0])
             raise InvalidValueError(
                 f"{name}: expected finite numbers, got others in row {row}; encode that text again"
@@ -423,7 +438,7 @@ def check_vectors(name: str, vectors: Tensor) -> None:
     """Checks that vectors are a matrix (N, D) of floating-point numbers.
 
     Raises:
-        ValueError: Another shape, or integers.
+        ValueError: The vectors have another shape, or are integers.
 
     Example:
         >>> check_vectors("corpus", torch.ones(3))

@@ -1,4 +1,4 @@
-"""Files of vectors: their names, formats and records, and files that are written in parts."""
+"""Files of vectors: their names, formats, records and shards."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ from contrastive_text.core.storage.disk import replacing
 from contrastive_text.core.storage.manifests import OLD_FORM, FileDigest
 from contrastive_text.core.storage.records import Record, records, write_json
 
-Array: TypeAlias = npt.NDArray[Any]  # Any: float32, or a byte if the precision says so
+Array: TypeAlias = npt.NDArray[Any]  # Any: float32, int8 or uint8, by the precision
 
 UNFINISHED = ".unfinished"
-"""Suffix of the file in which vectors are collected until all are there."""
+"""Suffix of a file of vectors until all its vectors are written."""
 _ROWS = 16_384
-"""Vectors that are written at once, a row group of ``.parquet``: 25 MB with 384 features."""
+"""Number of vectors that are written together, as a row group of ``.parquet``: 25 MB with 384 features."""
 _DIGESTS = {"model": "another model", "texts": "other texts"}
-"""Origins that are recorded as digests, which no reader can compare -> words for a difference."""
-_OF_ONE_PART = ("shard", "count", "block_size", "batch_size", "device")
-"""Origins in which parts of one file may differ: their rows, and options that change only the rounding."""
+"""Key of an origin that is recorded as a digest -> text for a difference, in place of the two digests."""
+_SHARD_KEYS = ("shard", "count", "block_size", "batch_size", "device")
+"""Keys of origins in which the shards of a file may differ: their rows, and options that change the rounding."""
 _SHOWN = 5
-"""Largest number of missing parts that an error names."""
+"""Largest number of missing shards that an error names."""
 
 
 def record_of(path: Path) -> Path:
-    """Returns the name of the record of a file of vectors."""
+    """Returns the path of the record of a file of vectors, ``OUT.json``."""
     return path.with_name(f"{path.name}.json")
 
 
 def ranges_of(path: Path) -> Path:
-    """Returns the name of the file with the ranges of vectors of bytes."""
+    """Returns the path of the value ranges of a file of int8 or uint8 vectors, ``OUT.ranges.npy``."""
     return path.with_name(f"{path.name}.ranges.npy")
 
 
 def ids_of(path: Path) -> Path:
-    """Returns the name of the table of the text ids of vectors."""
+    """Returns the path of the table of text ids of a file of vectors, ``OUT.ids.npy``."""
     return path.with_name(f"{path.name}.ids.npy")
 
 
 def files_of(path: Path) -> list[Path]:
-    """Returns the names of all files that may be written for a file of vectors, itself first."""
-    growing = path.with_name(f"{path.name}{UNFINISHED}")
-    converted = growing.with_name(f"{growing.name}{path.suffix}")
-    each = [file for name in (path, growing) for file in (name, record_of(name), ranges_of(name))]
-    return [path, ids_of(path), *each[1:], converted]
+    """Returns the paths of all files that may be written for a file of vectors, the file itself first."""
+    unfinished = path.with_name(f"{path.name}{UNFINISHED}")
+    converted = unfinished.with_name(f"{unfinished.name}{path.suffix}")
+    files = [file for name in (path, unfinished) for file in (name, record_of(name), ranges_of(name))]
+    return [path, ids_of(path), *files[1:], converted]
 
 
 def check_suffix(path: Path) -> None:
-    """Checks that vectors can be written to a path, before any text is encoded.
+    """Checks that vectors can be written to a path, before texts are encoded.
 
     Raises:
         FileNotFoundError: The folder doesn't exist.
-        ImportError: ``.parquet`` without pyarrow.
-        OSError: No file can have that name, or the names of its companion files are too long.
+        ImportError: The suffix is ``.parquet``, and pyarrow isn't installed.
+        OSError: The file system doesn't allow the name, or the longer names of its companion files.
         ValueError: The suffix is not ``.npy``, ``.tsv`` or ``.parquet``.
     """
     if path.suffix not in (".npy", ".tsv", ".parquet"):
@@ -83,12 +83,16 @@ def check_suffix(path: Path) -> None:
 
 
 def write_vectors(path: Path, vectors: Array) -> None:
-    r"""Writes vectors (N, D) in the format of the suffix: ``.npy``, ``.tsv`` or ``.parquet``.
+    r"""Writes vectors to a file in the format of its suffix: ``.npy``, ``.tsv`` or ``.parquet``.
+
+    Args:
+        path: File to write.
+        vectors: Vectors, (N, D).
 
     Raises:
         FileNotFoundError: The folder doesn't exist.
-        ImportError: ``.parquet`` without pyarrow.
-        ValueError: Another suffix.
+        ImportError: The suffix is ``.parquet``, and pyarrow isn't installed.
+        ValueError: The suffix is not ``.npy``, ``.tsv`` or ``.parquet``.
 
     Example:
         >>> import tempfile
@@ -107,18 +111,18 @@ def write_vectors(path: Path, vectors: Array) -> None:
 
 
 def mapped_blocks(path: Path) -> Iterator[Array]:
-    """Yields the rows of a ``.npy`` file in blocks. Memory holds one block."""
+    """Reads the rows of a ``.npy`` file block by block. Memory holds one block."""
     count = len(np.load(path, mmap_mode="r"))
     for start in range(0, count, _ROWS):
-        # Mapped again: pages that were read would stay in memory as long as their mapping.
+        # A new mapping for each block: pages that were read stay in memory as long as their mapping.
         yield np.array(np.load(path, mmap_mode="r")[start : start + _ROWS])
 
 
 def write_blocks(file: BinaryIO, suffix: str, blocks: Iterable[Array]) -> None:
-    """Writes blocks of rows (n, D) one after the other, as ``.tsv`` or ``.parquet``."""
+    """Writes blocks of vectors, (n, D), one after the other, as ``.tsv`` or ``.parquet``."""
     if suffix == ".tsv":
         for block in blocks:
-            # Nine digits hold a float32.
+            # Nine digits represent a float32 exactly.
             np.savetxt(file, block, fmt="%.9g" if block.dtype.kind == "f" else "%d", delimiter="\t")
         return
     pyarrow, parquet = require("pyarrow", ".parquet"), require("pyarrow.parquet", ".parquet")
@@ -134,15 +138,15 @@ def write_blocks(file: BinaryIO, suffix: str, blocks: Iterable[Array]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class VectorRecord:
-    """Origin and digests of a file of vectors, stored next to it as ``OUT.json``.
+    """Record of a file of vectors with its origin and digests, stored next to the file as ``OUT.json``.
 
     Args:
-        made_of: Everything that the vectors depend on.
-        truncated: Number of their texts that were cut to the model's limit.
-        vectors: Digest of the file; of an unfinished file, digest of its bytes so far.
-        settings: Machine, versions and threads of each process that encoded some of them.
-        ranges: Digest of the file of ranges; None without ranges.
-        ids: Digest of the table of text ids; None without a table.
+        made_of: Everything that the vectors depend on (model, texts, options), by name.
+        truncated: Number of texts that were truncated to the model's length limit.
+        vectors: Digest of the file of vectors, or of the bytes that are written so far.
+        settings: Machine, versions and threads of each process that encoded vectors of the file.
+        ranges: Digest of the file of value ranges; None if there is no such file.
+        ids: Digest of the table of text ids; None if there is no table.
     """
 
     made_of: Mapping[str, object]
@@ -153,20 +157,20 @@ class VectorRecord:
     ids: FileDigest | None = None
 
     def write(self, path: Path) -> None:
-        """Writes the record of the vectors at a path."""
+        """Writes the record next to the file of vectors at a path."""
         write_json(record_of(path), asdict(self))
 
     @classmethod
     def read(cls, path: Path, todo: str) -> VectorRecord:
-        """Reads the record of the vectors at a path.
+        """Reads the record of the file of vectors at a path.
 
         Args:
-            path: The vectors.
-            todo: Remedy for a damaged record, for the error.
+            path: File of vectors.
+            todo: Advice for a damaged record, for the error message.
 
         Raises:
             OSError: There is no record.
-            ValueError: The record has another form.
+            ValueError: The record is damaged, or an older version wrote it.
         """
         record = Record.read(record_of(path), todo)
         if "block" in record:
@@ -179,27 +183,30 @@ class VectorRecord:
             made_of=record.record("made_of").values,
             truncated=record.integer("truncated", least=0),
             vectors=FileDigest.of_record(record.record("vectors")),
-            settings=[{name: each.text(name) for name in each} for each in settings],
+            settings=[{name: setting.text(name) for name in setting} for setting in settings],
             **digests,
         )
 
     def digests(self, path: Path) -> dict[Path, FileDigest]:
-        """Returns the digest of each file of the vectors at a path."""
+        """Returns the recorded digest of the file of vectors at a path, and of its companion files."""
         files = {path: self.vectors, ranges_of(path): self.ranges, ids_of(path): self.ids}
         return {file: digest for file, digest in files.items() if digest is not None}
 
     def damage(self, path: Path) -> list[str]:
-        """Returns a line for each changed file: the vectors, their ranges, their ids.
+        """Compares the file of vectors at a path, its ranges and its ids with the recorded digests.
 
-        Files up to 1 GiB are read whole. Of a larger file the size is compared; ``contrastive-text verify`` reads
+        A file up to 1 GiB is read. For a larger file only the size is compared; ``contrastive-text verify`` reads
         it.
+
+        Returns:
+            A description of each changed file; empty if the files are unchanged.
         """
         lines = {file: digest.damage(file, whole=False) for file, digest in self.digests(path).items()}
         return [f"{file}: {line}" for file, line in lines.items() if line is not None]
 
 
 def differences(kept: Mapping[str, object], asked: Mapping[str, object]) -> str:
-    """Returns the differences between two origins of vectors as text; empty if they are equal.
+    """Describes the differences between two origins of vectors; the text is empty if they are equal.
 
     Example:
         >>> differences({"model": "1f2f", "batch_size": 64}, {"model": "b569", "batch_size": 32})
@@ -209,25 +216,25 @@ def differences(kept: Mapping[str, object], asked: Mapping[str, object]) -> str:
     """
 
     def value(values: Mapping[str, object], name: str) -> str:
-        return f"{values.get(name)!r}" if name == "prompt" else f"{values.get(name)}"  # blanks count in prompts
+        return f"{values.get(name)!r}" if name == "prompt" else f"{values.get(name)}"  # quotes show blanks
 
-    names = dict.fromkeys([*kept, *asked])
-    differing = [name for name in names if kept.get(name) != asked.get(name)]
+    all_names = dict.fromkeys([*kept, *asked])
+    names = [name for name in all_names if kept.get(name) != asked.get(name)]
     return ", ".join(
-        _DIGESTS.get(name) or f"{name} {value(kept, name)} instead of {value(asked, name)}" for name in differing
+        _DIGESTS.get(name) or f"{name} {value(kept, name)} instead of {value(asked, name)}" for name in names
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of several equal parts of the texts of a file, in their order.
+    """One of several equal parts of a file of texts, in the order of the texts.
 
     Args:
-        number: Number of the part, from 1.
-        of: Number of parts.
+        number: Number of the shard, from 1.
+        of: Number of shards.
 
     Raises:
-        ValueError: A number out of range.
+        ValueError: ``number`` is below 1 or above ``of``.
 
     Example:
         >>> Shard.parse("3/16")
@@ -253,10 +260,10 @@ class Shard:
 
     @classmethod
     def parse(cls, word: str) -> Self:
-        """Reads a shard from the text that ``str`` returns.
+        """Parses the text of a shard, such as ``3/16``.
 
         Raises:
-            ValueError: Another form, or a number out of range.
+            ValueError: The text has another form, or the number is out of range.
         """
         match = re.fullmatch(r"(\d+)/(\d+)", word, flags=re.ASCII)
         if match is None:
@@ -266,10 +273,13 @@ class Shard:
         return cls(int(match[1]), int(match[2]))
 
     def rows(self, texts: int) -> range:
-        """Returns the places of the shard's texts among all texts. Sizes differ by one text at most.
+        """Returns the indices of the shard's texts. The sizes of shards differ by at most one text.
+
+        Args:
+            texts: Number of texts of all shards.
 
         Raises:
-            ValueError: Fewer texts than parts.
+            ValueError: There are fewer texts than shards.
         """
         if texts < self.of:
             raise InvalidValueError(
@@ -278,28 +288,31 @@ class Shard:
         return range(texts * (self.number - 1) // self.of, texts * self.number // self.of)
 
     def path(self, path: Path) -> Path:
-        """Returns the name of the shard's file, from the name of the whole file."""
+        """Returns the path of the shard's file of vectors, from the path of the whole file."""
         return path.with_name(f"{path.stem}-{self.number:05d}-of-{self.of:05d}{path.suffix}")
 
 
 def is_begun(path: Path) -> bool:
-    """Returns whether a file of vectors exists, or any part of it, finished or unfinished."""
-    return path.exists() or bool(_parts(path))
+    """Returns True if a file of vectors or any of its shards exists, finished or unfinished."""
+    return path.exists() or bool(_find_shards(path))
 
 
 def records_of(path: Path, todo: str) -> dict[Path, VectorRecord]:
-    """Returns a file of vectors, or all of its parts in order, each with its record.
+    """Reads the record of a file of vectors, or of all its shards in order.
 
     Args:
-        path: The whole file. If it exists, parts are ignored.
-        todo: Remedy for a damaged or foreign file, for errors.
+        path: Whole file. If it exists, shards are ignored.
+        todo: Advice for a damaged or unknown file, for error messages.
+
+    Returns:
+        File of vectors -> its record.
 
     Raises:
-        FileNotFoundError: There is neither the file nor a part.
-        ValueError: A file without a record, a damaged record, missing parts, or parts of several models, texts or
+        FileNotFoundError: Neither the file nor a shard exists.
+        ValueError: A record is missing or damaged, a shard is missing, or shards have different models, texts or
             options.
     """
-    shards = {} if path.exists() else _whole(path, todo)
+    shards = {} if path.exists() else _shard_files(path, todo)
     files = list(shards) or [path]
     for file in files:
         if not record_of(file).exists():
@@ -307,23 +320,23 @@ def records_of(path: Path, todo: str) -> dict[Path, VectorRecord]:
                 f"{file}: expected {record_of(file).name} beside it, which says of what it was made, got none; "
                 f"{todo}"
             )
-    read = {file: VectorRecord.read(file, todo) for file in files}
-    first = _shared(read[files[0]])
+    records = {file: VectorRecord.read(file, todo) for file in files}
+    first = _shared_origin(records[files[0]])
     for file, shard in shards.items():
-        made_of = {**_shared(read[file]), "shard": read[file].made_of.get("shard")}
-        if said := differences(made_of, {**first, "shard": str(shard)}):
+        origin = {**_shared_origin(records[file]), "shard": records[file].made_of.get("shard")}
+        if difference := differences(origin, {**first, "shard": str(shard)}):
             raise InvalidValueError(
                 f"{file}: expected this part of the texts, with the model and the options of {files[0].name}, "
-                f"got {said}; {todo}"
+                f"got {difference}; {todo}"
             )
-    return read
+    return records
 
 
 def check_written(records: Mapping[Path, VectorRecord], todo: str) -> None:
-    """Compares files of vectors, and their companion files, with their records; see ``VectorRecord.damage``.
+    """Compares files of vectors and their companion files with their records; see ``VectorRecord.damage``.
 
     Raises:
-        ValueError: A file was changed.
+        ValueError: A file was changed since it was written.
     """
     for file, record in records.items():
         if damage := record.damage(file):
@@ -333,28 +346,28 @@ def check_written(records: Mapping[Path, VectorRecord], todo: str) -> None:
             )
 
 
-def _shared(record: VectorRecord) -> dict[str, object]:
-    """Returns the origins in which all parts of a file agree."""
-    return {name: value for name, value in record.made_of.items() if name not in _OF_ONE_PART}
+def _shared_origin(record: VectorRecord) -> dict[str, object]:
+    """Returns the part of the origin that is equal in all shards of a file."""
+    return {name: value for name, value in record.made_of.items() if name not in _SHARD_KEYS}
 
 
-def _parts(path: Path) -> dict[Shard, bool]:
-    """Returns the parts of a file that exist, and whether each is finished."""
+def _find_shards(path: Path) -> dict[Shard, bool]:
+    """Returns each existing shard of a file -> whether it is finished."""
     form = rf"{re.escape(path.stem)}-(\d{{5,}})-of-(\d{{5,}}){re.escape(path.suffix)}({re.escape(UNFINISHED)})?"
-    names = (each.name for each in path.parent.iterdir()) if path.parent.is_dir() else ()
-    parts: dict[Shard, bool] = {}
+    names = (file.name for file in path.parent.iterdir()) if path.parent.is_dir() else ()
+    shards: dict[Shard, bool] = {}
     for match in filter(None, (re.fullmatch(form, name, flags=re.ASCII) for name in names)):
         number, of = int(match[1]), int(match[2])
         if 1 <= number <= of:
             shard = Shard(number, of)
-            parts[shard] = parts.get(shard, False) or match[3] is None
-    return parts
+            shards[shard] = shards.get(shard, False) or match[3] is None
+    return shards
 
 
-def _whole(path: Path, todo: str) -> dict[Path, Shard]:
-    """Returns the files of all parts of a file, in order."""
-    parts = _parts(path)
-    numbers = sorted({shard.of for shard in parts})
+def _shard_files(path: Path, todo: str) -> dict[Path, Shard]:
+    """Returns the files of all shards of a file, in order. Raises ValueError if one is missing or unfinished."""
+    finished = _find_shards(path)
+    numbers = sorted({shard.of for shard in finished})
     if not numbers:
         raise MissingFileError(f"{path}: expected vectors, got nothing there; {todo}")
     if len(numbers) > 1:
@@ -363,7 +376,7 @@ def _whole(path: Path, todo: str) -> dict[Path, Shard]:
             "delete those that are out of date"
         )
     shards = [Shard(number, numbers[0]) for number in range(1, numbers[0] + 1)]
-    if missing := [str(shard) for shard in shards if not parts.get(shard)]:
+    if missing := [str(shard) for shard in shards if not finished.get(shard)]:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise InvalidValueError(
             f"{path}: expected all {len(shards)} parts, got {len(shards) - len(missing)}; run contrastive-text "

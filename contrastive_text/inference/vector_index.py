@@ -1,4 +1,4 @@
-"""Vectors on disk in use: the index of a corpus with its exact search, and vectors of texts by their ids."""
+"""Use of vectors on disk: exact search in the index of a corpus, and look-up of the vectors of texts."""
 
 from __future__ import annotations
 
@@ -33,25 +33,24 @@ from contrastive_text.inference.vector_files import (
 )
 
 Ids = npt.NDArray[np.int64]
-_ANEW = "delete it to have it made anew, or name another file"
-_HOW = "contrastive-text embed TEXTS OUT.npy --model MODEL --distinct"
+_REBUILD = "delete it to have it made anew, or name another file"
+_EMBED = "contrastive-text embed TEXTS OUT.npy --model MODEL --distinct"
 _PROMPT = "embed takes the model's prompt of documents with --prompt_name document; "
 
 
 class VectorIndex:
-    """Vectors of a corpus with the model that made them. The file is memory-mapped, and read as it is searched.
+    """Index of a corpus: its vectors in a memory-mapped file, and the model that encodes queries.
 
-    The file is a ``.npy`` file of ``contrastive-text embed``, with the record of model and texts next to it.
-    Several such files are its parts if ``embed --shard`` wrote them. A corpus that comes as a list of texts needs
-    no file: ``SentenceEncoder.search``.
+    The file is a ``.npy`` file of ``contrastive-text embed``, with the record of its model and texts next to it,
+    or the shards of ``embed --shard``. To search a list of texts without a file, use ``SentenceEncoder.search``.
 
     Args:
         model: Model that encodes the queries.
-        parts: Vectors of the corpus in its order, (C, D), float32, with at most as many features as the model.
-            Each of several arrays has some of the rows.
+        parts: Vectors of the corpus, (C, D), float32, or several arrays with their rows in order. D is at most
+            the model's number of features.
 
     Raises:
-        ValueError: Vectors that can't be compared with the model's queries.
+        ValueError: The vectors aren't float32, or have more features than the model.
 
     Example:
         >>> index = VectorIndex.build(model, "corpus.txt", "corpus.npy")  # doctest: +SKIP
@@ -76,7 +75,7 @@ class VectorIndex:
 
     @property
     def vectors(self) -> Array:
-        """All vectors, (C, D): the mapped file, or a copy in memory of several parts."""
+        """Vectors of the corpus, (C, D): the memory-mapped file, or a copy of several parts in memory."""
         return self.parts[0] if len(self.parts) == 1 else np.concatenate(self.parts)
 
     @classmethod
@@ -89,10 +88,21 @@ class VectorIndex:
         show_progress_bar: bool = False,
         restart: bool = False,
     ) -> Self:
-        """Encodes a corpus, with the model's prompt of documents, into a ``.npy`` file, or resumes that.
+        """Encodes a corpus to an index file, and returns the index. Resumes an unfinished file.
+
+        Args:
+            model: Model that encodes the corpus, with its prompt of documents, and the queries.
+            corpus: File or stream of texts.
+            path: Index file, ``.npy``.
+            encoding: Encoding options; None for the defaults.
+            show_progress_bar: Whether to draw a progress bar.
+            restart: Whether to discard an unfinished file.
 
         Raises:
-            ValueError: Another suffix, another precision than float32, or an error of ``EmbeddingRun``.
+            FileNotFoundError: The file of texts, or the folder of the index, doesn't exist.
+            OSError: The disk is full.
+            ValueError: The suffix is not ``.npy``, the precision is not ``float32``, a file can't be read, or an
+                unfinished file has other texts, another model or other options.
         """
         place = index_path(path)
         if encoding is not None and encoding.precision != "float32":
@@ -106,94 +116,103 @@ class VectorIndex:
 
     @classmethod
     def load(cls, model: SentenceEncoder, corpus: str | Path | TextStream, path: str | Path) -> Self:
-        """Maps the file of an index into memory after comparing it with its record.
+        """Loads an index file, or its shards, after comparing it with its record. The file is memory-mapped.
 
-        A file up to 1 GiB is read whole, which takes a second. Of a larger file the size is compared;
-        ``contrastive-text verify`` reads it. If the file doesn't exist, its parts are the index.
+        A file up to 1 GiB is read once, which takes a second. For a larger file only the size is compared;
+        ``contrastive-text verify`` reads it.
+
+        Args:
+            model: Model that encoded the corpus.
+            corpus: File or stream of the texts of the index.
+            path: Index file, ``.npy``. If it doesn't exist, its shards are loaded.
 
         Raises:
-            FileNotFoundError: There is neither the file nor a part of it.
-            ValueError: A file without a record, or a changed file. An index of another model, another corpus,
-                another prompt for documents, or fewer bits. Missing parts, or parts of several divisions.
+            FileNotFoundError: Neither the file nor a shard exists.
+            ValueError: A file was changed or has no record; its model, texts, prompt or precision differ; or a
+                shard is missing or doesn't belong to the others.
         """
         place = index_path(path)
         if not is_begun(place):
             raise MissingFileError(f"{place}: expected an index, got nothing there; build it first")
-        records = records_of(place, _ANEW)
+        records = records_of(place, _REBUILD)
         texts = corpus if isinstance(corpus, TextStream) else TextStream(corpus)
         summary = texts.summary or texts.scan()
         prompt = model.prompts.of_kind(DOCUMENT)
-        asked: dict[str, object] = {
+        origin: dict[str, object] = {
             "model": model.identity,
             "texts": summary.digest,
             "precision": "float32",
             "prompt": prompt or None,
         }
         for file, record in records.items():
-            asked["shard"] = None if file == place else record.made_of.get("shard")  # a part alone is no index
-            if said := differences({name: record.made_of.get(name) for name in asked}, asked):
-                of_prompt = "" if record.made_of.get("prompt") == asked["prompt"] else _PROMPT
+            origin["shard"] = None if file == place else record.made_of.get("shard")  # a single shard is no index
+            if difference := differences({name: record.made_of.get(name) for name in origin}, origin):
+                todo = "" if record.made_of.get("prompt") == origin["prompt"] else _PROMPT
                 raise InvalidValueError(
-                    f"{file}: expected an index of this model and these texts, got {said}; {of_prompt}{_ANEW}"
+                    f"{file}: expected an index of this model and these texts, got {difference}; {todo}{_REBUILD}"
                 )
-        check_written(records, _ANEW)
-        return cls(model, *map(_mapped, records))
+        check_written(records, _REBUILD)
+        return cls(model, *map(_map_file, records))
 
     def search(self, queries: str | Sequence[str], top_k: int = 5, batch_size: int = 64) -> list[list[Hit]]:
-        """Finds the most similar texts of the corpus by exact search; see ``SentenceEncoder.search``.
+        """Finds the texts of the corpus that are most similar to each query, by exact search.
 
         Args:
-            queries: One query or many, encoded by ``encode_query``.
-            top_k: Hits per query.
-            batch_size: Queries encoded at once.
+            queries: One query or a list of queries, encoded by ``encode_query``.
+            top_k: Number of hits per query; all texts if the corpus has fewer.
+            batch_size: Number of queries of a batch.
 
         Returns:
-            Hits of each query, best first; of equal hits the earlier text comes first.
+            Hits of each query, best first. Of equal hits the earlier text comes first.
+
+        Raises:
+            TypeError: A query is not a string.
+            ValueError: ``top_k`` is below 1.
         """
-        asked = self.model.encode_query(
+        rows = self.model.encode_query(
             [queries] if isinstance(queries, str) else list(queries),
             batch_size=batch_size,
             convert_to_tensor=True,
             truncate_dim=self.parts[0].shape[1],
         )
         corpus = [as_tensor(part) for part in self.parts]
-        return nearest(self.model.similarity_fn_name, torch.as_tensor(asked), corpus, top_k)
+        return nearest(self.model.similarity_fn_name, torch.as_tensor(rows), corpus, top_k)
 
 
-def _mapped(path: Path) -> Array:
+def _map_file(path: Path) -> Array:
     try:
         vectors: Array = np.load(path, mmap_mode="r")
-    except (ValueError, EOFError) as error:  # a record that was made for it
-        raise InvalidValueError(f"{path}: expected an array, got none ({error}); {_ANEW}") from error
+    except (ValueError, EOFError) as error:  # such as a forged file with a matching record
+        raise InvalidValueError(f"{path}: expected an array, got none ({error}); {_REBUILD}") from error
     return vectors
 
 
 def of_documents(model: SentenceEncoder, encoding: Encoding) -> Encoding:
-    """Returns an encoding with the model's prompt and longest text of documents."""
+    """Returns encoding options with the model's prompt for documents and its longest document."""
     length = encoding.max_length or model.document_length
     return replace(encoding, prompt=model.prompts.of_kind(DOCUMENT), prompt_name=None, max_length=length)
 
 
 def as_tensor(vectors: Array) -> Tensor:
-    """Returns a mapped file as a tensor, which must not be written to.
+    """Returns a tensor with the memory of an array, without torch's warning on read-only arrays.
 
-    Torch warns of a read-only array. Filters of warnings belong to all threads, so the array is passed as a
-    writeable one.
+    A read-only array is passed to torch as writable, because filters of warnings would change all threads. The
+    tensor must not be written to.
     """
-    return torch.from_numpy(vectors if vectors.flags.writeable else np.asarray(_Unlocked(vectors)))
+    return torch.from_numpy(vectors if vectors.flags.writeable else np.asarray(_WritableArray(vectors)))
 
 
-class _Unlocked:
-    """Memory of an array without its read-only flag."""
+class _WritableArray:
+    """Array interface to the memory of an array, without its read-only flag."""
 
     def __init__(self, array: Array) -> None:
-        self._array = array  # the memory lives as long as its owner
-        described = array.__array_interface__
-        self.__array_interface__ = {**described, "data": (described["data"][0], False)}
+        self._array = array  # keeps the memory alive
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
 
 
 def index_path(path: str | Path) -> Path:
-    """Returns the path of an index, after a check of its name before any text is encoded.
+    """Checks the path of an index file, before texts are encoded. Returns it as a ``Path``.
 
     Raises:
         FileNotFoundError: The folder doesn't exist.
@@ -208,44 +227,45 @@ def index_path(path: str | Path) -> Path:
 
 
 class _Part(NamedTuple):
-    """Memory-mapped file of vectors with its table of text ids."""
+    """Memory-mapped file of vectors, (N, D), with its table of sorted text ids and their rows, (N,) each."""
 
     vectors: Array
     ids: Ids
     places: Ids
 
     def found(self, ids: Ids) -> tuple[npt.NDArray[np.bool_], Ids]:
-        """Returns for each id whether it has a vector here, and the vector's place."""
+        """Looks up ids. Returns a mask of the ids that have a vector in this file, and the row of each vector."""
         nearest = np.searchsorted(self.ids, ids).clip(max=len(self.ids) - 1)
         return self.ids[nearest] == ids, self.places[nearest]
 
 
 class TextVectors:
-    """Vectors of texts by text id, from a file of ``contrastive-text embed --distinct``.
+    """Look-up of the vectors of texts in a file of ``contrastive-text embed --distinct``.
 
-    Vectors and table are memory-mapped: only the vectors that are looked up are read, and processes of a machine
-    share their pages. A look-up is a binary search in each part, of 27 steps among a hundred million texts.
+    Vectors and table are memory-mapped, so only the vectors that are looked up are read, and the processes of a
+    machine share their memory. A look-up is a binary search in each shard; among a hundred million texts it takes
+    27 steps.
 
     Args:
-        path: A ``.npy`` file with its record and its table of ids next to it, or the name of the whole of its
-            parts.
+        path: ``.npy`` file with its record and its table of ids next to it. If it doesn't exist, its shards are
+            used.
 
     Raises:
-        FileNotFoundError: There is neither the file nor a part of it.
-        ValueError: A file without record or table, a changed file, or vectors of bytes. Missing parts, or parts
-            that don't belong together.
+        FileNotFoundError: Neither the file nor a shard exists.
+        ValueError: A file has no record or no table, was changed, or has int8 or uint8 vectors; or a shard is
+            missing or doesn't belong to the others.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = path = Path(path)
         if path.suffix != ".npy":
-            raise InvalidValueError(f"{path}: expected a name that ends in .npy, got {path.suffix!r}; {_HOW}")
+            raise InvalidValueError(f"{path}: expected a name that ends in .npy, got {path.suffix!r}; {_EMBED}")
         if not is_begun(path):
-            raise MissingFileError(f"{path}: expected vectors of texts, got nothing there; {_HOW}")
-        records = records_of(path, _HOW)
+            raise MissingFileError(f"{path}: expected vectors of texts, got nothing there; {_EMBED}")
+        records = records_of(path, _EMBED)
         for file, record in records.items():
             if record.ids is None or not ids_of(file).exists():
-                raise InvalidValueError(f"{file}: expected {ids_of(file).name} beside it, got none; {_HOW}")
+                raise InvalidValueError(f"{file}: expected {ids_of(file).name} beside it, got none; {_EMBED}")
         check_written(records, "make them anew")
         self._digests = [digest for record in records.values() for digest in (record.vectors, record.ids)]
         self._parts = []
@@ -259,44 +279,44 @@ class TextVectors:
             self._parts.append(_Part(vectors, *np.load(ids_of(file), mmap_mode="r")))
 
     def __len__(self) -> int:
-        """Number of texts."""
+        """Number of texts that have a vector."""
         return sum(len(part.ids) for part in self._parts)
 
     @property
     def features(self) -> int:
-        """Features of a vector."""
+        """Number of features of a vector."""
         return int(self._parts[0].vectors.shape[1])
 
     @property
     def identity(self) -> str:
-        """32 hex digits that are the same for equal vectors of the same texts."""
+        """Fingerprint of the vectors and their texts, 32 hex digits."""
         digests = [asdict(digest) for digest in self._digests if digest is not None]
         return blake2b(repr(digests).encode(), digest_size=16).hexdigest()
 
     def knows(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Returns True for each id that has a vector, (n,)."""
-        known: npt.NDArray[np.bool_] = np.any([part.found(ids)[0] for part in self._parts], axis=0)
-        return known
+        """Returns a mask of the text ids that have a vector, (n,) -> (n,)."""
+        mask: npt.NDArray[np.bool_] = np.any([part.found(ids)[0] for part in self._parts], axis=0)
+        return mask
 
     def of(self, ids: Ids) -> Array:
-        """Returns the vector of each id, (n, D). Every id must have one."""
+        """Returns the vector of each text id, (n,) -> (n, D). Every id must have a vector."""
         vectors = np.empty((len(ids), self.features), self._parts[0].vectors.dtype)
         for part in self._parts:
-            known, places = part.found(ids)
-            vectors[known] = part.vectors[places[known]]
+            mask, places = part.found(ids)
+            vectors[mask] = part.vectors[places[mask]]
         return vectors
 
     def of_texts(self, texts: Sequence[str]) -> Array:
         """Returns the vector of each text, (n, D).
 
         Raises:
-            ValueError: A text without one.
+            ValueError: A text has no vector.
         """
         ids = np.fromiter(map(text_id, texts), np.int64, len(texts))
-        if not (known := self.knows(ids)).all():
+        if not (mask := self.knows(ids)).all():
             raise InvalidValueError(
-                f"{self.path}: expected a vector of every text, got none of {shown(texts[int(known.argmin())])}; "
-                f"embed these texts: {_HOW}"
+                f"{self.path}: expected a vector of every text, got none of {shown(texts[int(mask.argmin())])}; "
+                f"embed these texts: {_EMBED}"
             )
         return self.of(ids)
 
