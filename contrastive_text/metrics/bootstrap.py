@@ -55,8 +55,8 @@ class PairedBootstrap:
         """
         if len({len(part.resampled) for part in parts}) != 1:
             raise InvalidValueError(
-                "PairedBootstrap.mean: expected one or more tasks of as many resamples each, got "
-                f"{[len(part.resampled) for part in parts]}; draw as many for each task"
+                "PairedBootstrap.mean: expected one or more tasks with equal numbers of resamples, got "
+                f"{[len(part.resampled) for part in parts]}; draw the same number for each task"
             )
         return cls(
             difference=sum(part.difference for part in parts) / len(parts),
@@ -133,7 +133,7 @@ def paired_bootstrap_spearman(
     names = list(subsets) if subsets is not None else [""] * len(target)
     if not len(first) == len(second) == len(target) == len(names):
         raise InvalidValueError(
-            "paired_bootstrap_spearman: expected two similarities, a gold score and a sub-set for each pair, got "
+            "paired_bootstrap_spearman: expected two similarities, a gold score and a subset for each pair, got "
             f"{len(first)}, {len(second)}, {len(target)} and {len(names)}; give both models the same pairs"
         )
     groups = [

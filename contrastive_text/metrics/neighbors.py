@@ -279,8 +279,8 @@ def guide_agreement(cosines: Tensor, guide: Tensor, hidden: Tensor) -> Tensor:
     has_columns = ~hidden.all(dim=1)
     if not hidden.shape[1]:
         return cosines.new_zeros(())
-    first, second = (nearest_parts(matrix.masked_fill(hidden, -torch.inf), 1) for matrix in (cosines, guide))
-    overlap = torch.minimum(first, second).sum(dim=1) * has_columns
+    nearest = [nearest_parts(matrix.masked_fill(hidden, -torch.inf), 1) for matrix in (cosines, guide)]
+    overlap = torch.minimum(nearest[0], nearest[1]).sum(dim=1) * has_columns
     return overlap.sum() / has_columns.sum().clamp(min=1)
 
 
@@ -288,7 +288,7 @@ def _check(name: str, x: Tensor, y: Tensor, least: int) -> None:
     if x.ndim != 2 or y.ndim != 2 or len(x) != len(y) or len(x) < least:
         raise InvalidValueError(
             f"{name}: expected two models' vectors (n, D) and (n, D') of the same n >= {least} texts, got "
-            f"{tuple(x.shape)} and {tuple(y.shape)}; give one row per text on both sides"
+            f"{tuple(x.shape)} and {tuple(y.shape)}; give one row per text for both models"
         )
     for argument, side in (("first", x), ("second", y)):
         if not bool(side.isfinite().all()):
@@ -331,7 +331,7 @@ def nearest_neighbor_accuracy(vectors: Tensor, labels: Tensor, k: int = 10) -> f
     """
     if vectors.ndim != 2 or len(vectors) < 2 or labels.shape != (len(vectors),) or k < 1:
         raise InvalidValueError(
-            "nearest_neighbor_accuracy: expected vectors (N, D) of two texts or more, N labels and a k of 1 or "
+            "nearest_neighbor_accuracy: expected vectors (N, D) of two or more texts, N labels and a k of 1 or "
             f"more, got {tuple(vectors.shape)}, {tuple(labels.shape)} and {k}; give a label for each vector"
         )
     unit, labels = normalize(vectors, dim=1), labels.to(vectors.device).long()

@@ -65,7 +65,7 @@ def ranking_scores(
     ideal = [sorted(grades.values(), reverse=True)[:width] for grades in relevance]
     relevant = [sum(grade > 0 for grade in grades.values()) for grades in relevance]
     rankings = _Rankings(
-        places=_matrix(grade_lists, width),
+        grades=_matrix(grade_lists, width),
         ideal=_matrix([row + [0.0] * (width - len(row)) for row in ideal], width),
         relevant=torch.tensor(relevant, dtype=torch.float64),
     )
@@ -73,7 +73,7 @@ def ranking_scores(
 
 
 class _Rankings(NamedTuple):
-    places: Tensor  # grade of the document at each rank, (Q, K)
+    grades: Tensor  # grade of the document at each rank, (Q, K)
     ideal: Tensor  # the same for the best possible ranking
     relevant: Tensor  # number of relevant documents, (Q,)
 
@@ -88,26 +88,26 @@ def _gain(grades: Tensor) -> Tensor:
 
 
 def _ndcg(rankings: _Rankings, k: int) -> Tensor:
-    return _gain(rankings.places[:, :k]) / _gain(rankings.ideal[:, :k])
+    return _gain(rankings.grades[:, :k]) / _gain(rankings.ideal[:, :k])
 
 
 def _mrr(rankings: _Rankings, k: int) -> Tensor:
-    reciprocal = (rankings.places[:, :k] > 0) / torch.arange(1, k + 1, dtype=torch.float64)
+    reciprocal = (rankings.grades[:, :k] > 0) / torch.arange(1, k + 1, dtype=torch.float64)
     return reciprocal.amax(dim=1)
 
 
 def _recall(rankings: _Rankings, k: int) -> Tensor:
-    return (rankings.places[:, :k] > 0).sum(dim=1) / rankings.relevant
+    return (rankings.grades[:, :k] > 0).sum(dim=1) / rankings.relevant
 
 
 def _map(rankings: _Rankings, k: int) -> Tensor:
-    is_relevant = (rankings.places[:, :k] > 0).double()
+    is_relevant = (rankings.grades[:, :k] > 0).double()
     precision = is_relevant.cumsum(dim=1) / torch.arange(1, k + 1, dtype=torch.float64)
     return (precision * is_relevant).sum(dim=1) / rankings.relevant.clamp(max=k)
 
 
 def _accuracy(rankings: _Rankings, k: int) -> Tensor:
-    return (rankings.places[:, :k] > 0).any(dim=1).double()
+    return (rankings.grades[:, :k] > 0).any(dim=1).double()
 
 
 _KINDS: Mapping[str, Callable[[_Rankings, int], Tensor]] = {
@@ -123,7 +123,8 @@ def _parse_name(name: str) -> tuple[str, int]:
     match = re.fullmatch(r"([a-z]+)@([1-9]\d*)", name)
     if match is None or match[1] not in _KINDS:
         raise InvalidValueError(
-            f"figures: expected one of {', '.join(f'{kind}@K' for kind in _KINDS)}, got {name!r}; such as ndcg@10"
+            f"figures: expected one of {', '.join(f'{kind}@K' for kind in _KINDS)}, got {name!r}; use a name "
+            "such as ndcg@10"
         )
     return match[1], int(match[2])
 
@@ -131,26 +132,26 @@ def _parse_name(name: str) -> tuple[str, int]:
 def _check(ranked: Tensor, relevance: Sequence[Mapping[int, float]], width: int) -> None:
     if ranked.ndim != 2 or len(ranked) != len(relevance):
         raise InvalidValueError(
-            f"ranking_scores: expected rankings (Q, K) and grades of as many queries, got {tuple(ranked.shape)} "
-            f"and {len(relevance)}; give a ranking for each query"
+            f"ranking_scores: expected rankings (Q, K) and grades of Q queries, got {tuple(ranked.shape)} and "
+            f"{len(relevance)}; give a ranking for each query"
         )
     if ranked.shape[1] < width:
         raise InvalidValueError(
-            f"ranking_scores.ranked: expected {width} places, as the largest cutoff has, got {ranked.shape[1]}; "
-            "rank more documents, or fill up with -1 where there are no more"
+            f"ranking_scores.ranked: expected {width} documents, the largest cutoff, got {ranked.shape[1]}; rank "
+            "more documents, or fill with -1 if there are no more"
         )
     numbers = ranked.sort(dim=1).values
     repeats = ((numbers[:, 1:] == numbers[:, :-1]) & (numbers[:, 1:] >= 0)).any(dim=1).nonzero().flatten()
     if len(repeats):
         raise InvalidValueError(
-            f"ranking_scores.ranked: expected a document once in a ranking, got one twice in row "
-            f"{int(repeats[0])}; leave out the second"
+            f"ranking_scores.ranked: expected a document once in a ranking, got a document twice in row "
+            f"{int(repeats[0])}; remove the second"
         )
     for number, grades in enumerate(relevance):
         if not any(grade > 0 for grade in grades.values()):
             raise InvalidValueError(
-                f"ranking_scores.relevance: expected a document with a grade above 0 for each query, got none "
-                f"for query {number}; leave the query out"
+                f"ranking_scores.relevance: expected a document with a grade above 0 for each query, got no such "
+                f"document for query {number}; remove the query"
             )
 
 

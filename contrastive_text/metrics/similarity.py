@@ -144,7 +144,7 @@ def _have_order(where: str, x: Tensor, y: Tensor) -> bool:
     """Returns whether a correlation is defined, and warns if all values of an argument are equal."""
     if x.ndim != 1 or x.shape != y.shape or len(x) < 2:
         raise InvalidValueError(
-            f"{where}: expected two tensors (n,) of two values or more, got {tuple(x.shape)} and "
+            f"{where}: expected two tensors (n,) of two or more values, got {tuple(x.shape)} and "
             f"{tuple(y.shape)}; evaluate on at least two pairs"
         )
     for name, values in (("first", x), ("second", y)):
@@ -155,8 +155,8 @@ def _have_order(where: str, x: Tensor, y: Tensor) -> bool:
             )
         if bool((values == values[0]).all()):
             warnings.warn(
-                f"{where}: all {len(values)} values of the {name} argument are equal, so there is no order "
-                "to compare and the result is 0; check for collapsed embeddings or a constant target",
+                f"{where}: all {len(values)} values of the {name} argument are equal, so the correlation is "
+                "undefined and the result is 0; check for collapsed embeddings or a constant target",
                 stacklevel=3,
             )
             return False
@@ -404,7 +404,7 @@ def check_pairs(name: str, x: Tensor, y: Tensor) -> None:
     check_rows(name, x, least=1)
     if x.shape != y.shape:
         raise InvalidValueError(
-            f"{name}: expected paired vectors of one shape (n, D), got {tuple(x.shape)} and "
+            f"{name}: expected paired vectors of equal shapes (n, D), got {tuple(x.shape)} and "
             f"{tuple(y.shape)}; row i of the second argument is the partner of row i of the first"
         )
 

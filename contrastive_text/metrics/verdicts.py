@@ -28,18 +28,18 @@ def collapse(mean_cosine: float, effective_rank: float, most: int) -> str | None
 
     Example:
         >>> collapse(mean_cosine=0.999, effective_rank=1.2, most=384)
-        'the space has collapsed: two texts have cosine 0.999 on average, so similarities tell nothing'
+        'the space has collapsed: two texts have cosine 0.999 on average, so similarities say nothing'
         >>> collapse(mean_cosine=0.2, effective_rank=180.0, most=384)
     """
     if mean_cosine >= COLLAPSED:
         return (
-            f"the space has collapsed: two texts have cosine {mean_cosine:.3f} on average, so similarities tell "
+            f"the space has collapsed: two texts have cosine {mean_cosine:.3f} on average, so similarities say "
             "nothing"
         )
     if effective_rank < FEW_DIRECTIONS * most:
         return (
-            f"the vectors fill {effective_rank:.1f} of {most} directions: a partial collapse, in which texts "
-            "that differ come to lie together"
+            f"the vectors fill {effective_rank:.1f} of {most} directions: a partial collapse, in which different "
+            "texts have similar vectors"
         )
     return None
 

@@ -131,8 +131,8 @@ READ_TEXTS: FileRows = {
 READ_PAIRS: FileRows = {
     "a mark of UTF-8 is no part of a column's name": ("in.tsv", "\ufeff" + TABLE, "in.tsv", " 3 "),
     "a score of 20 digits": ("in.tsv", TABLE + "a\tb\t12345678901234567890\n", " 4 "),
-    "all scores are equal": ("in.tsv", HEAD + "a\tb\t1\nc\td\t1\n", "no order to compare", "in.tsv"),
-    "all pairs are the same pair": ("in.tsv", HEAD + "a\tb\t1\na\tb\t2\na\tb\t3\n", "no order to compare"),
+    "all scores are equal": ("in.tsv", HEAD + "a\tb\t1\nc\td\t1\n", "correlation is undefined", "in.tsv"),
+    "all pairs are the same pair": ("in.tsv", HEAD + "a\tb\t1\na\tb\t2\na\tb\t3\n", "correlation is undefined"),
     "one pair": ("in.tsv", HEAD + "a\tb\t1\n", "n/a"),
     "scores that are true and false": ("in.jsonl", f"{PAIR}true}}\n{PAIR.replace('a', 'c', 1)}false}}\n", " 2 "),
     "markup in the names of sub-sets": ("in.tsv", subsets("[/red]x"), "[/red]x"),

@@ -127,7 +127,7 @@ def test_the_mean_over_tasks_pairs_their_resamples_in_order() -> None:
     parts = [PairedBootstrap(0.25, torch.tensor([0.5, 0.0])), PairedBootstrap(0.75, torch.tensor([1.5, 1.0]))]
     mean = PairedBootstrap.mean(parts)
     assert (mean.difference, mean.resampled.tolist()) == (0.5, [1.0, 0.5])
-    with pytest.raises(ValueError, match=r"as many resamples each, got \[2, 3\]"):
+    with pytest.raises(ValueError, match=r"equal numbers of resamples, got \[2, 3\]"):
         PairedBootstrap.mean([parts[0], PairedBootstrap(0.0, torch.zeros(3))])
 
 
@@ -149,7 +149,7 @@ REFUSED: list[tuple[Callable[[], object], list[str]]] = [
         ["NaN or infinity in the first argument"],
     ),
     (lambda: paired_bootstrap_mean(FIRST, SECOND * torch.nan), ["expected finite scores"]),
-    (lambda: paired_bootstrap_spearman(FIRST, SECOND, GOLD, ["alone"] + ["others"] * 39), ["two values", "(1,)"]),
+    (lambda: paired_bootstrap_spearman(FIRST, SECOND, GOLD, ["alone"] + ["others"] * 39), ["two or more values", "(1,)"]),
     (lambda: paired_bootstrap_mean(FIRST, SECOND, resamples=0), ["resamples", "1 or more", "got 0"]),
     (lambda: PairedBootstrap(0.0, torch.zeros(3)).interval(95), ["a share between 0 and 1", "got 95"]),
 ]

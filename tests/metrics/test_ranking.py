@@ -89,11 +89,11 @@ def test_grades_count_as_in_trec_eval() -> None:
 @pytest.mark.parametrize(
     ("ranked", "relevance", "figure", "words"),
     [
-        ([[0, 1]], [{0: 1}], "ndcg@3", ["expected 3 places", "got 2"]),
+        ([[0, 1]], [{0: 1}], "ndcg@3", ["expected 3 documents", "got 2"]),
         ([[0, 1]], [{0: 1}], "hits@1", ["expected one of ndcg@K", "got 'hits@1'"]),
         ([[0, 1]], [{0: 1}], "ndcg@0", ["got 'ndcg@0'"]),
         ([[0, 1], [1, 1]], [{0: 1}, {0: 1}], "mrr@2", ["twice in row 1"]),
-        ([[0, -1, -1], [1, 0, 2]], [{0: 1}, {1: 0}], "mrr@3", ["none for query 1"]),
+        ([[0, -1, -1], [1, 0, 2]], [{0: 1}, {1: 0}], "mrr@3", ["no such document for query 1"]),
         ([[0, 1]], [{0: 1}, {0: 1}], "mrr@2", ["got (1, 2) and 2"]),
     ],
 )
