@@ -135,7 +135,7 @@ def with_layer(model: SentenceEncoder, layer: nn.Linear) -> SentenceEncoder:
     return _with_head(model, head, normalize=model.normalize)
 
 
-def unnormalised(model: SentenceEncoder) -> SentenceEncoder:
+def unnormalized(model: SentenceEncoder) -> SentenceEncoder:
     """Returns a copy of a model without normalization, whose vectors a layer is fitted on. It shares the network.
 
     Raises:

@@ -149,7 +149,10 @@ REFUSED: list[tuple[Callable[[], object], list[str]]] = [
         ["NaN or infinity in the first argument"],
     ),
     (lambda: paired_bootstrap_mean(FIRST, SECOND * torch.nan), ["expected finite scores"]),
-    (lambda: paired_bootstrap_spearman(FIRST, SECOND, GOLD, ["alone"] + ["others"] * 39), ["two or more values", "(1,)"]),
+    (
+        lambda: paired_bootstrap_spearman(FIRST, SECOND, GOLD, ["alone"] + ["others"] * 39),
+        ["two or more values", "(1,)"],
+    ),
     (lambda: paired_bootstrap_mean(FIRST, SECOND, resamples=0), ["resamples", "1 or more", "got 0"]),
     (lambda: PairedBootstrap(0.0, torch.zeros(3)).interval(95), ["a share between 0 and 1", "got 95"]),
 ]
