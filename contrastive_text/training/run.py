@@ -1,4 +1,4 @@
-"""A run put together in one place, for Python and for the shell: module, data and trainer of a configuration."""
+"""``Run``, which builds module, data and trainer from a configuration, for Python and the command line."""
 
 from __future__ import annotations
 
@@ -66,33 +66,32 @@ from contrastive_text.training.run_parser import (
 
 T = TypeVar("T")
 RUNS = "runs"
-"""Folder of the runs that are given no other."""
-_OF_NO_CONCERN = (
+"""Default folder of runs."""
+_IGNORED_WARNINGS = (
     ".*does not have many workers",  # tiny evaluation files
     ".*LeafSpec",  # Lightning's use of torch
     "Total length of `list` across ranks is zero",  # no validation
 )
-"""How warnings of Lightning's begin that the user of a run can do nothing about."""
+"""Patterns of Lightning's warnings that are suppressed, because a user can't change their cause."""
 _OWN_CHECKPOINTS = "Checkpoint directory .* exists and is not empty"
-"""The same, of a run that resumes in its folder."""
+"""Pattern of a warning that is suppressed if a run resumes in its folder."""
 
 
 class Run:
-    """Module, data and trainer of one configuration, with all that surrounds a run.
+    """Training run: module, data, trainer and callbacks of one configuration.
 
-    The shell's ``fit`` is this class: the same recipe and values give the same ``config.yaml`` and bit-equal
-    weights here and there, and ``contrastive-text fit --resume`` goes on with either. A run has a folder of its
-    own under ``runs``, with its log and its configuration; checkpoints that a kill leaves whole, of the best
-    validation score (``BestCheckpoint``) and to go on from (``SaveWhenStopped``); a summary of what makes the
-    result (``RunSummary``); figures of the vectors' space (``CollapseDoctor``); and, at its end, the model for
-    use (``ExportModel``).
+    The command ``fit`` uses this class. The same recipe and values give the same ``config.yaml`` and bit-equal
+    weights in Python and on the command line. ``contrastive-text fit --resume`` resumes both. A run has its own
+    folder under ``runs``, with its log and configuration. Checkpoints are written atomically: the best validation
+    score (``BestCheckpoint``), and one to resume from (``SaveWhenStopped``). ``RunSummary`` prints a summary, and
+    ``CollapseDoctor`` logs the distribution of vectors. At the end ``ExportModel`` saves the model.
 
-    ``from_recipe`` makes one, and sets the seed before the parts draw their first weights.
+    ``from_recipe`` builds a run. It sets the seed before the parts draw their initial weights.
 
     Args:
-        parser: What ``run_parser`` gives.
-        config: What it made of a configuration.
-        files: The files that the configuration came from, which say the recipe.
+        parser: Result of ``run_parser``.
+        config: Configuration that the parser has parsed.
+        files: Files of the configuration, which determine the recipe's name.
 
     Attributes:
         module: The ``ContrastiveModule``.
@@ -100,7 +99,7 @@ class Run:
         trainer: Lightning's ``Trainer``.
 
     Raises:
-        ValueError: Parts that don't go together, or options that the Trainer refuses.
+        ValueError: Parts are incompatible, or the Trainer refuses an option.
     """
 
     def __init__(
@@ -121,9 +120,9 @@ class Run:
             self.data: TextDataModule = self._parts["data"]
             self._save_config = SavedConfig(parser, config, save_to_log_dir=False)
             self.trainer = self._build_trainer()
-        self._command = _resuming(config)
+        self._command = _resume_command(config)
         self._trained = False
-        self._finished: Path | None = None  # the model of a run that had ended before
+        self._finished: Path | None = None  # model folder of a run that was already finished
 
     @classmethod
     def from_recipe(
@@ -137,38 +136,38 @@ class Run:
 
         Args:
             recipe: Name of a shipped recipe, or path of a YAML file.
-            encoder: Folder or hub name in place of the recipe's; or an encoder.
-            config: Dotted name -> value, as the shell's options have them: ``{"model.optimizer.lr": 3e-5}``.
+            encoder: Folder, hub name or encoder that replaces the recipe's encoder.
+            config: Dotted name -> value, like options of the command: ``{"model.optimizer.lr": 3e-5}``.
             options: Arguments of ``TextDataModule``, ``TextTask``, ``ContrastiveModule`` and ``pl.Trainer`` by
                 their names, and ``seed``, ``folder``, ``chunk``, ``init_from``, ``keep_heads`` and
                 ``ckpt_path``. Values may be parts, which are written into the configuration.
 
         Raises:
-            ValueError: No such recipe, an unknown name, or a value that its place doesn't take.
-            TypeError: A part that can't be written into a configuration.
+            ValueError: The recipe doesn't exist, a name is unknown, or a value is invalid.
+            TypeError: A part can't be written into a configuration.
 
         Example:
             >>> Run.from_recipe("simcse", max_epoch=1)
             Traceback (most recent call last):
             contrastive_text.core.errors.InvalidValueError: Run: expected ... did you mean max_epochs?...
-        """  # Any: what YAML can hold, and parts
-        given = {_place_of(name): value for name, value in given_sources(options).items()} | dict(config or {})
-        if "data.seed" in given:  # one seed for all
-            given["seed_everything"] = given.pop("data.seed")
+        """  # Any: values of YAML, and parts
+        values = {_place_of(name): value for name, value in given_sources(options).items()} | dict(config or {})
+        if "data.seed" in values:  # one seed for all
+            values["seed_everything"] = values.pop("data.seed")
         if encoder is not None:
-            named = {"init_args": {"model_name_or_path": str(encoder), "config": None}}
-            given["model.encoder"] = named if isinstance(encoder, str | Path) else encoder
-        for name in given:
+            encoder_spec = {"init_args": {"model_name_or_path": str(encoder), "config": None}}
+            values["model.encoder"] = encoder_spec if isinstance(encoder, str | Path) else encoder
+        for name in values:
             if (place := name.partition(".")[0]) not in (*PLACES, *VALUES):
-                known = [*PLACES, *VALUES]
+                names = [*PLACES, *VALUES]
                 raise InvalidValueError(
-                    f"Run: expected names that begin with one of {', '.join(known)}, got {name!r}"
-                    f"{nearest(place, known)}"
+                    f"Run: expected names that begin with one of {', '.join(names)}, got {name!r}"
+                    f"{nearest(place, names)}"
                 )
-        path = given.get("ckpt_path")
+        path = values.get("ckpt_path")
         below = {} if path is None else checkpoint_parts(str(path), to_resume=True)
-        plain = {name: to_plain(value, name) for name, value in given.items()}
-        trainer = {name.removeprefix("trainer."): value for name, value in given.items()}
+        plain = {name: to_plain(value, name) for name, value in values.items()}
+        trainer = {name.removeprefix("trainer."): value for name, value in values.items()}
 
         def override(config: Config) -> Config:
             config = replace_bounds(config, trainer)
@@ -179,24 +178,24 @@ class Run:
         merged = override(with_start([below, *read_layers(layer_file(recipe), apart=True)], override))
         check_places(merged)
         parser = run_parser()
-        with parsing("Run"), importing_parts(merged, path is not None), in_memory_rows(given):
-            parsed = parser.parse_args(["--config", json.dumps(merged)])  # as the shell reads it
+        with parsing("Run"), importing_parts(merged, path is not None), in_memory_rows(values):
+            parsed = parser.parse_args(["--config", json.dumps(merged)])  # the way the command line reads it
             return cls(parser, parsed, [layer_file(recipe)])
 
     def _build_trainer(self) -> pl.Trainer:
         parts, options = self._parts, self._parts["trainer"].as_dict()
-        if (named := parts["folder"]) is not None:
-            options["logger"] = [_logger_of(Path(named)), *_further(options["logger"])]
-            options["default_root_dir"] = named
+        if (folder := parts["folder"]) is not None:
+            options["logger"] = [_logger_of(Path(folder)), *_listed_loggers(options["logger"])]
+            options["default_root_dir"] = folder
         elif options["logger"] is not False:
             options["logger"] = _with_csv(options["logger"], options["default_root_dir"] or RUNS)
-        own = options["callbacks"] or []
-        own = own if isinstance(own, list) else [own]
+        user_callbacks = options["callbacks"] or []
+        user_callbacks = user_callbacks if isinstance(user_callbacks, list) else [user_callbacks]
         shows = options["enable_progress_bar"] is not False and not any(
-            isinstance(each, ProgressBar) for each in own
+            isinstance(callback, ProgressBar) for callback in user_callbacks
         )
         options["callbacks"] = [
-            *own,
+            *user_callbacks,
             *([RunProgressBar()] if shows else []),
             *(parts[place] for place in ("checkpoint", "export", "resumable")),
             *(self._summary, CollapseDoctor(), self._folders, LogInCheckpoints()),
@@ -210,22 +209,22 @@ class Run:
         return trainer
 
     def fit(self, dry_run: bool = False) -> None:
-        """Trains, keeps the best checkpoint, and saves its model.
+        """Trains the module, keeps the best checkpoint, and saves its model.
 
         Args:
-            dry_run: Whether to end before the first step: files are read, parts built and checked, the summary
-                is printed, validation is tried, and nothing is written.
+            dry_run: Whether to end before the first step and write nothing. Files are read, parts are built and
+                checked, the summary is printed, and a few validation batches are run.
 
         Raises:
-            ValueError: Files or options that don't go together, such as ``init_from`` beside ``ckpt_path``.
-            OSError: A folder that can't be written to.
-            RuntimeError: A loss that is no number any more.
+            ValueError: Files or options are incompatible, such as ``init_from`` together with ``ckpt_path``.
+            OSError: A folder can't be written to.
+            RuntimeError: The loss or the weights became NaN or infinite.
         """
         parts = self._parts
         check_folder_options(parts["folder"], self._parts["trainer"].as_dict())
         if dry_run:
             _make_dry(self.trainer)
-        elif parts["folder"] is not None and not self._resumes(Path(parts["folder"])):
+        elif parts["folder"] is not None and not self._prepare_folder(Path(parts["folder"])):
             return
         else:
             remove_leftovers(self.trainer)
@@ -241,9 +240,9 @@ class Run:
                     "--init_from: expected none beside --ckpt_path, which resumes a run with its own weights, "
                     "got both; drop one of them, or set init_from to null"
                 )
-            before = model_place(parts["init_from"])
-            self._summary.saved_model = None if before is None else str(before)
-            # Before a vocabulary is learned.
+            init_folder = model_place(parts["init_from"])
+            self._summary.saved_model = None if init_folder is None else str(init_folder)
+            # Must come before a vocabulary is learned from the corpus.
             self._summary.starts_from = load_initial_weights(self.module, parts["init_from"], parts["keep_heads"])
         elif parts["keep_heads"] and parts["ckpt_path"] is None:
             raise InvalidValueError(
@@ -262,13 +261,13 @@ class Run:
         if isinstance(log, CSVLogger) and self.trainer.is_global_zero:
             with replacing(Path(log.log_dir, FINISHED)):
                 pass
-        parts["ckpt_path"] = None  # from here on the weights are the run's own
+        parts["ckpt_path"] = None  # further calls use the trained weights, not the checkpoint
         self._trained = True
 
-    def _resumes(self, folder: Path) -> bool:
-        """Resumes the run in a named folder if it has begun. Returns whether there is anything left to do."""
-        written = self._save_config.parser.dump(self._save_config.config, skip_none=False)
-        state = RunFolder(folder, parse_yaml(written, "Run"))
+    def _prepare_folder(self, folder: Path) -> bool:
+        """Resumes the run in a named folder if it has begun. Returns False if the run is already finished."""
+        config_text = self._save_config.parser.dump(self._save_config.config, skip_none=False)
+        state = RunFolder(folder, parse_yaml(config_text, "Run"))
         if self.trainer.is_global_zero:
             state.tell()
         if state.checkpoint is not None:
@@ -279,27 +278,31 @@ class Run:
             self._parts["resumable"].former = resumable_in(folder)
             if self._parts["chunk"] == "auto":
                 self.module.set_chunk_tokens(state.checkpoint.model.get("chunk_tokens"))  # measured at its start
-            vars(self.trainer)["callbacks"].remove(self._save_config)  # that of its first start is there
+            vars(self.trainer)["callbacks"].remove(
+                self._save_config
+            )  # the folder has the configuration of the first start
         self._finished = state.model
         return state.model is None
 
     def call(self, method: Callable[..., T]) -> T:
-        """Calls a method of the trainer, such as ``pl.Trainer.test``, with module, data and its own options."""
+        """Calls a method of the trainer, such as ``pl.Trainer.test``, with the run's module, data and options."""
         check_reads_batches(self.trainer, method.__name__)
-        given = {name: self._parts[name] for name in inspect.signature(method).parameters if name in self._parts}
+        arguments = {
+            name: self._parts[name] for name in inspect.signature(method).parameters if name in self._parts
+        }
         with answering(), escaping_output(), warnings.catch_warnings():
-            own = [] if self._parts.get("ckpt_path") is None else [_OWN_CHECKPOINTS]
-            for message in (*_OF_NO_CONCERN, *own):
+            resume_warnings = [] if self._parts.get("ckpt_path") is None else [_OWN_CHECKPOINTS]
+            for message in (*_IGNORED_WARNINGS, *resume_warnings):
                 warnings.filterwarnings("ignore", message=message)
-            return method(self.trainer, **given, datamodule=self.data)
+            return method(self.trainer, **arguments, datamodule=self.data)
 
     @property
     def model(self) -> SentenceEncoder:
-        """The trained model with the best weights, after ``fit``; that of its folder if the run had ended before.
+        """Trained model with the best weights, after ``fit``. A run that was already finished loads its folder.
 
         Raises:
-            RuntimeError: Before ``fit``, or with split weights.
-            TypeError: An encoder that isn't a ``TransformerEncoder``.
+            RuntimeError: ``fit`` was not called, or the weights are split.
+            TypeError: The encoder isn't a ``TransformerEncoder``.
         """
         if self._finished is not None:
             return SentenceEncoder.from_pretrained(self._finished)
@@ -317,7 +320,7 @@ class Run:
         return model
 
     def _repr_html_(self) -> str:
-        """Returns what makes the result, and the latest scores, as a notebook shows them."""
+        """Returns the summary of the run and the latest scores as an HTML table for a notebook."""
         facts = self._summary.facts or model_facts(self.module)
         figures = self.trainer.callback_metrics.items()
         scores = {name: f"{float(value):.2f}" for name, value in figures if name.startswith(("val/", "test/"))}
@@ -325,7 +328,7 @@ class Run:
 
 
 def _place_of(name: str) -> str:
-    """Returns the dotted name of an argument that stands alone."""
+    """Returns the dotted configuration name of an argument: ``precision`` becomes ``trainer.precision``."""
     if name in PLACES or name in VALUES:
         return name
     classes = {"data.task": TextTask, **{place: PLACES[place] for place in ("trainer", "model", "data")}}
@@ -341,36 +344,40 @@ def _place_of(name: str) -> str:
 
 
 def _logger_of(folder: Path) -> RunLogger:
-    """Returns what logs to a folder of that name, and not to one inside of it."""
+    """Returns a CSV logger that writes directly to the folder, not to a version folder in it."""
     return RunLogger(save_dir=folder.parent, name="", version=folder.name)
 
 
 def _with_csv(loggers: object, folder: str) -> list[Any]:  # Any: what a user configures
-    """Returns a logger of ``metrics.csv`` first, whose folder is the run's, and those that are asked for."""
-    asked = sorted(_further(loggers), key=lambda logger: not isinstance(logger, CSVLogger))
-    own = [] if asked and isinstance(asked[0], CSVLogger) else [RunLogger(save_dir=folder, name="")]
-    return [*own, *asked]
+    """Returns the configured loggers, a CSV logger first. If there is no CSV logger, adds a ``RunLogger``."""
+    configured_loggers = sorted(_listed_loggers(loggers), key=lambda logger: not isinstance(logger, CSVLogger))
+    csv_loggers = (
+        []
+        if configured_loggers and isinstance(configured_loggers[0], CSVLogger)
+        else [RunLogger(save_dir=folder, name="")]
+    )
+    return [*csv_loggers, *configured_loggers]
 
 
-def _further(loggers: object) -> list[Any]:  # Any: what a user configures
-    """Returns the loggers beside the run's own."""
+def _listed_loggers(loggers: object) -> list[Any]:  # Any: what a user configures
+    """Returns the configured loggers as a list."""
     return list(loggers) if isinstance(loggers, list) else [loggers] if loggers not in (None, True, False) else []
 
 
-def _resuming(config: Namespace) -> str:
-    """Returns the command that goes on with a run when its folder is put after it."""
+def _resume_command(config: Namespace) -> str:
+    """Returns the command that resumes a run, to be followed by the run's folder."""
     return shlex.join(["contrastive-text", "fit", *trust_words(own_modules(config.as_dict())), "--resume"])
 
 
 class _FirstStepReachedError(Exception):
-    """Ends a dry run."""
+    """Exception that ends a dry run."""
 
 
 class _EndBeforeFirstStep(Callback):
-    """Ends a run when its first step would begin, after the batches of validation that Lightning tries."""
+    """Callback that ends a run before its first step, after Lightning's sanity check of validation batches."""
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Ends the run.
+        """Prints the number of steps, and ends the run.
 
         Raises:
             _FirstStepReachedError: Always.
@@ -383,7 +390,7 @@ class _EndBeforeFirstStep(Callback):
 
 def _make_dry(trainer: pl.Trainer) -> None:
     """Configures a trainer for ``--dry_run``: it stops before the first step and writes nothing."""
-    callbacks = vars(trainer)["callbacks"]  # Lightning sets it, undeclared
+    callbacks = vars(trainer)["callbacks"]  # set by Lightning, but not declared
     writers = (ExportModel, SaveConfigCallback, SaveWhenStopped)
     callbacks[:] = [callback for callback in callbacks if not isinstance(callback, writers)]
     for callback in callbacks:

@@ -1,4 +1,4 @@
-"""Which objectives and views belong to which data set."""
+"""``TaskParts``, which assigns objectives and views to data sets."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Views: TypeAlias = Mapping[str, Sequence[View] | Chains]
 
 
 class TaskParts:
-    """Which objectives and views belong to which data set; a task is a name, or None for the only one.
+    """Objectives, views, prompts and guides of each data set. A task is a name, or None for the only data set.
 
     Args:
-        objectives: By name.
-        views: Role or slot -> chain, for the tasks that have none of their own; task -> such a dictionary.
-        prompts: Prompts of texts, as the module is given them.
-        guides: Other models whose vectors the objectives read, by name.
+        objectives: Name -> objective.
+        views: Role or slot -> chain, for tasks without their own views; task -> such a dictionary.
+        prompts: Prompts of the module.
+        guides: Name -> guide, whose vectors the objectives read.
 
     Raises:
-        ValueError: A guide that nobody reads, or an objective that reads another.
+        ValueError: No objective reads a guide, or an objective reads an unknown guide.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class TaskParts:
 
     @property
     def views(self) -> Views:
-        """The views as they were given."""
+        """Views of all tasks, in the form of the argument ``views``."""
         return {**self.common.chains, **{task: plan.chains for task, plan in self.own_plans.items()}}
 
     def build(self, embedder: Embedder, head: Head | None) -> None:
-        """Makes what depends on the encoder: new tokens, a head that predicts tokens, heads, networks; once."""
+        """Builds the parts that depend on the encoder, once: new tokens, token head, heads and networks."""
         encoder = embedder.encoder
         encoder.add_tokens(self.new_tokens)
         if embedder.pooler.reads_end and not self._templates_end_rows():
@@ -71,20 +71,22 @@ class TaskParts:
             objective.build(features)
         share_layers(self.heads)
         if fine_tuning := [part for part in self.heads if part.takes_pooler]:
-            pooler = encoder.pretrained_pooler() if head is None else None  # which stood on the encoder itself
+            pooler = (
+                encoder.pretrained_pooler() if head is None else None
+            )  # it was trained on the encoder's output
             for part in fine_tuning:
                 part.take_pooler(pooler)
         self.build_networks(embedder)
 
     def build_networks(self, embedder: Embedder) -> None:
-        """Makes the objectives' own networks, which begin as the encoder does; anew when it has other weights."""
+        """Builds the objectives' own networks from the encoder's weights, again after new weights are loaded."""
         for name, objective in self._objectives.items():
             if objective.head_of is not None:
                 objective.take_head(self._head(objective.head_of, f"model.objectives.{name}.head_of"))
             objective.build_networks(embedder)
 
     def _templates_end_rows(self) -> bool:
-        """Whether prompts or views put something after texts, whose last token is then a pooler's."""
+        """Returns whether prompts or views add text after texts, so a pooler reads the last added token."""
         plans = (self.common, *self.own_plans.values())
         around = [plan.around(name) for plan in plans for name in plan.chains]
         around += [Frame.of(text, f"prompts.{name}") for name, text in self.prompts.named.items()]
@@ -93,26 +95,28 @@ class TaskParts:
     def _head(self, name: str, place: str) -> Head:
         heads = {other: getattr(part, "head", None) for other, part in self._objectives.items()}
         if not isinstance(head := heads.get(name), Head):
-            there = ", ".join(other for other, its in heads.items() if its is not None) or "there is none"
+            names = (
+                ", ".join(other for other, part_head in heads.items() if part_head is not None) or "there is none"
+            )
             raise InvalidValueError(
-                f"{place}: expected an objective with a head ({there}), got {name}; name another one, or leave "
+                f"{place}: expected an objective with a head ({names}), got {name}; name another one, or leave "
                 "head_of out"
             )
         return head
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """At how few features vectors are trained to be compared, the widest first; not that of saved vectors."""
+        """Numbers of features for which truncated vectors are trained, largest first, without the saved width."""
         saved = self.truncate_dim or self._features
-        found = {width for part in self._matryoshkas for width in part.widths if width < saved}
-        return tuple(sorted(found, reverse=True))
+        widths = {width for part in self._matryoshkas for width in part.widths if width < saved}
+        return tuple(sorted(widths, reverse=True))
 
     @property
     def truncate_dim(self) -> int | None:
-        """How many features of a vector are trained, where that isn't all of them: those that are saved."""
-        read = [part for part in self._objectives.values() if not part.needs_token_logits]
+        """Number of trained features of a vector, which are saved; None if all features are trained."""
+        vector_objectives = [part for part in self._objectives.values() if not part.needs_token_logits]
         widest = max((part.widths[0] for part in self._matryoshkas), default=self._features)
-        return widest if len(read) == len(self._matryoshkas) and widest < self._features else None
+        return widest if len(vector_objectives) == len(self._matryoshkas) and widest < self._features else None
 
     @property
     def _matryoshkas(self) -> list[Matryoshka]:
@@ -120,16 +124,16 @@ class TaskParts:
 
     @property
     def heads(self) -> list[Head]:
-        """The heads of all objectives."""
+        """Heads of all objectives."""
         parts = [part for objective in self._objectives.values() for part in objective.modules()]
         return [part for part in parts if isinstance(part, Head)]
 
     def objectives(self, task: str | None) -> dict[str, Objective]:
-        """Returns the objectives of a task by name."""
+        """Returns name -> objective of a task."""
         return {name: part for name, part in self._objectives.items() if task in (None, part.task or task)}
 
     def named(self, names: Sequence[str]) -> dict[str, Objective]:
-        """Returns the objectives of these names."""
+        """Returns name -> objective for the given names."""
         return {name: self._objectives[name] for name in names}
 
     def plan(self, task: str | None) -> ViewPlan:
@@ -143,14 +147,16 @@ class TaskParts:
         inference_tokenizer: TextTokenizer | None,
         vocabulary_size: int,
     ) -> DataNeeds:
-        """Returns what the views and objectives of each task need of its rows.
+        """Returns the requirements of the views and objectives on the rows of each task.
 
         Args:
-            tasks: The tasks of the data; empty where there is one without a name, which is given as ``train``.
-            tokenizer: As ``DataNeeds`` has it, as are the last two.
+            tasks: Names of the data sets; empty for a single data set without a name (``train``).
+            tokenizer: Tokenizer of training.
+            inference_tokenizer: Tokenizer of inference.
+            vocabulary_size: Number of tokens of the encoder.
 
         Raises:
-            ValueError: Parts of other tasks than there are, or objectives that read labels in different ways.
+            ValueError: A part names an unknown task, or objectives of a task read labels in different ways.
         """
         self._check(tasks)
         return DataNeeds(
@@ -163,33 +169,37 @@ class TaskParts:
         )
 
     def take_negative_pairs(self, tasks: Sequence[str | None]) -> None:
-        """Lets the contrastive objectives of tasks take pairs labeled 0 as hard negatives (``NegativesAsHard``).
+        """Makes the contrastive objectives of tasks use pairs labeled 0 as hard negatives (``NegativesAsHard``).
 
         Raises:
-            ValueError: A task without such an objective, or one whose own options exclude it.
+            ValueError: A task has no contrastive objective, or its options exclude ``NegativesAsHard``.
         """
         for task in tasks:
             place = option_place(task or ONLY)
             parts = self.objectives(task).values()
-            contrastive = [each for part in parts for each in part.modules() if isinstance(each, Contrastive)]
+            contrastive = [
+                objective for part in parts for objective in part.modules() if isinstance(objective, Contrastive)
+            ]
             if not contrastive:
                 got = ", ".join(type(part).__name__ for part in parts)
                 raise InvalidValueError(
                     f"{place}.pair_labels: expected a Contrastive objective for hard, got {got}; set positives, "
                     "or add the objective"
                 )
-            for each in contrastive:
-                if each.part(PairLabels) is None:
-                    each.add_column_part(NegativesAsHard())
+            for objective in contrastive:
+                if objective.part(PairLabels) is None:
+                    objective.add_column_part(NegativesAsHard())
 
     def _needs(self, task: str | None) -> TaskNeeds:
         parts = self.objectives(task).values()
-        read = [role for part in parts for role in part.reads]
-        read += [role for part in parts for role in part.reads_tokens if role == "original"]  # any row has it
+        roles = [role for part in parts for role in part.reads]
+        roles += [
+            role for part in parts for role in part.reads_tokens if role == "original"
+        ]  # every row has an original
         return TaskNeeds(
             objectives=tuple(self.objectives(task)),
             plan=self.plan(task),
-            roles=tuple(dict.fromkeys(read)),
+            roles=tuple(dict.fromkeys(roles)),
             target=self._target(task),
             predicts=any(part.predicts for part in parts),
             two_texts=next((part.two_texts for part in parts if part.two_texts), None),
@@ -203,10 +213,16 @@ class TaskParts:
         )
 
     def _target(self, task: str | None) -> Target | None:
-        each = {name: part.target for name, part in self.objectives(task).items()}
-        targets = {name: target for name, target in each.items() if target is not None}
+        all_targets = {name: part.target for name, part in self.objectives(task).items()}
+        targets = {name: target for name, target in all_targets.items() if target is not None}
         first = next(iter(targets.values()), None)
-        if (all_read := [one for one in targets.values() if all(map(one.serves, targets.values()))]) or not first:
+        if (
+            all_read := [
+                target_choice
+                for target_choice in targets.values()
+                if all(map(target_choice.serves, targets.values()))
+            ]
+        ) or not first:
             return next(iter(all_read), None)
         name, other = next((name, target) for name, target in targets.items() if target != first)
         raise InvalidValueError(
@@ -216,27 +232,27 @@ class TaskParts:
 
     @property
     def new_tokens(self) -> tuple[str, ...]:
-        """The tokens that the views of all tasks need in the vocabulary."""
+        """Tokens that the views of all tasks need in the vocabulary."""
         plans = (self.common, *self.own_plans.values())
         return tuple(dict.fromkeys(token for plan in plans for token in plan.new_tokens))
 
     def _check(self, tasks: Sequence[str]) -> None:
         if self._checks_prompts:
             self.prompts.check_names(tasks)
-        there = ", ".join(tasks) or "none: the data are one set without a name"
+        names = ", ".join(tasks) or "none: the data are one set without a name"
         for name, objective in self._objectives.items():
             place = f"model.objectives.{name}.task"
             if objective.task is None and len(tasks) > 1:
                 raise InvalidValueError(
-                    f"{place}: expected the data set that it reads ({there}), got none; name one"
+                    f"{place}: expected the data set that it reads ({names}), got none; name one"
                 )
             if objective.task is not None and objective.task not in tasks:
-                raise InvalidValueError(f"{place}: expected one of the data sets ({there}), got {objective.task}")
+                raise InvalidValueError(f"{place}: expected one of the data sets ({names}), got {objective.task}")
         for task in self.own_plans:
             if task not in tasks:
                 place = f"model.views.{task}"
                 raise InvalidValueError(
-                    f"{place}: expected a role, or one of the data sets ({there}), got {task}"
+                    f"{place}: expected a role, or one of the data sets ({names}), got {task}"
                 )
         for task in tasks:
             if not self.objectives(task):
@@ -246,15 +262,15 @@ class TaskParts:
                 )
 
     def leaves_out(self, kinds: Sequence[StepKind]) -> bool:
-        """Whether some of the steps run without some of the objectives."""
+        """Returns whether an objective is absent from a kind of step."""
         return any(len(self._running(kind)) < len(self._objectives) for kind in kinds)
 
     def _running(self, kind: StepKind) -> list[str]:
-        of_tasks = [name for task in kind.tasks for name in self.objectives(task)]
-        return [name for name in of_tasks if kind.objectives is None or name in kind.objectives]
+        names = [name for task in kind.tasks for name in self.objectives(task)]
+        return [name for name in names if kind.objectives is None or name in kind.objectives]
 
 
 def _check_examples(objectives: Iterable[Objective], examples: int, negatives: int) -> None:
-    """Checks that the examples of a step give each of some objectives something to compare."""
+    """Checks that each objective has something to compare in a step with these numbers of examples."""
     for objective in objectives:
         objective.check_examples(examples, negatives)
