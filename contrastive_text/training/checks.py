@@ -35,14 +35,14 @@ from contrastive_text.views import EmbeddingView, FixedDropout, GradientView, Te
 from contrastive_text.views.plan import role_of
 
 _LOGGED = ("loss", "truncated", "gradient", "weight")
-"""Names of the training log that are no objective's."""
+"""Names in the training log that an objective must not have."""
 
 
 def check_names(objectives: Iterable[str]) -> None:
-    """Checks that the log and the module can hold the names of objectives.
+    """Checks that names of objectives are valid in the log and in the module.
 
     Raises:
-        ValueError: The first name that they can't.
+        ValueError: A name is empty, has a dot, or is in the log already.
     """
     for name in objectives:
         if name in _LOGGED or "." in name or not name:
@@ -60,10 +60,10 @@ def _refuse(*rows: tuple[object, str]) -> None:
 
 
 def check_parts(encoder: Encoder, head: Head | None, weights: Mapping[str, float], by_task: TaskParts) -> None:
-    """Checks that parts go together: a head that is kept, views with a place, objectives with something to read.
+    """Checks that the parts of a module are compatible: head, weights of objectives, and views.
 
     Raises:
-        ValueError: The first part that doesn't, with its place in the configuration.
+        ValueError: A part is incompatible. The message names the first such part in the configuration.
     """
     objectives = by_task.objectives(None)
     _refuse(
@@ -85,27 +85,29 @@ def check_parts(encoder: Encoder, head: Head | None, weights: Mapping[str, float
             for name, weight in weights.items()
         ),
     )
-    others = {name: part for name, part in objectives.items() if part.task not in by_task.own_plans}
-    for task in dict.fromkeys(part.task for part in others.values()) or [None]:
-        of_task = {name: part for name, part in others.items() if part.task in (None, task)}
-        _check_plan("model.", encoder, by_task.common, of_task)
+    shared_objectives = {name: part for name, part in objectives.items() if part.task not in by_task.own_plans}
+    for task in dict.fromkeys(part.task for part in shared_objectives.values()) or [None]:
+        task_objectives = {name: part for name, part in shared_objectives.items() if part.task in (None, task)}
+        _check_plan("model.", encoder, by_task.common, task_objectives)
     for task, plan in by_task.own_plans.items():
-        own = {name: part for name, part in objectives.items() if part.task == task}
-        _check_plan(f"model.views.{task}: ", encoder, plan, own)
+        task_objectives_of_plan = {name: part for name, part in objectives.items() if part.task == task}
+        _check_plan(f"model.views.{task}: ", encoder, plan, task_objectives_of_plan)
 
 
 def _check_plan(where: str, encoder: Encoder, plan: ViewPlan, objectives: Mapping[str, Objective]) -> None:
-    """Checks that the encoder has a place for each view, and that objectives read what views make."""
+    """Checks that the encoder supports each view, and that objectives read masked tokens and originals."""
     for place, view in plan.views_with_places():
         _check_view(f"{where}{place}", view, encoder)
         if isinstance(view, GradientView):
             _check_gradient_view(f"{where}{place}", view, plan, list(objectives))
     hiding = {role_of(chain) for chain in plan.chains if plan.hides(chain)}
-    predict = any(part.needs_token_logits for part in objectives.values())
-    read = any("original" in (*part.reads, *part.takes, *part.reads_tokens) for part in objectives.values())
+    predicts_tokens = any(part.needs_token_logits for part in objectives.values())
+    reads_original = any(
+        "original" in (*part.reads, *part.takes, *part.reads_tokens) for part in objectives.values()
+    )
     _refuse(
         (
-            plan.chains.get("original") and not (predict and "original" in hiding) and not read,
+            plan.chains.get("original") and not (predicts_tokens and "original" in hiding) and not reads_original,
             f"model.views.original: expected an objective that reads the original, got {', '.join(objectives)}; "
             "put MaskTokens there with MaskedLM among the objectives, or drop the chain",
         ),
@@ -170,18 +172,18 @@ def check_start(
     embedders: Sequence[Embedder],
     recipe: str | None,
 ) -> None:
-    """Checks that trainer, data and module go together.
+    """Checks that trainer, data and module are compatible when a run starts.
 
     Args:
         trainer: The trainer of the run.
-        combine: How the gradients of objectives are combined.
-        by_task: The parts of each task.
-        embedders: The embedder of training, and that of inference.
-        recipe: The recipe of the module, as ``from_recipe`` takes it; None for a module of no recipe.
+        combine: Combiner of the gradients of objectives.
+        by_task: Parts of each task.
+        embedders: Embedder of training, and embedder of inference.
+        recipe: Recipe of the module, as in ``from_recipe``; None for a module without a recipe.
 
     Raises:
-        ValueError: Precision or strategy that the step can't run with, a pairing other than the recipe's, a text
-            that a view can't alter, or what an objective or a pooler refuses.
+        ValueError: The step can't run with the precision or the strategy, the pairing isn't that of the recipe, a
+            view can't alter a text, or an objective or a pooler refuses the run.
     """
     check_strategy(trainer, combine, by_task)
     check_pairings(trainer, recipe)
@@ -208,11 +210,11 @@ def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) ->
     """Checks the precision, the strategy and the loaders of a trainer.
 
     Raises:
-        ValueError: An option with which the step can't run, with the option that helps.
+        ValueError: The step can't run with an option. The message names an option that works.
     """
     precision, strategy, data = str(trainer.precision), trainer.strategy, vars(trainer).get("datamodule")
     options = vars(strategy)["_ddp_kwargs"] if isinstance(strategy, DDPStrategy) else None
-    absent = isinstance(data, TextDataModule) and by_task.leaves_out(data.training.step_kinds())
+    has_absent_objectives = isinstance(data, TextDataModule) and by_task.leaves_out(data.training.step_kinds())
     _refuse(
         (
             precision == "16-true",
@@ -237,7 +239,7 @@ def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) ->
             "other strategies that split weights don't gather them; give --trainer.strategy fsdp2",
         ),
         (
-            absent and options is not None and not options.get("find_unused_parameters"),
+            has_absent_objectives and options is not None and not options.get("find_unused_parameters"),
             "trainer.strategy: expected ddp_find_unused_parameters_true, for some objectives are absent from "
             "some steps, got ddp; set --trainer.strategy ddp_find_unused_parameters_true",
         ),
@@ -246,12 +248,12 @@ def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) ->
 
 
 def check_split(trainer: pl.Trainer, combine: Combine, encoder: Encoder) -> None:
-    """Checks that the strategy can split a module's weights, if it is to.
+    """Checks that a module's weights can be split, if the strategy is ``fsdp2``.
 
     Raises:
-        ValueError: PCGrad, or an encoder with packed or compiled weights.
+        ValueError: The combiner is PCGrad, or the encoder has packed or compiled weights.
     """
-    ours = encoder if isinstance(encoder, TransformerEncoder) else None
+    transformer = encoder if isinstance(encoder, TransformerEncoder) else None
     if isinstance(trainer.strategy, FSDP2Strategy):
         _refuse(
             (
@@ -260,12 +262,12 @@ def check_split(trainer: pl.Trainer, combine: Combine, encoder: Encoder) -> None
                 "before any rank has its part, got PCGrad; take WeightedSum, or --trainer.strategy ddp",
             ),
             (
-                ours is not None and ours.weights_dtype == "nf4",
+                transformer is not None and transformer.weights_dtype == "nf4",
                 "encoder.weights_dtype: expected float32 or bfloat16 with fsdp2, which splits no packed ones, "
                 "got nf4; take one of them, or --trainer.strategy ddp",
             ),
             (
-                ours is not None and ours.compiled,
+                transformer is not None and transformer.compiled,
                 "encoder.compiled: expected false with fsdp2, with which it has not been tried, got true; "
                 "drop it",
             ),
@@ -273,41 +275,41 @@ def check_split(trainer: pl.Trainer, combine: Combine, encoder: Encoder) -> None
 
 
 def check_pairings(trainer: pl.Trainer, recipe: str | None) -> None:
-    """Checks that the data of a run are paired as the recipe of its module has it.
+    """Checks that the data of a run have the pairing of the module's recipe.
 
     Args:
-        trainer: Whose data module is looked at, if it has one of ours.
-        recipe: Name of a shipped recipe, or path of a YAML file; None for a module of no recipe.
+        trainer: Trainer of the run. Only a ``TextDataModule`` is checked.
+        recipe: Name of a shipped recipe, or path of a YAML file; None for a module without a recipe.
 
     Raises:
-        ValueError: Another pairing, under which the module would learn something else.
+        ValueError: A data set has another pairing, which would train another method.
     """
     data = vars(trainer).get("datamodule")
     if recipe is None or not isinstance(data, TextDataModule):
         return
     below = read_recipe(recipe).get("data") or {}
-    named = below.get("tasks") or {ONLY: below.get("task") or {}}
+    recipe_tasks = below.get("tasks") or {ONLY: below.get("task") or {}}
     for name, task in data.each_task.items():
-        spec = (named.get(name) or {}).get("pairing") or SameText.__name__
+        spec = (recipe_tasks.get(name) or {}).get("pairing") or SameText.__name__
         path = spec["class_path"] if isinstance(spec, Mapping) else spec
-        expected, given = path.rpartition(".")[2], type(task.pairing or SameText()).__name__
-        if given != expected:
+        expected, actual = path.rpartition(".")[2], type(task.pairing or SameText()).__name__
+        if actual != expected:
             place = option_place(name)
             raise InvalidValueError(
-                f"{place}.pairing: expected {expected}, which the recipe {recipe} of the module has, got {given}"
+                f"{place}.pairing: expected {expected}, which the recipe {recipe} of the module has, got {actual}"
                 f"; make the data with TextDataModule.from_recipe({recipe!r}, ...), or module and data, with any "
                 f"pairing, with Run.from_recipe({recipe!r}, pairing=...)"
             )
 
 
 def causal_warning(encoder: Encoder, poolers: Iterable[Pooler]) -> str | None:
-    """Returns what to say of poolers that take tokens which have seen little of their text; None if nothing."""
-    named = {type(pooler).__name__: _CAUSAL[type(pooler)] for pooler in poolers if type(pooler) in _CAUSAL}
-    if not named or not encoder.is_causal():
+    """Returns a warning if poolers of a causal encoder use early tokens, which read little text; else None."""
+    descriptions = {type(pooler).__name__: _CAUSAL[type(pooler)] for pooler in poolers if type(pooler) in _CAUSAL}
+    if not descriptions or not encoder.is_causal():
         return None
-    said = "; ".join(f"{name} takes {taken}" for name, taken in named.items())
+    text = "; ".join(f"{name} takes {description}" for name, description in descriptions.items())
     return (
-        f"model.pooler: in {describe(encoder)} a token sees none after it, and {said}. Only the last token has "
+        f"model.pooler: in {describe(encoder)} a token sees none after it, and {text}. Only the last token has "
         "seen the whole text: LastTokenPooler takes it, and WeightedMeanPooler weighs the later ones more"
     )
 
@@ -319,25 +321,32 @@ _CAUSAL: Mapping[type[Pooler], str] = {
     LastTwoPooler: _FEW,
     FirstLastPooler: _FEW,
 }
-"""What poolers take that are made for tokens which all see each other."""
+"""Pooler for bidirectional attention -> description of the tokens that it uses."""
 
 
 def check_view_texts(by_task: TaskParts, trainer: pl.Trainer) -> None:
-    """Checks that views which ask something of each text, such as to be in a file, can alter all of them.
+    """Checks that views with requirements on texts, such as an entry in a file, can alter all texts.
 
-    Of a pairing that draws, the examples of one draw are looked at. Each text takes some 10 us.
+    If a pairing draws examples at random, one draw is checked. A text takes about 10 microseconds.
 
     Raises:
-        ValueError: A text that a view can't alter, with its line.
+        ValueError: A view can't alter a text. The message names the line.
     """
     data = vars(trainer).get("datamodule")
     if not isinstance(data, TextDataModule):
         return
     for part in data.training.tasks.values():
         plan = by_task.plan(part.name)
-        # The first view of a chain that alters texts: those after it get other texts than are written.
+        # Only the first text view of a chain: later views read texts that are already altered.
         first = {
-            name: next((each for each in chain if isinstance(each, TextView) and each.around is None), None)
+            name: next(
+                (
+                    view_of_chain
+                    for view_of_chain in chain
+                    if isinstance(view_of_chain, TextView) and view_of_chain.around is None
+                ),
+                None,
+            )
             for name, chain in plan.chains.items()
         }
         checked = {name: view for name, view in first.items() if view is not None and view.checks_texts}

@@ -1,4 +1,4 @@
-"""A second stage: a module that starts from the weights of a run before, or of a saved model."""
+"""Initial weights of a second training stage, from an earlier run or a saved model (``init_from``)."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _WHERE = "--init_from"
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What a module is to start from.
+    """Weights and tokenizer of the first stage.
 
     Args:
-        described: Where it comes from.
-        weights: Name of a weight, as the module has it -> its value.
-        left_out: What is not taken over in any case.
-        tokenizer: What the weights were trained with; None if it can't be found any more.
-        named: Its name, for messages.
-        learned: As JSON, where it was learned from a corpus.
-        objectives: Name of an objective -> its arguments, as a configuration has them.
-        base: Identity of the weights under its adapters; None without adapters.
+        described: Description of the source, for messages.
+        weights: Name of a weight in the module -> its value.
+        left_out: Names of parts that are never loaded.
+        tokenizer: Tokenizer of the weights; None if it no longer exists.
+        named: Name of the tokenizer, for messages.
+        learned: Tokenizer as JSON, if it was learned from a corpus.
+        objectives: Name of an objective -> its arguments in a configuration.
+        base: Identity of the weights under the adapters; None without adapters.
     """
 
     described: str
@@ -48,64 +48,70 @@ class _Start:
 
 
 def load_initial_weights(module: ContrastiveModule, path: str | Path, keep_heads: bool = False) -> str:
-    """Loads the weights of an earlier run into a module, before it is trained.
+    """Loads the weights of an earlier run or a saved model into a module, before it is trained.
 
-    The encoder's weights come, those of the module's head and of its token head where both have one, and the
-    vocabulary that was learned from a corpus. The objectives keep the weights they were built with: the heads of
-    the first stage are thrown away, unless they are to be kept.
+    Loads the encoder's weights and a vocabulary that was learned from a corpus. Loads the module's head and token
+    head if both stages have them. The objectives keep their initial weights. Heads of the first stage are dropped
+    unless ``keep_heads`` is true.
 
     Args:
-        module: What a second stage will train; of the encoder's architecture.
+        module: Module of the second stage, with the same architecture of the encoder.
         path: A ``.ckpt`` file; the folder of a run, for its best checkpoint; or a saved model.
-        keep_heads: Whether an objective that both stages have, by its name, goes on with its weights: its head,
-            its layers, a temperature that it learns.
+        keep_heads: Whether an objective with the same name in both stages keeps its trained weights: its head,
+            its layers and a learned temperature.
 
     Returns:
-        What was loaded, what starts at random and what was left out, for ``RunSummary(starts_from=...)``.
+        Description of the loaded, random and skipped parts, for ``RunSummary(starts_from=...)``.
 
     Raises:
-        FileNotFoundError: There is nothing at the path.
-        ValueError: A damaged file, a folder without a run or with several, or weights of another architecture, of
-            other widths or of another vocabulary. Or heads to keep where no objective has any, or one has others.
+        FileNotFoundError: The path doesn't exist.
+        ValueError: The file is damaged, the folder has no run or several runs, or the architecture, the widths or
+            the vocabulary differ. Or ``keep_heads`` is true and no objective has the same weights in both stages.
     """
     saved_model = Path(path, MODULES).is_file()
     predicts = bool(_at(_TOKEN_HEAD, _tensors(module.state_dict())))
     start = _saved_model(Path(path), predicts) if saved_model else _checkpoint(best_checkpoint(path, _WHERE))
     _check_base(module, start)
-    own = _tensors(module.without_base(module.state_dict()))
-    taken = {name for name in _KEPT if _at(name, own) and _at(name, start.weights)} | {"encoder"}
-    taken |= _heads(module, own, start) if keep_heads else set()
-    for place in sorted(taken):
-        _check_shapes(_at(place, start.weights), _at(place, own), start, place, module.encoder.vocabulary_size)
-    given = {name: weight for name, weight in start.weights.items() if _place(name) in taken}
-    said = _take_vocabulary(module, start)
-    kept = {name: weight for name, weight in given.items() if name.startswith(_OBJECTIVES)}
-    module.load_state_dict({name: given[name] for name in given if name not in kept}, strict=False)
-    module.by_task.build_networks(module.embedder)  # they begin as the encoder does, unless they are kept
-    module.load_state_dict(kept, strict=False)
-    here, there = (dict.fromkeys(map(_place, weights)) for weights in (own, start.weights))
-    loaded = [_named(place) for place in here if place in taken]
-    fresh = [_named(place) for place in here if place not in taken and place != _MOMENTUM]
-    left = [_named(place) for place in there if place not in taken] + [*start.left_out]
-    lines = [start.described, f"loaded: {', '.join(loaded + said)}"]
+    own_weights = _tensors(module.without_base(module.state_dict()))
+    loaded_places = {name for name in _KEPT if _at(name, own_weights) and _at(name, start.weights)} | {"encoder"}
+    loaded_places |= _heads(module, own_weights, start) if keep_heads else set()
+    for place in sorted(loaded_places):
+        _check_shapes(
+            _at(place, start.weights), _at(place, own_weights), start, place, module.encoder.vocabulary_size
+        )
+    start_weights = {name: weight for name, weight in start.weights.items() if _place(name) in loaded_places}
+    vocabulary_notes = _take_vocabulary(module, start)
+    objective_weights = {name: weight for name, weight in start_weights.items() if name.startswith(_OBJECTIVES)}
+    module.load_state_dict(
+        {name: start_weights[name] for name in start_weights if name not in objective_weights}, strict=False
+    )
+    module.by_task.build_networks(module.embedder)  # copies of the encoder, unless their weights are loaded next
+    module.load_state_dict(objective_weights, strict=False)
+    module_places, start_places = (
+        dict.fromkeys(map(_place, weights)) for weights in (own_weights, start.weights)
+    )
+    loaded = [_named(place) for place in module_places if place in loaded_places]
+    fresh = [_named(place) for place in module_places if place not in loaded_places and place != _MOMENTUM]
+    skipped = [_named(place) for place in start_places if place not in loaded_places] + [*start.left_out]
+    lines = [start.described, f"loaded: {', '.join(loaded + vocabulary_notes)}"]
     lines += [f"starts anew: {', '.join(fresh)}"] if fresh else []
-    lines += [f"starts as a copy: {_NAMES[_MOMENTUM]}"] if _MOMENTUM in here else []
-    lines += [f"left out of it: {', '.join(left)}"] if left else []
+    lines += [f"starts as a copy: {_NAMES[_MOMENTUM]}"] if _MOMENTUM in module_places else []
+    lines += [f"left out of it: {', '.join(skipped)}"] if skipped else []
     return "\n".join(lines)
 
 
 def _heads(module: ContrastiveModule, own: Mapping[str, Tensor], start: _Start) -> set[str]:
-    """Returns the places of the objectives that both stages have with weights, of the same classes."""
-    mine, theirs = (
+    """Returns the places of objectives that have weights in both stages. Checks that their classes are equal."""
+    module_places, start_places = (
         {_place(name) for name in weights if name.startswith(_OBJECTIVES)} for weights in (own, start.weights)
     )
-    if not mine & theirs:
-        names = [", ".join(sorted(map(_named, each))) or "none" for each in (theirs, mine)]
+    if not module_places & start_places:
+        names = [", ".join(sorted(map(_named, places))) or "none" for places in (start_places, module_places)]
         raise InvalidValueError(
             f"--keep_heads: expected an objective with weights of the same name in both stages, got {names[0]} "
             f"in {start.described} and {names[1]} here; name the run and not its model, or leave --keep_heads out"
         )
-    for place in sorted(mine & theirs):
+    for place in sorted(module_places & start_places):
         name = place.removeprefix(_OBJECTIVES)
         before, now = _classes(start.objectives, name), _classes(module.hparams["objectives"], name)
         if before != now:
@@ -113,14 +119,14 @@ def _heads(module: ContrastiveModule, own: Mapping[str, Tensor], start: _Start) 
                 f"--keep_heads: expected the classes of objective {name} as they were before, {before}, got "
                 f"{now}; give it those, or another name to let its head start anew"
             )
-    return mine & theirs
+    return module_places & start_places
 
 
 def _classes(objectives: object, name: str) -> tuple[str, ...] | None:
-    """Returns the classes of an objective's outputs, in their order; None where it has none."""
+    """Returns the class names of an objective's outputs, in order; None if the objective has no classes."""
     part = objectives.get(name) if isinstance(objectives, Mapping) else None
     arguments = (part or {}).get("init_args", {})
-    if "objective" in arguments:  # that of a wrapper
+    if "objective" in arguments:  # a wrapper contains the objective
         return _classes(arguments, "objective")
     objectives = arguments.get("classes")
     if not isinstance(objectives, int | list):
@@ -141,7 +147,7 @@ _NAMES = {
 
 
 def _place(name: str) -> str:
-    """Returns the part of the module that a weight belongs to: of ``_KEPT``, or an objective."""
+    """Returns the name of the module's part that a weight belongs to: a part of ``_KEPT``, or an objective."""
     if name.startswith(_OBJECTIVES):
         return ".".join(name.split(".")[:2])
     return _TOKEN_HEAD if name.startswith(f"{_TOKEN_HEAD}.") else name.partition(".")[0]
@@ -156,41 +162,43 @@ def _at(place: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _tensors(state: Mapping[str, object]) -> dict[str, Tensor]:
-    """Returns the weights of a module without what belongs to a run: the queues of objectives."""
+    """Returns the tensors of a state, without other values."""
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
 
 def _checkpoint(path: Path) -> _Start:
-    read = read_checkpoint(path)
+    content = read_checkpoint(path)
     weights = {
         name: weight
-        for name, weight in _tensors(read.weights).items()
+        for name, weight in _tensors(content.weights).items()
         if _place(name) in _KEPT or name.startswith(_OBJECTIVES)
     }
-    others = [place for place in map(_place, read.weights) if not _at(place, weights)]
-    encoder = read.model.get("encoder", {}).get("init_args", {})
-    named = str(encoder.get("tokenizer_name_or_path") or encoder.get("model_name_or_path"))
+    others = [place for place in map(_place, content.weights) if not _at(place, weights)]
+    encoder = content.model.get("encoder", {}).get("init_args", {})
+    tokenizer_name = str(encoder.get("tokenizer_name_or_path") or encoder.get("model_name_or_path"))
     return _Start(
-        described=read.described,
+        described=content.described,
         weights=weights,
         left_out=tuple(dict.fromkeys(map(_named, others))),
-        tokenizer=_found(named) if read.tokenizer is None else wrap_tokenizer(read.tokenizer),
-        named=named if read.tokenizer is None else "one learned from the corpus",
-        learned=read.tokenizer,
-        objectives=read.model.get("objectives") or {},
-        base=read.base,
+        tokenizer=_load_tokenizer_if_found(tokenizer_name)
+        if content.tokenizer is None
+        else wrap_tokenizer(content.tokenizer),
+        named=tokenizer_name if content.tokenizer is None else "one learned from the corpus",
+        learned=content.tokenizer,
+        objectives=content.model.get("objectives") or {},
+        base=content.base,
     )
 
 
-def _found(name: str) -> PreTrainedTokenizerBase | None:
+def _load_tokenizer_if_found(name: str) -> PreTrainedTokenizerBase | None:
     try:
         return load_tokenizer(name)
-    except ValueError:  # the first stage's folder may be gone: the weights are in the checkpoint
+    except ValueError:  # the first stage's folder may no longer exist, but the checkpoint has the weights
         return None
 
 
 def _saved_model(path: Path, with_token_head: bool) -> _Start:
-    """Returns what a folder holds; its token head is only made where it is wanted."""
+    """Reads the weights and the tokenizer of a model folder; the token head only if ``with_token_head``."""
     parts = read_folder(path)
     weights = {f"encoder.model.{name}": weight for name, weight in parts.encoder.model.state_dict().items()}
     if parts.head is not None:
@@ -213,32 +221,40 @@ def _saved_model(path: Path, with_token_head: bool) -> _Start:
 
 
 def _check_base(module: ContrastiveModule, start: _Start) -> None:
-    own = module.encoder.base_identity
-    if own == start.base:
+    own_base = module.encoder.base_identity
+    if own_base == start.base:
         return
-    wanted, got = (f"adapters on {base}" if base else "weights without adapters" for base in (own, start.base))
+    needed, got = (
+        f"adapters on {base}" if base else "weights without adapters" for base in (own_base, start.base)
+    )
     advice = "give the encoder the adapters and the base that it had there"
-    if own is None:
+    if own_base is None:
         advice = "name the run's model folder, into whose weights they are merged"
     elif start.base is None:
         advice = "name those weights by model.encoder.model_name_or_path: adapters begin on them"
-    raise InvalidValueError(f"{_WHERE}: expected {wanted}, got {got} in {start.described}; {advice}")
+    raise InvalidValueError(f"{_WHERE}: expected {needed}, got {got} in {start.described}; {advice}")
 
 
 def _check_shapes(
-    given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], start: _Start, place: str, vocabulary: int
+    start_weights: Mapping[str, Tensor],
+    own_weights: Mapping[str, Tensor],
+    start: _Start,
+    place: str,
+    vocabulary: int,
 ) -> None:
     advice = "set model.encoder and model.head as they were there"
     if place.startswith(_OBJECTIVES):
         advice = f"build {_named(place)} as it was there, or give it another name to let it start anew"
-    other = [name for name in wanted if name not in given] + [name for name in given if name not in wanted]
-    if other:
+    names = [name for name in own_weights if name not in start_weights] + [
+        name for name in start_weights if name not in own_weights
+    ]
+    if names:
         raise InvalidValueError(
-            f"{_WHERE}: expected weights of the same architecture in {start.described}, got {len(other)} that "
-            f"only one of the two has ({', '.join(other[:3])}{', ...' if len(other) > 3 else ''}); {advice}"
+            f"{_WHERE}: expected weights of the same architecture in {start.described}, got {len(names)} that "
+            f"only one of the two has ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''}); {advice}"
         )
-    for name, weight in wanted.items():
-        shape, came = tuple(weight.shape), tuple(given[name].shape)
+    for name, weight in own_weights.items():
+        shape, came = tuple(weight.shape), tuple(start_weights[name].shape)
         if shape == came:
             continue
         if shape and shape[0] == vocabulary and shape[1:] == came[1:]:
@@ -252,25 +268,31 @@ def _check_shapes(
 
 
 def _take_vocabulary(module: ContrastiveModule, start: _Start) -> list[str]:
-    """Sees to the vocabulary that the weights were trained with; gives what was taken over of it."""
-    own, theirs = module.encoder.tokenizer, start.tokenizer
-    if own is None and start.learned is None:
+    """Loads a learned vocabulary of the first stage, or checks that the vocabularies are equal.
+
+    Returns:
+        Notes for the summary of the loaded parts.
+    """
+    tokenizer, start_tokenizer = module.encoder.tokenizer, start.tokenizer
+    if tokenizer is None and start.learned is None:
         raise InvalidValueError(
             f"{_WHERE}: expected a tokenizer for weights that were trained with {start.named}, got none; set "
             f"--model.encoder.tokenizer_name_or_path {start.named}"
         )
-    if own is None and theirs is not None and start.learned is not None:
-        if lacking := [token for token in module.by_task.new_tokens if token not in theirs.get_vocab()]:
+    if tokenizer is None and start_tokenizer is not None and start.learned is not None:
+        if missing_tokens := [
+            token for token in module.by_task.new_tokens if token not in start_tokenizer.get_vocab()
+        ]:
             raise InvalidValueError(
                 f"{_WHERE}: expected views whose tokens are in the vocabulary that was learned before, got "
-                f"{', '.join(lacking)}; leave out their mark, or give the first stage the same views"
+                f"{', '.join(missing_tokens)}; leave out their mark, or give the first stage the same views"
             )
         module.adopt_tokenizer(start.learned)
         return ["its vocabulary"]
-    if own is None or theirs is None:
+    if tokenizer is None or start_tokenizer is None:
         return [f"not compared: the vocabulary, for {start.named} isn't there"]
-    numbers = own.get_vocab()
-    if any(numbers.get(token) != number for token, number in theirs.get_vocab().items()):
+    numbers = tokenizer.get_vocab()
+    if any(numbers.get(token) != number for token, number in start_tokenizer.get_vocab().items()):
         raise InvalidValueError(
             f"{_WHERE}: expected the vocabulary that the weights were trained with ({start.named}), got another "
             "one; set model.encoder as it was there"

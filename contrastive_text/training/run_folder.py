@@ -1,4 +1,4 @@
-"""The folder of a run: whether a run starts, resumes or has finished there, and what the run writes to it."""
+"""Folder of a run: detects whether a run starts, resumes or has finished, and locks the folder."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FINISHED = "finished"
 PATIENCE = 60.0
 """Seconds until a network's file system shows a file of one machine on all machines."""
 _COPIES = 4
-"""Sizes of the weights that a run needs: of a checkpoint with two moments of AdamW, and of the exported model."""
+"""Disk space of a run in sizes of its weights: a checkpoint with two moments of AdamW, and the exported model."""
 _MAY_DIFFER = (
     *("trainer.max_steps", "trainer.max_epochs", "trainer.max_time", "trainer.enable_progress_bar"),
     *("trainer.devices", "trainer.num_nodes", "data.num_workers", "resumable", "oversubscribe"),
@@ -49,7 +49,7 @@ _MAY_DIFFER = (
 )
 """Options that may change when a run is resumed: they change no step, or the checkpoint replaces them."""
 _STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-"""By default torchrun's agent keeps one store of addresses over all restarts (pytorch issue 167288)."""
+"""Environment variable that makes torchrun use a new store of addresses after a restart (pytorch #167288)."""
 
 
 def check_folder_options(folder: str | None, trainer: Mapping[str, object]) -> None:
@@ -73,8 +73,8 @@ def check_folder_options(folder: str | None, trainer: Mapping[str, object]) -> N
         )
     if folder is None:
         return
-    kept = {"logger": False, "enable_checkpointing": False}
-    other = [f"trainer.{name} false" for name, value in kept.items() if trainer[name] is value]
+    required = {"logger": False, "enable_checkpointing": False}
+    other = [f"trainer.{name} false" for name, value in required.items() if trainer[name] is value]
     other += [f"trainer.{name}" for name in ("fast_dev_run", "default_root_dir") if trainer[name]]
     if other:
         raise InvalidValueError(
@@ -96,7 +96,7 @@ class RunFolder:
         log_end: Number of rows of the log when that checkpoint was written, and its step.
 
     Raises:
-        ValueError: The folder holds something else, a run of other options, or damaged checkpoints alone.
+        ValueError: The folder has other files, a run with other options, or only damaged checkpoints.
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:  # Any: what YAML can hold
@@ -161,21 +161,21 @@ def changed_options(saved: Mapping[str, Any], given: Mapping[str, Any], *free: s
 
 
 def resumable_in(folder: Path) -> list[Path]:
-    """Returns the checkpoints that a stopped run has left in its folder to be resumed from."""
+    """Returns the checkpoints in a folder that a stopped run saved to resume from."""
     return sorted(folder.glob("resume-step=*.ckpt"))
 
 
 def _latest_checkpoint(folder: Path, config: Mapping[str, object]) -> tuple[Checkpoint | None, list[str]]:
-    """Returns the whole checkpoint of the most steps of a run, and a message for each damaged one.
+    """Returns the undamaged checkpoint of a run with the most steps, and a message for each damaged checkpoint.
 
     Runs may share ``checkpoint.dirpath``. A checkpoint there counts only if this run has written it.
     """
-    kept = _dirpath(config, "checkpoint") or folder / "checkpoints"
-    resumable, best = resumable_in(folder), sorted(kept.glob("*.ckpt"))
-    shared = not Path(os.path.realpath(kept)).is_relative_to(os.path.realpath(folder))
-    if shared:
-        begun = (folder / CONFIG).stat().st_mtime  # a former run may have had a folder of the same name
-        best = [path for path in best if path.stat().st_mtime >= begun]
+    best_folder = _dirpath(config, "checkpoint") or folder / "checkpoints"
+    resumable, best = resumable_in(folder), sorted(best_folder.glob("*.ckpt"))
+    is_shared = not Path(os.path.realpath(best_folder)).is_relative_to(os.path.realpath(folder))
+    if is_shared:
+        start_time = (folder / CONFIG).stat().st_mtime  # a former run may have had a folder of the same name
+        best = [path for path in best if path.stat().st_mtime >= start_time]
     sound: list[Checkpoint] = []
     damaged: list[str] = []
     for path in (*best, *resumable):
@@ -184,44 +184,44 @@ def _latest_checkpoint(folder: Path, config: Mapping[str, object]) -> tuple[Chec
         except (InvalidValueError, MissingFileError) as error:
             damaged.append(str(error))
             continue
-        if not shared or path in resumable or checkpoint.best.run == os.path.realpath(folder):
+        if not is_shared or path in resumable or checkpoint.best.run == os.path.realpath(folder):
             sound.append(checkpoint)
     if not sound and damaged:
         raise InvalidValueError(
             f"folder: expected a whole checkpoint in {folder}, got {'; '.join(damaged)}; start it anew"
         )
-    return max(reversed(sound), key=lambda each: each.step, default=None), damaged
+    return max(reversed(sound), key=lambda checkpoint_of_run: checkpoint_of_run.step, default=None), damaged
 
 
 def _dirpath(config: Mapping[str, object], part: str) -> Path | None:
     inner = config.get(part)
-    named = inner.get("dirpath") if isinstance(inner, Mapping) else None
-    return Path(named) if isinstance(named, str) and named else None
+    dirpath = inner.get("dirpath") if isinstance(inner, Mapping) else None
+    return Path(dirpath) if isinstance(dirpath, str) and dirpath else None
 
 
 class SavedConfig(SaveConfigCallback):
-    """Saves the configuration of a run as ``config.yaml`` of its folder, whole or not at all.
+    """Callback that saves the configuration of a run atomically, as ``config.yaml`` in its folder.
 
-    Differs: Lightning writes in the encoding of the locale, and through a link at the file's place.
+    Differs: Lightning writes in the encoding of the locale, and follows a symbolic link.
     """
 
     _folder = Path()
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Finds the folder on all ranks, which learn it from the first, and writes there on the first."""
+        """Determines the folder on all ranks, and writes the configuration on the first rank."""
         if not self.already_saved:
             self._folder = Path(trainer.log_dir or trainer.default_root_dir)
         super().setup(trainer, pl_module, stage)
 
     def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
-        """Writes the configuration in UTF-8, in place of an older one."""
+        """Writes the configuration in UTF-8. It replaces an older file."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with replacing(self._folder / self.config_filename) as file:
             file.write(self.parser.dump(self.config, skip_none=False, skip_validation=True).encode())
 
 
 class OwnFolders(Callback):
-    """Checks and locks the folders that a run writes to, until the run ends.
+    """Callback that checks and locks the folders that a run writes to, until the run ends.
 
     Two runs that write to one folder would replace each other's checkpoints. Before the first step the callback
     refuses a folder that can't be made, has no room, is locked by another run, or isn't seen by all machines.
@@ -236,7 +236,7 @@ class OwnFolders(Callback):
         self.writes = True
         self.resumes: str | None = None
         self.log_end = (0, 0)
-        self._held = ExitStack()
+        self._locks = ExitStack()
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
         """Checks that all processes resume from the same checkpoint, before they read it."""
@@ -247,35 +247,35 @@ class OwnFolders(Callback):
         """Checks and locks the folders, on the first rank for all.
 
         Raises:
-            OSError: A folder that can't be written to, or without room.
-            RuntimeError: Another run writes there.
+            OSError: A folder can't be written to, or the disk has too little space.
+            RuntimeError: Another run writes to a folder.
         """
-        own = Path(trainer.log_dir or trainer.default_root_dir)  # all ranks ask
-        refused: ContrastiveTextError | None = None
+        run_folder = Path(trainer.log_dir or trainer.default_root_dir)  # collective: all ranks must call log_dir
+        failure: ContrastiveTextError | None = None
         if trainer.is_global_zero:
             try:
                 size = sum(p.numel() * p.element_size() for p in pl_module.parameters())
-                self._take(_folders(trainer, own), size)
+                self._lock(_folders(trainer, run_folder), size)
                 for logger in trainer.loggers:
                     if isinstance(logger, RunLogger):
                         logger.experiment.keep(*self.log_end)
             except ContrastiveTextError as error:
-                refused = error
-        message = trainer.strategy.broadcast(None if refused is None else str(refused))
+                failure = error
+        message = trainer.strategy.broadcast(None if failure is None else str(failure))
         if message is not None:
-            self._held.close()
-            raise refused or RunError(message)
+            self._locks.close()
+            raise failure or RunError(message)
         if trainer.num_nodes > 1:
-            _check_shared(trainer, _folders_of_checkpoints(trainer, own))
+            _check_shared(trainer, _folders_of_checkpoints(trainer, run_folder))
 
-    def _take(self, folders: Iterable[tuple[Path, str]], size: int) -> None:
-        taken: set[Path] = set()
+    def _lock(self, folders: Iterable[tuple[Path, str]], size: int) -> None:
+        locked_folders: set[Path] = set()
         for folder, where in folders:
             existing = check_writable(folder, where)
-            real = Path(os.path.realpath(folder))  # two names of one folder exclude each other
-            if real in taken:
+            real = Path(os.path.realpath(folder))  # two paths of one folder share a lock
+            if real in locked_folders:
                 continue
-            taken.add(real)
+            locked_folders.add(real)
             free = shutil.disk_usage(existing).free
             if free < _COPIES * size:
                 raise DiskError(
@@ -283,43 +283,43 @@ class OwnFolders(Callback):
                     f"{where}: expected room for {_COPIES * size / 1e6:,.0f} MB at {folder}, for a checkpoint "
                     f"and the model, got {free / 1e6:,.0f} MB; make room, or name another folder",
                 )
-            if self.writes and not self._held.enter_context(held(real)):
+            if self.writes and not self._locks.enter_context(held(real)):
                 raise RunError(
                     f"{where}: expected a folder that no other run writes to, got {folder}, where one is at "
                     "work; wait for it, or name another folder"
                 )
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's signature
-        """Unlocks the folders: Lightning skips ``teardown``."""
-        self._held.close()
+        """Unlocks the folders, because Lightning skips ``teardown`` after an exception."""
+        self._locks.close()
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
         """Unlocks the folders."""
-        self._held.close()
+        self._locks.close()
 
 
-def _folders(trainer: pl.Trainer, own: Path) -> Iterator[tuple[Path, str]]:
+def _folders(trainer: pl.Trainer, run_folder: Path) -> Iterator[tuple[Path, str]]:
     """Yields each folder on this machine that a run writes to, and the option that names it."""
     if trainer.loggers:
-        yield own.absolute(), "trainer.default_root_dir"
-    for callback in vars(trainer)["callbacks"]:  # Lightning sets it, undeclared
+        yield run_folder.absolute(), "trainer.default_root_dir"
+    for callback in vars(trainer)["callbacks"]:  # set by Lightning, but not declared
         if isinstance(callback, ExportModel):
-            yield Path(callback.dirpath or own / "model").absolute(), "export.dirpath"
+            yield Path(callback.dirpath or run_folder / "model").absolute(), "export.dirpath"
         elif isinstance(callback, ModelCheckpoint) and callback.dirpath:
             place = local_path(callback.dirpath)
             if place is not None:
                 yield place.absolute(), "checkpoint.dirpath"
 
 
-def _folders_of_checkpoints(trainer: pl.Trainer, own: Path) -> list[Path]:
-    """Returns the folders that all machines read from: the run's, and that of its best checkpoint."""
+def _folders_of_checkpoints(trainer: pl.Trainer, run_folder: Path) -> list[Path]:
+    """Returns the folders that all machines read from: the run folder, and the folder of the best checkpoint."""
     best = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
-    places = [own, *(local_path(callback.dirpath) for callback in best if callback.dirpath)]
+    places = [run_folder, *(local_path(callback.dirpath) for callback in best if callback.dirpath)]
     return [place for place in places if place is not None]
 
 
 def remove_leftovers(trainer: pl.Trainer) -> None:
-    """Removes and prints the unfinished files of killed runs next to this run."""
+    """Deletes unfinished files of killed runs in folders next to this run's folder, and prints their paths."""
     for logger in trainer.loggers if trainer.is_global_zero else ():
         if isinstance(logger, CSVLogger):
             runs = Path(logger.root_dir).glob("*/")
@@ -345,10 +345,12 @@ def _check_same_checkpoint(trainer: pl.Trainer, path: str | None) -> None:
     Raises:
         RuntimeError: The checkpoints of two ranks differ.
     """
-    own = _identity(path)
-    first = trainer.strategy.broadcast(own)
-    named, got = (each or "no checkpoint" for each in (first, own))
-    _agree(trainer, own == first, f"expected to resume from {named}, as the first process does, got {got}")
+    identity = _identity(path)
+    first = trainer.strategy.broadcast(identity)
+    expected, got = (value or "no checkpoint" for value in (first, identity))
+    _agree(
+        trainer, identity == first, f"expected to resume from {expected}, as the first process does, got {got}"
+    )
 
 
 def _identity(path: str | None) -> _Identity | None:
@@ -370,25 +372,25 @@ def _check_shared(trainer: pl.Trainer, folders: Iterable[Path]) -> None:
                 folder.mkdir(parents=True, exist_ok=True)
                 probes.append(stack.enter_context(temporary_in(folder)))
                 probes[-1].touch()
-        probes = trainer.strategy.broadcast(probes)  # relative ones from where each process was started
+        probes = trainer.strategy.broadcast(probes)  # relative paths start at each process's working directory
         unseen = next((probe.parent.absolute() for probe in probes if not _appears(probe)), None)
         _agree(trainer, unseen is None, f"expected to see what the first process writes to {unseen}, got nothing")
 
 
 def _appears(probe: Path) -> bool:
-    """Returns whether a file is seen, at once or within ``PATIENCE``."""
+    """Returns whether a file exists now or within ``PATIENCE`` seconds."""
     until = time.monotonic() + PATIENCE
     while not (is_seen := probe.is_file()) and time.monotonic() < until:
         time.sleep(0.2)
     return is_seen
 
 
-def _agree(trainer: pl.Trainer, well: bool, message: str) -> None:
-    if trainer.strategy.reduce_boolean_decision(well, all=True):
+def _agree(trainer: pl.Trainer, is_fine: bool, message: str) -> None:
+    if trainer.strategy.reduce_boolean_decision(is_fine, all=True):
         return
-    todo = (
+    advice = (
         "several machines need one file system for the folders of a run: name one that all share, by the same "
         "path, and start the command in the same folder on each"
     )
     where = f"process {trainer.global_rank} on {platform.node()}"
-    raise RunError(f"{where}: {'all is well here, but not on another machine' if well else message}; {todo}")
+    raise RunError(f"{where}: {'all is well here, but not on another machine' if is_fine else message}; {advice}")
