@@ -153,12 +153,12 @@ def _check_gradient_view(place: str, view: GradientView, plan: ViewPlan, objecti
     choices = {*objectives, *([None] if len(objectives) == 1 else [])}
     _refuse(
         (
-            len({each.same_dropout for each in plan.gradient_views}) > 1,
+            len({item.same_dropout for item in plan.gradient_views}) > 1,
             f"{place}.same_dropout: expected the same for all gradient views, which share their first pass, got "
             "both; set one of them",
         ),
         (
-            len({each.objective for each in plan.gradient_views}) > 1 or view.objective not in choices,
+            len({item.objective for item in plan.gradient_views}) > 1 or view.objective not in choices,
             f"{place}.objective: expected one of the objectives {', '.join(objectives)}, the same for all "
             f"gradient views, got {view.objective}; name the one that {type(view).__name__} follows",
         ),
@@ -182,8 +182,8 @@ def check_start(
         recipe: Recipe of the module, as in ``from_recipe``; None for a module without a recipe.
 
     Raises:
-        ValueError: The step can't run with the precision or the strategy, the pairing isn't that of the recipe, a
-            view can't alter a text, or an objective or a pooler refuses the run.
+        ValueError: The step can't run with the precision or the strategy, the pairing differs from the recipe's,
+            a view can't alter a text, or an objective or a pooler refuses the run.
     """
     check_strategy(trainer, combine, by_task)
     check_pairings(trainer, recipe)

@@ -26,7 +26,7 @@ _LOSS_SCALE = 2.0**12
 """Factor of the loss in the pass that computes a gradient for views. A power of two, so scaling is exact."""
 
 KEYS_PASS = 2
-"""Number of a momentum encoder's pass, for dropout keys. Passes 0 and 1 are those of the trained encoder."""
+"""Number of a momentum encoder's pass, for dropout keys. The trained encoder has the passes 0 and 1."""
 
 
 def read_slots(batch: Batch, plan: ViewPlan, objectives: Sequence[Objective]) -> Batch:
@@ -101,7 +101,7 @@ def encode_views(
 
     If ``embedder.chunk_tokens`` is set, the activations of a group are discarded and recomputed in the backward
     pass (Chen et al. 2016, https://arxiv.org/abs/1604.06174), with the same masks and random draws. Memory is
-    bounded by one group. The gradient is that of the whole batch, as in gradient caching (Gao et al. 2021,
+    bounded by one group. The gradient belongs to the whole batch, as in gradient caching (Gao et al. 2021,
     https://arxiv.org/abs/2101.06983), but in one graph.
 
     Args:
@@ -152,8 +152,8 @@ def in_place_read(encoded: Encoded, plan: ViewPlan, view: int | None) -> Encoded
     order = list(range(len(encoded.slots)))
     for altered, slot in enumerate(encoded.slots):
         if plan.has_gradient_view(slot) and slot.number % per_text != view - 1:
-            read = encoded.slots.index(slot._replace(number=slot.number - slot.number % per_text + view - 1))
-            order[altered], order[read] = order[read], order[altered]
+            position = encoded.slots.index(slot._replace(number=slot.number - slot.number % per_text + view - 1))
+            order[altered], order[position] = order[position], order[altered]
     rows = encoded.embeddings.reshape(len(order), -1, encoded.embeddings.shape[1])
     return replace(encoded, embeddings=of_slots(rows, order).flatten(0, 1))
 

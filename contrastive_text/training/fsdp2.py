@@ -190,7 +190,7 @@ class FSDP2Strategy(ModelParallelStrategy):
 
     @property
     def lightning_restore_optimizer(self) -> bool:
-        """Whether Lightning restores the optimizer states: True, as with strategies that don't split weights."""
+        """Always True: Lightning restores the optimizer states, as with strategies that don't split weights."""
         return True
 
     def lightning_module_state_dict(self) -> dict[str, Any]:  # Any: as Lightning's
@@ -257,7 +257,7 @@ class SplitModule(pl.LightningModule):
 
     @property
     def is_split(self) -> bool:
-        """Whether the module's weights are split over ranks."""
+        """True if the module's weights are split over ranks."""
         return isinstance(self, FSDPModule)
 
     @classmethod

@@ -239,7 +239,7 @@ def guide_vectors(
 
 @contextmanager
 def naming_option(name: str) -> Iterator[None]:
-    """Adds ``model.guides.NAME`` in front of the error message of a guide, such as that of a missing file."""
+    """Adds ``model.guides.NAME`` in front of the error message of a guide, such as a missing file."""
     try:
         yield
     except ContrastiveTextError as error:
@@ -265,8 +265,8 @@ def check_guides_at_start(
     if not guides or not isinstance(data, TextDataModule):
         return
     for part in (*data.training.tasks.values(), *(rows.data for rows in data.held_out_rows)):
-        task_objectives = [each for each in objectives.values() if each.task in (None, part.name)]
-        for name in dict.fromkeys(guide for each in task_objectives for guide in each.guides):
+        task_objectives = [reader for reader in objectives.values() if reader.task in (None, part.name)]
+        for name in dict.fromkeys(guide for reader in task_objectives for guide in reader.guides):
             guides[name].check(part)
 
 

@@ -43,7 +43,7 @@ class _Start:
     tokenizer: PreTrainedTokenizerBase | None
     named: str
     learned: str | None = None
-    objectives: Mapping[str, Any] = field(default_factory=dict)  # Any: what YAML can hold
+    objectives: Mapping[str, Any] = field(default_factory=dict)  # Any: values of YAML
     base: str | None = None
 
 
@@ -173,13 +173,13 @@ def _checkpoint(path: Path) -> _Start:
         for name, weight in _tensors(content.weights).items()
         if _place(name) in _KEPT or name.startswith(_OBJECTIVES)
     }
-    others = [place for place in map(_place, content.weights) if not _at(place, weights)]
+    skipped_places = [place for place in map(_place, content.weights) if not _at(place, weights)]
     encoder = content.model.get("encoder", {}).get("init_args", {})
     tokenizer_name = str(encoder.get("tokenizer_name_or_path") or encoder.get("model_name_or_path"))
     return _Start(
         described=content.described,
         weights=weights,
-        left_out=tuple(dict.fromkeys(map(_named, others))),
+        left_out=tuple(dict.fromkeys(map(_named, skipped_places))),
         tokenizer=_load_tokenizer_if_found(tokenizer_name)
         if content.tokenizer is None
         else wrap_tokenizer(content.tokenizer),

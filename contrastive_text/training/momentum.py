@@ -146,11 +146,11 @@ class MomentumNetworks(nn.ModuleDict):
     ) -> None:
         super().__init__()
         check_momentum(objectives, plan_of)
-        named = {name: part.keys for name, part in objectives.items() if part.keys is not None}
-        for name, settings in named.items():
-            if others := [other for other, item in named.items() if item is settings and other != name]:
+        settings_by_name = {name: part.keys for name, part in objectives.items() if part.keys is not None}
+        for name, settings in settings_by_name.items():
+            if users := [user for user, item in settings_by_name.items() if item is settings and user != name]:
                 raise InvalidValueError(
-                    f"model.objectives.{name}.columns: expected a Momentum of its own, got that of {others[0]} "
+                    f"model.objectives.{name}.columns: expected a Momentum of its own, got that of {users[0]} "
                     "too; make one for each objective"
                 )
             self[name] = MomentumNetwork(settings, embedder, getattr(objectives[name], "head", None))

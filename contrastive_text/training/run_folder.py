@@ -74,11 +74,11 @@ def check_folder_options(folder: str | None, trainer: Mapping[str, object]) -> N
     if folder is None:
         return
     required = {"logger": False, "enable_checkpointing": False}
-    other = [f"trainer.{name} false" for name, value in required.items() if trainer[name] is value]
-    other += [f"trainer.{name}" for name in ("fast_dev_run", "default_root_dir") if trainer[name]]
-    if other:
+    clashes = [f"trainer.{name} false" for name, value in required.items() if trainer[name] is value]
+    clashes += [f"trainer.{name}" for name in ("fast_dev_run", "default_root_dir") if trainer[name]]
+    if clashes:
         raise InvalidValueError(
-            f"folder: expected a run that keeps its log and checkpoints in {folder}, got {', '.join(other)}; "
+            f"folder: expected a run that keeps its log and checkpoints in {folder}, got {', '.join(clashes)}; "
             "drop that"
         )
 
@@ -99,7 +99,7 @@ class RunFolder:
         ValueError: The folder has other files, a run with other options, or only damaged checkpoints.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:  # Any: what YAML can hold
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:  # Any: values of YAML
         self.folder = folder
         self.model: Path | None = None
         self.checkpoint: Checkpoint | None = None

@@ -85,9 +85,9 @@ class StoredModule(SplitModule):
         Raises:
             ValueError: The weights belong to another network. The message says what differs.
         """
-        bases, own = self._base_names() - state_dict.keys(), self.state_dict()
-        state_dict = {name: split_as(value, own.get(name, value)) for name, value in state_dict.items()}
-        state_dict |= {name: own[name] for name in bases}
+        bases, current = self._base_names() - state_dict.keys(), self.state_dict()
+        state_dict = {name: split_as(value, current.get(name, value)) for name, value in state_dict.items()}
+        state_dict |= {name: current[name] for name in bases}
         where = (None if self._trainer is None else self._trainer.ckpt_path) or "load_state_dict"
         with parsing(where, "the weights of a module that is built as this one", (RuntimeError,)):
             return super().load_state_dict(state_dict, strict=strict, assign=assign)  # Any: torch's

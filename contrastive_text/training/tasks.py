@@ -93,10 +93,10 @@ class TaskParts:
         return any(frame.after for frame in around)
 
     def _head(self, name: str, place: str) -> Head:
-        heads = {other: getattr(part, "head", None) for other, part in self._objectives.items()}
+        heads = {owner: getattr(part, "head", None) for owner, part in self._objectives.items()}
         if not isinstance(head := heads.get(name), Head):
             names = (
-                ", ".join(other for other, part_head in heads.items() if part_head is not None) or "there is none"
+                ", ".join(owner for owner, part_head in heads.items() if part_head is not None) or "there is none"
             )
             raise InvalidValueError(
                 f"{place}: expected an objective with a head ({names}), got {name}; name another one, or leave "

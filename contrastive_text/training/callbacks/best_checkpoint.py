@@ -38,8 +38,8 @@ def monitored(data: TextDataModule) -> str:
     tasks = [task for task in data.tasks or () if task in scored]
     if not tasks:
         return f"the best is chosen by {usual_score(data)}, unless checkpoint.monitor names another"
-    others = [task for task in data.tasks or () if task not in scored]
-    left_out = f"; {', '.join(others)} without validation files" if others else ""
+    unscored_tasks = [task for task in data.tasks or () if task not in scored]
+    left_out = f"; {', '.join(unscored_tasks)} without validation files" if unscored_tasks else ""
     means = f"the mean over {', '.join(tasks)}{left_out}"
     return f"the best is chosen by {TASK_SCORE}, {means}, unless checkpoint.monitor names another"
 
@@ -210,9 +210,9 @@ class BestCheckpoint(ModelCheckpoint):
         pl_module: pl.LightningModule,  # noqa: ARG002  # Lightning's signature
         checkpoint: dict[str, Any],  # Any: content from Lightning
     ) -> None:
-        """Drops the best score so far, also that of ``EarlyStopping``, if the score has another meaning now.
+        """Drops the best score so far, including the best of ``EarlyStopping``, if its meaning has changed.
 
-        ``EarlyStopping`` always keeps its configured patience; Lightning would restore that of the checkpoint.
+        ``EarlyStopping`` always keeps its configured patience; Lightning would restore the saved patience.
         """
         self._resumes = None if trainer.ckpt_path is None else local_path(trainer.ckpt_path)
         states = checkpoint.get("callbacks", {})

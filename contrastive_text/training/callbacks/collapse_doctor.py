@@ -362,7 +362,7 @@ class StopWhenSpread(Callback):
         name, figures = f"train/{self.objective}/uniformity", trainer.callback_metrics
         ended = self.read(figures.get(name, torch.tensor(math.nan)))
         if not self._window and name not in figures:
-            there = ", ".join(each.split("/")[1] for each in figures if each.endswith("/uniformity")) or "none"
+            there = ", ".join(key.split("/")[1] for key in figures if key.endswith("/uniformity")) or "none"
             raise InvalidValueError(
                 f"StopWhenSpread.objective: expected the name of a contrastive objective ({there}), got "
                 f"{self.objective}; name one, or leave the callback out"
@@ -375,9 +375,9 @@ class StopWhenSpread(Callback):
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
         """Returns the state for a resumed run: mean of the last window, and values of the current window."""
-        return {"last": self.last, "window": [float(each) for each in self._window], "step": self._step}
+        return {"last": self.last, "window": [float(value) for value in self._window], "step": self._step}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # Any: Lightning's signature
         """Restores the mean of the last window and the values of the current window."""
         self.last, self._step = state_dict["last"], state_dict["step"]
-        self._window = [torch.tensor(each) for each in state_dict["window"]]
+        self._window = [torch.tensor(value) for value in state_dict["window"]]

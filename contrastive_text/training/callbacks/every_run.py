@@ -48,14 +48,14 @@ class LogFigures(Callback):
         """Collects the intervals at which the logger and callbacks read metrics."""
         options = vars(trainer)  # set by Lightning, but not declared
         intervals = [getattr(callback, "reads_figures_every", 0) for callback in options["callbacks"]]
-        self._every = {every for every in (options["log_every_n_steps"], *intervals) if every}
+        self._every = {interval for interval in (options["log_every_n_steps"], *intervals) if interval}
         self._is_first, self._truncated = True, 0
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
         """Sets whether the next step is logged, in the module's ``logs_step``."""
         step = trainer.global_step + 1
         ends = trainer.is_last_batch or step == trainer.max_steps
-        is_logged = self._is_first or ends or any(step % every == 0 for every in self._every)
+        is_logged = self._is_first or ends or any(step % interval == 0 for interval in self._every)
         pl_module.logs_step = is_logged  # type: ignore[assignment]  # the module's own, not one of Lightning's modules
         if not is_logged:
             _clear_last_figures(trainer)
@@ -128,7 +128,7 @@ class LogGradients(Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
         """Sets whether the step logs gradients: whether a multiple of ``every`` follows the last logged step."""
-        step, window = trainer.global_step, vars(trainer)["log_every_n_steps"] or 1  # Lightning's, undeclared
+        step, window = trainer.global_step, vars(trainer)["log_every_n_steps"] or 1  # set by Lightning
         pl_module.logs_gradients = step // self.every != (step - window) // self.every  # type: ignore[assignment]  # the module's own
 
 

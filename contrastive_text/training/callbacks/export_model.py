@@ -88,8 +88,8 @@ class ExportModel(Callback):
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Loads the best weights on every rank, and writes the model folder on the first rank."""
         ours = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, BestCheckpoint)]
-        others = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
-        checkpoint = next(iter([*ours, *others]), None)
+        savers = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
+        checkpoint = next(iter([*ours, *savers]), None)
         best = "" if checkpoint is None else checkpoint.best_model_path
         if best:
             verify_checkpoint(best)
@@ -119,7 +119,7 @@ class ExportModel(Callback):
         screen.print(f"Model saved to {folder}{score}. Next:")
         screen.print(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}")
         if run is not None and find_spec("matplotlib") is not None:  # which draws the report
-            parts = [pl_module, vars(trainer).get("datamodule")]  # Lightning sets it, undeclared
+            parts = [pl_module, vars(trainer).get("datamodule")]  # set by Lightning, but not declared
             modules = own_modules([dict(part.hparams) for part in parts if part is not None])
             screen.print("  " + shlex.join(["contrastive-text", "report", *trust_words(modules), run]))
 
@@ -172,7 +172,7 @@ def _is_of_hub(name: str) -> bool:
     return isinstance(try_to_load_from_cache(name, "config.json"), str)
 
 
-def _places(part: Any) -> Iterator[str]:  # Any: what YAML can hold
+def _places(part: Any) -> Iterator[str]:  # Any: values of YAML
     """Yields the strings of a configuration that contain a slash or a backslash."""
     if isinstance(part, str):
         if "/" in part or "\\" in part:

@@ -88,8 +88,8 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
 def _weights(encoder: Encoder) -> str:
     """Describes the number of weights of an encoder, and the number of trained weights if some are frozen."""
     trained, frozen = (
-        sum(weight.numel() for weight in encoder.parameters() if weight.requires_grad is each)
-        for each in (True, False)
+        sum(weight.numel() for weight in encoder.parameters() if weight.requires_grad is is_trained)
+        for is_trained in (True, False)
     )
     text = f"{(trained + frozen) / 1e6:.1f} M weights"
     if frozen:
@@ -172,12 +172,12 @@ def _bounds(trainer: pl.Trainer, total: float) -> str:
     ]  # set by Lightning, but not declared
     options = [f"trainer.{name}" for name, is_given in bounds.items() if is_given]
     if total == trainer.max_steps:
-        ends, others = options[:1], options[1:]
+        ends, later_options = options[:1], options[1:]
     else:
-        ends, others = options[-1:], options[:-1]
+        ends, later_options = options[-1:], options[:-1]
     if clocks:
         return f" ({' or '.join([*ends, 'trainer.max_time'])} ends the run)"
-    return f" ({ends[0]} ends the run, before {others[0]})" if others else ""
+    return f" ({ends[0]} ends the run, before {later_options[0]})" if later_options else ""
 
 
 def _negatives(objective: Objective, data: TextDataModule) -> str | None:
@@ -186,12 +186,12 @@ def _negatives(objective: Objective, data: TextDataModule) -> str | None:
     training = data.training.of(objective.task)
     roles = [slot.role for slot in training.slots]
     examples = data.training.rows_per_step(training.name) * training.examples_per_row
-    said = objective.describe_negatives(examples, roles.count("positive"), roles.count("negative"))
-    counts = training.hard_negatives if said is not None and "negative" in objective.takes else None
-    if said is None or counts is None:
-        return said
+    text = objective.describe_negatives(examples, roles.count("positive"), roles.count("negative"))
+    counts = training.hard_negatives if text is not None and "negative" in objective.takes else None
+    if text is None or counts is None:
+        return text
     fewest, most, mean = counts
-    bound = said if said.startswith("at most ") else f"at most {said}"
+    bound = text if text.startswith("at most ") else f"at most {text}"
     return f"{bound}; rows have {fewest} to {most} hard negatives, {mean:.3g} on average"
 
 

@@ -68,7 +68,7 @@ class SaveWhenStopped(Callback):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
         """Moves the callback to the end of the list, so its checkpoint has the state of ``BestCheckpoint``."""
         callbacks = vars(trainer)["callbacks"]  # set by Lightning, but not declared
-        vars(trainer)["callbacks"] = [other for other in callbacks if other is not self] + [self]
+        vars(trainer)["callbacks"] = [callback for callback in callbacks if callback is not self] + [self]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
         """Installs the signal handlers. Lightning restores the previous handlers after training."""

@@ -265,8 +265,8 @@ class PCGrad(Combine):
         """
         rows, used = gradients.rows, gradients.used
         total = torch.zeros_like(rows[0])
-        for row, order, own in zip(rows, orders, used, strict=True):
-            common = gradients.spread(own) if self.scope == "shared" else None
+        for row, order, is_used in zip(rows, orders, used, strict=True):
+            common = gradients.spread(is_used) if self.scope == "shared" else None
             total += without_conflicts(row, (rows[j] if common is None else rows[j] * common for j in order))
         if self.reduction == "sum":
             return total

@@ -144,7 +144,7 @@ def unscaled_before(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     A fused kernel would unscale them inside the step. That is too late to clip them: Lightning then refuses to.
     """
     if vars(optimizer).get("_step_supports_amp_scaling"):
-        optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]  # torch's, undeclared
+        optimizer._step_supports_amp_scaling = False  # type: ignore[attr-defined]  # set by torch, but not declared
     return optimizer
 
 
@@ -256,7 +256,7 @@ class TorchSchedule(Schedule):
 
     @property
     def needs_total(self) -> bool:
-        """Whether an option has the value ``total``."""
+        """True if an option has the value ``total``."""
         return _TOTAL in (self.options or {}).values()
 
     def factor(self, step: int, total: int) -> float:

@@ -30,7 +30,7 @@ class Schedule(ABC):
 
     @property
     def needs_total(self) -> bool:
-        """Whether ``factor`` reads ``total``. If it does, a run of unknown length is refused."""
+        """True if ``factor`` reads ``total``. A run of unknown length is then refused."""
         return True
 
     @abstractmethod
@@ -106,7 +106,7 @@ class ConstantSchedule(WarmupSchedule):
 
     @property
     def needs_total(self) -> bool:
-        """Whether the warm-up is a share of the run."""
+        """True if the warm-up is a share of the run."""
         return self.warmup_ratio > 0
 
     def after_warmup(self, step: int, warmup: int, total: int) -> float:  # noqa: ARG002  # the base's signature
