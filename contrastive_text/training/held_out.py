@@ -123,8 +123,8 @@ class RankedScores:
             if side.side == "positive":
                 figures |= self._score_set(side.name, side.data, partial)
         for mark in self.widths:
-            each = [score for name, score in figures.items() if name.endswith(f"/{RANK_SCORE}{mark}")]
-            figures |= {f"{RANK_SCORE}{mark}": torch.stack(each).mean()} if each else {}
+            scores = [score for name, score in figures.items() if name.endswith(f"/{RANK_SCORE}{mark}")]
+            figures |= {f"{RANK_SCORE}{mark}": torch.stack(scores).mean()} if scores else {}
         return figures
 
     def _score_set(self, name: str, data: RetrievalSet, partial: bool) -> dict[str, Tensor]:
@@ -280,24 +280,24 @@ class HeldOutScores:
             partial: Whether incomplete retrieval sets are skipped, as in a sanity check of a few batches.
         """
         figures: dict[str, Tensor] = {}
-        named = {name: _by_score_name(metrics) for name, metrics in self.pairs.items()}
-        for kind in next(iter(named.values()), ()):
+        by_file = {name: _by_score_name(metrics) for name, metrics in self.pairs.items()}
+        for kind in next(iter(by_file.values()), ()):
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="pearson: all")  # spearman has warned already
-                each = {name: metrics[kind].compute() for name, metrics in named.items()}
-            figures[kind] = torch.stack(list(each.values())).mean()
-            figures |= {f"{kind}/{name}": score for name, score in each.items()} if len(each) > 1 else {}
+                by_name = {name: metrics[kind].compute() for name, metrics in by_file.items()}
+            figures[kind] = torch.stack(list(by_name.values())).mean()
+            figures |= {f"{kind}/{name}": score for name, score in by_name.items()} if len(by_name) > 1 else {}
         scores = []
         for task, (_, metrics) in self.tasks.items():
             task_scores = {
-                f"{task}/{name}": _percentage(each.compute(), task)
-                for name, each in _by_score_name(metrics).items()
+                f"{task}/{name}": _percentage(metric.compute(), task)
+                for name, metric in _by_score_name(metrics).items()
             }
             figures |= task_scores
             scores.append(next(iter(task_scores.values())).float())
         for task, file, metrics in self.parts.values():
-            each = {name: _percentage(metric.compute(), task) for name, metric in _by_score_name(metrics).items()}
-            figures |= {f"{task}/{name}/{file}": score for name, score in each.items()}
+            by_name = {n: _percentage(metric.compute(), task) for n, metric in _by_score_name(metrics).items()}
+            figures |= {f"{task}/{name}/{file}": score for name, score in by_name.items()}
         if scores:
             figures[OVERALL] = torch.stack(scores).mean()
         return figures | self.ranked.figures(partial) | self.losses.figures()

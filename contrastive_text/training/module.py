@@ -297,19 +297,19 @@ class ContrastiveModule(StoredModule):
         if plan.gradient_views and followed not in names:
             names.append(followed)
         running = [parts[name] for name in names]
-        read = read_slots(batch, plan, running)
+        slots = read_slots(batch, plan, running)
         facts: dict[str, Any] = {"batch": tokens_read(batch, running)}  # Any: each field has its own type
         facts["by_groups"] = partial(run_by_groups, self.embedder)
         if self.guides:
-            facts["guides"] = guide_vectors(self.guides, read, running)
+            facts["guides"] = guide_vectors(self.guides, slots, running)
         if self.momentum:
             facts["keys"] = self.momentum.encode_keys(batch, plan, self.chunk_tokens, names)
 
         def loss(encoded: Encoded) -> Tensor:
-            read = in_place_read(replace(encoded, **facts, logged=False), plan, parts[followed].view)
-            return self.objective_value(read, followed)[0]
+            swapped = in_place_read(replace(encoded, **facts, logged=False), plan, parts[followed].view)
+            return self.objective_value(swapped, followed)[0]
 
-        return replace(encode_views(read, self.embedder, plan, loss), **facts, logged=self.logs_step)
+        return replace(encode_views(slots, self.embedder, plan, loss), **facts, logged=self.logs_step)
 
     def objective_value(self, encoded: Encoded, name: str) -> tuple[Tensor, Terms]:
         """Returns an objective's loss and its terms. The mean over ranks is the loss of the whole batch."""
