@@ -1,4 +1,4 @@
-"""Encoders: from ragged rows to token vectors."""
+"""Encoders: networks from token ids to token vectors, their layouts of rows, and adapters."""
 
 from contrastive_text.encoders.adapters import Adapters, LoRA
 from contrastive_text.encoders.base import Encoder

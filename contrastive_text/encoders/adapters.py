@@ -1,7 +1,6 @@
 """Adapters: small matrices that are trained in addition to frozen weights, which may have 4 bits (QLoRA).
 
-They are put into a network by peft, merged into its weights, and written to and read from a model folder in
-peft's format.
+peft adds them to a network and merges them into its weights. They are saved in a model folder in peft's format.
 """
 
 from __future__ import annotations
@@ -30,29 +29,29 @@ if TYPE_CHECKING:
     from peft import PeftConfig
 
 WeightsType: TypeAlias = Literal["float32", "bfloat16", "nf4"]
-"""Types of weights under adapters; ``nf4`` has 4 bits (QLoRA)."""
+"""Types of the weights under adapters; ``nf4`` has 4 bits (QLoRA)."""
 NOT_BY_TRANSFORMERS = {"subfolder": "none of its adapters"}
-"""Keeps Transformers from loading adapters: it reports neither missing weights nor a missing peft."""
+"""Option that keeps Transformers from loading adapters: it wouldn't report missing weights or a missing peft."""
 _WHERE = "encoder.adapters"
 _SMALL = (torch.bfloat16, torch.float16)
 _SETTINGS, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
-"""Beginning of every name in peft's file."""
+"""Prefix of every weight name in peft's file."""
 _NAME = re.compile(r"\.default(?=\.|$)")
-"""The adapters' own name, which peft's file omits."""
+"""Name of the adapters in a network, which peft's file omits."""
 _FLAGS = ("use_rslora", "use_dora", "fan_in_fan_out")
 _UNREAD = {
     "alora_invocation_tokens", "auto_mapping", "base_model_name_or_path", "inference_mode", "init_lora_weights",
     "lora_dropout", "megatron_core", "peft_type", "peft_version", "qalora_group_size", "revision", "task_type",
 }  # fmt: skip
-"""Settings without an effect in use, or with an effect only together with others."""
+"""Settings without an effect at inference, or with an effect only together with others."""
 
 
 class Adapters(ABC):
-    """Base class of adapters: a tuner of peft that can be merged into the weights.
+    """Base class of adapters: a tuner of peft whose weights can be merged into those of the network.
 
     Attributes:
-        dropout: Probability with which the input of an adapter is dropped.
+        dropout: Probability with which an input of an adapter is dropped.
 
     Example:
         >>> class Scales(Adapters):  # (IA)^3, Liu et al. 2022, https://arxiv.org/abs/2205.05638
@@ -73,14 +72,14 @@ class Adapters(ABC):
         """
 
     def put_into(self, model: PreTrainedModel) -> frozenset[str]:
-        """Puts float32 adapters into a network in place, and freezes all other weights.
+        """Adds float32 adapters to a network in place, and freezes all other weights.
 
         Returns:
             The names of the adapters' weights.
 
         Raises:
             ImportError: peft isn't installed.
-            ValueError: Settings that peft refuses.
+            ValueError: peft refuses the settings.
         """
         stacks = tuple(f"{name}." for name, part in model.named_modules() if isinstance(part, nn.ModuleList))
         kinds = (nn.Linear, Conv1D)
@@ -91,13 +90,13 @@ class Adapters(ABC):
 class LoRA(Adapters):
     """Adds a product of two thin matrices to each weight matrix: W + alpha / rank * B A, where B starts at 0.
 
-    Hu et al. 2021, https://arxiv.org/abs/2106.09685, by peft. The defaults are those of their RoBERTa-base (table
-    9) and of peft, which adapt the query's and the value's matrices alone. Here all linear layers of the blocks
-    are adapted unless ``targets`` names some, because that reaches full training (Dettmers et al. 2023, QLoRA,
+    Hu et al. 2021, https://arxiv.org/abs/2106.09685, by peft. The default values are those of their RoBERTa-base
+    (table 9) and of peft, which adapt only the matrices of query and value. Here all linear layers of the blocks
+    are adapted unless ``targets`` names layers, because that matches full training (Dettmers et al. 2023, QLoRA,
     https://arxiv.org/abs/2305.14314, section 4).
 
     Args:
-        rank: Columns of B and rows of A, 1 or more.
+        rank: Number of columns of B and of rows of A, 1 or more.
         alpha: Strength, positive; the product is multiplied by alpha / rank.
         dropout: Probability with which a feature that enters A is dropped, in [0, 1).
         targets: Ends of the names of layers to adapt, such as ``query``; None for all linear layers of blocks.
@@ -132,22 +131,24 @@ class LoRA(Adapters):
         peft = require("peft", _WHERE)
         for target in self.targets or ():
             if not any(_ends(layer, target) for layer in layers):
-                known = dict.fromkeys(layer.rpartition(".")[2] for layer in layers)
+                ends = dict.fromkeys(layer.rpartition(".")[2] for layer in layers)
                 raise InvalidValueError(
-                    f"LoRA.targets: expected ends of names of linear layers ({', '.join(known)}), got {target!r}"
+                    f"LoRA.targets: expected ends of names of linear layers ({', '.join(ends)}), got {target!r}"
                 )
-        chosen = [each for each in layers if any(_ends(each, target) for target in self.targets or [each])]
+        target_layers = [
+            layer for layer in layers if any(_ends(layer, target) for target in self.targets or [layer])
+        ]
         settings: PeftConfig = peft.LoraConfig(
-            r=self.rank, lora_alpha=self.alpha, lora_dropout=self.dropout, target_modules=chosen
+            r=self.rank, lora_alpha=self.alpha, lora_dropout=self.dropout, target_modules=target_layers
         )
         return settings
 
 
 def check_base(adapters: Adapters | None, config: object, weights_dtype: str) -> None:
-    """Checks that the weights of a network fit its adapters, or that there are none.
+    """Checks that type and origin of a network's weights suit its adapters, or training without adapters.
 
     Raises:
-        ValueError: Weights under adapters that start at random, or a type for which there are no adapters.
+        ValueError: Random weights under adapters, or weights of a small type without adapters.
     """
     one_of("encoder.weights_dtype", weights_dtype, WeightsType)
     if adapters is None and weights_dtype != "float32":
@@ -167,17 +168,17 @@ def _ends(name: str, target: str) -> bool:
 
 
 def _inject(model: PreTrainedModel, settings: PeftConfig) -> frozenset[str]:
-    """Puts the adapters of peft's settings into a network in place; see ``Adapters.put_into``."""
+    """Adds the adapters of peft's settings to a network in place; see ``Adapters.put_into``."""
     peft = require("peft", _WHERE)
-    before = {name for name, _ in model.named_parameters()}
+    names = {name for name, _ in model.named_parameters()}
     try:
         peft.inject_adapter_in_model(settings, model)
     except (TypeError, ValueError, NotImplementedError) as error:
         raise InvalidValueError(f"{_WHERE}: expected settings that peft takes, got {error}") from error
-    added = {name: each for name, each in model.named_parameters() if plain_name(name) not in before}
-    for weight in added.values():
-        weight.data = weight.data.float()  # whatever the network's own type is
-    return frozenset(added)
+    adapter_weights = {name: weight for name, weight in model.named_parameters() if plain_name(name) not in names}
+    for weight in adapter_weights.values():
+        weight.data = weight.data.float()  # in any type of the network
+    return frozenset(adapter_weights)
 
 
 def plain_name(name: str) -> str:
@@ -191,7 +192,7 @@ def plain_name(name: str) -> str:
 
 
 def take_out(model: PreTrainedModel, merge: bool) -> None:
-    """Removes the adapters from a network in place; all its weights can be trained again.
+    """Removes the adapters from a network in place. All of its weights can then be trained again.
 
     Args:
         model: The network.
@@ -200,7 +201,7 @@ def take_out(model: PreTrainedModel, merge: bool) -> None:
     tuners = require("peft.tuners.tuners_utils", _WHERE)
     for name, layer in [*model.named_modules()]:
         if isinstance(layer, tuners.BaseTunerLayer):
-            adapted = cast(Any, layer)  # peft's layers differ, and have these methods
+            adapted = cast(Any, layer)  # classes of peft's layers differ, but have these methods
             plain = adapted.get_base_layer()
             if _in_four_bits(plain):
                 plain = _plain_layer(plain)
@@ -237,19 +238,20 @@ def four_bit_options() -> dict[str, Any]:  # Any: Transformers' options
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=torch.bfloat16,
-        llm_int8_skip_modules=["pooler"],  # kept for saving alone
+        llm_int8_skip_modules=["pooler"],  # needed only for saving
     )
-    # Lightning moves a module to its rank's device later; a GPU quantizes faster, and holds it once.
+    # Lightning later moves a module to the device of its rank. A GPU quantizes faster, and then holds the weights
+    # once.
     device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
     return {"quantization_config": settings, "device_map": {"": device}}
 
 
 def prepare_four_bits(model: PreTrainedModel) -> None:
-    """Prepares a network of 4 bits for training, and makes its configuration that of a plain network."""
+    """Prepares a 4-bit network for training, and makes its configuration that of a plain network."""
     del model.config.quantization_config
     for part in model.modules():
         if _in_four_bits(part):
-            # On some CPUs evaluation would pack weights again, in a form that no gradient passes.
+            # On some CPUs evaluation would pack weights again, in a form without gradients.
             vars(part)["support_avx512bf16_for_cpu"] = False
 
 
@@ -261,7 +263,7 @@ def _in_four_bits(layer: object) -> TypeGuard[nn.Linear]:
 def _plain_layer(layer: nn.Linear) -> nn.Linear:
     """Returns a float32 layer with the values of a packed weight."""
     functional = require("bitsandbytes.functional", "encoder.weights_dtype")
-    weight: Any = layer.weight  # Any: the library's
+    weight: Any = layer.weight  # Any: bitsandbytes' own class
     values: Tensor = functional.dequantize_4bit(weight.data, weight.quant_state)
     plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")
     plain.weight = nn.Parameter(values.float())
@@ -271,7 +273,7 @@ def _plain_layer(layer: nn.Linear) -> nn.Linear:
 
 
 def unpacked(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns a network's state with empty weights of the plain shapes in place of packed weights."""
+    """Returns a network's state in which packed weights are replaced by empty weights of their plain shapes."""
     packed = ((name, part) for name, part in model.named_modules() if _in_four_bits(part))
     shapes = {f"{name}.weight": (part.out_features, part.in_features) for name, part in packed}
     return {
@@ -282,7 +284,7 @@ def unpacked(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def is_part_of_packed(name: str, packed: Mapping[str, object] | frozenset[str]) -> bool:
-    """Returns whether a name in a state dict belongs to what is stored with a packed weight, such as its scales.
+    """Returns whether a name in a state dict belongs to the data of a packed weight, such as its scales.
 
     Example:
         >>> is_part_of_packed("up.weight.absmax", {"up.weight": None})
@@ -293,18 +295,18 @@ def is_part_of_packed(name: str, packed: Mapping[str, object] | frozenset[str]) 
 
 
 def has_adapters(name: str) -> bool:
-    """Returns whether a folder has adapters next to its weights, or adapters alone."""
+    """Returns whether a folder has adapters, with or without the weights under them."""
     return Path(name, _SETTINGS).is_file()
 
 
 def weights_source(name: str) -> str:
-    """Returns the folder or hub name with the weights of a model; for a folder of adapters, of its base model.
+    """Returns the folder or hub name of a model's weights; for a folder of only adapters, that of the base model.
 
-    sentence-transformers and peft save a network with adapters without the weights under them, which
-    ``adapter_config.json`` names.
+    sentence-transformers and peft save a network with adapters without the weights under them. The file
+    ``adapter_config.json`` names these weights.
 
     Raises:
-        ValueError: A folder of adapters that names no base model, or a missing folder.
+        ValueError: The folder of adapters names no base model, or a folder that doesn't exist.
     """
     settings = Path(name, _SETTINGS)
     if not settings.is_file() or Path(name, "config.json").is_file():
@@ -322,33 +324,33 @@ def weights_source(name: str) -> str:
 
 
 def write_adapters(folder: Path, model: PreTrainedModel, base: str | None) -> None:
-    """Writes the adapters of a network into a model folder.
+    """Writes the adapters of a network to a model folder.
 
     Args:
         folder: The model folder.
         model: The network with adapters.
-        base: Name of the weights under them, for peft and sentence-transformers.
+        base: Name of the weights under the adapters, for peft and sentence-transformers.
 
     Raises:
-        ValueError: Adapters other than LoRA, which couldn't be read again.
+        ValueError: The adapters aren't LoRA, so they couldn't be read again.
     """
     settings = model.peft_config["default"]
     if settings.peft_type.value != "LORA":
         raise InvalidValueError(
             f"save_pretrained: expected LoRA beside the weights, got {settings.peft_type.value}; merge it"
         )
-    local = base is not None and Path(base).is_dir()
-    settings.base_model_name_or_path = str(Path(str(base)).resolve()) if local else base
+    is_local = base is not None and Path(base).is_dir()
+    settings.base_model_name_or_path = str(Path(str(base)).resolve()) if is_local else base
     settings.save_pretrained(folder)
     weights = {name: weight.contiguous() for name, weight in model.state_dict().items()}
-    own = {key: weights[name] for key, name in _names_in_file(model).items()}
-    save_file(own, folder / _WEIGHTS, metadata={"format": "pt"})
+    adapter_weights = {key: weights[name] for key, name in _names_in_file(model).items()}
+    save_file(adapter_weights, folder / _WEIGHTS, metadata={"format": "pt"})
 
 
 def _names_in_file(model: nn.Module) -> dict[str, str]:
     """Returns name in peft's file -> name in the network, for the weights of adapters."""
-    named = (name for name, _ in model.named_parameters() if _NAME.search(name))
-    return {_PREFIX + _NAME.sub("", name): name for name in named}
+    names = (name for name, _ in model.named_parameters() if _NAME.search(name))
+    return {_PREFIX + _NAME.sub("", name): name for name in names}
 
 
 def merge_adapters(folder: Path, model: PreTrainedModel) -> None:
@@ -356,7 +358,7 @@ def merge_adapters(folder: Path, model: PreTrainedModel) -> None:
 
     Raises:
         ImportError: peft isn't installed.
-        ValueError: Settings of more than plain LoRA, or weights that don't fit them.
+        ValueError: Settings beyond plain LoRA, or weights that don't match them.
     """
     require("peft", str(folder))
     settings = Record.read(folder / _SETTINGS, TODO)
@@ -364,15 +366,17 @@ def merge_adapters(folder: Path, model: PreTrainedModel) -> None:
         _inject(model, _lora(settings))
         weights: Mapping[str, Tensor] = load_file(folder / _WEIGHTS)
         names = _names_in_file(model)
-        # Only one of the saved and the loaded network may have a pooler, whose layer no vector passes.
-        other = sorted(name for name in names.keys() ^ weights.keys() if not name.startswith(_PREFIX + POOLER))
-        if other:
+        # Either the saved or the loaded network may lack a pooler. Its layer doesn't affect any vector.
+        differences = sorted(
+            name for name in names.keys() ^ weights.keys() if not name.startswith(_PREFIX + POOLER)
+        )
+        if differences:
             raise InvalidValueError(
                 f"{folder / _WEIGHTS}: expected the weights that {_SETTINGS} speaks of, got others "
-                f"({', '.join(other[:2])}, ...); {TODO}"
+                f"({', '.join(differences[:2])}, ...); {TODO}"
             )
-        own = {names[key]: weight for key, weight in weights.items() if key in names}
-        model.load_state_dict(own, strict=False)
+        adapter_weights = {names[key]: weight for key, weight in weights.items() if key in names}
+        model.load_state_dict(adapter_weights, strict=False)
     except BaseException as error:
         if isinstance(error, ContrastiveTextError) or not is_failure(error):
             raise
@@ -384,19 +388,19 @@ def merge_adapters(folder: Path, model: PreTrainedModel) -> None:
 
 
 def _lora(settings: Record) -> PeftConfig:
-    """Returns peft's settings of a file with plain LoRA. Other settings could name code to import."""
+    """Converts the settings of a file with plain LoRA to peft's. Other settings could name code to import."""
     peft = require("peft", settings.where)
     if settings.text("peft_type") != "LORA":
         raise settings.refusal("LORA", settings.values["peft_type"], "peft_type")
-    read = {
+    arguments = {
         "r": settings.integer("r", least=1),
         "lora_alpha": settings.number("lora_alpha"),
         "target_modules": settings.texts("target_modules"),
         **{name: settings.flag(name, False) for name in _FLAGS},
     }
-    lora: PeftConfig = peft.LoraConfig(**read)
-    usual = peft.LoraConfig().to_dict()
+    lora: PeftConfig = peft.LoraConfig(**arguments)
+    defaults = peft.LoraConfig().to_dict()
     for name, value in settings.values.items():
-        if name not in read and name not in _UNREAD and value and value != usual.get(name):
+        if name not in arguments and name not in _UNREAD and value and value != defaults.get(name):
             raise settings.refusal("plain LoRA", value, name)
     return lora

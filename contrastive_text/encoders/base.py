@@ -1,4 +1,4 @@
-"""Base class of encoders, which turn ragged rows of tokens into token vectors."""
+"""Base class of encoders, which convert rows of token ids to token vectors."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ training_threads: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 
 
 class Encoder(nn.Module, ABC):
-    """Base class of encoders. Your own encoder sets at least ``features`` and ``vocabulary_size``.
+    """Base class of encoders. A custom encoder sets at least ``features`` and ``vocabulary_size``.
 
     Attributes:
         features: Width D of the token vectors.
-        vocabulary_size: Entries of the token table.
-        tokenizer: Turns text into ids; None until ``TextDataModule`` has learned one from the corpus.
+        vocabulary_size: Number of entries of the token table.
+        tokenizer: Tokenizer of the encoder; None until ``TextDataModule`` has trained one on the corpus.
         max_length: Longest training row before views, in tokens with special tokens; None for ``limit``.
         limit: Longest row that the network takes; None for no limit.
-        takes_embedding_views: Whether there is an embedding output that ``alter`` can reach.
-        row_end: Token that was added to the end of rows because the tokenizer adds none; None for none.
-        takes_types: Whether it reads ``Batch.types``, the number of a token's text in a row of two texts.
+        takes_embedding_views: Whether the network has an embedding output that ``alter`` can change.
+        row_end: Token that was added to the end of rows because the tokenizer adds none; None if it wasn't.
+        takes_types: Whether the network reads ``Batch.types``, the number of a token's text in a text pair.
         dropout_in_effect: Dropout probabilities by name, as the run's summary prints them.
         base_identity: Identity of the weights under adapters; None without adapters.
-        in_lockstep: Whether all ranks must run it equally often, because each holds a part of its weights.
+        in_lockstep: Whether all ranks must run the network equally often, because each holds a part of its
+            weights.
     """
 
     features: int
@@ -64,9 +65,9 @@ class Encoder(nn.Module, ABC):
         """
 
     def layout_on(self, device: torch.device) -> tuple[FixedLayout, str]:
-        """Returns the layout of its rows on a device, and the reason.
+        """Returns the layout of the encoder's rows on a device, and the reason.
 
-        Any network takes buckets, which avoid most of the padding on a CPU. On a GPU one block is faster.
+        Every network supports buckets, which avoid most of the padding on a CPU. On a GPU one block is faster.
         """
         if device.type == "cpu":
             return "bucketed", f"the fastest on a CPU that {type(self).__name__} takes"
@@ -76,7 +77,7 @@ class Encoder(nn.Module, ABC):
         """Returns the token vectors of ``forward`` in blocks that cover the rows in order, with little padding.
 
         Args:
-            batch: Ragged rows; those of equal length next to each other make few blocks.
+            batch: Rows without padding. Rows of equal length next to each other make few blocks.
             alter: As for ``forward``.
             layers: As for ``forward``.
         """
@@ -91,17 +92,17 @@ class Encoder(nn.Module, ABC):
         return False
 
     def is_causal(self) -> bool:
-        """Returns whether no token sees a later one."""
+        """Returns whether tokens don't attend to later tokens."""
         return False
 
     def add_tokens(self, tokens: Sequence[str]) -> None:
-        """Adds the tokens that the vocabulary lacks, each with a new embedding."""
+        """Adds tokens to the vocabulary if it lacks them, each with a new embedding."""
         if tokens:
             raise InvalidValueError(
                 f"{type(self).__name__}: expected views without new tokens, got {', '.join(tokens)}"
             )
 
-    def end_rows(self) -> None:  # most tokenizers do so already
+    def end_rows(self) -> None:  # most tokenizers do that already
         """Makes rows end with a special token. Called once if the pooler of training reads the last token."""
 
     def build_token_head(self) -> None:
@@ -112,7 +113,7 @@ class Encoder(nn.Module, ABC):
         )
 
     def twin(self) -> Encoder:
-        """Returns a copy with its own weights, which start as these. The copy predicts no tokens."""
+        """Returns a copy with its own weights, which start equal. The copy has no head that predicts tokens."""
         return deepcopy(self)
 
     def base_weights(self) -> list[nn.Parameter]:

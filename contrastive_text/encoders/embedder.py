@@ -1,4 +1,4 @@
-"""Path of a batch's rows to embeddings: groups of rows, encoder, pooler and head."""
+"""Path from the rows of a batch to embeddings: groups of rows, encoder, pooler and head."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.packing import in_lockstep, natural_positions, split_rows
 from contrastive_text.poolers import Pooler
 
-_JOINED = ("ids", "positions", "types", "lengths", "row_slots", "draw_keys", "text_ids", "unpooled")
-"""Parts of a batch that rows of templates have too."""
+_JOINED_FIELDS = ("ids", "positions", "types", "lengths", "row_slots", "draw_keys", "text_ids", "unpooled")
+"""Fields of a batch to which rows of templates are appended."""
 
 
 class RowGroup(NamedTuple):
@@ -27,8 +27,8 @@ class RowGroup(NamedTuple):
 
     Args:
         batch: The rows.
-        rows: Their places in the whole batch, (n,), on the host.
-        masks: Number of their dropout masks; two groups with one number have the same masks.
+        rows: Indices of the rows in the whole batch, (n,), on the host.
+        masks: Number of their dropout masks. Two groups with the same number have the same masks.
     """
 
     batch: Batch
@@ -37,13 +37,13 @@ class RowGroup(NamedTuple):
 
 
 class Embedder(NamedTuple):
-    """An encoder, its pooler, and a bound on the tokens that they take at a time.
+    """An encoder with its pooler and head, and a bound on the tokens that they process at a time.
 
     Args:
-        encoder: From ragged rows to token vectors.
-        pooler: From token vectors to one vector per text.
-        head: Layers after the pooler that inference keeps; None for none.
-        chunk_tokens: Most tokens that are encoded together; None for no bound.
+        encoder: Network from token ids to token vectors.
+        pooler: Part from token vectors to one vector per text.
+        head: Layers after the pooler that inference keeps, or None.
+        chunk_tokens: Largest number of tokens that are encoded together; None for no bound.
     """
 
     encoder: Encoder
@@ -57,10 +57,10 @@ class Embedder(NamedTuple):
         If ranks hold parts of the encoder's weights, all of them make equally many groups (``in_lockstep``).
         """
         layout, _ = self.encoder.layout_on(batch.ids.device)
-        split = split_rows(batch.lengths, layout, self.chunk_tokens)
+        row_groups = split_rows(batch.lengths, layout, self.chunk_tokens)
         if self.encoder.in_lockstep and (self.chunk_tokens is not None or layout == "bucketed"):
-            split = in_lockstep(split, batch.ids.device)  # otherwise all ranks have one part
-        return [RowGroup(batch.split(rows), rows, masks=number) for number, rows in enumerate(split)]
+            row_groups = in_lockstep(row_groups, batch.ids.device)  # otherwise all ranks have one part
+        return [RowGroup(batch.split(rows), rows, masks=number) for number, rows in enumerate(row_groups)]
 
     def encode(
         self, group: RowGroup, alter: Alter | None = None, seed: int | None = None
@@ -85,8 +85,8 @@ class Embedder(NamedTuple):
         if self.pooler.template_bias:
             batch, template_of = with_templates(batch)
         blocks = self.encoder.blocks(batch, alter=alter, layers=layers)
-        read = blocks if batch.unpooled is None else pooled_part(blocks, batch.unpooled)
-        pooled = _pooled(self.pooler, read, group.rows)
+        readable = blocks if batch.unpooled is None else pooled_part(blocks, batch.unpooled)
+        pooled = _pooled(self.pooler, readable, group.rows)
         if template_of is not None:
             pooled = pooled[: len(group.batch)] - pooled[len(group.batch) :][sent(template_of, pooled.device)]
         if labels is None:
@@ -95,14 +95,14 @@ class Embedder(NamedTuple):
         return pooled, tokens[sent((labels != NO_LABEL).nonzero().flatten(), tokens.device)]
 
     def pool(self, batch: Batch) -> Tensor:
-        """Returns the vectors that inference sees, without any view, (S, D)."""
+        """Returns the vectors of inference for a batch, without any view, (S, D)."""
         groups = self.groups(batch)
         pooled = in_order([self.encode(group)[0] for group in groups], groups)
         return pooled if self.head is None else self.head(pooled)
 
 
 def _pooled(pooler: Pooler, blocks: Sequence[Hidden], rows: Tensor) -> Tensor:
-    """Returns a vector for each row, (n, D). An error has the row's number in the whole batch."""
+    """Returns a vector for each row, (n, D). An error names the row's number in the whole batch."""
     vectors, start = [], 0
     for block in blocks:
         try:
@@ -114,48 +114,48 @@ def _pooled(pooler: Pooler, blocks: Sequence[Hidden], rows: Tensor) -> Tensor:
 
 
 def in_order(vectors: Sequence[Tensor], groups: Sequence[RowGroup]) -> Tensor:
-    """Returns the rows of groups in the batch's order, (S, D)."""
-    places = torch.cat([group.rows for group in groups]).argsort()
-    return torch.cat(list(vectors))[sent(places, vectors[0].device)]
+    """Concatenates the vectors of groups in the order of the batch's rows, (S, D)."""
+    order = torch.cat([group.rows for group in groups]).argsort()
+    return torch.cat(list(vectors))[sent(order, vectors[0].device)]
 
 
 def pooled_part(blocks: Sequence[Hidden], unpooled: Tensor) -> list[Hidden]:
-    """Returns token vectors whose masks exclude the tokens of prompts that poolers don't read.
+    """Returns token vectors whose masks exclude prompt tokens that poolers skip.
 
     Args:
         blocks: Token vectors of S rows, in order.
         unpooled: Number of tokens to exclude at the start of each row, (S,), on the host.
     """
 
-    def read(mask: Tensor, excluded: Tensor) -> Tensor:
+    def exclude(mask: Tensor, excluded: Tensor) -> Tensor:
         return mask & (mask.cumsum(dim=1) > sent(excluded, mask.device).unsqueeze(1))
 
-    each = torch.split(unpooled, [len(block.mask) for block in blocks])
+    unpooled_by_block = torch.split(unpooled, [len(block.mask) for block in blocks])
     return [
         replace(
             block,
-            mask=read(block.mask, excluded),
-            on_host=block.on_host and block.on_host._replace(mask=read(block.on_host.mask, excluded)),
+            mask=exclude(block.mask, excluded),
+            on_host=block.on_host and block.on_host._replace(mask=exclude(block.on_host.mask, excluded)),
         )
-        for block, excluded in zip(blocks, each, strict=True)
+        for block, excluded in zip(blocks, unpooled_by_block, strict=True)
     ]
 
 
 def with_templates(batch: Batch) -> tuple[Batch, Tensor]:
-    """Adds templates without their texts as rows at the end of a batch.
+    """Appends templates without their texts as rows at the end of a batch.
 
-    Such a row has the tokens around a text at their places around it, and no others. There is one for each
-    template and each length of a text. Source: Jiang et al. 2022, PromptBERT (https://arxiv.org/abs/2201.04337),
-    "template denoising", and ``get_delta`` of its authors' code.
+    Such a row has only the tokens around a text, at the same positions as around the text. There is a row for
+    each template and each length of a text. Source: Jiang et al. 2022, PromptBERT
+    (https://arxiv.org/abs/2201.04337), "template denoising", and ``get_delta`` of its authors' code.
 
     Args:
-        batch: S rows, some of them with tokens around their texts.
+        batch: S rows, some of them with template tokens around their texts.
 
     Returns:
         S + B rows without labels, and the number of each row's template, from 0 to B - 1, (S,), on the host.
 
     Raises:
-        ValueError: No template around any text.
+        ValueError: No text has a template.
 
     Example:
         >>> ids, lengths = torch.tensor([1, 7, 2, 3, 1, 8, 9, 2, 3, 1, 6, 2, 3]), torch.tensor([4, 5, 4])
@@ -172,43 +172,45 @@ def with_templates(batch: Batch) -> tuple[Batch, Tensor]:
             "under model.prompts, or drop template_bias"
         )
     (before, after), lengths = batch.around.unbind(dim=1), batch.lengths
-    places, inside = natural_positions(lengths), lengths - before - after
+    positions, text_lengths = natural_positions(lengths), lengths - before - after
     row = torch.repeat_interleave(torch.arange(len(batch)), lengths)
-    kept = ((places < before[row]) | (places >= (lengths - after)[row])).nonzero().flatten()
-    device, known = batch.ids.device, batch.known
-    here = sent(kept, device)
-    around = known._replace(ids=known.ids[kept])
-    alone = batch.replace(
-        ids=batch.ids[here],
+    template_tokens = ((positions < before[row]) | (positions >= (lengths - after)[row])).nonzero().flatten()
+    device, host_copies = batch.ids.device, batch.known
+    token_indices = sent(template_tokens, device)
+    template_copies = host_copies._replace(ids=host_copies.ids[template_tokens])
+    templates = batch.replace(
+        ids=batch.ids[token_indices],
         lengths=before + after,
-        positions=sent(places[kept], device),
-        types=None if batch.types is None else batch.types[here],
+        positions=sent(positions[template_tokens], device),
+        types=None if batch.types is None else batch.types[token_indices],
         labels=None,
-        on_host=None if batch.on_host is None else around,
+        on_host=None if batch.on_host is None else template_copies,
     )
-    each = torch.stack([inside, hash_rows(around.ids, alone.lengths)], dim=1)
-    _, template_of = torch.unique(each, dim=0, return_inverse=True)
+    contents = torch.stack([text_lengths, hash_rows(template_copies.ids, templates.lengths)], dim=1)
+    _, template_of = torch.unique(contents, dim=0, return_inverse=True)
     first = torch.full_like(lengths, len(batch)).scatter_reduce(0, template_of, torch.arange(len(batch)), "amin")
-    distinct = alone.split(first[: int(template_of.max()) + 1])
-    # In no slot: no view alters them.
-    distinct = distinct.replace(row_slots=torch.full_like(distinct.row_slots, -1))
-    own = batch if batch.positions is not None else batch.replace(positions=sent(places, device))
-    joined = {
-        name: torch.cat([getattr(own, name), getattr(distinct, name)])
-        for name in _JOINED
-        if getattr(own, name) is not None
+    distinct_templates = templates.split(first[: int(template_of.max()) + 1])
+    # The rows belong to no slot, so that no view alters them.
+    distinct_templates = distinct_templates.replace(row_slots=torch.full_like(distinct_templates.row_slots, -1))
+    texts = batch if batch.positions is not None else batch.replace(positions=sent(positions, device))
+    fields = {
+        name: torch.cat([getattr(texts, name), getattr(distinct_templates, name)])
+        for name in _JOINED_FIELDS
+        if getattr(texts, name) is not None
     }
     on_host = None
-    if own.on_host is not None and distinct.on_host is not None:
-        on_host = OnHost(*(torch.cat(each) for each in zip(own.on_host, distinct.on_host, strict=True)))
-    return own.replace(**joined, labels=None, on_host=on_host), template_of
+    if texts.on_host is not None and distinct_templates.on_host is not None:
+        on_host = OnHost(
+            *(torch.cat(contents) for contents in zip(texts.on_host, distinct_templates.on_host, strict=True))
+        )
+    return texts.replace(**fields, labels=None, on_host=on_host), template_of
 
 
 def check_template_bias(pooler: Pooler, encoder: Encoder) -> None:
     """Checks that a pooler with ``template_bias`` has an encoder that reads positions.
 
     Raises:
-        ValueError: An architecture that ignores positions.
+        ValueError: The architecture ignores positions.
     """
     if pooler.template_bias and not encoder.heeds_positions():
         raise InvalidValueError(

@@ -1,4 +1,4 @@
-"""Checks of the files of a model folder before Transformers reads them: they may be damaged, or a stranger's."""
+"""Checks of the files of a model folder before Transformers reads them: they may be damaged or untrusted."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _RECORDS = (
     "config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "model.safetensors.index.json", "pytorch_model.bin.index.json",
 )  # fmt: skip
-"""Mappings in a folder that Transformers reads."""
-_COUNTS, _MOST_LAYERS = re.compile("layers|groups|experts|layer$"), 1000
-"""Fields of a ``config.json`` with a number of parts that are built one by one, and the largest such number."""
-_WAY = "_implementation"
-"""End of a key that names the code by which attention or experts are computed."""
+"""JSON files in a model folder that Transformers reads, and that must hold mappings."""
+_COUNT_FIELDS, _MAX_LAYERS = re.compile("layers|groups|experts|layer$"), 1000
+"""Fields of ``config.json`` that hold a number of parts to build, and the largest number that is accepted."""
+_IMPLEMENTATION_SUFFIX = "_implementation"
+"""Suffix of a key of ``config.json`` that names the code for attention or for experts."""
 _FLOATS = ("F16", "BF16", "F32", "F64")
-_MOST_PARTS = 100
-"""Normalizers and pre-tokenizers of a tokenizer; those in use have fewer than twenty."""
-_MOST_GROWTH, _MOST_PREPENDED = 64, 1024
-"""Characters that normalizers may put in place of one, and before a text; those in use put one or two."""
+_MAX_PARTS = 100
+"""Largest number of normalizers and pre-tokenizers of a tokenizer; tokenizers in use have fewer than twenty."""
+_MAX_GROWTH, _MAX_PREPENDED = 64, 1024
+"""Largest number of characters that normalizers put in place of one, and before a text; usual are one or two."""
 
 
 def check_folder(name: str) -> None:
@@ -41,7 +41,8 @@ def check_folder(name: str) -> None:
         name: A folder; any other name passes.
 
     Raises:
-        ValueError: A damaged file, numbers that no network has, or a name of code that would be fetched and run.
+        ValueError: A damaged file, numbers that no network has, or a name of code that would be downloaded and
+            run.
     """
     folder = Path(name)
     if not folder.is_dir():
@@ -49,28 +50,28 @@ def check_folder(name: str) -> None:
     check_whole(folder)
     records = {file.name: Record.read(file, TODO) for file in map(folder.joinpath, _RECORDS) if file.exists()}
     for index in (record for name, record in records.items() if name.endswith(".index.json")):
-        places = index.record("weight_map", {})
-        for weight in places:
-            if Path(places.text(weight)).name != places.text(weight):
-                raise places.refusal("the name of a file beside it", places.values[weight], weight)
+        weight_files = index.record("weight_map", {})
+        for weight in weight_files:
+            if Path(weight_files.text(weight)).name != weight_files.text(weight):
+                raise weight_files.refusal("the name of a file beside it", weight_files.values[weight], weight)
     if (config := records.get("config.json")) is not None:
         check_implementations(str(folder / "config.json"), config.values)
-        if type(config.values.get("pad_token_id")) is int:  # a list in some architectures
+        if type(config.values.get("pad_token_id")) is int:  # some architectures have a list
             config.integer("pad_token_id", least=0)
-        for key in filter(_COUNTS.search, config):
-            if type(config.values[key]) is int:  # true isn't a number either
-                config.integer(key, most=_MOST_LAYERS)
+        for key in filter(_COUNT_FIELDS.search, config):
+            if type(config.values[key]) is int:  # excludes booleans
+                config.integer(key, most=_MAX_LAYERS)
     for file in (file for kind in ("tokenizer.json", "*.safetensors", "*.bin") for file in folder.glob(kind)):
         if not file.is_file():  # a pipe, or a link to nothing
             raise InvalidValueError(f"{file}: expected a file, got something else; {TODO}")
 
 
 def check_implementations(where: str, config: Mapping[str, object], inside: bool = False) -> None:
-    """Checks that a configuration names no kernels that Transformers would fetch and run."""
+    """Checks that a configuration names no kernels that Transformers would download and run."""
     for key, value in config.items():
-        if isinstance(value, Mapping):  # an inner encoder, or a kernel for each of several parts
-            check_implementations(f"{where}: {key}", value, inside=inside or key.endswith(_WAY))
-        elif (inside or key.endswith(_WAY)) and isinstance(value, str) and "/" in value:
+        if isinstance(value, Mapping):  # an inner encoder, or a mapping of part to kernel
+            check_implementations(f"{where}: {key}", value, inside=inside or key.endswith(_IMPLEMENTATION_SUFFIX))
+        elif (inside or key.endswith(_IMPLEMENTATION_SUFFIX)) and isinstance(value, str) and "/" in value:
             raise InvalidValueError(
                 f"{where}: {key}: expected a way of computing that Transformers has, such as sdpa, got "
                 f"{shown(value)}, which would be fetched and run; take it out"
@@ -87,7 +88,7 @@ def check_weight_files(files: Iterable[Path]) -> None:
         files: Files named ``*.safetensors`` and ``*.bin``.
 
     Raises:
-        ValueError: Another tensor, with its file and name.
+        ValueError: A tensor of another type; the message has its file and name.
     """
     for file in files:
         if file.suffix == ".safetensors":
@@ -103,13 +104,13 @@ def check_weight_files(files: Iterable[Path]) -> None:
 def _check_types(file: Path) -> None:
     """Checks the types of a safetensors file. Only the header is read."""
     try:
-        with safe_open(file, framework="pt") as opened:
-            types = {name: str(opened.get_slice(name).get_dtype()) for name in opened.keys()}  # noqa: SIM118  # no mapping
+        with safe_open(file, framework="pt") as weights:
+            types = {name: str(weights.get_slice(name).get_dtype()) for name in weights.keys()}  # noqa: SIM118  # no mapping
     except Exception:  # reported by Transformers
         return
     for name, kind in types.items():
-        odd = kind.startswith(("F8", "F6_", "F4", "C"))  # F64 has no underscore
-        if odd or (is_weight(name) and kind not in _FLOATS):
+        is_unsupported = kind.startswith(("F8", "F6_", "F4", "C"))  # F64 has no underscore
+        if is_unsupported or (is_weight(name) and kind not in _FLOATS):
             raise InvalidValueError(
                 f"{file}: {name}: expected floating-point numbers of 16 bits or more, got {kind}; name a model "
                 "that isn't quantized"
@@ -119,12 +120,12 @@ def _check_types(file: Path) -> None:
 def check_tokenizer_file(path: Path) -> None:
     """Checks that a ``tokenizer.json`` can't exhaust the memory.
 
-    The tokenizers library would end the process. A file that isn't JSON of a tokenizer's form is left to the
+    The tokenizers library would abort the process. A file that isn't the JSON of a tokenizer is left to the
     library, which reports it.
 
     Raises:
         ValueError: Too many normalizers or pre-tokenizers, normalizers that make texts much longer, or a table
-            that is smaller than the size in its first bytes.
+            that is shorter than the size in its first bytes.
     """
     try:
         content = json.loads(path.read_bytes())
@@ -135,49 +136,49 @@ def check_tokenizer_file(path: Path) -> None:
     def refusal(expected: str, got: object) -> InvalidValueError:
         return InvalidValueError(f"{path}: expected {expected}, got {got}; {TODO}")
 
-    if len(parts) > _MOST_PARTS:
-        raise refusal(f"at most {_MOST_PARTS} normalizers and pre-tokenizers", f"{len(parts):,}")
+    if len(parts) > _MAX_PARTS:
+        raise refusal(f"at most {_MAX_PARTS} normalizers and pre-tokenizers", f"{len(parts):,}")
     growth = prepended = 1
     for part in parts:
         table = part.get("precompiled_charsmap")
         if isinstance(table, str) and _claims_more(table):
             raise refusal("a precompiled_charsmap of the size that it begins with", "a shorter one")
         factor = _growth(part)
-        added = part.get("prepend")
-        growth, prepended = growth * factor, prepended * factor + len(added if isinstance(added, str) else "")
-        if growth > _MOST_GROWTH or prepended > _MOST_PREPENDED:
-            expected = f"normalizers that make a text at most {_MOST_GROWTH} times as long"
-            raise refusal(f"{expected}, with {_MOST_PREPENDED:,} characters before it", part["type"])
+        prefix = part.get("prepend")
+        growth, prepended = growth * factor, prepended * factor + len(prefix if isinstance(prefix, str) else "")
+        if growth > _MAX_GROWTH or prepended > _MAX_PREPENDED:
+            expected = f"normalizers that make a text at most {_MAX_GROWTH} times as long"
+            raise refusal(f"{expected}, with {_MAX_PREPENDED:,} characters before it", part["type"])
 
 
 def _parts(part: object) -> Iterator[dict[str, Any]]:  # Any: JSON
-    """Yields the single parts of a sequence of parts, in their order."""
-    left = [part]
-    while left:
-        each = left.pop()
-        if not isinstance(each, dict):
+    """Yields the single parts of nested sequences of parts, in order."""
+    stack = [part]
+    while stack:
+        item = stack.pop()
+        if not isinstance(item, dict):
             continue
-        inner = each.get("normalizers", each.get("pretokenizers"))
-        if isinstance(inner, list):
-            left += reversed(inner)
+        children = item.get("normalizers", item.get("pretokenizers"))
+        if isinstance(children, list):
+            stack += reversed(children)
         else:
-            yield each
+            yield item
 
 
 def _growth(part: dict[str, Any]) -> int:  # Any: JSON
-    """Returns how many characters a ``Replace`` puts in place of one at most; 1 for any other part."""
+    """Returns the largest number of characters that a ``Replace`` puts in place of one; 1 for other parts."""
     content, pattern = part.get("content"), part.get("pattern")
     if part.get("type") != "Replace" or not isinstance(content, str) or not isinstance(pattern, dict):
         return 1
     literal, expression = pattern.get("String"), pattern.get("Regex")
     if isinstance(literal, str) and literal:
         return max(1, -(-len(content) // len(literal)))
-    # An empty pattern puts its content between any two characters.
+    # An empty pattern inserts its content between any two characters.
     return max(1, len(content)) if isinstance(expression, str) and expression else 1 + len(content)
 
 
 def _claims_more(table: str) -> bool:
-    """Returns whether a SentencePiece table is shorter than the size in its first four bytes."""
+    """Returns whether a SentencePiece table is shorter than the size in its first four bytes claims."""
     try:
         content = base64.b64decode(table)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Models and tokenizers of Transformers: loaded whole, in float32, or refused with a reason."""
+"""Loading of models and tokenizers of Transformers: complete and in float32, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ from contrastive_text.encoders.networks import (
 
 _MODEL, _TOKENIZER = "encoder.model_name_or_path", "encoder.tokenizer_name_or_path"
 _TEXT_SETTINGS = "sentence_bert_config.json"
-"""Settings of sentence-transformers for a network's texts: length limit and lower-casing."""
+"""File of sentence-transformers with the settings of a network's texts: length limit and lower-casing."""
 _T = TypeVar("_T")
 
 
 def _fetched(what: str, name: str, fetch: Callable[[], _T]) -> _T:
-    """Calls a loader of Transformers. Its errors become answers about the folder or the name on the hub."""
+    """Calls a loader of Transformers. Converts its errors to errors about the folder or the name on the hub."""
     try:
         with quiet():
             return fetch()
@@ -87,9 +87,9 @@ def _message(error: BaseException) -> str:
 
 
 def _network_place(name: str) -> str:
-    """Returns the network's folder in the folder, or the hub's copy, of an embedding model; otherwise the name.
+    """Returns the network's folder in an embedding model, local or in the hub's cache; else the name unchanged.
 
-    ``modules.json`` names it: the folder itself, or one inside of it such as ``0_Transformer``.
+    ``modules.json`` names it: the folder itself, or a folder inside it such as ``0_Transformer``.
     """
     folder = model_place(name)
     if folder is None:
@@ -100,17 +100,19 @@ def _network_place(name: str) -> str:
 
 
 _weight_counts: dict[str, int] = {}
-"""Configuration -> number of its network's weights. Counting them takes a sixth of a small model's loading."""
+"""Configuration -> number of weights of its network. Counting takes a sixth of a small model's loading time."""
 
 
 def _check_sizes(name: str, architecture: PreTrainedConfig) -> None:
-    """Checks that the sizes in a ``config.json`` fit those of the weights: larger ones would fill the memory."""
+    """Checks that sizes in ``config.json`` match the weight files, because larger sizes would fill the memory."""
     folder = Path(name)
     weights = [file for kind in ("*.safetensors", "*.bin") for file in folder.glob(kind)]
-    if not weights:  # a name on the hub, or a folder that Transformers refuses
+    if not weights:  # a name on the hub, or a folder that Transformers will refuse
         return
-    written = sum(file.stat().st_size for file in weights)
-    if getattr(architecture, "quantization_config", None) is None:  # otherwise Transformers reads the scales too
+    file_bytes = sum(file.stat().st_size for file in weights)
+    if (
+        getattr(architecture, "quantization_config", None) is None
+    ):  # Transformers reads the scales of quantized weights
         check_weight_files(weights)
 
     def count() -> int:
@@ -118,57 +120,60 @@ def _check_sizes(name: str, architecture: PreTrainedConfig) -> None:
             fresh: nn.Module = network_class(architecture).from_config(architecture)  # type: ignore[no-untyped-call]  # theirs
         return sum(weight.numel() for weight in fresh.parameters())
 
-    read = architecture.to_json_string(use_diff=False)
-    if read not in _weight_counts:
-        _weight_counts[read] = _fetched(_MODEL, name, count)
-    if _weight_counts[read] > 2 * written:  # half a byte per weight, in 4 bits, is the least
+    settings = architecture.to_json_string(use_diff=False)
+    if settings not in _weight_counts:
+        _weight_counts[settings] = _fetched(_MODEL, name, count)
+    if _weight_counts[settings] > 2 * file_bytes:  # a weight takes at least half a byte, with 4 bits
         raise InvalidValueError(
             f"{folder / 'config.json'}: expected the sizes of the weights beside it ({weights[0].name}, "
-            f"{written:,} bytes in all), got those of {_weight_counts[read]:,} weights; {TODO}"
+            f"{file_bytes:,} bytes in all), got those of {_weight_counts[settings]:,} weights; {TODO}"
         )
 
 
 def _check_layers(name: str, model: PreTrainedModel, left_over: Iterable[str]) -> None:
-    """Checks for layers that are in the checkpoint and not in the model, and for layers with a matrix of zeros.
+    """Checks for layers that are in the checkpoint but not in the model, and for layers with a matrix of zeros.
 
-    Both come from damage or from a changed ``config.json``, and give vectors of another model. Heads that are
-    left over, zero biases of any shape, tables of positions, and matrices of adapters are not checked.
+    Both result from damage or from a changed ``config.json``, and would give wrong vectors. Unused heads, zero
+    biases of any shape, position tables and matrices of adapters are not checked.
     """
-    stacks = [place for place, part in model.named_modules() if isinstance(part, nn.ModuleList)]
-    inside = re.compile(rf"(?:^|\.)((?:{'|'.join(map(re.escape, stacks))})\.\d+)\.") if stacks else None
-    present = {place for place, _ in model.named_modules()}
-    found = {match[1] for key in left_over if inside is not None and (match := inside.search(key))}
-    if more := sorted(found - present):
+    stacks = [path for path, part in model.named_modules() if isinstance(part, nn.ModuleList)]
+    layer_pattern = re.compile(rf"(?:^|\.)((?:{'|'.join(map(re.escape, stacks))})\.\d+)\.") if stacks else None
+    model_layers = {path for path, _ in model.named_modules()}
+    checkpoint_layers = {
+        match[1] for key in left_over if layer_pattern is not None and (match := layer_pattern.search(key))
+    }
+    if extra := sorted(checkpoint_layers - model_layers):
         raise InvalidValueError(
             f"{_MODEL}: expected the layers that config.json of {name} speaks of, got weights of more of them "
-            f"({', '.join(more[:3])}{', ...' * (len(more) > 3)}); put back the number of layers it was saved with"
+            f"({', '.join(extra[:3])}{', ...' * (len(extra) > 3)}); put back the number of layers it was "
+            "saved with"
         )
-    zero = [
-        f"{place}.{key}"
-        for place, part in model.named_modules()
-        if place.startswith(tuple(f"{stack}." for stack in stacks)) and not isinstance(part, nn.Embedding)
+    zeros = [
+        f"{path}.{key}"
+        for path, part in model.named_modules()
+        if path.startswith(tuple(f"{stack}." for stack in stacks)) and not isinstance(part, nn.Embedding)
         for key, weight in part.named_parameters(recurse=False)
         if weight.ndim == 2 and min(weight.shape) > 1 and "bias" not in key.split("_")
-        if "lora" not in place and not weight[0].any() and not weight.any()
+        if "lora" not in path and not weight[0].any() and not weight.any()
     ]
-    if zero:
+    if zeros:
         raise InvalidValueError(
-            f"{_MODEL}: expected weights in every layer of {name}, got matrices of zeros ({', '.join(zero[:3])}"
-            f"{', ...' * (len(zero) > 3)}); the file is damaged, fetch or save it again"
+            f"{_MODEL}: expected weights in every layer of {name}, got matrices of zeros ({', '.join(zeros[:3])}"
+            f"{', ...' * (len(zeros) > 3)}); the file is damaged, fetch or save it again"
         )
 
 
 def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: float | None) -> PreTrainedConfig:
-    """Returns the configuration of a network.
+    """Loads or builds the configuration of a network.
 
     Args:
         name: Folder or name on the hub; None if ``config`` is given.
-        config: As in ``config.json``, with ``model_type``; Any: an architecture's own values.
-        dropout: Probability for every dropout; None keeps the configuration's own.
+        config: Values as in ``config.json``, with ``model_type``; Any: an architecture's own values.
+        dropout: Probability of every dropout; None keeps the configuration's own.
 
     Raises:
-        ValueError: Neither or both of name and config, no probability, an architecture that Transformers doesn't
-            have, or a model that is missing or damaged.
+        ValueError: Neither or both of name and config, an invalid probability, an architecture that Transformers
+            doesn't have, or a model that is missing or damaged.
     """
     share("encoder.dropout", dropout, "0.1 is usual, null keeps the model's own", with_one=False)
     if config is not None and name is None:
@@ -187,16 +192,18 @@ def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: 
             f"{'neither' if config is None else 'both'}; set --model.encoder.model_name_or_path, and the other "
             "to null"
         )
-    if architecture.model_type == "t5gemma":  # its class refuses to load the encoder alone of an encoder-decoder
+    if architecture.model_type == "t5gemma":  # its class refuses to load only the encoder of an encoder-decoder
         architecture.is_encoder_decoder = False
     if dropout is not None:
         for key in dropouts(architecture):
-            setattr(architecture, key, dropout)  # the names differ by architecture: they come from its config
+            setattr(
+                architecture, key, dropout
+            )  # names of dropouts differ by architecture and come from its config
     return architecture
 
 
 def _configured(config: dict[str, Any]) -> PreTrainedConfig:
-    """Returns the configuration with the values of a ``config.json``."""
+    """Builds a configuration from the values of a ``config.json``."""
     if "model_type" not in config:
         raise InvalidValueError(
             f"encoder.config: expected model_type (bert, roberta, ...), got {', '.join(config) or 'nothing'}"
@@ -213,14 +220,14 @@ def _configured(config: dict[str, Any]) -> PreTrainedConfig:
 def load_model(
     name: str | None, architecture: PreTrainedConfig, weights_dtype: WeightsType = "float32"
 ) -> tuple[PreTrainedModel, dict[str, Tensor]]:
-    """Returns the network without its pooler and heads, and the weights of the checkpoint's own pooler by name.
+    """Loads a network without its pooler and heads. Returns it with the checkpoint's pooler weights by name.
 
-    Every weight of the network comes from the checkpoint. The pooler isn't part of the network, because it would
-    never get a gradient, which DDP refuses.
+    Every weight of the network comes from the checkpoint. The pooler is removed, because it would never get a
+    gradient, which DDP refuses.
 
     Args:
         name: Folder or name on the hub; None for random weights.
-        architecture: The configuration.
+        architecture: Configuration of the network.
         weights_dtype: Type of the network's weights.
     """
     if name is None:
@@ -230,13 +237,13 @@ def load_model(
     _check_sizes(source, architecture)
     in_four_bits = weights_dtype == "nf4"
     dtype = torch.float32 if weights_dtype == "float32" else torch.bfloat16
-    with torch.random.fork_rng(devices=[]):  # a pooler that the checkpoint lacks would draw random numbers
+    with torch.random.fork_rng(devices=[]):  # a missing pooler would draw random numbers
         options = four_bit_options() if in_four_bits else {}
         model, lacking, left_over = _load(network_class(architecture), source, architecture, dtype, **options)
     if in_four_bits:
         prepare_four_bits(model)
-    if without := [weight for weight in lacking if not weight.startswith(POOLER)]:
-        raise _lacking(source, architecture, without)
+    if missing := [weight for weight in lacking if not weight.startswith(POOLER)]:
+        raise _lacking(source, architecture, missing)
     _check_layers(source, model, left_over)
     for folder in dict.fromkeys((source, name)):
         if has_adapters(folder):
@@ -246,7 +253,7 @@ def load_model(
 
 
 def _lacking(source: str, architecture: PreTrainedConfig, weights: Sequence[str]) -> InvalidValueError:
-    """Returns the error of a checkpoint that lacks weights of the network."""
+    """Returns the error for a checkpoint that lacks weights of the network."""
     if all(weight.startswith("decoder.") for weight in weights):
         return InvalidValueError(
             f"{_MODEL}: expected an encoder, got the encoder of {architecture.model_type} in "
@@ -260,16 +267,16 @@ def _lacking(source: str, architecture: PreTrainedConfig, weights: Sequence[str]
 
 
 def build_model(architecture: PreTrainedConfig) -> PreTrainedModel:
-    """Returns a network with random weights, without a pooler and heads."""
+    """Builds a network with random weights, without a pooler and heads."""
     kind = network_class(architecture)
     return _made(lambda: without_pooler(kind, architecture))
 
 
 def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[PreTrainedModel, bool]:
-    """Returns the masked language model, and whether its whole head came from a checkpoint.
+    """Loads a masked language model. Returns it, and whether its whole head came from the checkpoint.
 
     Raises:
-        ValueError: An architecture without such a head, such as a decoder.
+        ValueError: The architecture has no such head, such as a decoder.
     """
     if type(architecture) not in MODEL_FOR_MASKED_LM_MAPPING:
         raise InvalidValueError(
@@ -286,7 +293,7 @@ def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[Pr
 
 
 def load_pooler(name: str) -> nn.Linear | None:
-    """Returns the dense layer over [CLS] of a checkpoint of BERT's kind; None if it has none of its own.
+    """Returns the dense layer over [CLS] of a checkpoint like BERT's; None if the checkpoint has none.
 
     Args:
         name: Folder of the checkpoint, or its name on the hub.
@@ -300,9 +307,9 @@ def _load(
     name: str,
     architecture: PreTrainedConfig,
     dtype: torch.dtype = torch.float32,
-    **options: Any,  # Any: those of ``four_bit_options``
+    **options: Any,  # Any: from ``four_bit_options``
 ) -> tuple[PreTrainedModel, list[str], list[str]]:
-    """Returns the model, its weights that the checkpoint lacks, and the checkpoint's that the model lacks."""
+    """Returns the model, its weights missing in the checkpoint, and unused weights of the checkpoint."""
 
     def load() -> tuple[PreTrainedModel, list[str], list[str]]:
         model, report = kind.from_pretrained(
@@ -321,7 +328,7 @@ def _load(
 
 
 def _made(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
-    """Returns a network that Transformers builds from a configuration."""
+    """Builds a network from a configuration, with errors that name ``encoder.config``."""
     try:
         with quiet():
             return make()
@@ -337,7 +344,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """Loads the tokenizer of a folder or of a name on the hub.
 
     Raises:
-        ValueError: There is none, a damaged one, or one that isn't fast.
+        ValueError: There is no tokenizer, or it is damaged or isn't fast.
     """
     name = _network_place(name)
     check_folder(name)
@@ -361,12 +368,12 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, name: str | None) -> None:
-    """Checks that every token of a tokenizer has a row in the table of embeddings.
+    """Checks that every token id of a tokenizer has a row in the embedding table.
 
     Args:
         tokenizer: The tokenizer.
-        rows: Rows of the table.
-        name: Folder or hub name of the network; None for a network of random weights.
+        rows: Number of rows of the table.
+        name: Folder or hub name of the network; None for a network with random weights.
 
     Raises:
         ValueError: More token ids than rows.
@@ -387,21 +394,21 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, rows: int, name: str | 
 
 
 def _lower_case(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Makes a tokenizer convert texts to lower case first, unless it does so already."""
-    own = tokenizer.backend_tokenizer.normalizer
-    parts = [] if own is None else [own]
-    if isinstance(own, normalizers.Sequence):
-        parts = [own[number] for number in range(len(own))]
+    """Makes a tokenizer lower-case texts first, unless it does so already."""
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    parts = [] if normalizer is None else [normalizer]
+    if isinstance(normalizer, normalizers.Sequence):
+        parts = [normalizer[number] for number in range(len(normalizer))]
     if not any(isinstance(part, normalizers.Lowercase) for part in parts):
         tokenizer.backend_tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *parts])
 
 
 def end_rows(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Makes a tokenizer put its end token after each text, if it puts no special token there.
+    """Makes a tokenizer append its end token to each text, unless a special token already ends the row.
 
-    The end token's vector has seen the whole text. Source: Wang et al. 2024, "Improving Text Embeddings with
-    Large Language Models" (https://arxiv.org/abs/2401.00368), section 3.2. It becomes a step of the
-    post-processor in ``tokenizer.json``, so that whatever loads a saved model adds it too.
+    With causal attention only the vector of the last token depends on the whole text. Source: Wang et al. 2024,
+    "Improving Text Embeddings with Large Language Models" (https://arxiv.org/abs/2401.00368), section 3.2. The
+    post-processor in ``tokenizer.json`` adds the end token, so every loader of a saved model adds it, too.
 
     Args:
         tokenizer: A fast tokenizer, which is changed.
@@ -410,7 +417,7 @@ def end_rows(tokenizer: PreTrainedTokenizerBase) -> str | None:
         The end token; None if rows end with a special token already.
 
     Raises:
-        ValueError: A tokenizer without an end token, or one that doesn't accept the step.
+        ValueError: The tokenizer has no end token, or doesn't accept the step.
 
     Example:
         >>> from contrastive_text.data import learn_vocabulary
@@ -443,11 +450,11 @@ def end_rows(tokenizer: PreTrainedTokenizerBase) -> str | None:
         pair=[*begin, "$A", end, *(f"{token}:1" for token in begin), "$B:1", f"{end}:1"],
         special_tokens=[(token, tokenizer.convert_tokens_to_ids(token)) for token in {*begin, end}],
     )
-    # Two templates in a sequence don't see each other, so the template replaces the tokenizer's own.
-    own = backend.post_processor
-    parts = list(own) if isinstance(own, processors.Sequence) else [own]  # type: ignore[call-overload]  # it has items
-    kept = [part for part in parts if isinstance(part, processors.ByteLevel)]
-    backend.post_processor = processors.Sequence([*kept, template]) if kept else template
+    # Two templates in a sequence ignore each other, so the new template replaces the tokenizer's own.
+    post_processor = backend.post_processor
+    parts = list(post_processor) if isinstance(post_processor, processors.Sequence) else [post_processor]  # type: ignore[call-overload]  # it has items
+    byte_level = [part for part in parts if isinstance(part, processors.ByteLevel)]
+    backend.post_processor = processors.Sequence([*byte_level, template]) if byte_level else template
     if short_row()[0] != [*ids, tokenizer.eos_token_id]:
         raise InvalidValueError(
             f"encoder.append_eos: expected a tokenizer that can end rows with {end}, got "

@@ -1,13 +1,13 @@
-"""Layouts: how ragged rows are laid out for the network, how many go through it at a time, and packed attention.
+"""Layouts of rows for the network, groups of rows that are encoded together, and attention of packed rows.
 
 =========  ===========================================================================================
-padded     one block, every row as long as the longest
-bucketed   blocks of a few rows of similar length, each padded to its own longest
-packed     one row of all tokens: no layer sees padding, attention runs within each text
+padded     one block, in which every row is as long as the longest
+bucketed   blocks of a few rows of similar length, each padded to its longest row
+packed     one row of all tokens: no layer gets padding, attention is limited to each text
 =========  ===========================================================================================
 
-A layout changes neither the texts of a batch nor the vectors of a text. Attention of packed rows runs over rows
-of equal length on a CPU. On a GPU, one kernel of torch takes rows of any lengths.
+A layout changes neither the texts of a batch nor the vectors of a text. On a CPU attention of packed rows is
+computed for groups of rows of equal length. On a GPU one kernel of torch computes it for rows of any lengths.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ FixedLayout: TypeAlias = Literal["packed", "bucketed", "padded"]
 Layout: TypeAlias = Literal["auto", "packed", "bucketed", "padded"]
 
 _BUCKET = 16
-"""Rows of a bucket: on a CPU, 2 to 3 times as fast as one padded block of 128 texts."""
+"""Number of rows of a bucket. On a CPU it is 2 to 3 times as fast as one padded block of 128 texts."""
 ATTENTION = "contrastive_text"
-"""Name under which Transformers finds ``attention``."""
+"""Name under which ``attention`` is registered with Transformers."""
 
 NO_MASK = (1, 1, 1, 1)
 """Shape of a mask that Transformers passes unchanged to every layer. Packed rows don't read it."""
 
 _KNOWN = ("is_causal", "sliding_window", "position_ids", "encoder_hidden_states")
-"""Options of an attention layer that ``attention`` reads, or that queries and keys contain already."""
+"""Options of an attention layer that ``attention`` reads, or that are already applied to queries and keys."""
 
 _HEAD_MULTIPLE = 8
-"""The kernels take head sizes that are multiples of this number."""
+"""Divisor of the head sizes that the kernels accept."""
 
-# The functions that ``torch.nn.attention.varlen`` and nested tensors call; only these accept dropout.
+# Functions that ``torch.nn.attention.varlen`` and nested tensors call. Only these accept dropout.
 _flash = torch.ops.aten._flash_attention_forward
 _efficient = torch.ops.aten._efficient_attention_forward
 
 _packing: ContextVar[Packing | None] = ContextVar("packing", default=None)
-"""Packing of the pass that is running."""
+"""Packing of the running forward pass, or None."""
 
 
 def token_mask(lengths: Tensor) -> Tensor:
-    """Returns True on tokens and False on padding, right-padded, (S,) -> (S, L), where the lengths are.
+    """Returns the mask of right-padded rows, True on tokens and False on padding, (S,) -> (S, L), same device.
 
     Example:
         >>> token_mask(torch.tensor([1, 3])).int()
@@ -69,22 +69,23 @@ def token_mask(lengths: Tensor) -> Tensor:
 
 
 def pad(values: Tensor, mask: Tensor, fill: int = 0) -> Tensor:
-    """Returns ragged values row by row with padding after each row, (T, ...) and (S, L) -> (S, L, ...).
+    """Pads concatenated rows to rows of equal length, (T, ...) and (S, L) -> (S, L, ...).
 
-    Values on a GPU take a mask that is on the host, as ``token_mask`` gives it: the host would wait for another.
+    For values on a GPU the mask should be on the host, as ``token_mask`` returns it: the host would wait for any
+    other mask.
 
     Example:
         >>> pad(torch.tensor([7, 8, 9]), token_mask(torch.tensor([1, 2])))
         tensor([[7, 0],
                 [8, 9]])
     """
-    places = sent(mask.flatten().nonzero().flatten(), values.device)
+    positions = sent(mask.flatten().nonzero().flatten(), values.device)
     empty = values.new_full((mask.numel(), *values.shape[1:]), fill)
-    return empty.index_copy(0, places, values).view(*mask.shape, *values.shape[1:])
+    return empty.index_copy(0, positions, values).view(*mask.shape, *values.shape[1:])
 
 
 def natural_positions(lengths: Tensor) -> Tensor:
-    """Returns every token's place in its row, (S,) -> (T,).
+    """Returns the position of every token in its row, (S,) -> (T,).
 
     Example:
         >>> natural_positions(torch.tensor([1, 3])).tolist()
@@ -96,13 +97,13 @@ def natural_positions(lengths: Tensor) -> Tensor:
 
 
 def split_rows(lengths: Tensor, layout: FixedLayout, chunk_tokens: int | None) -> list[Tensor]:
-    """Returns the rows that go through the network together, group by group, long rows first.
+    """Splits rows into groups that go through the network together, long rows first.
 
     Args:
-        lengths: Tokens of each row, (S,).
-        layout: With ``bucketed`` a part is a bucket; the others have one part where nothing bounds it.
-        chunk_tokens: Most tokens of a part, padding included where the layout pads; a longer row is a part of its
-            own. None for no bound.
+        lengths: Number of tokens of each row, (S,).
+        layout: With ``bucketed`` a group is a bucket. Other layouts have one group if ``chunk_tokens`` is None.
+        chunk_tokens: Largest number of tokens of a group, including padding if the layout pads. A longer row is a
+            group alone. None for no bound.
 
     Example:
         >>> lengths = torch.tensor([2, 5, 3, 5])
@@ -110,54 +111,55 @@ def split_rows(lengths: Tensor, layout: FixedLayout, chunk_tokens: int | None) -
         [[1], [3, 2], [0]]
     """
     order = lengths.argsort(descending=True, stable=True)
-    most_rows = _BUCKET if layout == "bucketed" else len(lengths)
+    max_rows = _BUCKET if layout == "bucketed" else len(lengths)
     if chunk_tokens is None:
-        return list(torch.split(order, max(most_rows, 1)))
+        return list(torch.split(order, max(max_rows, 1)))
     counts, rows, tokens, longest = [0], 0, 0, 0
     for length in lengths[order].tolist():
-        grown = tokens + length if layout == "packed" else (rows + 1) * max(longest, length)
-        if rows and (grown > chunk_tokens or rows == most_rows):
+        next_tokens = tokens + length if layout == "packed" else (rows + 1) * max(longest, length)
+        if rows and (next_tokens > chunk_tokens or rows == max_rows):
             counts.append(0)
-            rows, longest, grown = 0, 0, length
-        rows, tokens, longest = rows + 1, grown, max(longest, length)
+            rows, longest, next_tokens = 0, 0, length
+        rows, tokens, longest = rows + 1, next_tokens, max(longest, length)
         counts[-1] = rows
     return list(torch.split(order, counts))
 
 
 def in_lockstep(parts: list[Tensor], device: torch.device) -> list[Tensor]:
-    """Returns the same rows in as many parts as every other rank has.
+    """Regroups rows so that every rank has the same number of groups.
 
-    That is as many as the rank with the most of them needs: others halve their largest parts. Where a rank has
-    fewer rows than that, the others have as many parts as it has rows, and join their smallest ones.
+    It is the largest number of groups that a rank needs: other ranks halve their largest groups. If a rank has
+    fewer rows than that, all ranks have as many groups as this rank has rows, and join their smallest groups.
 
-    Ranks have to hear of each other before they encode, so this is read back from a GPU: where ranks hold parts
-    of the weights, and a bound on tokens, or buckets, leave their number open.
+    Ranks exchange their numbers before they encode, which makes the host wait for a GPU. It is needed only if
+    ranks hold parts of the weights, and their numbers of groups may differ: with a bound on tokens, or with
+    buckets.
 
     Args:
-        parts: Rows that go through the network together, long ones first.
-        device: On which ranks talk to each other.
+        parts: Groups of rows that go through the network together, long rows first.
+        device: Device on which the ranks communicate.
 
     Example:
         >>> [part.tolist() for part in in_lockstep([torch.tensor([2, 0, 1])], torch.device("cpu"))]  # one process
         [[2, 0, 1]]
     """
     rows = sum(map(len, parts))
-    needed, fewest = most_over_ranks([len(parts), -rows], device)
-    count, split = min(needed, -fewest), list(parts)
-    while len(split) < count:
-        largest = max(range(len(split)), key=lambda number: len(split[number]))
-        split[largest : largest + 1] = split[largest].tensor_split(2)
-    while len(split) > count:
-        split[-2:] = [torch.cat(split[-2:])]
-    return split
+    largest_count, fewest = most_over_ranks([len(parts), -rows], device)
+    count, groups = min(largest_count, -fewest), list(parts)
+    while len(groups) < count:
+        largest = max(range(len(groups)), key=lambda number: len(groups[number]))
+        groups[largest : largest + 1] = groups[largest].tensor_split(2)
+    while len(groups) > count:
+        groups[-2:] = [torch.cat(groups[-2:])]
+    return groups
 
 
 class Packing(NamedTuple):
-    """Bounds of the texts in one row of all tokens.
+    """Lengths of the texts that are concatenated to one row of all tokens.
 
     Args:
-        runs: Number of rows and their length, for each stretch of neighboring rows of equal length.
-        lengths: Tokens of each row, (S,), on the host.
+        runs: (number of rows, their length) for each run of adjacent rows of equal length.
+        lengths: Number of tokens of each row, (S,), on the host.
     """
 
     runs: tuple[tuple[int, int], ...]
@@ -165,7 +167,7 @@ class Packing(NamedTuple):
 
     @classmethod
     def of(cls, lengths: Tensor) -> Packing:
-        """Returns the packing of rows of these lengths, in their order.
+        """Computes the packing of rows of given lengths, in order.
 
         Example:
             >>> Packing.of(torch.tensor([3, 3, 1])).runs
@@ -176,24 +178,24 @@ class Packing(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest row."""
+        """Number of tokens of the longest row."""
         return max((length for _, length in self.runs), default=0)
 
     def of_keys(self, query: Tensor, key: Tensor) -> Packing:
-        """Returns the packing of keys: one key per row in cross-attention, otherwise that of the queries."""
+        """Returns the packing of keys: one key per row in cross-attention, else the packing of the queries."""
         if key.shape[2] == query.shape[2]:
             return self
         return Packing(tuple((rows, 1) for rows, _ in self.runs), torch.ones_like(self.lengths))
 
     def split(self, vectors: Tensor, dim: int = 0) -> list[Tensor]:
-        """Returns each run's tokens, row by row: (..., T, ...) -> (..., rows, length, ...) per run."""
+        """Splits vectors into runs of rows of equal length: (..., T, ...) -> (..., rows, length, ...) per run."""
         parts = torch.split(vectors, [rows * length for rows, length in self.runs], dim)
         return [torch.unflatten(part, dim, run) for part, run in zip(parts, self.runs, strict=True)]
 
 
 @contextmanager
 def packed(packing: Packing | None) -> Iterator[None]:
-    """Tells ``attention`` that the network's input is packed rows; None for padded rows."""
+    """Declares inside the block that the network's input is packed rows; None for padded rows."""
     token = _packing.set(packing)
     try:
         yield
@@ -211,7 +213,7 @@ def attention(
     scaling: float | None = None,
     **options: Any,  # Any: further arguments of an architecture's attention
 ) -> tuple[Tensor, None]:
-    """Transformers' attention by torch's kernels, or, within ``packed``, ``packed_attention``.
+    """Attention function for Transformers: torch's kernels or, inside ``packed``, ``packed_attention``.
 
     Args:
         module: The attention layer.
@@ -221,32 +223,32 @@ def attention(
         attention_mask: From ``attention_mask``.
         dropout: Probability that an attention weight is dropped.
         scaling: Factor of the products; None for ``1 / sqrt(head size)``.
-        options: ``is_causal`` overrides the layer's own; ``sliding_window`` is read.
+        options: ``is_causal`` overrides the layer's own value; ``sliding_window`` is used.
 
     Returns:
-        (S, L, heads, head size), and no weights.
+        (S, L, heads, head size), and None in place of attention weights.
 
     Raises:
-        TypeError: For packed rows: an option that would change the values, such as Gemma 2's ``softcap``.
+        TypeError: For packed rows, an option that would change the values, such as Gemma 2's ``softcap``.
     """
     packing = _packing.get()
     if packing is None:
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
         )
-    # An unknown number or tensor changes the scores; flags request outputs besides them.
+    # An unknown number or tensor may change the scores. Flags only request further outputs.
     for name, option in options.items():
         if name not in _KNOWN and isinstance(option, Tensor | float | int) and not isinstance(option, bool):
             raise InvalidTypeError(f"attention: expected options that packed rows take, got {name}")
-    given, window = options.get("is_causal"), options.get("sliding_window")
-    causal = bool(vars(module).get("is_causal", False) if given is None else given)
-    return packed_attention(query, key, value, packing, dropout, scaling, causal, window), None
+    option_causal, window = options.get("is_causal"), options.get("sliding_window")
+    is_causal = bool(vars(module).get("is_causal", False) if option_causal is None else option_causal)
+    return packed_attention(query, key, value, packing, dropout, scaling, is_causal, window), None
 
 
 def attention_mask(*args: Any, **options: Any) -> Tensor | None:  # Any: Transformers' arguments, passed on
     """Returns the mask of torch's kernels; None for packed rows, which have no padding.
 
-    To omit a mask without padding, Transformers reads it. On a GPU the host would wait for that.
+    Transformers reads a mask to omit it if there is no padding. For a mask on a GPU the host would have to wait.
     """
     if _packing.get() is not None:
         return None
@@ -265,19 +267,19 @@ def packed_attention(
     causal: bool = False,
     sliding_window: int | None = None,
 ) -> Tensor:
-    """Returns the attention of packed rows, each among its own tokens.
+    """Returns the attention of packed rows, limited to the tokens of each row.
 
-    On a CPU runs of equal length are dense and need no mask; for a GPU see ``ragged_attention``.
+    On a CPU rows of equal length are dense and need no mask. For a GPU see ``ragged_attention``.
 
     Args:
         query: (1, heads, T, head size).
-        key: (1, key heads, T, head size); of cross-attention (1, key heads, S, head size), one vector per row.
+        key: (1, key heads, T, head size); in cross-attention (1, key heads, S, head size), one vector per row.
         value: As ``key``.
         packing: Bounds of the rows.
         dropout: Probability that an attention weight is dropped.
         scaling: Factor of the products; None for ``1 / sqrt(head size)``.
-        causal: Whether a token sees no later one.
-        sliding_window: A token sees tokens nearer than this; None for all.
+        causal: Whether tokens attend only to earlier tokens and themselves.
+        sliding_window: Distance below which tokens attend to each other; None for all tokens.
 
     Returns:
         (1, T, heads, head size).
@@ -289,18 +291,18 @@ def packed_attention(
         return ragged_attention(query, key, value, packing, dropout, scaling, causal, sliding_window)
     attend = _attend_dropping if dropout else F.scaled_dot_product_attention
     outputs = []
-    of_keys = packing.of_keys(query, key)
-    each = ((query, packing), (key, of_keys), (value, of_keys))
-    for q, k, v in zip(*(rows.split(states[0], dim=1) for states, rows in each), strict=True):
+    key_packing = packing.of_keys(query, key)
+    states_and_packings = ((query, packing), (key, key_packing), (value, key_packing))
+    for q, k, v in zip(*(rows.split(states[0], dim=1) for states, rows in states_and_packings), strict=True):
         rows, length = q.shape[1:3]
-        windowed = sliding_window is not None and length > sliding_window
+        has_window = sliding_window is not None and length > sliding_window
         output = attend(
             q.transpose(0, 1),
             k.transpose(0, 1),
             v.transpose(0, 1),
-            attn_mask=band(length, sliding_window or length, causal, query.device) if windowed else None,
+            attn_mask=band(length, sliding_window or length, causal, query.device) if has_window else None,
             dropout_p=dropout,
-            is_causal=causal and not windowed,
+            is_causal=causal and not has_window,
             scale=scaling,
         )
         outputs.append(output.transpose(1, 2).reshape(rows * length, *output.shape[1::2]))
@@ -316,25 +318,27 @@ def _attend_dropping(
     is_causal: bool,
     scale: float | None,
 ) -> Tensor:
-    """Does the same as torch's function, which has no CPU kernel with dropout, in fewer steps than torch."""
-    seen = band(query.shape[2], query.shape[2], causal=True, device=query.device) if is_causal else attn_mask
+    """Computes what ``scaled_dot_product_attention`` does on a CPU with dropout, in fewer steps than torch."""
+    is_visible = (
+        band(query.shape[2], query.shape[2], causal=True, device=query.device) if is_causal else attn_mask
+    )
     factor = query.shape[3] ** -0.5 if scale is None else scale
     q, k, v = (states.flatten(0, 1) for states in (query, key, value))
     scores = torch.baddbmm(q.new_empty(1, 1, 1), q, k.transpose(1, 2), beta=0, alpha=factor)
-    if seen is not None:
-        scores = scores.masked_fill(~seen, -torch.inf)
+    if is_visible is not None:
+        scores = scores.masked_fill(~is_visible, -torch.inf)
     return torch.bmm(drop(scores.softmax(dim=-1), dropout_p), v).view_as(query)
 
 
 def band(length: int, window: int, causal: bool, device: torch.device) -> Tensor:
-    """Returns True where a token sees another: nearer than the window, and not later if causal, (L, L).
+    """Returns True where a token attends to another: nearer than the window, and not later if causal, (L, L).
 
     Example:
         >>> band(3, window=2, causal=True, device=torch.device("cpu")).int().tolist()
         [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     """
-    places = torch.arange(length, device=device)
-    distance = places.unsqueeze(1) - places
+    positions = torch.arange(length, device=device)
+    distance = positions.unsqueeze(1) - positions
     return (distance.abs() < window) & (distance >= 0) if causal else distance.abs() < window
 
 
@@ -348,12 +352,12 @@ def ragged_attention(
     causal: bool = False,
     sliding_window: int | None = None,
 ) -> Tensor:
-    """Returns the attention of packed rows on a GPU, in one launch, without reading anything back.
+    """Returns the attention of packed rows on a GPU, in one kernel call, without making the host wait.
 
-    Half precision uses FlashAttention 2 (Dao 2023, https://arxiv.org/abs/2307.08691) from NVIDIA's Ampere on.
+    Half precision uses FlashAttention 2 (Dao 2023, https://arxiv.org/abs/2307.08691) on NVIDIA's Ampere or newer.
     Float32, and half precision on older GPUs, use the memory-efficient kernel (Rabe and Staats 2021,
-    https://arxiv.org/abs/2112.05682). Float64, a window in float32 and other devices are padded. Shapes and
-    arguments are checked on a CPU; none of it has been run on a GPU so far.
+    https://arxiv.org/abs/2112.05682). Float64, a window in float32 and other devices use padded rows. Shapes and
+    arguments are checked on a CPU; nothing has been run on a GPU so far.
 
     Args:
         query: (1, heads, T, head size).
@@ -362,8 +366,8 @@ def ragged_attention(
         packing: Bounds of the rows.
         dropout: Probability that an attention weight is dropped.
         scaling: Factor of the products; None for ``1 / sqrt(head size)``.
-        causal: Whether a token sees no later one.
-        sliding_window: A token sees tokens nearer than this; None for all.
+        causal: Whether tokens attend only to earlier tokens and themselves.
+        sliding_window: Distance below which tokens attend to each other; None for all tokens.
 
     Returns:
         (1, T, heads, head size).
@@ -377,26 +381,28 @@ def ragged_attention(
         return _padded_attention(states, packings, dropout, scale, causal, window).unsqueeze(0)
     width = query.shape[3]
     q, k, v = (F.pad(rows, (0, -width % _HEAD_MULTIPLE)) for rows in states)
-    starts = [sent(F.pad(each.lengths.cumsum(0), (1, 0)).int(), query.device) for each in packings]
-    ends = (*starts, *(each.longest for each in packings))
+    starts = [sent(F.pad(bounds.lengths.cumsum(0), (1, 0)).int(), query.device) for bounds in packings]
+    ends = (*starts, *(bounds.longest for bounds in packings))
     if kernel == "flash":
-        near = -1 if window is None else window - 1  # the kernel counts without the token itself
-        sides = {"window_size_left": near, "window_size_right": 0 if causal else near}
-        output = _flash(q, k, v, *ends, dropout, causal, False, scale=scale, **(sides if window else {}))[0]
+        reach = -1 if window is None else window - 1  # the kernel counts without the token itself
+        window_options = {"window_size_left": reach, "window_size_right": 0 if causal else reach}
+        output = _flash(
+            q, k, v, *ends, dropout, causal, False, scale=scale, **(window_options if window else {})
+        )[0]
     else:
         q, k, v = (rows.unsqueeze(0) for rows in (q, k, v))
-        needed = torch.is_grad_enabled() and any(rows.requires_grad for rows in (q, k, v))
-        output = _efficient(q, k, v, None, *ends, dropout, int(causal), needed, scale=scale)[0].squeeze(0)
-    attended: Tensor = output[..., :width].unsqueeze(0)
-    return attended
+        needs_gradient = torch.is_grad_enabled() and any(rows.requires_grad for rows in (q, k, v))
+        output = _efficient(q, k, v, None, *ends, dropout, int(causal), needs_gradient, scale=scale)[0].squeeze(0)
+    result: Tensor = output[..., :width].unsqueeze(0)
+    return result
 
 
 def _kernel(query: Tensor, window: int | None) -> str | None:
-    """Returns the kernel for rows of this type on their device; None for neither."""
+    """Returns the kernel for rows of this type on their device; None if no kernel supports them."""
     if query.device.type != "cuda" or torch.version.hip is not None:
         return None
-    ampere = torch.cuda.get_device_capability(query.device) >= (8, 0)
-    has_flash = ampere and torch.backends.cuda.is_flash_attention_available()
+    is_ampere = torch.cuda.get_device_capability(query.device) >= (8, 0)
+    has_flash = is_ampere and torch.backends.cuda.is_flash_attention_available()
     if query.dtype in (torch.float16, torch.bfloat16) and has_flash:
         return "flash"
     return "efficient" if query.dtype != torch.float64 and window is None else None
@@ -410,31 +416,31 @@ def _padded_attention(
     causal: bool,
     window: int | None,
 ) -> Tensor:
-    """Pads the rows for their attention. Returns it without padding, (T, heads, head size)."""
-    masks = [token_mask(each.lengths) for each in packings]
+    """Returns the attention of rows that are padded for it, without padding, (T, heads, head size)."""
+    masks = [token_mask(packing.lengths) for packing in packings]
     q, k, v = (
         pad(rows, mask).transpose(1, 2) for rows, mask in zip(states, (*masks[:1], *masks[1:] * 2), strict=True)
     )
-    places, others = (torch.arange(mask.shape[1]) for mask in masks)
-    distance = places.unsqueeze(1) - others
-    seen = (distance >= 0) | (not causal)
+    query_positions, key_positions = (torch.arange(mask.shape[1]) for mask in masks)
+    distance = query_positions.unsqueeze(1) - key_positions
+    is_visible = (distance >= 0) | (not causal)
     if window is not None:
-        seen &= distance.abs() < window
-    allowed = sent(masks[1][:, None, None] & seen, q.device)
+        is_visible &= distance.abs() < window
+    allowed = sent(masks[1][:, None, None] & is_visible, q.device)
     output = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, dropout_p=dropout, scale=scale)
     return unpadded(output.transpose(1, 2), masks[0])
 
 
 def checkpoint_layers(model: PreTrainedModel) -> None:
-    """Makes each layer of a network keep its input alone in training; the gradient has the same bits.
+    """Makes each layer of a network store only its input in training. The gradient has the same bits.
 
-    Chen et al. 2016, https://arxiv.org/abs/1604.06174. The layers are those that Transformers'
-    ``gradient_checkpointing_enable`` finds. The function differs from Transformers': its second pass wouldn't
-    know of packed rows, and it makes embeddings require a gradient, which frozen ones under adapters don't need
-    here.
+    Chen et al. 2016, https://arxiv.org/abs/1604.06174. The layers are those that
+    ``gradient_checkpointing_enable`` of Transformers finds. The function differs from that of Transformers, whose
+    second pass would lose the packing. It would also make embeddings require a gradient, which frozen embeddings
+    under adapters don't need here.
 
     Raises:
-        ValueError: An architecture whose layers Transformers can't recompute.
+        ValueError: Transformers can't recompute the layers of the architecture.
     """
     layers = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
     if not layers:
@@ -449,7 +455,7 @@ def checkpoint_layers(model: PreTrainedModel) -> None:
 
 
 def _recomputed(layer: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Calls a layer; the backward pass calls it again with the same dropout masks and the same packing."""
+    """Calls a layer. The backward pass calls it again with the same dropout masks and the same packing."""
     packing = _packing.get()
 
     def run(*inputs: Tensor) -> Tensor:
@@ -461,21 +467,21 @@ def _recomputed(layer: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
 
 
 def checkpointed_by_others(model: nn.Module) -> bool:
-    """Returns whether another function recomputes layers of a network, without knowing of packed rows."""
+    """Returns whether a function that doesn't support packed rows recomputes layers of a network."""
     functions = (vars(layer).get("_gradient_checkpointing_func") for layer in _checkpointed(model))
     return any(function is not _recomputed for function in functions)
 
 
 @contextmanager
 def one_layer_kept(model: nn.Module) -> Iterator[None]:
-    """Makes the last layer keep its activations, as each layer does in its turn of the backward pass."""
-    last = _checkpointed(model)[-1:]
-    for layer in last:
+    """Makes the last layer store its activations, as each layer does in turn during the backward pass."""
+    last_layers = _checkpointed(model)[-1:]
+    for layer in last_layers:
         vars(layer)["gradient_checkpointing"] = False
     try:
         yield
     finally:
-        for layer in last:
+        for layer in last_layers:
             vars(layer)["gradient_checkpointing"] = True
 
 

@@ -1,4 +1,4 @@
-"""Linear layers of a pass without gradients on a CPU, with their weights in the order that oneDNN reads."""
+"""Linear layers on a CPU without gradients, computed from copies of their weights in oneDNN's order."""
 
 from __future__ import annotations
 
@@ -16,25 +16,28 @@ from transformers.activations import GELUActivation
 
 from contrastive_text.core.native import has_fast_layers
 
-_NEXT_TO_ACTIVATION = {"dense", "intermediate_act_fn"}
-"""Children of the first half of a feed-forward block in BERT and its relatives, which runs them in this order."""
+_GELU_BLOCK = {"dense", "intermediate_act_fn"}
+"""Submodules of the first half of a feed-forward block in BERT and its relatives, which run in this order."""
 
 _copies: WeakValueDictionary[tuple[int, int, int], Tensor] = WeakValueDictionary()
-"""Packed weights in use, by the weight's identity, address and version: calls at the same time share them."""
+"""Packed weights in use, by identity, address and version of the weight. Simultaneous calls share them."""
 
 _packing = Lock()
 
 
 def prepacked(model: nn.Module) -> AbstractContextManager[object]:
-    """Lets linear layers compute from copies of their weights in oneDNN's order, in this thread alone.
+    """Makes linear layers compute from copies of their weights in oneDNN's order, only in this thread.
 
     No module is changed: the products of this thread look up the copy of their weight. A GELU right after such a
-    layer is computed with the product. Values are those of the layers but for rounding.
+    layer is computed together with the product. Values equal those of the layers up to rounding.
 
-    The copies take as much memory as the weights, and as much time as some 300 tokens. They last as long as a
-    context that uses them, so that no change of a weight is missed and one thread never holds more than one copy.
-    Layers keep their own weights if they aren't plain ones of float32 or bfloat16, in a compiled network, under
-    autocast, and on a processor without AVX-512.
+    The copies take as much memory as the weights. Making them takes as long as encoding about 300 tokens. They
+    exist as long as a context uses them, so that no change of a weight is missed, and a thread holds at most one
+    copy. Layers keep their own weights if they aren't plain layers in float32 or bfloat16, in a compiled network,
+    under autocast, and on a processor without AVX-512.
+
+    Args:
+        model: A network on the CPU. Its passes in the context have no gradient.
 
     Args:
         model: A network on the CPU; its passes in the context give no gradient.
@@ -48,11 +51,11 @@ def prepacked(model: nn.Module) -> AbstractContextManager[object]:
 
 
 class _Prepacked(TorchFunctionMode):
-    """Computes products with the weights of some layers from packed copies; torch keeps a mode to its thread."""
+    """Mode that computes products from packed copies of weights. Torch limits a mode to its thread."""
 
     def __init__(self, parts: Sequence[nn.Module]) -> None:
         super().__init__()
-        # An identity is a weight's as long as the weight lives.
+        # Keeps the weights alive: the id of an object is unique only while the object exists.
         self._weights = [part.weight for part in parts if isinstance(part, nn.Linear) and _is_plain(part)]
         with _packing:
             self._packed = {id(weight): _packed(weight) for weight in self._weights}
@@ -66,7 +69,7 @@ class _Prepacked(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Calls a function of torch, or oneDNN's in its place."""
+        """Calls a function of torch, or oneDNN's function in its place."""
         if func is F.linear and not kwargs and id(args[1]) in self._packed:
             return self._product(*args)
         if func is F.gelu and args[0] is self._gelu_of:
@@ -94,9 +97,9 @@ def _is_plain(part: nn.Module) -> bool:
 
 
 def _dense_before_gelu(part: nn.Module) -> nn.Linear | None:
-    """Returns the linear layer of a part that computes the GELU of it; None for any other part."""
+    """Returns the linear layer of a block whose output is passed to a GELU; None for any other module."""
     children = dict(part.named_children())
-    if children.keys() != _NEXT_TO_ACTIVATION or not _is_plain(children["dense"]):
+    if children.keys() != _GELU_BLOCK or not _is_plain(children["dense"]):
         return None
     gelu = children["intermediate_act_fn"]
     is_gelu = type(gelu) is GELUActivation and gelu.act is F.gelu and not gelu._forward_hooks
@@ -106,7 +109,7 @@ def _dense_before_gelu(part: nn.Module) -> nn.Linear | None:
 
 
 def _packed(weight: Tensor) -> Tensor:
-    """Returns the weight in oneDNN's order: the copy of another context, or a new one."""
+    """Returns a weight in oneDNN's order: a copy in use by another context, or a new copy."""
     key = (id(weight), weight.data_ptr(), 0 if weight.is_inference() else weight._version)
     copy = _copies.get(key)
     if copy is None:

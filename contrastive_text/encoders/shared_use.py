@@ -1,4 +1,4 @@
-"""Use of a network that other threads use too. Nothing of it is changed, and a change by others is refused."""
+"""Inference with a network that other threads use. It isn't changed, and changes by other threads are refused."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders.base import Encoder, training_threads
 
 _OWN_DICTS = ("_buffers", "_forward_hooks", "_forward_pre_hooks")
-"""Dictionaries of a module that Transformers adds to in a pass."""
+"""Dictionaries of a module to which Transformers adds entries during a forward pass."""
 
 _switching = threading.RLock()
 
 
 def _is_trained_elsewhere(encoder: nn.Module) -> bool:
-    """Returns whether another thread, which is still running, trains an encoder."""
+    """Returns whether another running thread trains an encoder."""
     thread = training_threads.get(encoder)
     if not encoder.training or thread is None or thread == threading.get_ident():
         return False
@@ -27,7 +27,7 @@ def _is_trained_elsewhere(encoder: nn.Module) -> bool:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switches dropout off, and afterwards restores the mode of each part."""
+    """Switches dropout off inside the block, and restores the mode of each module afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -41,8 +41,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def shared_network(model: nn.Module) -> Iterator[nn.Module]:
     """Yields a network without dropout that other threads may use at the same time.
 
-    A network in evaluation mode is yielded itself. Of another network a copy of its modules is yielded, with the
-    same weights, so that a thread that trains the network keeps its dropout.
+    A network in evaluation mode is yielded itself. For any other network a copy of its modules with the same
+    weights is yielded, so that a thread that trains the network keeps its dropout.
 
     Args:
         model: The network.
@@ -51,7 +51,7 @@ def shared_network(model: nn.Module) -> Iterator[nn.Module]:
         ValueError: The network is in training in another thread, or its weights changed in the meantime.
     """
     parts = list(model.modules())
-    before = _weight_versions(parts)
+    versions = _weight_versions(parts)
     is_in_training = any(part.training for part in parts)
     if is_in_training and any(map(_is_bound, parts)):
         with _switching, evaluating(model):
@@ -60,7 +60,7 @@ def shared_network(model: nn.Module) -> Iterator[nn.Module]:
         yield _evaluation_copy(model, {})
     else:
         yield model
-    if before != _weight_versions(parts):
+    if versions != _weight_versions(parts):
         raise InvalidValueError(
             "encode: expected weights that stay as they are, got weights that another thread changed in the "
             "meantime; train a copy of the model instead (copy.deepcopy)"
@@ -68,7 +68,7 @@ def shared_network(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _weight_versions(parts: Sequence[nn.Module]) -> list[tuple[int, int]]:
-    """Returns the identity and the version of each weight, unless another thread trains an encoder."""
+    """Returns identity and version of each weight. Raises ValueError if another thread trains an encoder."""
     for part in parts:
         if isinstance(part, Encoder) and _is_trained_elsewhere(part):
             raise InvalidValueError(
@@ -80,33 +80,33 @@ def _weight_versions(parts: Sequence[nn.Module]) -> list[tuple[int, int]]:
 
 
 def _is_bound(part: nn.Module) -> bool:
-    """Returns whether a module's pass can't run on a copy: compiled, replaced, or of split weights."""
-    split = isinstance(part, Encoder) and part.in_lockstep
-    return split or part._compiled_call_impl is not None or "forward" in vars(part)
+    """Returns whether a module's forward can't run on a copy: it is compiled, replaced, or has split weights."""
+    has_split_weights = isinstance(part, Encoder) and part.in_lockstep
+    return has_split_weights or part._compiled_call_impl is not None or "forward" in vars(part)
 
 
 def _has_changing_frequencies(part: nn.Module) -> bool:
-    """Returns whether a module recomputes frequencies of rotary positions from the rows of each pass."""
-    kinds = vars(part).get("rope_type")
-    names = kinds.values() if isinstance(kinds, dict) else [kinds]
+    """Returns whether a module recomputes the frequencies of rotary positions from the rows of each pass."""
+    rope_types = vars(part).get("rope_type")
+    names = rope_types.values() if isinstance(rope_types, dict) else [rope_types]
     return any(isinstance(name, str) and (name == "longrope" or "dynamic" in name) for name in names)
 
 
 def _evaluation_copy(part: nn.Module, copies: dict[int, nn.Module]) -> nn.Module:
-    """Returns a module in evaluation mode, with copies of its children and the same weights.
+    """Copies a module and its children in evaluation mode, sharing their weights.
 
     Args:
         part: The module.
-        copies: Copies made so far, by the identity of their module.
+        copies: Identity of a module -> its copy, for the copies made so far.
     """
     if id(part) in copies:
         return copies[id(part)]
-    copy = copies[id(part)] = object.__new__(type(part))  # neither ``__init__`` nor the pickled state
-    own = {name: vars(part)[name].copy() for name in _OWN_DICTS}
-    vars(copy).update(vars(part) | own | {"training": False})
+    copy = copies[id(part)] = object.__new__(type(part))  # without calling ``__init__`` or unpickling
+    dictionaries = {name: vars(part)[name].copy() for name in _OWN_DICTS}
+    vars(copy).update(vars(part) | dictionaries | {"training": False})
     if _has_changing_frequencies(part):
         buffers = part._buffers.items()
-        vars(copy)["_buffers"] = {name: None if each is None else each.clone() for name, each in buffers}
+        vars(copy)["_buffers"] = {name: None if buffer is None else buffer.clone() for name, buffer in buffers}
     vars(copy)["_modules"] = {
         name: None if child is None else _evaluation_copy(child, copies) for name, child in part._modules.items()
     }

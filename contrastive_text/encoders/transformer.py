@@ -1,4 +1,4 @@
-"""Any Hugging Face encoder, from pretrained weights or from a configuration."""
+"""Encoder that runs a Transformers model, with pretrained weights or built from a configuration."""
 
 from __future__ import annotations
 
@@ -64,28 +64,28 @@ from contrastive_text.encoders.packing import (
 
 @contextmanager
 def _altered_embeddings(model: nn.Module, alter: Alter | None, mask: Tensor) -> Iterator[None]:
-    """Alters the embedding output, after its LayerNorm and dropout, of each pass of this thread inside.
+    """Alters the embedding output, after LayerNorm and dropout, in this thread's forward passes in the block.
 
     Args:
-        model: The network; its rows are padded, or packed into one.
-        alter: The alteration, which gets padded rows either way; None for none.
+        model: The network. Its rows are padded, or packed into one row.
+        alter: The alteration, which always gets padded rows, or None.
         mask: True on the tokens of the rows, (S, L), on the host.
     """
-    place = None if alter is None else embedding_module(model)
-    if alter is None or place is None:
+    embeddings = None if alter is None else embedding_module(model)
+    if alter is None or embeddings is None:
         yield
         return
 
-    def enter(module: nn.Module, inputs: object, output: Tensor) -> Tensor:  # noqa: ARG001  # torch's signature
+    def alter_output(module: nn.Module, inputs: object, output: Tensor) -> Tensor:  # noqa: ARG001  # torch's signature
         if get_ident() != thread:
             return output
-        here = sent(mask, output.device)
+        device_mask = sent(mask, output.device)
         if output.shape[:2] == mask.shape:
-            return alter(output, here)
-        return unpadded(alter(pad(output.squeeze(0), mask), here), mask).unsqueeze(0)
+            return alter(output, device_mask)
+        return unpadded(alter(pad(output.squeeze(0), mask), device_mask), mask).unsqueeze(0)
 
     thread = get_ident()
-    hook = place.register_forward_hook(enter)
+    hook = embeddings.register_forward_hook(alter_output)
     try:
         yield
     finally:
@@ -93,46 +93,48 @@ def _altered_embeddings(model: nn.Module, alter: Alter | None, mask: Tensor) -> 
 
 
 class TokenHead(nn.Module):
-    """The part of a masked language model that follows its encoder, under any name.
+    """Head of a masked language model: all of its modules except the encoder.
 
-    The decoder stays tied to the token table if architecture and checkpoint tie them, so that the table gets the
-    gradient of both. Scores come from the architecture's own code, without the encoder's pass.
+    The decoder stays tied to the token table if architecture and checkpoint tie them. The table then gets the
+    gradient of both. Scores are computed by the architecture's own code, without running the encoder.
 
     Args:
         model: The encoder that is trained.
-        name: Checkpoint that may hold the head's weights; None for a random start.
-        architecture: Its configuration, with the vocabulary of the checkpoint.
+        name: Checkpoint that may contain the head's weights; None for random weights.
+        architecture: Configuration of the head, with the vocabulary of the checkpoint.
 
     Raises:
-        ValueError: An architecture without such a head.
+        ValueError: The architecture has no such head.
     """
 
     def __init__(self, model: PreTrainedModel, name: str | None, architecture: PreTrainedConfig) -> None:
         super().__init__()
-        whole, self.pretrained = load_masked_lm(name, architecture)
+        masked_lm, self.pretrained = load_masked_lm(name, architecture)
         size = model.config.vocab_size
-        if size != whole.config.vocab_size:
+        if size != masked_lm.config.vocab_size:
             with quiet():
-                whole.resize_token_embeddings(size)
-        inner = whole.base_model_prefix
-        self.layers = nn.ModuleDict({key: part for key, part in whole.named_children() if key != inner}).train()
-        setattr(whole, inner, model)  # the name differs by architecture
-        whole.tie_weights(recompute_mapping=False)  # not if the checkpoint has a decoder of its own
-        self._whole = (whole,)  # in a tuple: not a module of ours, whose weights would be saved twice
+                masked_lm.resize_token_embeddings(size)
+        encoder_name = masked_lm.base_model_prefix
+        self.layers = nn.ModuleDict(
+            {key: part for key, part in masked_lm.named_children() if key != encoder_name}
+        ).train()
+        setattr(masked_lm, encoder_name, model)  # the attribute's name differs by architecture
+        masked_lm.tie_weights(recompute_mapping=False)  # no effect if the checkpoint has an untied decoder
+        self._whole = (masked_lm,)  # in a tuple, so that it isn't a submodule, whose weights would be saved twice
 
     @property
     def whole(self) -> PreTrainedModel:
-        """The masked language model: the encoder that is trained, and this head."""
+        """The masked language model, which consists of the trained encoder and this head."""
         return self._whole[0]
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Returns a score for every entry of the vocabulary, (M, D) -> (M, V)."""
         encoder = self.whole.base_model
 
-        def given(*_: object, **__: object) -> BaseModelOutput:
+        def return_hidden(*_: object, **__: object) -> BaseModelOutput:
             return BaseModelOutput(last_hidden_state=hidden.unsqueeze(0))
 
-        encoder.forward = given  # called by the head's own code
+        encoder.forward = return_hidden  # called by the head's own code
         try:
             scores: Tensor = self.whole(inputs_embeds=hidden.unsqueeze(0)).logits
         finally:
@@ -141,49 +143,49 @@ class TokenHead(nn.Module):
 
 
 class TransformerEncoder(Encoder):
-    """A Transformers model without its pooler and heads.
+    """Encoder that runs a Transformers model without its pooler and heads.
 
-    Weights are float32 whatever the checkpoint's type; the trainer sets mixed precision. Weights under adapters
-    are frozen, and in no checkpoint: a checkpoint has their identity, which is compared when it is loaded. An
-    embedding view runs in one forward hook on the embedding module, after its LayerNorm and dropout.
+    Weights are float32 for any type of the checkpoint; the trainer sets mixed precision. Weights under adapters
+    are frozen, and aren't in checkpoints. A checkpoint has their identity, which is compared when it is loaded.
+    An embedding view runs in a forward hook of the embedding module, after its LayerNorm and dropout.
 
     Args:
         model_name_or_path: Hub name or local folder of a pretrained model.
-        config: Architecture for random initialization, as in ``config.json`` with ``model_type``; give
+        config: Architecture with random weights, as in ``config.json`` with ``model_type``. Give
             either this or ``model_name_or_path``.
-        tokenizer_name_or_path: Hub name or folder of the tokenizer; None for the model's own, or, with
-            ``config``, for one learned from the training corpus.
-        max_length: Longest training row in tokens, with special tokens; None for the model's limit. In use the
-            model's limit applies.
-        dropout: Probability for every dropout of the network; None keeps the model's own.
-        attention: ``causal`` if a token sees no later token, ``bidirectional`` if it sees all, as LLM2Vec does
-            with decoders (BehnamGhader et al. 2024, https://arxiv.org/abs/2404.05961): a saved model's
-            ``config.json`` then has ``is_causal: false``, which Transformers 5.2 and later read. None for the
-            model's own.
-        append_eos: Whether the tokenizer, also when saved, puts its end token after each text if it puts no
-            special token there. None puts it if ``LastTokenPooler`` is trained, except for templates with
-            tokens after the text: the pooler then reads the template's last token (PromptEOL).
-        layout: Layout of rows (see ``encoders.layouts``); ``auto`` uses the fastest that is right for the
-            architecture on the device. The result is the same. No row is padded on its left, whatever the
-            tokenizer's side: a token's position is its number in its row.
-        compiled: Whether ``torch.compile`` compiles blocks, for any lengths; rows are then padded or bucketed. It
+        tokenizer_name_or_path: Hub name or folder of the tokenizer. None for the model's own or, with ``config``,
+            for a tokenizer that is trained on the training corpus.
+        max_length: Largest number of tokens of a training row, including special tokens; None for the model's
+            limit. At inference the model's limit applies.
+        dropout: Probability of every dropout of the network; None keeps the model's own.
+        attention: ``causal`` if tokens don't attend to later tokens, ``bidirectional`` if they attend to all
+            tokens, as LLM2Vec does with decoders (BehnamGhader et al. 2024, https://arxiv.org/abs/2404.05961).
+            The ``config.json`` of a saved model then has ``is_causal: false``, which Transformers 5.2 and later
+            read. None for the model's own.
+        append_eos: Whether the tokenizer, including the saved one, appends its end token to each text, unless a
+            special token already ends the row. None appends it if ``LastTokenPooler`` is trained, except for
+            templates with tokens after the text: the pooler then reads the template's last token (PromptEOL).
+        layout: Layout of rows (see ``encoders.packing``). ``auto`` selects the fastest layout that the
+            architecture supports on the device. The result is the same. Rows are never padded on the left, for
+            any padding side of the tokenizer: the position of a token is its number in its row.
+        compiled: Whether ``torch.compile`` compiles blocks, for any lengths. Rows are then padded or bucketed. It
             takes a minute at the start, and was no faster on a CPU.
-        gradient_checkpointing: Whether a layer keeps its input alone and is recomputed in the backward pass, with
-            the same gradient in a third more time. The name is that of Transformers' training arguments.
+        gradient_checkpointing: Whether layers store only their input and are recomputed in the backward pass,
+            with the same gradient in a third more time. The name is that of Transformers' training arguments.
             ``chunk_tokens`` bounds memory by tokens, this option by layers; both can be used together.
         adapters: Adapters to train in place of the network's weights; None to train the weights.
-        weights_dtype: Type of the weights under adapters, which are float32 themselves. ``nf4`` packs the weights
-            of linear layers into 4 bits (QLoRA), and leaves the others in bfloat16.
+        weights_dtype: Type of the weights under adapters; adapters are always float32. ``nf4`` packs the weights
+            of linear layers into 4 bits (QLoRA), and keeps the others in bfloat16.
 
     Raises:
         ValueError: Neither or both of name and config, a missing model, a checkpoint that lacks weights of the
-            encoder, a length that the model can't take, an ``attention`` that the architecture can't have,
+            encoder, an invalid ``max_length``, an ``attention`` that the architecture doesn't support,
             ``append_eos`` with a tokenizer without an end token, or ``packed`` for an architecture that accepts
             no other attention function, gives other values with it, or is compiled. ``gradient_checkpointing``
-            of a compiled network, or of layers that Transformers can't recompute. Adapters on weights that
-            start at random, or a smaller type for weights that are trained.
+            of a compiled network, or of layers that Transformers can't recompute. Adapters on random weights, or
+            a small type of weights that are trained.
         ImportError: Adapters without peft.
-        RuntimeError: A process forked from one that had used a model.
+        RuntimeError: This process was forked from a process that had used a model.
 
     Example:
         >>> tiny = {"model_type": "bert", "vocab_size": 30, "hidden_size": 8, "num_hidden_layers": 1,
@@ -196,7 +198,7 @@ class TransformerEncoder(Encoder):
     def __init__(
         self,
         model_name_or_path: str | None = None,
-        config: dict[str, Any] | None = None,  # Any: a config.json holds what its architecture wants
+        config: dict[str, Any] | None = None,  # Any: values depend on the architecture
         tokenizer_name_or_path: str | None = None,
         max_length: int | None = None,
         dropout: float | None = None,
@@ -230,7 +232,7 @@ class TransformerEncoder(Encoder):
         if adapters is not None:
             self.base_identity = sampled_identity(dict(self.model.named_parameters()))
             self._adapted = adapters.put_into(self.model)
-        self.model.train()  # it is loaded in eval mode, without dropout and views
+        self.model.train()  # it is loaded in evaluation mode, without dropout and views
         replace_dropouts(self.model)
         set_attention(self.model, attention)
         source = tokenizer_name_or_path or model_name_or_path
@@ -252,8 +254,8 @@ class TransformerEncoder(Encoder):
         self._first_position, self._options = first_position(self.model), without_cache(self.model)
         self.token_head: TokenHead | None = None
         self.takes_embedding_views = embedding_module(self.model) is not None
-        # RoBERTa has a table of one type, and DistilBERT, MPNet and DeBERTa have none. GPT-2 and XLNet have
-        # no such key, and type 0 changes their vectors: they get the types that their tokenizer gives.
+        # RoBERTa has a table with a single type; DistilBERT, MPNet and DeBERTa have none. GPT-2 and XLNet lack
+        # the key, but type 0 changes their vectors: they get the types that their tokenizer returns.
         types = architecture.to_dict().get("type_vocab_size")
         is_given_types = (
             "token_type_ids" in signature(self.model.forward).parameters
@@ -268,19 +270,20 @@ class TransformerEncoder(Encoder):
                 block.compile(dynamic=True)
 
     def _prepare_rows(self) -> str | None:
-        """Sets what layers keep, and the attention. Returns the reason against packed rows, or None."""
+        """Sets gradient checkpointing and the attention. Returns the reason against packed rows, or None."""
         if self.gradient_checkpointing:
             checkpoint_layers(self.model)
         return prepare_layout(self.model, self.layout, self.compiled, self.limit)
 
     def layout_on(self, device: torch.device) -> tuple[FixedLayout, str]:
-        """Returns the layout of its rows on a device, and the reason; see ``Encoder.layout_on``.
+        """Returns the layout of the encoder's rows on a device, and the reason; see ``Encoder.layout_on``.
 
         Raises:
-            ValueError: ``packed``, and another function checkpoints layers: it would recompute them unpacked.
+            ValueError: ``packed`` although another function checkpoints layers, which would recompute them
+                unpacked.
         """
-        by_others = checkpointed_by_others(self.model)
-        if self.layout == "packed" and by_others:
+        has_other_function = checkpointed_by_others(self.model)
+        if self.layout == "packed" and has_other_function:
             raise InvalidValueError(
                 "encoder.layout: expected auto, bucketed or padded, for layers are checkpointed by another "
                 "function, whose gradient would be another, got packed; or set encoder.gradient_checkpointing "
@@ -289,7 +292,7 @@ class TransformerEncoder(Encoder):
         if self.layout != "auto":
             return self.layout, "as asked for"
         why = self._why_not_packed
-        if by_others:
+        if has_other_function:
             why = "layers are checkpointed by another function: encoder.gradient_checkpointing does it packed"
         if why is None and device.type == "cpu":
             return "packed", "the fastest on a CPU: no padding in any layer"
@@ -299,16 +302,16 @@ class TransformerEncoder(Encoder):
         return layout, f"{reason}; not packed, for {why}" if why else reason
 
     def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:
-        """Encodes the rows and returns them right-padded to the longest; see ``Encoder.forward``."""
+        """Encodes the rows and pads their vectors on the right to the longest row; see ``Encoder.forward``."""
         layout, _ = self.layout_on(batch.ids.device)
         if layout != "packed":
             return self._padded(batch, alter, layers)
         mask = token_mask(batch.lengths)
         output = self._packed(batch, alter, layers, Packing.of(batch.lengths))
-        return self._hidden(batch, mask, {layer: pad(each, mask) for layer, each in output.items()})
+        return self._hidden(batch, mask, {layer: pad(vectors, mask) for layer, vectors in output.items()})
 
     def blocks(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> list[Hidden]:
-        """Returns the token vectors run by run of equal length, or all rows padded; see ``Encoder.blocks``."""
+        """Returns token vectors in blocks of rows of equal length, or all rows padded; see ``Encoder.blocks``."""
         layout, _ = self.layout_on(batch.ids.device)
         if layout != "packed" or batch.ids.device.type != "cpu":
             return [self(batch, alter=alter, layers=layers)]
@@ -325,17 +328,17 @@ class TransformerEncoder(Encoder):
     ) -> dict[int, Tensor]:
         """Returns the token vectors of each layer, (T, D)."""
         device = batch.ids.device
-        places = batch.positions
-        if places is None:
-            places = sent(natural_positions(batch.lengths), device)
+        positions = batch.positions
+        if positions is None:
+            positions = sent(natural_positions(batch.lengths), device)
         inputs = {
             "input_ids": batch.ids.unsqueeze(0),
-            "position_ids": (places + self._first_position).unsqueeze(0),
+            "position_ids": (positions + self._first_position).unsqueeze(0),
         }
         if (types := self._types_of(batch)) is not None:
             inputs["token_type_ids"] = types.unsqueeze(0)
         if device.type != "cpu":
-            # Without a mask decoders search the positions for packed rows, which reads them back.
+            # Without a mask decoders search the positions for packed rows, and the host would wait for the GPU.
             inputs["attention_mask"] = torch.ones(NO_MASK, dtype=torch.bool, device=device)
         with packed(packing):
             outputs = self._run(alter, token_mask(batch.lengths), layers, **inputs)
@@ -344,34 +347,34 @@ class TransformerEncoder(Encoder):
     def _padded(self, batch: Batch, alter: Alter | None, layers: tuple[int, ...]) -> Hidden:
         mask = token_mask(batch.lengths)
         fill = padding_id(self.model.config)
-        here = sent(mask, batch.ids.device)
-        inputs = {"input_ids": pad(batch.ids, mask, fill=fill), "attention_mask": here.long()}
+        device_mask = sent(mask, batch.ids.device)
+        inputs = {"input_ids": pad(batch.ids, mask, fill=fill), "attention_mask": device_mask.long()}
         if (types := self._types_of(batch)) is not None:
             inputs["token_type_ids"] = pad(types, mask)
         if batch.positions is not None:
-            natural = torch.arange(mask.shape[1], device=here.device)
-            places = torch.where(here, pad(batch.positions, mask), natural)
-            inputs["position_ids"] = places + self._first_position
+            natural = torch.arange(mask.shape[1], device=device_mask.device)
+            positions = torch.where(device_mask, pad(batch.positions, mask), natural)
+            inputs["position_ids"] = positions + self._first_position
         return self._hidden(batch, mask, self._run(alter, mask, layers, **inputs))
 
     def _types_of(self, batch: Batch) -> Tensor | None:
-        """Returns the token types for the network, (T,); None for a network that reads none."""
+        """Returns the token types for the network, (T,); None if the network reads no types."""
         if self._reads_zero_types and batch.types is None:
             return torch.zeros_like(batch.ids)
         return batch.types if self.takes_types else None
 
     def _hidden(self, batch: Batch, mask: Tensor, vectors: dict[int, Tensor]) -> Hidden:
-        """Returns padded rows with masks and ids for poolers, on their device and, if another, on the host."""
-        here, ids = sent(mask, batch.ids.device), pad(batch.ids, mask)
-        on_host = None if here is mask else PaddedOnHost(mask, pad(batch.known.ids, mask))
-        return Hidden(vectors, here, ids, self._mask_id, on_host)
+        """Builds padded rows with masks and ids for poolers, on their device and on the host."""
+        device_mask, ids = sent(mask, batch.ids.device), pad(batch.ids, mask)
+        on_host = None if device_mask is mask else PaddedOnHost(mask, pad(batch.known.ids, mask))
+        return Hidden(vectors, device_mask, ids, self._mask_id, on_host)
 
     def _run(
         self, alter: Alter | None, mask: Tensor, layers: tuple[int, ...], **inputs: Tensor
     ) -> dict[int, Tensor]:
-        """Calls the network with the alteration in place, and returns the requested layers."""
+        """Runs the network with the alteration of embeddings, and returns the requested layers."""
         if self.training and torch.is_grad_enabled():
-            training_threads[self] = get_ident()  # until the encoder is in evaluation mode
+            training_threads[self] = get_ident()  # valid until the encoder is in evaluation mode
         with _altered_embeddings(self.model, alter, mask):
             output = self.model(**inputs, **self._options, output_hidden_states=layers != (-1,))
         if layers == (-1,):
@@ -387,18 +390,18 @@ class TransformerEncoder(Encoder):
         return heeds_positions(self.model)
 
     def is_causal(self) -> bool:
-        """Returns whether no token sees a later one, as in decoders."""
+        """Returns whether tokens don't attend to later tokens, as in decoders."""
         return is_causal(self.model)
 
     def add_tokens(self, tokens: Sequence[str]) -> None:
-        """Adds tokens to the tokenizer and the token table; a vocabulary that is learned later has them."""
+        """Adds tokens to the tokenizer and the token table. A vocabulary that is trained later includes them."""
         if self.tokenizer is None or not tokens:
             return
-        lacking = [token for token in tokens if token not in self.tokenizer.get_vocab()]
-        if lacking and self.adapters is not None:
+        missing = [token for token in tokens if token not in self.tokenizer.get_vocab()]
+        if missing and self.adapters is not None:
             raise InvalidValueError(
                 "encoder.adapters: expected views without tokens of their own, for the token table is frozen, "
-                f"got {', '.join(lacking)}; leave out their mark, or train without adapters"
+                f"got {', '.join(missing)}; leave out their mark, or train without adapters"
             )
         self.tokenizer.add_tokens([AddedToken(token, special=True) for token in tokens], special_tokens=True)
         if len(self.tokenizer) > self.vocabulary_size:
@@ -416,15 +419,19 @@ class TransformerEncoder(Encoder):
         self.token_head = self.token_head_of(self.model)
 
     def token_head_of(self, model: PreTrainedModel) -> TokenHead:
-        """Returns the architecture's masked-language-model head around a network of it."""
+        """Builds the architecture's masked-language-model head for another network of this architecture."""
         architecture = load_architecture(self.model_name_or_path, self._full_config(), self.dropout)
         return TokenHead(model, self.model_name_or_path, architecture)
 
     def around(self, model: PreTrainedModel) -> Self:
-        """Returns an encoder that runs another network of the architecture; it predicts no tokens."""
-        kept = (self.tokenizer, self.token_head, self.model)
+        """Returns an encoder that runs another network of the architecture, without a token head."""
+        shared_parts = (self.tokenizer, self.token_head, self.model)
         encoder = deepcopy(
-            self, {id(part): other for part, other in zip(kept, (kept[0], None, model), strict=True)}
+            self,
+            {
+                id(part): replacement
+                for part, replacement in zip(shared_parts, (shared_parts[0], None, model), strict=True)
+            },
         )
         encoder._why_not_packed = encoder._prepare_rows()
         return encoder
@@ -435,16 +442,16 @@ class TransformerEncoder(Encoder):
 
     def base_weights(self) -> list[nn.Parameter]:
         """Returns the weights under adapters; see ``Encoder.base_weights``."""
-        named = self.model.named_parameters() if self.adapters is not None else ()
-        return [weight for name, weight in named if name not in self._adapted]
+        parameters = self.model.named_parameters() if self.adapters is not None else ()
+        return [weight for name, weight in parameters if name not in self._adapted]
 
     def plain_state(self) -> dict[str, Tensor]:
-        """Returns the network's state without its adapters, under its names without them."""
+        """Returns the network's state without adapters, under the names that the weights have without them."""
         state = unpacked(self.model, self.model.state_dict())
         return {plain_name(name): value for name, value in state.items() if name not in self._adapted}
 
     def without_adapters(self, merge: bool) -> Self:
-        """Returns the encoder, or a copy without its adapters; see ``adapters.take_out``."""
+        """Returns a copy without adapters, or the encoder itself if it has none; see ``adapters.take_out``."""
         if self.adapters is None:
             return self
         plain = deepcopy(self, {id(self.tokenizer): self.tokenizer})
@@ -457,16 +464,16 @@ class TransformerEncoder(Encoder):
         return pooler_layer(self._pooler)
 
     def save_network(self, folder: Path) -> None:
-        """Saves the network with its configuration, the token head if one was trained, and the pooler's weights.
+        """Saves the network with its configuration, the token head if it was trained, and the pooler's weights.
 
-        The checkpoint's own pooler is saved as it was loaded, so that no other loader starts one at random.
+        The checkpoint's own pooler is saved unchanged, so that other loaders don't initialize one at random.
 
         Args:
             folder: Folder of the files.
         """
         network = self.model if self.token_head is None else self.token_head.whole
-        inside = "" if network is self.model else f"{network.base_model_prefix}."
-        pooler = {f"{inside}{name}": weight.to(network.dtype) for name, weight in self._pooler.items()}
+        prefix = "" if network is self.model else f"{network.base_model_prefix}."
+        pooler = {f"{prefix}{name}": weight.to(network.dtype) for name, weight in self._pooler.items()}
         with quiet():
             network.save_pretrained(folder, state_dict={**network.state_dict(), **pooler} if pooler else None)
 
@@ -477,7 +484,7 @@ class TransformerEncoder(Encoder):
         scores: Tensor = self.token_head(hidden)
         return scores
 
-    def _full_config(self) -> dict[str, Any] | None:  # Any: a config.json holds what its architecture wants
+    def _full_config(self) -> dict[str, Any] | None:  # Any: values depend on the architecture
         if self.config is None or self.tokenizer_name_or_path is not None:
             return self.config
-        return {"pad_token_id": 0, **self.config}  # where a learned vocabulary has it
+        return {"pad_token_id": 0, **self.config}  # the id of padding in a trained vocabulary
