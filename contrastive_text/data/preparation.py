@@ -172,8 +172,8 @@ def joined(
     """Joins consecutive texts of a document with blanks, up to a number of tokens, and describes the result.
 
     As in RoBERTa's pretraining within documents (Liu et al. 2019, https://arxiv.org/abs/1907.11692, section
-    4.2, DOC-SENTENCES). No row crosses the end of a file, or a blank line in it. A row takes as many texts as fit,
-    in their order. A longer text is a row alone, and is truncated later. The counted tokens are cached as in
+    4.2, DOC-SENTENCES). No row crosses the end of a file, or a blank line in it. A row takes as many texts as
+    fit, in their order. A longer text is a row alone, and is truncated later. The counted tokens are cached as in
     ``tokenize_documents``: 73,000 sentences take 7 s on one core, and 0.5 s from the cache.
 
     Args:
