@@ -127,15 +127,15 @@ def pooled_part(blocks: Sequence[Hidden], unpooled: Tensor) -> list[Hidden]:
         unpooled: Number of tokens to exclude at the start of each row, (S,), on the host.
     """
 
-    def exclude(mask: Tensor, excluded: Tensor) -> Tensor:
+    def read(mask: Tensor, excluded: Tensor) -> Tensor:
         return mask & (mask.cumsum(dim=1) > sent(excluded, mask.device).unsqueeze(1))
 
     unpooled_by_block = torch.split(unpooled, [len(block.mask) for block in blocks])
     return [
         replace(
             block,
-            mask=exclude(block.mask, excluded),
-            on_host=block.on_host and block.on_host._replace(mask=exclude(block.on_host.mask, excluded)),
+            mask=read(block.mask, excluded),
+            on_host=block.on_host and block.on_host._replace(mask=read(block.on_host.mask, excluded)),
         )
         for block, excluded in zip(blocks, unpooled_by_block, strict=True)
     ]

@@ -76,7 +76,7 @@ def _altered_embeddings(model: nn.Module, alter: Alter | None, mask: Tensor) -> 
         yield
         return
 
-    def alter_output(module: nn.Module, inputs: object, output: Tensor) -> Tensor:  # noqa: ARG001  # torch's signature
+    def enter(module: nn.Module, inputs: object, output: Tensor) -> Tensor:  # noqa: ARG001  # torch's signature
         if get_ident() != thread:
             return output
         device_mask = sent(mask, output.device)
@@ -85,7 +85,7 @@ def _altered_embeddings(model: nn.Module, alter: Alter | None, mask: Tensor) -> 
         return unpadded(alter(pad(output.squeeze(0), mask), device_mask), mask).unsqueeze(0)
 
     thread = get_ident()
-    hook = embeddings.register_forward_hook(alter_output)
+    hook = embeddings.register_forward_hook(enter)
     try:
         yield
     finally:
@@ -131,10 +131,10 @@ class TokenHead(nn.Module):
         """Returns a score for every entry of the vocabulary, (M, D) -> (M, V)."""
         encoder = self.whole.base_model
 
-        def return_hidden(*_: object, **__: object) -> BaseModelOutput:
+        def given(*_: object, **__: object) -> BaseModelOutput:
             return BaseModelOutput(last_hidden_state=hidden.unsqueeze(0))
 
-        encoder.forward = return_hidden  # called by the head's own code
+        encoder.forward = given  # called by the head's own code
         try:
             scores: Tensor = self.whole(inputs_embeds=hidden.unsqueeze(0)).logits
         finally:
