@@ -41,7 +41,7 @@ from hostile.sound import Sound
 PAIR = '{"anchor": "a", "positive": "b", "score": '
 """Beginning of a pair in JSON, up to its score."""
 COLUMNS = [f"c{i}" for i in range(20_000)]
-CUT = "1 of 2 texts are longer than 32 tokens"
+CUT = "1 of 2 texts exceed 32 tokens"
 ZIPPED = packed(TWO.encode())
 ESCAPES = "x[/bold]y\n[red]a dog[/red]\n\x1b]0;title\x07\x1b[2Jclear\n\x1b[31mred\n\u202egnirts\n"
 DASHED = "embed --model $bert -- -in.txt v.npy"
