@@ -236,6 +236,8 @@ def test_an_empty_folder_and_an_output_that_is_no_text_are_refused(
     assert run([*words, str(tmp_path / "texts.txt")]) == 2
     assert run([*words, str(tmp_path / "texts.tsv")]) == 2
     said = capsys.readouterr().err
-    assert "--data: expected the texts of one data set or more, got none; STS12: expected sts12.test.tsv" in said
+    assert (
+        "--data: expected the texts of one data set or more, got no text; STS12: expected sts12.test.tsv" in said
+    )
     assert "texts.tsv: expected a name that ends in .txt" in said
     assert not list(tmp_path.iterdir())

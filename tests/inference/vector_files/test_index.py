@@ -126,7 +126,9 @@ def test_a_changed_byte_is_refused(
             lambda: TextVectors(tmp_path / "v.npy"),
         ]
     for read in reads:
-        with pytest.raises(ValueError, match="expected the vectors as they were written, got changed ones"):
+        with pytest.raises(
+            ValueError, match="expected the vectors (as they were written|of its record), got changed ones"
+        ):
             read()
 
 

@@ -76,5 +76,5 @@ def test_the_class_itself_is_answered_with_what_wraps_it(capsys: pytest.CaptureF
     ):
         with pytest.raises(SystemExit):
             run(["fit", "--recipe", "simcse", *words])
-        said = f"which is none; give {wrapper} for class_path, and in init_args name: {words[1]}"
+        said = f"which is not a subclass of it; give {wrapper} for class_path, and in init_args name: {words[1]}"
         assert said in capsys.readouterr().err
