@@ -127,7 +127,7 @@ def test_a_changed_byte_is_refused(
         ]
     for read in reads:
         with pytest.raises(
-            ValueError, match="expected the vectors (as they were written|of its record), got changed ones"
+            ValueError, match=r"expected the vectors (as they were written|of its record), got changed ones"
         ):
             read()
 
