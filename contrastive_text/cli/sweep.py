@@ -361,8 +361,8 @@ def draw(table: SweepTable, folder: Path) -> None:
         else:
             name = "heat_map"
             rows, columns = labels
-            means, sds = ([[figures[row, label][i] for label in columns] for row in rows] for i in (0, 1))
-            figure = heat_map(means, sds, rows, columns, (table.axes[0], table.axes[1]), title)
+            grids = [[[figures[row, label][i] for label in columns] for row in rows] for i in (0, 1)]
+            figure = heat_map(grids[0], grids[1], rows, columns, (table.axes[0], table.axes[1]), title)
     except ImportError as error:
         say(f"note: no figure: {error}")
         return

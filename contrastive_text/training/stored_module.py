@@ -158,8 +158,8 @@ class StoredModule(SplitModule):
         one epoch too few, and a run resumed from one of them would repeat an epoch.
         """
         loop = self.trainer.fit_loop
-        epochs = loop.epoch_progress.current
-        if loop.restarted_mid_epoch and epochs.processed == epochs.started:
+        epochs = loop.epoch_progress.current.state_dict()
+        if loop.restarted_mid_epoch and epochs["processed"] == epochs["started"]:
             loop.reset_restart_stage()
 
 
