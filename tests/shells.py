@@ -16,7 +16,7 @@ import yaml
 from contrastive_text.cli import run
 
 FINISHED = ("FOLDER", "CHECKPOINT", "MODEL")
-"""What the fixture ``finished`` gives: a run is made where a line names one of them."""
+"""Files of a finished run; the fixture ``finished`` trains it only if a line names one of them."""
 
 
 def run_here(words: Sequence[str], log: Path, mode: str = "wb") -> str:

@@ -19,7 +19,7 @@ QUERIES = ["a bird sings", tiny.TEXTS[7]]
 ASKED = " ".join(f"'{query}'" for query in QUERIES)
 SEARCH = f"search TEXTS {ASKED} --model BERT --device cpu --format json"
 MADE = "contrastive_text.cli.embed.EmbeddingRun"
-"""What encodes a corpus: without it nothing is encoded again."""
+"""The function that encodes a corpus; a test that removes it shows that no text is encoded again."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Which texts of a row belong together, and the triples of natural language inference."""
+"""Examples that pairings make of rows, among them the triples of natural language inference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes a negative: against slow loops over the same vectors."""
+"""Mined negatives compared with slow loops over the same vectors."""
 
 from __future__ import annotations
 
