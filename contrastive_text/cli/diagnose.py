@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contrastive_text.cli.commands import Diagnose
 from contrastive_text.cli.files import plain_form, print_or_write
-from contrastive_text.cli.models import load_model
+from contrastive_text.cli.models import load_model, say_truncated
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.core.terminal import console, say
@@ -40,8 +40,7 @@ def diagnose(options: Diagnose) -> None:
         texts = [str(row["text"]) for row in table]
         guide = None if options.guide is None else _guide(options.guide, options)
         diagnosis = measure(embed, texts, pairs=pairs, limit=options.limit, seed=options.seed, guide=guide)
-        if embed.truncated:
-            say(f"{embed.truncated:,} of {embed.encoded:,} texts were truncated to {model.max_length} tokens")
+        say_truncated(embed.truncated, embed.encoded, model)
     if as_json:
         report = json.dumps(diagnosis.to_dict(), indent=2)
     else:

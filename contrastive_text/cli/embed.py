@@ -10,7 +10,7 @@ import numpy as np
 
 from contrastive_text.cli.commands import Embed, EncodingCommand
 from contrastive_text.cli.files import form_of
-from contrastive_text.cli.models import check_device, load_model, warnings_as_notes
+from contrastive_text.cli.models import check_device, load_model, say_truncated, warnings_as_notes
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.text_files import Bounds
 from contrastive_text.core.terminal import say
@@ -73,8 +73,7 @@ def complete(run: EmbeddingRun, became: str = "encoded", stays: bool = True) -> 
         say(f"\nstopped: {note if stays else 'no vector is saved'}", file=sys.stderr)
         raise SystemExit(130) from None
     speed = (rows - before) / (time.perf_counter() - start)
-    if run.truncated:
-        say(f"{run.truncated:,} of {rows:,} texts exceed {run.model.max_length} tokens and were truncated")
+    say_truncated(run.truncated, rows, run.model)
     unit = "bytes" if "binary" in run.encoding.precision else "features"
     say(f"{rows:,} vectors of {width} {unit} {became} ({speed:,.0f} texts/s)")
 

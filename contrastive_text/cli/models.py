@@ -85,14 +85,13 @@ def load_readings(
     return models
 
 
-def say_truncated(model: SentenceEncoder, texts: int) -> None:
-    """Prints how many texts the last call of ``encode`` truncated, if any.
+def say_truncated(truncated: int, texts: int, model: SentenceEncoder) -> None:
+    """Prints how many texts were truncated to the length limit of a model, if any.
 
     Args:
+        truncated: Number of truncated texts.
+        texts: Number of encoded texts.
         model: The model that encoded the texts.
-        texts: Number of texts of that call.
     """
-    if model.truncated:
-        say(
-            f"{model.truncated:,} of {texts:,} texts are longer than {model.max_length} tokens and were truncated"
-        )
+    if truncated:
+        say(f"{truncated:,} of {texts:,} texts exceed {model.max_length} tokens and were truncated")

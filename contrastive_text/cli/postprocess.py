@@ -58,7 +58,7 @@ def _postprocess(options: Postprocess) -> None:
     plain = unnormalized(model)
     encoded = plain.encode(texts, batch_size=options.batch_size, show_progress_bar=True, convert_to_tensor=True)
     vectors = torch.as_tensor(encoded).cpu()
-    say_truncated(plain, texts=len(texts))
+    say_truncated(plain.truncated, len(texts), plain)
     if options.whiten:
         layer, change = fit_whitening(vectors, options.features), "whitened"
     else:

@@ -55,7 +55,7 @@ def search(options: Search) -> None:
         path = options.index or Path(temporary, "corpus.npy")
         index = index_of(options, corpus, path, stays=options.index is not None)
         results = index.search(queries, top_k=options.top_k, batch_size=options.batch_size)
-        say_truncated(index.model, texts=len(queries))
+        say_truncated(index.model.truncated, len(queries), index.model)
         hit_ids = {hit.corpus_id for hits in results for hit in hits}
         texts = {i: line for i, line in enumerate(corpus.numbered()) if i in hit_ids}
     show = say_json if options.format == "json" else say

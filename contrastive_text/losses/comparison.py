@@ -340,15 +340,7 @@ class Group:
 
     @classmethod
     def of(cls, ids: Tensor, effect: Effect, lasts: bool = True) -> Self:
-        """Returns a group in which the anchor and the positive of an example have the same id.
-
-        Hard negatives have no id.
-
-        Args:
-            ids: Id of each example, (N,).
-            effect: Effect of the rule on a column.
-            lasts: Whether columns keep their ids in later steps.
-        """
+        """Returns a group in which anchor and positive have the id of their example, (N,), and negatives none."""
         return cls(ids.unsqueeze(1), ids, ids, effect=effect, lasts=lasts)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Group:
@@ -395,10 +387,7 @@ class Triples:
     def distinct(cls, anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Triples:
         """Builds examples whose texts all have different ids, so that a row masks no column but its own text.
 
-        Args:
-            anchor: Vectors of the anchors, (N, D).
-            positive: Vectors of the positives, (N, D).
-            negative: Vectors of the hard negatives, (N, D), (N, K, D) or None.
+        ``negative`` may also have one hard negative for each example, (N, D).
 
         Raises:
             ValueError: The shapes don't fit together.
@@ -463,13 +452,7 @@ class Triples:
         )
 
     def compare(self, rows: Texts, columns: Texts, target: Tensor) -> Comparison:
-        """Builds the comparison of rows with columns, with rules from their ids and from the guide.
-
-        Args:
-            rows: R rows.
-            columns: C columns.
-            target: Column of each row's positive, (R,).
-        """
+        """Builds the comparison of rows with columns. Its rules come from their ids and from the guide."""
         masks: dict[str, Rule] = {"texts": SameId(rows.ids, columns.ids)}
         positives, joined = None, None
         if self.negative is not None:
@@ -498,11 +481,7 @@ class Triples:
         return Texts.join([part for part in parts if part is not None])
 
     def hard_negatives(self, places: Tensor) -> Texts | None:
-        """Returns the hard negatives of all examples as columns; None if the examples have none.
-
-        Args:
-            places: Indices of the local examples among all examples, (n,).
-        """
+        """Returns the hard negatives of all examples as columns, or None; for ``places`` see ``columns``."""
         if self.negative is None or self.negative_ids is None:
             return None
         k = self.negative.shape[1]

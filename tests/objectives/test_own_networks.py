@@ -142,6 +142,17 @@ def test_dropout_in_the_decoder_follows_the_batchs_key_also_where_it_is_computed
 # In a run
 
 
+def fit(module: ContrastiveModule, folder: Path, resume: str | Path | None) -> ContrastiveModule:
+    """Trains two steps of two batches each, with a checkpoint after each step."""
+    keep = ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=1)
+    trainer = tiny.trainer(
+        folder, enable_checkpointing=True, callbacks=[keep], max_steps=2, accumulate_grad_batches=2
+    )
+    data = tiny.data(tiny.write_texts(folder.parent / "texts.txt"), batch_size=4)
+    trainer.fit(module, data, ckpt_path=resume, weights_only=True)
+    return module
+
+
 def fit_tsdae(folder: Path, bert: str, resume: Path | None = None) -> ContrastiveModule:
     torch.manual_seed(len(str(folder)))  # what starts at random comes with the checkpoint
     module = ContrastiveModule(
@@ -150,13 +161,7 @@ def fit_tsdae(folder: Path, bert: str, resume: Path | None = None) -> Contrastiv
         views={"anchor": [DeleteTokens(rate=0.6, unit="word")]},
         objectives={"tsdae": DenoisingDecoder()},
     )
-    keep = ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=1)
-    trainer = tiny.trainer(
-        folder, enable_checkpointing=True, callbacks=[keep], max_steps=2, accumulate_grad_batches=2
-    )
-    data = tiny.data(tiny.write_texts(folder.parent / "texts.txt"), batch_size=4)
-    trainer.fit(module, data, ckpt_path=resume, weights_only=True)
-    return module
+    return fit(module, folder, resume)
 
 
 @pytest.mark.slow
@@ -321,14 +326,7 @@ def test_masks_and_draws_are_the_same_where_the_discriminator_is_computed_anew(b
 
 
 def fit_diffcse(folder: Path, bert: str, generator: str, resume: str | None = None) -> ContrastiveModule:
-    module = diffcse(bert, generator, dropout=0.1)
-    keep = ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=1)
-    trainer = tiny.trainer(
-        folder, enable_checkpointing=True, callbacks=[keep], max_steps=2, accumulate_grad_batches=2
-    )
-    data = tiny.data(tiny.write_texts(folder.parent / "texts.txt"), batch_size=4)
-    trainer.fit(module, data, ckpt_path=resume, weights_only=True)
-    return module
+    return fit(diffcse(bert, generator, dropout=0.1), folder, resume)
 
 
 @pytest.mark.slow
