@@ -85,8 +85,8 @@ class TestSpecification:
 
     def test_e4_holds_with_the_vectors_file(self, vectors):
         case = vectors["alignment_uniformity"]
-        x = torch.tensor(case["x_unnormalized"], dtype=torch.float64)
-        y = torch.tensor(case["y_unnormalized"], dtype=torch.float64)
+        x = torch.tensor(case["x_unnormalised"], dtype=torch.float64)
+        y = torch.tensor(case["y_unnormalised"], dtype=torch.float64)
         assert alignment(x, y).item() == pytest.approx(case["alignment_alpha2"], abs=1e-9)
         together = uniformity(torch.cat([x, y])).item()
         assert together == pytest.approx(case["uniformity_t2_all_six_points"], abs=1e-9)

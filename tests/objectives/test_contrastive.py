@@ -90,7 +90,7 @@ def test_d12_positives_are_averaged_before_they_are_normalized(vectors: dict[str
     rows = torch.tensor([case["anchor"], *case["positives"]], dtype=torch.float64)
     slots = (Slot("anchor", 0), Slot("positive", 0), Slot("positive", 1))
     logs = Contrastive()(Encoded(rows, slots, text_ids=torch.arange(3))).logs
-    assert float(logs["positive_similarity"]) == pytest.approx(case["mean_then_normalize_cos"], abs=1e-6)
+    assert float(logs["positive_similarity"]) == pytest.approx(case["mean_then_normalise_cos"], abs=1e-6)
 
 
 @pytest.mark.parametrize("loss", [InfoNCE(0.2), NTXent(0.2)])

@@ -52,7 +52,7 @@ def test_a_page_has_every_section_and_a_picture_of_every_chart(page: Path) -> No
     reader = Reader(page)
     assert [attributes["id"] for tag, attributes in reader.tags if tag == "section"] == list(SECTIONS)
     charts = [
-        str(attributes["aria-labeledby"]).split("-title")[0] for tag, attributes in reader.tags if tag == "svg"
+        str(attributes["aria-labelledby"]).split("-title")[0] for tag, attributes in reader.tags if tag == "svg"
     ]
     assert {path.stem for path in page.parent.glob("*.png")} == {*charts}
     assert {"train-contrastive", "val-spearman", "cosines", "gold", "spectrum", "map-1"} <= {*charts}
