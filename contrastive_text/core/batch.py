@@ -321,7 +321,7 @@ of each chunk.
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One vector per row, before any train-only head, and all else that objectives read of a step.
+    """Vectors of a batch, one per row and before any train-only head, with the values that objectives read.
 
     Args:
         embeddings: Sentence vectors, (S, D), row = slot * N + example.

@@ -35,7 +35,7 @@ class InvalidValueError(ContrastiveTextError, ValueError):
 
 
 class InvalidTextError(InvalidValueError):
-    """One of several texts is invalid. A caller that knows its number in a larger set renumbers it with ``at``.
+    """Error of an invalid text among several. A caller with a larger set of texts changes the number by ``at``.
 
     Args:
         what: What is wrong with the text, and what to do.

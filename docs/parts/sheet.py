@@ -18,7 +18,7 @@ ROW = 18
 LABELS = 74
 
 Kind = Literal["kept", "gone", "new", "moved"]
-"""What happened to a thing; also the class that colors it."""
+"""Effect of a view on a piece of text, and the CSS class of its color."""
 
 
 class Colors(NamedTuple):
