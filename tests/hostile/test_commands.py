@@ -241,7 +241,7 @@ ODD_AND_RIGHT = (
         )
     ),
     counted(
-        "a query that is cut", f"search $texts --model $bert '{'bird ' * 100}'", {}, "1 of 1 texts are longer"
+        "a query that is cut", f"search $texts --model $bert '{'bird ' * 100}'", {}, "1 of 1 texts exceed"
     ),
     right(
         "views of more rows than there are",
