@@ -49,7 +49,7 @@ Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 
 
 def _vectors(path: Path) -> Sequence[Path]:
-    """Returns a vector file and its companion files."""
+    """Returns the paths of a vector file and its companion files."""
     from contrastive_text.inference.vector_files import files_of  # here: it imports torch
 
     return files_of(path)
@@ -64,17 +64,17 @@ def _part(values: Mapping[str, object]) -> WrittenFile:
 
 
 def _scores(values: Mapping[str, object]) -> WrittenFile | WrittenFolder:
-    """Returns the output of ``evaluate``: a file of tables, or a folder of mteb's JSON files."""
+    """Returns the output path of ``evaluate``: a file of tables, or a folder of mteb's JSON files."""
     return WrittenFolder() if values.get("suite") and "mteb" in str(values["suite"]) else WrittenFile()
 
 
 def _with_index(path: Path) -> Sequence[Path]:
-    """Returns a table of duplicates and the vector files that exist until the table is written."""
+    """Returns the paths of a table of duplicates, and of the vector files that exist until it is written."""
     return [path, *_vectors(path.with_name(f"{path.name}.vectors.npy"))]
 
 
 def _with_mining(path: Path) -> Sequence[Path]:
-    """Returns a file of mined negatives and the working files that exist until it is written."""
+    """Returns the paths of a file of mined negatives, and of the working files that exist until it is written."""
     from contrastive_text.inference.mining_run import working_files  # here: it imports torch
 
     return working_files(path)

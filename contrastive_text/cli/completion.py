@@ -55,7 +55,7 @@ def script() -> str:
 
 
 def _cases(words: Mapping[str, Sequence[str]]) -> str:
-    """Returns the branches of a bash ``case``. Patterns with equal words share a branch."""
+    """Returns the branches of a bash ``case`` statement. Patterns with equal words share a branch."""
     branches: dict[str, list[str]] = {}
     for pattern, completions in words.items():
         branches.setdefault(" ".join(completions), []).append(shlex.quote(pattern))

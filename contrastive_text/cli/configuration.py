@@ -41,7 +41,7 @@ from contrastive_text.training.run_parser import (
 
 
 class _Parser(LightningArgumentParser):
-    """Parser that prints a short error for a wrong option."""
+    """Argument parser that prints a short error for a wrong option."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         options = [option for action in self._actions for option in action.option_strings]
@@ -90,7 +90,7 @@ def configured(
 
 
 def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
-    """Merges the files and options of a command over a configuration.
+    """Merges the config files and the options of a command over a configuration.
 
     Files are merged in their order, and options after all files, whatever their position.
 
@@ -134,7 +134,7 @@ def _overridden(config: Config, options: Sequence[Sequence[str]]) -> Config:
 
 
 def _with_options(config: Config, options: Sequence[Sequence[str]]) -> tuple[Config, list[str]]:
-    """Merges options over a configuration. Returns it, and the options that the parser has to read."""
+    """Merges options over a configuration. Returns the result, and the options that the parser has to read."""
     unread: list[str] = []
     for option in options:
         key, typed = option[0].removeprefix("--"), option[1] if len(option) == 2 else None

@@ -27,7 +27,7 @@ from contrastive_text.inference.vector_index import TextVectors
 
 
 def diagnose(options: Diagnose) -> None:
-    """Prints figures of the vectors of a file's texts, with a warning for each unusual figure."""
+    """Prints the geometry metrics of the vectors of a file's texts, with a warning for each unusual value."""
     bounds = Bounds.of(options.bounds)
     table = read_rows(options.texts, reads=("text",), bounds=bounds, form=plain_form())
     pairs = None if options.pairs is None else read_pairs(options.pairs, bounds=bounds, form=plain_form())
@@ -59,7 +59,7 @@ def _guide(path: str, options: Diagnose) -> Callable[[Sequence[str]], Tensor]:
 
 
 def _as_text(head: str, diagnosis: Diagnosis, mean: bool) -> str:
-    """Returns the figures as a table, followed by the warnings."""
+    """Returns the geometry metrics as a table, followed by the warnings."""
     table = Table("figure", "value", "range", "meaning", title="geometry of the vectors", title_justify="left")
     for row in _rows(diagnosis, mean):
         table.add_row(*map(Text, row))
@@ -70,7 +70,7 @@ def _as_text(head: str, diagnosis: Diagnosis, mean: bool) -> str:
 
 
 def _rows(diagnosis: Diagnosis, mean: bool) -> list[tuple[str, str, str, str]]:
-    """Returns the name, value, range and meaning of each figure."""
+    """Returns the name, value, range and meaning of each geometry metric."""
     max_rank = min(diagnosis.texts, diagnosis.features)
     rank = f"{diagnosis.effective_rank:.1f}"
     rows = [

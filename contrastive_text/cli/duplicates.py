@@ -76,7 +76,7 @@ def _pair_rows(texts: TextStream, pairs: Tensor, cosines: Tensor) -> Iterator[st
 
 
 def _write(path: Path, lines: Iterable[str]) -> int:
-    """Writes lines to a file. Returns their number."""
+    """Writes lines to a file and returns their number."""
     with replacing(path) as file:
         return sum(file.write(f"{line}\n".encode()) > 0 for line in lines)
 

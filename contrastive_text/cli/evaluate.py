@@ -31,17 +31,17 @@ from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suite
 from contrastive_text.recipes import GLUE_GRID
 
 _GLUE_SEEDS = (5,)
-"""Number of seeds of RoBERTa (Liu et al. 2019, https://arxiv.org/abs/1907.11692, section 5.1)."""
+"""Number of seeds of a GLUE task in RoBERTa (Liu et al. 2019, https://arxiv.org/abs/1907.11692, section 5.1)."""
 _CLASSIFIED = ("transfer", "probing", "declutr")
-"""Suites that train classifiers."""
+"""Names of the suites that train classifiers."""
 _SUITES: Sequence[str] = get_args(Suite)
 _ALONE: Mapping[str, str] = {"glue": "it trains the model", "mteb": "its --output is a folder"}
-"""Reason why a suite must be run by itself, by the name of the suite."""
+"""Suite -> reason why it must be run without other suites."""
 _ENCODES = ("files", *(suite for suite in _SUITES if suite != "glue"))
-"""Suites, and ``files``, that encode texts with the model. GLUE fine-tunes the model."""
+"""Names of the suites, and ``files``, that encode texts with the model. GLUE fine-tunes the model."""
 _CACHED = tuple(name for name in _ENCODES if name != "mteb")
 _WITH_DATA = tuple(suite for suite in _SUITES if suite != "mteb")
-"""Suites that read data sets from ``--data``. mteb downloads its data sets."""
+"""Names of the suites that read data sets from ``--data``. mteb downloads its data sets."""
 _READ_BY: Mapping[str, Sequence[str]] = {
     "columns": ("files", "retrieval"),
     "threshold": ("files",),
@@ -188,7 +188,7 @@ def _print_files(scores: Mapping[str, Mapping[str, Sequence[PairScore]]], thresh
 def _file_tables(
     scores: Mapping[str, Mapping[str, Sequence[PairScore]]], threshold: float | None
 ) -> dict[str, ScoreTable]:
-    """Returns a table for each figure, with a column for each subset of each file."""
+    """Returns a table for each score, with a column for each subset of each file."""
     figures = ["spearman", "pearson", *([] if threshold is None else ["accuracy"])]
     models = next(iter(scores.values()))
     tables = {}
@@ -297,7 +297,7 @@ def _scored_by_mteb(options: Evaluate) -> dict[str, ScoreTable]:
 
 
 def _written(tables: Mapping[str, ScoreTable], options: Evaluate) -> str:
-    """Returns tables in the format of ``--format``, with the further tables of ``--subsets``."""
+    """Renders tables of scores in the format of ``--format``, with the further tables of ``--subsets``."""
     all_tables = dict(tables)
     if options.subsets:
         all_tables |= tables["sts"].subsets() if "sts" in tables else {}

@@ -37,7 +37,7 @@ def plain_form(**spelled: str) -> FileForm:
 
 
 def table_row(cells: Iterable[object]) -> str:
-    r"""Returns the cells joined by tabs. Tabs and newlines inside a cell become spaces.
+    r"""Joins the cells of a row by tabs. Tabs and newlines inside a cell become spaces.
 
     Example:
         >>> table_row(["a\nb", 2])

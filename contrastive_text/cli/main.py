@@ -201,7 +201,7 @@ def _dispatch(command: str, words: list[str]) -> None:
 
 
 def answer(error: BaseException, command: str | None = None) -> str | None:
-    """Returns the message of an exception that the user can fix, or None for a bug.
+    """Returns the message of an exception that the user can fix, or None for a bug of the library.
 
     Args:
         error: The exception.

@@ -30,7 +30,7 @@ _REASONS = {
     "max_score": "--max_score {max_score}",
     "min_score": "--min_score {min_score}",
 }
-"""Why candidates were removed, by the reason's name in ``MiningReport.removed``."""
+"""Name of a reason in ``MiningReport.removed`` -> description of the removed candidates."""
 
 
 def mine(options: Mine) -> None:
@@ -82,7 +82,7 @@ def _read(options: Mine) -> PairTexts:
 
 
 def _summary(report: MiningReport, mining: Mining) -> Iterator[str]:
-    """Yields the lines of the summary: removed candidates, queries with few negatives, and cosines."""
+    """Yields the lines of the mining summary: removed candidates, queries with few negatives, and cosines."""
     settings = asdict(mining)
     yield f"{report.removed['candidates']:,} candidates of {report.queries:,} queries; no negatives:"
     for name, reason in _REASONS.items():

@@ -30,7 +30,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def new(options: New) -> None:
-    """Writes three files to the working directory, and prints the commands that use them.
+    """Writes the three files of a template to the working directory, and prints the commands that use them.
 
     Raises:
         ValueError: The name is not a class name, Python has another module of that name, or a file exists.
@@ -71,7 +71,7 @@ def module_name(name: str) -> str:
 
 
 def written(kind: str, name: str) -> dict[str, str]:
-    """Returns the text of each file of a template, by file name.
+    """Returns file name -> text of each file of a template.
 
     Example:
         >>> list(written("view", "DropStopWords"))

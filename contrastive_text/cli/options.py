@@ -26,7 +26,7 @@ from contrastive_text.core.storage.text_files import USUAL
 
 _T = TypeVar("_T")
 OTHERS = object()
-"""Marks the field that collects unknown words, for another parser to read."""
+"""Metadata of the record's field that collects unknown words, for another parser to read."""
 _NO_OPTION = "\0"
 """Prefix of words after ``--``, so that argparse does not parse them as options. No shell word begins with it."""
 FILES = "File of texts: .txt, .tsv, .csv, .jsonl or .json, each also as .gz."
@@ -226,7 +226,7 @@ def _pair(kind: Callable[[str], object], form: str, word: str) -> tuple[str, obj
 
 
 def _unfolded(hint: object) -> tuple[object, object, list[object]]:
-    """Returns the type of a word, its container (Sequence, Mapping or None), and the notes of a type hint."""
+    """Returns the type of an option's value, its container (Sequence, Mapping or None), and a hint's notes."""
     outer: object = None
     notes: list[object] = []
     while (form := get_origin(hint)) not in (None, Literal):

@@ -117,19 +117,19 @@ def check_paths(roles: Mapping[str, Role], values: Mapping[str, object]) -> None
 
 
 def _refusal(path: object, expected: str, got: str, todo: str = "name another path") -> InvalidValueError:
-    """Returns the error for a path that a command can't use."""
+    """Returns the error for a path that a command can't read or write."""
     return InvalidValueError(f"{path}: expected {expected}, got {got}; {todo}")
 
 
 def _value(values: object, option: str) -> object:
-    """Returns the value of an option. Dots in its name separate keys of nested mappings."""
+    """Returns the value of an option in a configuration. Dots in its name separate keys of nested mappings."""
     for part in option.split("."):
         values = values.get(part) if isinstance(values, Mapping) else None
     return values
 
 
 def _paths(value: object) -> Iterator[Path]:
-    """Yields the paths in nested lists and mappings."""
+    """Yields the paths in nested lists and mappings of an option's value."""
     if isinstance(value, str | Path):
         yield Path(value)
     elif isinstance(value, Mapping | list | tuple):

@@ -40,7 +40,7 @@ def recipes(options: Recipes) -> None:
 
 
 def title(text: str) -> str:
-    """Returns the title of a recipe, which is the first sentence of its header.
+    """Returns the title of a recipe, which is the first sentence of its YAML header.
 
     Example:
         >>> title("# SimCSE: the same text twice.\\n# Gao et al. 2021\\nmodel: {}\\n")

@@ -37,7 +37,7 @@ _FORMATS: Mapping[str, tuple[str, Callable[[SweepTable], str]]] = {
     "csv": ("table.csv", SweepTable.csv),
     "json": ("table.json", SweepTable.json),
 }
-"""File name and rendering method of each format of the table."""
+"""Format of a sweep's table -> file name and rendering method."""
 _MOST_SEEDS = 10_000
 _TITLE = 40
 """Largest number of letters in a line of a figure's title. The narrowest figure has room for that many."""
@@ -153,7 +153,7 @@ class Runs:
         self._parts = {part for report in self.reports for part in report.parts}
 
     def place(self, cell: Cell, seed: int) -> Path:
-        """Returns the folder of a run."""
+        """Returns the folder of a run of the sweep."""
         return self._options.output / cell.folder / f"seed-{seed}"
 
     def lock(self, cell: Cell, seed: int) -> Path:
@@ -161,11 +161,11 @@ class Runs:
         return self.place(cell, seed).with_name(f"seed-{seed}.run")
 
     def read(self, cell: Cell, seed: int) -> SweepRun | None:
-        """Returns the scores of a run, or None if the run is not yet trained and measured."""
+        """Returns the scores of a run of the sweep, or None if it isn't trained and measured yet."""
         return SweepRun.read(cell, seed, self.place(cell, seed))
 
     def results(self) -> list[SweepRun]:
-        """Returns all runs that are measured or have failed."""
+        """Returns all runs of the sweep that are measured or have failed."""
         failed = [SweepRun(cell.labels, seed, error=error) for (cell, seed), error in self.errors.items()]
         results = [self.read(*pair) for pair in self.every if pair not in self.errors]
         return [*(run for run in results if run is not None), *failed]
@@ -286,7 +286,7 @@ def _call(words: Sequence[str], log: Path, mode: Literal["wb", "ab"] = "wb") -> 
 
 
 def _run_all(runs: Runs, tabulate: Callable[[], SweepTable]) -> None:
-    """Runs all unfinished runs, seed by seed. Waits for runs that another process trains."""
+    """Runs all unfinished runs of the sweep, seed by seed. Waits for runs that another process trains."""
     waiting = [pair for pair in runs.every if not runs.is_finished(*pair)]
     if len(waiting) < len(runs.every):
         say(f"{len(runs.every) - len(waiting)} of them are finished already")

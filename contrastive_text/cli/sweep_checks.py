@@ -65,7 +65,7 @@ def with_seed(words: Sequence[str], seed: int) -> list[str]:
 
 
 def check_cells(cells: Sequence[Cell], options: Sweep, seed: int) -> dict[Cell, Config]:
-    """Returns the configuration of every cell. Parses all configurations, then builds all of them.
+    """Returns the configuration of every cell of a sweep. Parses all configurations, then builds all of them.
 
     Raises:
         ValueError: ``fit`` would refuse a cell, two cells have the same configuration, or a cell has no
@@ -102,7 +102,7 @@ def check_cells(cells: Sequence[Cell], options: Sweep, seed: int) -> dict[Cell, 
 
 
 def usual_score(config: Config) -> str | None:
-    """Returns the figure by which ``fit`` selects the best checkpoint, or None without scored pairs."""
+    """Returns the metric by which ``fit`` selects the best checkpoint, or None without scored pairs."""
     data = config["data"]
     if config["checkpoint"]["monitor"]:
         return str(config["checkpoint"]["monitor"])
@@ -134,7 +134,7 @@ def _naming(cell: Cell) -> Iterator[None]:
 
 
 def read_reports(options: Sweep, select: str, mode: Mode, suffix: str) -> list[Report]:
-    """Returns the figures of the table. Reads and checks the data of the suites.
+    """Returns the reports of the sweep's table. Reads and checks the data of the suites.
 
     Raises:
         FileNotFoundError: The folder of data sets doesn't exist.

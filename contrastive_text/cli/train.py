@@ -31,7 +31,7 @@ from contrastive_text.training.run_folder import CONFIG
 from contrastive_text.training.run_parser import PLACES, VALUES, checkpoint_parts
 
 _PARTS = {"validate": "validation", "test": "test", "predict": "predict"}
-"""Data set of ``TextDataModule`` that each command reads."""
+"""Command -> data set of ``TextDataModule`` that it reads."""
 
 
 def quieten() -> None:
@@ -97,7 +97,7 @@ def _check_config(config: Mapping[str, object], file: Path) -> None:
 
 
 def _perform(command: str, run: Run, folder: Path | None = None, dry_run: bool = False) -> Path | None:
-    """Executes a command over a run.
+    """Executes ``fit``, ``validate``, ``test`` or ``predict`` with a run.
 
     Args:
         command: ``fit``, ``validate``, ``test`` or ``predict``.

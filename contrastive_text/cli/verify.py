@@ -30,7 +30,7 @@ class Verify:
 _NAMED = 4
 """Largest number of files without digest that are named per folder."""
 _LINES = 100
-"""Largest number of damaged files that are named. A manifest can name any number of missing files."""
+"""Largest number of damaged files that the output names. A manifest can name any number of missing files."""
 
 
 def verify(options: Verify) -> None:

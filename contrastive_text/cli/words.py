@@ -26,7 +26,7 @@ _PAIR = re.compile(r"(?P<name>\w+)=(?P<column>.+)", flags=re.DOTALL)
 
 
 def with_values(words: Sequence[str], *names: str) -> Iterator[tuple[str, str | None]]:
-    """Yields each word with None, and each option of the given names with its value.
+    """Yields each word of the shell with None, and each option of the given names with its value.
 
     A value follows its option as the next word or after ``=``.
 
@@ -46,7 +46,7 @@ def option_value(words: Sequence[str], name: str) -> str | None:
 
 
 def option_values(words: Sequence[str], name: str) -> list[str]:
-    """Returns all values of an option in their order.
+    """Returns all values of an option among the words of the shell, in their order.
 
     Example:
         >>> option_values(["--seeds", "1", "--seeds=2"], "--seeds")
@@ -56,7 +56,7 @@ def option_values(words: Sequence[str], name: str) -> list[str]:
 
 
 def expand_recipes(words: Sequence[str]) -> list[str]:
-    """Replaces ``--recipe NAME`` by ``--config FILE`` in its place; later files override it.
+    """Replaces ``--recipe NAME`` by ``--config FILE`` at the same position; later files override it.
 
     Raises:
         ValueError: An unknown recipe, or no name after ``--recipe``.
@@ -74,7 +74,7 @@ def expand_recipes(words: Sequence[str]) -> list[str]:
 
 
 def take_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Splits the words into the modules after ``--trust`` and all other words.
+    """Splits the words of the shell into the modules after ``--trust`` and all other words.
 
     A ``--trust`` at the end, without a module, gives an empty name.
 

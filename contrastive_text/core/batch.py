@@ -148,7 +148,7 @@ class Batch:
         self.on_host = on_host
 
     def __len__(self) -> int:
-        """Number of rows, S."""
+        """Number of rows of the batch, S."""
         return len(self.lengths)
 
     def replace(self, **changes: Any) -> Batch:  # Any: of the arguments above
@@ -312,7 +312,7 @@ class Hidden:
 OwnPass: TypeAlias = Callable[
     ["Batch", Callable[["Batch", Tensor], Tensor]], "list[tuple[Batch, Tensor, Tensor]]"
 ]
-"""Runs a network chunk by chunk.
+"""Runs a network on a batch chunk by chunk, so that memory stays bounded.
 
 Takes rows, and a function from a chunk and the indices of its rows to an output. Returns (chunk, indices, output)
 of each chunk.
@@ -356,7 +356,7 @@ class Encoded:
     logged: bool = True
 
     def role(self, role: Role) -> Tensor:
-        """Returns the vectors of a role, (N, slots of the role, D).
+        """Returns the vectors of the texts with a role, (N, slots of the role, D).
 
         Example:
             >>> import torch
@@ -368,11 +368,11 @@ class Encoded:
         return self._of(role, self.embeddings)
 
     def role_ids(self, role: Role) -> Tensor:
-        """Returns the text ids of a role, (N, slots of the role), or with two hashes (..., 2)."""
+        """Returns the ids of the texts with a role, (N, slots of the role), or with two hashes (..., 2)."""
         return self._of(role, self.text_ids)
 
     def role_guide(self, name: str, role: Role) -> Tensor:
-        """Returns a guide's vectors of a role, (N, slots of the role, Dg)."""
+        """Returns a guide's vectors of the texts with a role, (N, slots of the role, Dg)."""
         return self._of(role, self.guides[name])
 
     def tokens(self, *roles: Role) -> Batch:

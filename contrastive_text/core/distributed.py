@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from contrastive_text.core.errors import InvalidValueError
 
 _ALIGNMENT = 16
-"""Alignment of tensors in a buffer, in bytes: the size of the widest number."""
+"""Alignment of tensors in the buffer of an all-gather, in bytes: the size of the widest number."""
 
 
 def is_distributed() -> bool:
@@ -86,7 +86,7 @@ class _Parts:
         ]
 
     def empty(self, ranks: int, device: torch.device) -> Tensor:
-        """Returns an uninitialized buffer, (ranks, bytes)."""
+        """Returns an uninitialized buffer for the rows of all ranks, (ranks, bytes)."""
         return torch.empty(ranks, self.offsets[-1], dtype=torch.uint8, device=device)
 
     def rows(self, part: Tensor, index: int, size: int) -> Tensor:

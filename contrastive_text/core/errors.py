@@ -31,11 +31,11 @@ class ContrastiveTextError(Exception):
 
 
 class InvalidValueError(ContrastiveTextError, ValueError):
-    """A value, an option or the content of a file is invalid."""
+    """Raised if a value, an option or the content of a file is invalid."""
 
 
 class InvalidTextError(InvalidValueError):
-    """Error of an invalid text among several. A caller with a larger set of texts changes the number by ``at``.
+    """Raised if one of several texts is invalid. ``at`` changes the text's number for a larger set of texts.
 
     Args:
         what: What is wrong with the text, and what to do.
@@ -56,35 +56,35 @@ class InvalidTextError(InvalidValueError):
         return InvalidTextError, (self.what, self.number, self.text)  # other processes raise it too
 
     def at(self, number: int, text: str = "") -> InvalidTextError:
-        """Returns the same error for another number."""
+        """Returns the same error with another number of the invalid text."""
         return InvalidTextError(self.what, number, text)
 
 
 class InvalidTypeError(ContrastiveTextError, TypeError):
-    """A value has the wrong type."""
+    """Raised if a value has the wrong type."""
 
 
 class MissingFileError(ContrastiveTextError, FileNotFoundError):
-    """A file or a folder doesn't exist."""
+    """Raised if a file or a folder doesn't exist."""
 
 
 class ExistingFileError(ContrastiveTextError, FileExistsError):
-    """A file or a folder exists already and would be overwritten."""
+    """Raised if a file or a folder exists already and would be overwritten."""
 
 
 class DiskError(ContrastiveTextError, OSError):
-    """A disk is full, a folder can't be written to, or a file can't be read."""
+    """Raised if a disk is full, a folder can't be written to, or a file can't be read."""
 
     def __str__(self) -> str:
         return str(self.args[-1])  # Python puts the error's number before the message
 
 
 class MissingLibraryError(ContrastiveTextError, ImportError):
-    """An optional library isn't installed; the message has the command that installs it."""
+    """Raised if an optional library isn't installed; the message has the command that installs it."""
 
 
 class RunError(ContrastiveTextError, RuntimeError):
-    """A run can't continue, for example because its loss is NaN."""
+    """Raised if a run can't continue, for example because its loss is NaN."""
 
 
 def cause_of(error: BaseException | None, kind: type[_Error]) -> _Error | None:

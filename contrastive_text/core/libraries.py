@@ -29,7 +29,7 @@ _EXTRAS = {
     "peft": ("peft", "adapters"),
     "bitsandbytes": ("bitsandbytes", "qlora"),
 }
-"""Top-level module -> its distribution, and the extra of this package that installs it."""
+"""Top-level module -> its distribution on PyPI, and the extra of this package that installs it."""
 
 
 def require(module: str, where: str) -> ModuleType:

@@ -107,7 +107,7 @@ class _NoEntropy(ISeedSequence):
     """Seed sequence without entropy from the system. ``spawn`` of its generators fails for lack of a key."""
 
     def generate_state(self, n_words: int, dtype: npt.DTypeLike = np.uint32) -> npt.NDArray[np.uint64]:
-        """Returns zeros; the key replaces them."""
+        """Returns zeros as the state of a Philox generator, because its key replaces them."""
         return np.zeros(n_words, dtype=dtype)
 
 
@@ -115,7 +115,7 @@ _NO_ENTROPY = _NoEntropy()
 
 
 class _LastGenerator(threading.local):
-    """The last generator of a thread. It is local to the thread, so that two threads never reuse the same one."""
+    """Cache of the last generator that each thread has used; threads never share a generator."""
 
     def __init__(self) -> None:
         self._renew()

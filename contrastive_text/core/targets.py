@@ -70,11 +70,11 @@ class Target(ABC):
         return f"{lowest} to {highest} ({sum(rows[label] for label in numbers):,})"
 
     def serves(self, other: Target) -> bool:
-        """Returns whether this target gives the same numbers as another, so that both can read a column."""
+        """Returns whether two targets convert labels to the same numbers, so that both can read a column."""
         return self == other
 
     def unseen(self, numbers: Collection[float]) -> list[str]:  # noqa: ARG002  # subclasses use it
-        """Returns the names of classes that have none of the numbers; empty for scores."""
+        """Returns the names of the classes that don't occur among the given class numbers; empty for scores."""
         return []
 
     @abstractmethod
@@ -91,7 +91,7 @@ class Target(ABC):
 
 @dataclass(frozen=True)
 class Classes(Target):
-    """One of several classes, by name or by number.
+    """Target of a classification: one of several classes, by name or by number.
 
     A number is an index into ``names``, with two exceptions. If the names are those of natural language
     inference, a number has the meaning that it has in SNLI, MultiNLI and RTE on the hub, whatever the order of
@@ -169,7 +169,7 @@ class Classes(Target):
         )
 
     def unseen(self, numbers: Collection[float]) -> list[str]:
-        """Returns the names of the classes that have none of the numbers."""
+        """Returns the names of the classes that don't occur among the given class numbers."""
         return [name for number, name in enumerate(self.names) if number not in numbers]
 
     def metric(self) -> tuple[str, Metric]:
@@ -203,7 +203,7 @@ def plain_label(cell: str | float) -> str:
 
 @dataclass(frozen=True)
 class Scores(Target):
-    """A score between two bounds, scaled to the range from 0 to 1.
+    """Target of a regression: a score between two bounds, scaled to the range from 0 to 1.
 
     Args:
         low: The score of texts that have nothing in common.
@@ -247,11 +247,11 @@ class Scores(Target):
         return self == other or (other == Classes(("0", "1")) and (self.low, self.high) == (0, 1))
 
     def metric(self) -> tuple[str, Metric]:
-        """Returns Pearson's correlation, as in the CS224N report."""
+        """Returns Pearson's correlation of predicted and gold scores, as in the CS224N report."""
         from torchmetrics import PearsonCorrCoef
 
         return "pearson", PearsonCorrCoef()
 
     def write(self, predictions: Tensor) -> list[str]:
-        """Converts each prediction, (N,), to the scale of the file."""
+        """Converts predictions, (N,), from the range 0 to 1 to the scale of the scores in the file."""
         return [f"{self.low + float(share) * (self.high - self.low):.4f}" for share in predictions]

@@ -19,11 +19,11 @@ NO_LABEL = -100
 """Label of a token that masked language modeling doesn't predict (torch's ``ignore_index``)."""
 
 NO_WORD = -1
-"""Word number of a special token."""
+"""Word number of a special token, which is part of no word."""
 
 
 Alter: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Alters the embedding output of a batch: embeddings (S, L, D) and mask (S, L) -> (S, L, D)."""
+"""Function that alters the embedding output of a batch: embeddings (S, L, D), mask (S, L) -> (S, L, D)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Texts that belong together, as returned by a ``Pairing``.
+    """Example of a ``Pairing``: texts that are trained on together, such as an anchor and its positive.
 
     Args:
         anchor: Text that the others are compared with.

@@ -31,7 +31,7 @@ _INT32, _INT64 = "<i4", "<i8"
 _FILES = ("ids", "words", "offsets")
 
 _BLOCK_CHARACTERS = 1 << 20
-"""Characters that are tokenized at once. The tokenizers library uses about 200 bytes per token."""
+"""Number of characters that are tokenized at once. The tokenizers library uses about 200 bytes per token."""
 
 _PROGRESS_DOCUMENTS = 2000
 """Smallest number of documents with a progress bar."""

@@ -45,7 +45,7 @@ class Tokenized:
         self._plain_rows: dict[Text, TextRow] = dict(zip(pairs, tokenizer.pair_rows(pairs), strict=True))
 
     def plain(self, text: Text) -> TextRow:
-        """Returns the row of a text that no token view alters."""
+        """Returns the token ids of the row of a text that no token view alters."""
         if text not in self._plain_rows:
             self._plain_rows[text] = framed_row(self.framed(text), self.tokenizer)
         return self._plain_rows[text]
@@ -167,12 +167,12 @@ def edited_ids(rows: Sequence[TextRow], tokenizer: TextTokenizer) -> Tensor:
 
 
 def flat(rows: Sequence[Sequence[int]]) -> Tensor:
-    """Concatenates the numbers of all rows, (T,), int64."""
+    """Concatenates the integers of all rows to one array, (T,), int64."""
     return torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=sum(map(len, rows))))
 
 
 PAIRING = -1
-"""Replaces the number of an example in the key of a pairing's random draws."""
+"""Number in place of an example's number in the key of a pairing's random draws."""
 
 
 def row_keys(
@@ -287,7 +287,7 @@ class Collator:
         return views if prompt.after and views.after else prompt.around(views)
 
     def __call__(self, items: Sequence[KeyedRow]) -> Batch:
-        """Builds the batch of the rows.
+        """Builds a batch from keyed rows: pairing, views, tokenization and truncation.
 
         Raises:
             ValueError: Rows that give no example, or different numbers of examples, positives or negatives.

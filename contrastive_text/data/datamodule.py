@@ -40,7 +40,7 @@ from contrastive_text.recipes.layers import build_part, merge, read_recipe
 
 
 class TextDataModule(pl.LightningDataModule):
-    """Data sets for training, validation, test and prediction.
+    """LightningDataModule of the data sets for training, validation, test and prediction.
 
     The order of an epoch and every view depend only on seed, task, epoch and row, not on the number of workers.
     Rows are distributed over ranks without repetition.
@@ -229,7 +229,7 @@ class TextDataModule(pl.LightningDataModule):
         return data_sets
 
     def _with_learned_tokenizer(self, needs: DataNeeds) -> DataNeeds:
-        """Trains a tokenizer on the texts in the first process, for the module. Returns its new needs."""
+        """Trains the module's tokenizer on the texts, in the first process. Returns the module's new needs."""
         trainer, description = self.trainer, ""
         if trainer is None or trainer.is_global_zero:
             description = learned_tokenizer(self.table("train"), needs, self.seed)
@@ -261,7 +261,7 @@ class TextDataModule(pl.LightningDataModule):
 
     @property
     def training(self) -> TrainingSet:
-        """Training data, after ``setup("fit")``.
+        """Training data of the run, after ``setup("fit")``.
 
         Raises:
             RuntimeError: ``setup("fit")`` has not been called.
@@ -288,7 +288,7 @@ class TextDataModule(pl.LightningDataModule):
         return self._loader
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's
-        """Returns the position in the run; see ``ResumableLoader.state_dict``.
+        """Returns the position of training in the data; see ``ResumableLoader.state_dict``.
 
         Lightning stores it too, but doesn't restore it if the loader is created early, to count a schedule's
         steps.
@@ -298,7 +298,7 @@ class TextDataModule(pl.LightningDataModule):
         return {"place": self._loader.state_dict(), "rows": self.tables.contents("train")}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's
-        """Sets the position in a run at which the next loader starts.
+        """Sets the position in the data at which the next training loader starts.
 
         Raises:
             ValueError: Rows from Python differ from those of the checkpoint, or rows changed within an epoch.

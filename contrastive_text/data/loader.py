@@ -66,7 +66,7 @@ class Bijection:
         return self.size
 
     def __getitem__(self, span: slice) -> npt.NDArray[np.int64]:
-        """Returns the numbers at a slice of the order."""
+        """Returns the numbers at the positions of a slice of the pseudorandom order."""
         numbers = self._network(np.arange(*span.indices(self.size), dtype=np.uint64))
         outside = np.flatnonzero(numbers >= self.size)
         while len(outside):
@@ -82,7 +82,7 @@ class Bijection:
 
 
 Order: TypeAlias = "npt.NDArray[np.integer] | Bijection"
-"""Numbers from 0 in some order, which can be sliced."""
+"""Protocol of a sequence of row numbers in the order of an epoch, which can be sliced."""
 
 
 def keyed_order(size: int, key: int) -> Order:
@@ -126,7 +126,7 @@ class EpochOrder:
         self._order: Order | None = None
 
     def __call__(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Returns the numbers at positions from ``start`` to ``stop``, exclusive."""
+        """Returns the row numbers at the positions from ``start`` to ``stop`` of an epoch, exclusive."""
         firsts = range(start // self.size * self.size, stop, self.size)
         return np.concatenate([
             first + self._pass(first // self.size)[max(0, start - first) : stop - first].astype(np.int64)
@@ -166,7 +166,7 @@ def describe_orders(sizes: Mapping[str, TaskSize]) -> str:
 
 
 class Rows(Protocol):
-    """Rows by number, such as a tuple or a view of a file."""
+    """Protocol of rows by number, such as a tuple or a mapped file."""
 
     def __len__(self) -> int: ...
 
@@ -247,12 +247,12 @@ class EpochBatchSampler:
 
     @property
     def sampler(self) -> EpochBatchSampler:
-        """This object: Lightning calls ``set_epoch`` on the attribute ``sampler``."""
+        """The batch sampler itself, because Lightning calls ``set_epoch`` on the attribute ``sampler``."""
         return self
 
     @cached_property
     def identity(self) -> int:
-        """Hash that is equal for the same order of the same rows, on every rank."""
+        """Hash of the rows and of their order in an epoch, equal on every rank."""
         computed = [task for task, size in self.sizes.items() if self.shuffle and size > PERMUTATION_ROWS]
         return text_id(repr((self.sizes, self.steps, self.seed, self.shuffle, self.same_order, computed)))
 
@@ -328,12 +328,12 @@ class ResumableLoader(DataLoader[KeyedRow]):
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """Returns the position in the run: epoch, batches received and in total, and identity of the order."""
+        """Returns the loader's position in the run: epoch, batches received and in all, identity of the order."""
         place = {"epoch": self.order.epoch, "given": self.given, "batches": len(self.order)}
         return place | {"order": self.order.identity}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Restores a position in a run.
+        """Restores the loader's position in a run, from ``state_dict``.
 
         Raises:
             ValueError: The position is inside an epoch whose number of batches or order differs.
@@ -387,7 +387,7 @@ def loader_in_order(
 
 
 def _ignore_signals(worker: int) -> None:  # noqa: ARG001  # torch's signature
-    """Makes a worker ignore Ctrl-C, and SIGTERM unless it comes from the main process.
+    """Makes a worker process of a loader ignore Ctrl-C, and SIGTERM unless it comes from the main process.
 
     Schedulers and terminals send signals to all processes of a run. The main process finishes its step first, and
     would fail if a worker exited during the step.
@@ -399,7 +399,7 @@ def _ignore_signals(worker: int) -> None:  # noqa: ARG001  # torch's signature
 
 
 def _exit_on_request() -> None:
-    """Exits the worker when the main process sends SIGTERM, which it does when it exits."""
+    """Exits a loader's worker process when the main process sends SIGTERM, which it does when it exits."""
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
         pass
     os._exit(0)

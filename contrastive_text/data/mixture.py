@@ -40,7 +40,7 @@ class Step:
     objectives: tuple[str, ...] | None = None
 
     def later(self, rounds: int) -> Step:
-        """Returns the step some rounds later, with the rows of each task that follow.
+        """Returns the step of a later round, which has the next rows of each task.
 
         Example:
             >>> Step({"a": (0, 2), "b": (4, 7)}).later(2)
@@ -55,7 +55,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """A group of steps that is repeated with the rows that follow.
+    """Group of an epoch's steps that is repeated, each time with the next rows of each task.
 
     Args:
         first: Steps of the first round. Each further round takes the rows of each task that follow.

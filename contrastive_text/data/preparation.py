@@ -36,7 +36,7 @@ _CHECKED_ROWS = 1_000
 
 
 class TrainingData(NamedTuple):
-    """A task that is ready for training.
+    """Task that is ready for training: its rows, pairing and slots.
 
     Args:
         name: Name of the task.
@@ -237,7 +237,7 @@ def _document_rows(
 
 
 _LIMIT = -1
-"""Replaces the epoch in the key of the rows that are drawn once for a run."""
+"""Number in place of the epoch in the key of rows that are drawn once for the whole run."""
 
 
 def served(table: TokenTable, pairing: Pairing) -> tuple[array[int], str]:

@@ -104,7 +104,7 @@ class Prompts:
 
     @property
     def is_plain(self) -> bool:
-        """Whether all prompts are strings before texts, which is all that sentence-transformers supports."""
+        """True if all prompts are strings before texts, the only form that sentence-transformers supports."""
         texts = "".join(self.named.values())
         return not self or (not self.apart and self.counted and SLOT not in texts and MASK not in texts)
 
@@ -139,7 +139,7 @@ class Prompts:
 
     @property
     def ranks(self) -> bool:
-        """Whether queries and documents have different prompts."""
+        """True if queries and documents have different prompts."""
         return self.of_kind(QUERY) != self.of_kind(DOCUMENT)
 
     @property
@@ -219,4 +219,4 @@ class Prompts:
 
 
 NO_PROMPTS = Prompts()
-"""Prompts of a model that has none."""
+"""Default of ``model.prompts``: no text has a prompt."""

@@ -326,7 +326,7 @@ def _read(source: str, corpus: _Source, queries: _Source, qrels: _Source) -> Ret
 
 
 def _texts(source: _Source) -> dict[str, tuple[str, str]]:
-    """Returns id -> (text, title)."""
+    """Reads the texts of BEIR's queries or corpus: id -> (text, title)."""
     texts_by_id: dict[str, tuple[str, str]] = {}
     for where, (cell, *texts) in _rows(source, ("_id", "text"), ("title",)):
         name = _id(where, "_id", cell)
@@ -359,7 +359,7 @@ def _grades(
 
 
 def _rows(source: _Source, needed: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[str, list[object]]]:
-    """Yields the place of each row, and its cells of the given columns; None for a missing optional column."""
+    """Yields file and line of each row, and its cells of the given columns; None for a missing column."""
     where, content = source
     header = content.header
     if header and (missing_columns := [name for name in needed if name not in header]):

@@ -40,7 +40,7 @@ from contrastive_text.pairings import Given, Pairing, SameText
 from contrastive_text.views import ViewPlan
 
 PARTS = {"fit": ("train", "validation"), "validate": ("validation",), "test": ("test",), "predict": ("predict",)}
-"""Stage of a trainer -> parts of the run that are read for it."""
+"""Stage of a trainer -> parts of the run's data that the stage reads, such as ``train``."""
 
 
 @dataclass
@@ -72,12 +72,12 @@ class RunTables:
     _tables: dict[tuple[str, str], Table] = field(default_factory=dict, init=False)
 
     def of(self, part: str) -> dict[str, Table]:
-        """Returns name -> table of a part, as far as they have been read."""
+        """Returns name -> table of a part of the run's data, for the tables that have been read."""
         return {name: table for (table_part, name), table in self._tables.items() if table_part == part}
 
     @property
     def validated(self) -> dict[str, int]:
-        """Task, file or retrieval set -> hash of its validation rows, as far as they have been read."""
+        """Name of a task, file or retrieval set -> hash of its validation rows, after they have been read."""
         held_out = {f"{name}, held out": digest for name, digest in self.contents("held_out").items()}
         identities = {name: text_id(digest) for name, digest in (self.contents("validation") | held_out).items()}
         return identities | {name: data.identity for name, data in self.ranked.items()}
@@ -110,7 +110,7 @@ class RunTables:
                 )
 
     def understood(self, part: str) -> list[str]:
-        """Describes how the files of a part were read, as far as they have been read."""
+        """Describes how the files of a part, such as ``train``, were read."""
         retrieval_sets = self.ranked.values() if part == "validation" else ()
         return [
             *(table.understood for table in self.of(part).values()),
@@ -130,7 +130,7 @@ class RunTables:
                 yield name, f"{number}-{file}" if has_repeats else file, table.rows[end - size : end]
 
     def read(self, part: str, needs: Mapping[str, TaskNeeds], optional: bool = False) -> None:
-        """Reads the tables of a part that haven't been read yet.
+        """Reads the tables of a part, such as ``train``, that haven't been read yet.
 
         Args:
             part: Name of the part; ``held_out`` is read with ``validation``.
@@ -205,12 +205,12 @@ class Ranked(NamedTuple):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Texts of the side, by number."""
+        """Texts of the queries or of the documents, by number."""
         return self.data.queries if self.side == "anchor" else self.data.documents
 
     @property
     def rows(self) -> list[Row]:
-        """Texts with their numbers, long texts first, so that a batch has texts of similar length."""
+        """Texts of a retrieval set with their numbers, long texts first, so batches have similar lengths."""
         texts = self.texts
         order = sorted(range(len(texts)), key=lambda number: len(texts[number]), reverse=True)
         return [{"text": texts[number], "target": float(number)} for number in order]
@@ -229,7 +229,7 @@ class RankedCollator:
     ranked: Ranked
 
     def __call__(self, items: Sequence[KeyedRow]) -> Batch:
-        """Builds the batch of the rows, without their copies in the other role."""
+        """Builds a batch of queries or documents, without the copies of its rows in the other role."""
         batch = self.collator(items)
         return batch.split(batch.by_role(self.ranked.side))
 
@@ -305,7 +305,7 @@ class HeldOutCollator:
     objectives: tuple[str, ...]
 
     def __call__(self, items: Sequence[KeyedRow]) -> Batch:
-        """Builds the batch of the rows; see ``Collator``."""
+        """Builds a batch from held-out rows, without views; see ``Collator``."""
         return self.collator([item._replace(epoch=0) for item in items])
 
 

@@ -47,7 +47,7 @@ class Clean:
     lower: bool = False
 
     def __call__(self, text: str) -> str:
-        """Returns the normalized text."""
+        """Returns a text with normalized white space and case."""
         text = " ".join(text.split()) if self.collapse else text
         text = text.lower() if self.lower else text
         return f" {text}" if self.leading_blank and not text.startswith(" ") else text
@@ -339,7 +339,7 @@ def check_tasks(tasks: Mapping[str, TextTask], only: TextTask) -> None:
 
 
 PLAIN_TASK = TextTask()
-"""Default of a run of one data set."""
+"""Default options of the data set of a run with a single data set."""
 
 
 def _check_rows(place: str, task: TextTask) -> None:

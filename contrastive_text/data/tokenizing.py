@@ -396,7 +396,7 @@ class TextTokenizer:
         ]
 
     def cut(self, tokens: Tokens, taken: int = 0, altered: bool = False) -> Tokens:
-        """Truncates tokens at the end to the room in a row.
+        """Truncates a text's tokens at the end, to the number of tokens that fit into the row.
 
         Args:
             tokens: Tokens of a text.
@@ -408,7 +408,7 @@ class TextTokenizer:
         return tokens if room is None or len(tokens) <= room else tokens.take(range(room))
 
     def cuts(self, text: str | TextPair, frame: Frame = NO_FRAME) -> bool:
-        """Returns whether the limit truncates a text, or one of two texts in a sequence."""
+        """Returns whether the length limit truncates a text, or one of two texts in a sequence."""
         if isinstance(text, TextPair):
             return self.pair_rows([text])[0].truncated
         (framed,) = self.framed([text], frame)

@@ -70,7 +70,7 @@ class TrainingSet:
         return cls(tasks, sizes, Steps.of(mixture.steps(epoch_sizes, drop_last)), named)
 
     def of(self, task: str | None = None) -> TrainingData:
-        """Returns the training data of a task; None for the only task.
+        """Returns the training data of a task by its name, or of the only task if the name is None.
 
         Raises:
             ValueError: There is no such task.
@@ -184,7 +184,7 @@ def check_turns(training: TrainingSet, needs: DataNeeds) -> None:
 
 
 _SAMPLE_SIZE = 1000
-"""Largest number of rows or documents that are sampled for statistics."""
+"""Largest number of rows or documents that are sampled for statistics of the training data."""
 
 
 def sample_rows(sizes: Sequence[int], seed: int) -> list[list[int]]:

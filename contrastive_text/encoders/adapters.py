@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from peft import PeftConfig
 
 WeightsType: TypeAlias = Literal["float32", "bfloat16", "nf4"]
-"""Types of the weights under adapters; ``nf4`` has 4 bits (QLoRA)."""
+"""Names of the data types of weights under adapters; ``nf4`` has 4 bits (QLoRA)."""
 NOT_BY_TRANSFORMERS = {"subfolder": "none of its adapters"}
 """Option that keeps Transformers from loading adapters: it wouldn't report missing weights or a missing peft."""
 _WHERE = "encoder.adapters"
@@ -38,13 +38,13 @@ _SETTINGS, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 """Prefix of every weight name in peft's file."""
 _NAME = re.compile(r"\.default(?=\.|$)")
-"""Name of the adapters in a network, which peft's file omits."""
+"""Name of the adapters in a peft network, which peft's file omits."""
 _FLAGS = ("use_rslora", "use_dora", "fan_in_fan_out")
 _UNREAD = {
     "alora_invocation_tokens", "auto_mapping", "base_model_name_or_path", "inference_mode", "init_lora_weights",
     "lora_dropout", "megatron_core", "peft_type", "peft_version", "qalora_group_size", "revision", "task_type",
 }  # fmt: skip
-"""Settings without an effect at inference, or with an effect only together with others."""
+"""Settings of peft without an effect at inference, or with an effect only together with others."""
 
 
 class Adapters(ABC):
@@ -65,7 +65,7 @@ class Adapters(ABC):
 
     @abstractmethod
     def settings(self, layers: Sequence[str]) -> PeftConfig:
-        """Returns peft's settings.
+        """Returns the settings of peft for these adapters.
 
         Args:
             layers: Names of all linear layers of the network's blocks.
@@ -88,7 +88,7 @@ class Adapters(ABC):
 
 
 class LoRA(Adapters):
-    """Adds a product of two thin matrices to each weight matrix: W + alpha / rank * B A, where B starts at 0.
+    """LoRA: adds a product of two thin matrices to each weight matrix, W + alpha / rank * B A; B starts at 0.
 
     Hu et al. 2021, https://arxiv.org/abs/2106.09685, by peft. The default values are those of their RoBERTa-base
     (table 9) and of peft, which adapt only the matrices of query and value. Here all linear layers of the blocks

@@ -18,7 +18,7 @@ from contrastive_text.core.types import Alter
 from contrastive_text.encoders.packing import FixedLayout
 
 training_threads: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
-"""Encoder -> identity of the thread that last ran it in training mode with gradients."""
+"""Encoder -> identity of the thread that last ran the encoder in training mode with gradients."""
 
 
 class Encoder(nn.Module, ABC):
@@ -53,7 +53,7 @@ class Encoder(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:
-        """Encodes the rows of a batch.
+        """Encodes the rows of a batch to token vectors.
 
         Args:
             batch: Ragged rows.
@@ -96,28 +96,28 @@ class Encoder(nn.Module, ABC):
         return False
 
     def add_tokens(self, tokens: Sequence[str]) -> None:
-        """Adds tokens to the vocabulary if it lacks them, each with a new embedding."""
+        """Adds tokens to the tokenizer's vocabulary unless it has them, each with a new embedding."""
         if tokens:
             raise InvalidValueError(
                 f"{type(self).__name__}: expected views without new tokens, got {', '.join(tokens)}"
             )
 
     def end_rows(self) -> None:  # most tokenizers do that already
-        """Makes rows end with a special token. Called once if the pooler of training reads the last token."""
+        """Makes the tokenizer end rows with a special token. Called once if a pooler reads the last token."""
 
     def build_token_head(self) -> None:
-        """Builds the head that predicts tokens. Called once if an objective needs it."""
+        """Builds the head that predicts masked tokens. Called once if an objective needs it."""
         raise InvalidValueError(
             f"{type(self).__name__}: expected a network with a masked-language-model head, got none; use another "
             "encoder, or leave MaskedLM out"
         )
 
     def twin(self) -> Encoder:
-        """Returns a copy with its own weights, which start equal. The copy has no head that predicts tokens."""
+        """Returns a copy of the encoder with its own weights, equal at first, and without a token head."""
         return deepcopy(self)
 
     def base_weights(self) -> list[nn.Parameter]:
-        """Returns the weights under adapters. They are frozen, shared with copies, and in no checkpoint."""
+        """Returns the weights under adapters, which are frozen, shared with copies, and not in checkpoints."""
         return []
 
     def pretrained_pooler(self) -> nn.Linear | None:
@@ -125,5 +125,5 @@ class Encoder(nn.Module, ABC):
         return None
 
     def token_logits(self, hidden: Tensor) -> Tensor:
-        """Returns a score for every entry of the vocabulary, (M, D) -> (M, V)."""
+        """Returns the logits of all tokens of the vocabulary for token vectors, (M, D) -> (M, V)."""
         raise NotImplementedError

@@ -23,7 +23,7 @@ _JOINED_FIELDS = ("ids", "positions", "types", "lengths", "row_slots", "draw_key
 
 
 class RowGroup(NamedTuple):
-    """Rows that go through the network together.
+    """Group of rows that the network encodes together.
 
     Args:
         batch: The rows.
@@ -37,7 +37,7 @@ class RowGroup(NamedTuple):
 
 
 class Embedder(NamedTuple):
-    """An encoder with its pooler and head, and a bound on the tokens that they process at a time.
+    """An encoder with its pooler and head, and a bound on the number of tokens that they process at a time.
 
     Args:
         encoder: Network from token ids to token vectors.
@@ -65,7 +65,7 @@ class Embedder(NamedTuple):
     def encode(
         self, group: RowGroup, alter: Alter | None = None, seed: int | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Encodes and pools a group.
+        """Encodes a group of rows and pools the token vectors.
 
         Args:
             group: Rows that go through the network together.
@@ -102,7 +102,7 @@ class Embedder(NamedTuple):
 
 
 def _pooled(pooler: Pooler, blocks: Sequence[Hidden], rows: Tensor) -> Tensor:
-    """Returns a vector for each row, (n, D). An error names the row's number in the whole batch."""
+    """Returns a vector for each row of a group, (n, D). An error names the row's number in the whole batch."""
     vectors, start = [], 0
     for block in blocks:
         try:
@@ -120,7 +120,7 @@ def in_order(vectors: Sequence[Tensor], groups: Sequence[RowGroup]) -> Tensor:
 
 
 def pooled_part(blocks: Sequence[Hidden], unpooled: Tensor) -> list[Hidden]:
-    """Returns token vectors whose masks exclude prompt tokens that poolers skip.
+    """Returns token vectors whose masks exclude the tokens of a prompt that the pooler skips.
 
     Args:
         blocks: Token vectors of S rows, in order.

@@ -152,7 +152,7 @@ def check_tokenizer_file(path: Path) -> None:
 
 
 def _parts(part: object) -> Iterator[dict[str, Any]]:  # Any: JSON
-    """Yields the single parts of nested sequences of parts, in order."""
+    """Yields the single parts of a tokenizer's nested sequences of parts, in order."""
     stack = [part]
     while stack:
         item = stack.pop()

@@ -164,7 +164,7 @@ def _check_layers(name: str, model: PreTrainedModel, left_over: Iterable[str]) -
 
 
 def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: float | None) -> PreTrainedConfig:
-    """Loads or builds the configuration of a network.
+    """Loads the configuration of a network, or builds it from values.
 
     Args:
         name: Folder or name on the hub; None if ``config`` is given.
@@ -253,7 +253,7 @@ def load_model(
 
 
 def _lacking(source: str, architecture: PreTrainedConfig, weights: Sequence[str]) -> InvalidValueError:
-    """Returns the error for a checkpoint that lacks weights of the network."""
+    """Returns the error for a checkpoint that lacks weights of the network that is loaded."""
     if all(weight.startswith("decoder.") for weight in weights):
         return InvalidValueError(
             f"{_MODEL}: expected an encoder, got the encoder of {architecture.model_type} in "
@@ -309,7 +309,7 @@ def _load(
     dtype: torch.dtype = torch.float32,
     **options: Any,  # Any: from ``four_bit_options``
 ) -> tuple[PreTrainedModel, list[str], list[str]]:
-    """Returns the model, its weights missing in the checkpoint, and unused weights of the checkpoint."""
+    """Loads a Transformers model. Returns it, its weights missing in the checkpoint, and unused weights."""
 
     def load() -> tuple[PreTrainedModel, list[str], list[str]]:
         model, report = kind.from_pretrained(

@@ -37,7 +37,7 @@ from contrastive_text.encoders.shared_use import evaluating
 NetworkClass: TypeAlias = type[AutoModel] | type[AutoModelForMaskedLM] | type[AutoModelForTextEncoding]
 Attention: TypeAlias = Literal["causal", "bidirectional"]
 _MAX_TRIAL_LIMIT = 2048
-"""Largest limit for which a longer packed row is tried. Larger limits only state the length in training."""
+"""Largest length limit for which a longer packed row is tried. Larger limits state the length in training."""
 POOLER = "pooler."
 """Prefix of the names of a pooler's weights."""
 _DENSE = ("pooler.dense", "pooler")
@@ -174,7 +174,7 @@ def _trying(model: nn.Module) -> Iterator[None]:
 
 
 def prepare_layout(model: PreTrainedModel, layout: Layout, compiled: bool, limit: int | None) -> str | None:
-    """Sets the attention function of this library in a network, if its rows may be packed.
+    """Sets the attention function of this library in a network, unless its rows can't be packed.
 
     Args:
         model: The network.
@@ -213,7 +213,7 @@ def prepare_layout(model: PreTrainedModel, layout: Layout, compiled: bool, limit
 
 
 def _why_not_packed(model: PreTrainedModel, limit: int | None) -> str | None:
-    """Returns the reason against packed rows; None if there is none.
+    """Returns the reason why a network can't encode packed rows; None if it can.
 
     Some architectures ignore the attention function, or do more than it does. Therefore the values of padded rows
     with the network's own attention are compared with those of packed rows with this library's attention.
@@ -370,5 +370,5 @@ def ignores_padding(model: PreTrainedModel, limit: int | None = None) -> bool:
 
 
 def _rounding(values: torch.Tensor) -> float:
-    """Returns the largest difference by rounding: about 1e-6 of the largest value, in bfloat16 1e-2."""
+    """Returns the largest difference that counts as rounding: 1e-6 of the largest value, in bfloat16 1e-2."""
     return max(1e-4, 8 * torch.finfo(values.dtype).eps) * float(values.abs().max())

@@ -44,17 +44,17 @@ NO_MASK = (1, 1, 1, 1)
 """Shape of a mask that Transformers passes unchanged to every layer. Packed rows don't read it."""
 
 _KNOWN = ("is_causal", "sliding_window", "position_ids", "encoder_hidden_states")
-"""Options of an attention layer that ``attention`` reads, or that are already applied to queries and keys."""
+"""Options of a Transformers attention layer that ``attention`` reads, or already applied to queries and keys."""
 
 _HEAD_MULTIPLE = 8
-"""Divisor of the head sizes that the kernels accept."""
+"""Divisor of the head sizes that the packed attention kernels accept."""
 
 # Functions that ``torch.nn.attention.varlen`` and nested tensors call. Only these accept dropout.
 _flash = torch.ops.aten._flash_attention_forward
 _efficient = torch.ops.aten._efficient_attention_forward
 
 _packing: ContextVar[Packing | None] = ContextVar("packing", default=None)
-"""Packing of the running forward pass, or None."""
+"""Packing of the rows in the running forward pass, or None for padded rows."""
 
 
 def token_mask(lengths: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ class Packing(NamedTuple):
 
     @classmethod
     def of(cls, lengths: Tensor) -> Packing:
-        """Computes the packing of rows of given lengths, in order.
+        """Computes the packing of rows of given lengths, which keep their order.
 
         Example:
             >>> Packing.of(torch.tensor([3, 3, 1])).runs
@@ -188,7 +188,7 @@ class Packing(NamedTuple):
         return Packing(tuple((rows, 1) for rows, _ in self.runs), torch.ones_like(self.lengths))
 
     def split(self, vectors: Tensor, dim: int = 0) -> list[Tensor]:
-        """Splits vectors into runs of rows of equal length: (..., T, ...) -> (..., rows, length, ...) per run."""
+        """Splits packed vectors into runs of rows of equal length: (..., T, ...) -> (..., rows, length, ...)."""
         parts = torch.split(vectors, [rows * length for rows, length in self.runs], dim)
         return [torch.unflatten(part, dim, run) for part, run in zip(parts, self.runs, strict=True)]
 
@@ -318,7 +318,7 @@ def _attend_dropping(
     is_causal: bool,
     scale: float | None,
 ) -> Tensor:
-    """Computes what ``scaled_dot_product_attention`` does on a CPU with dropout, in fewer steps than torch."""
+    """Computes attention with dropout like torch's ``scaled_dot_product_attention`` on a CPU, in fewer steps."""
     is_visible = (
         band(query.shape[2], query.shape[2], causal=True, device=query.device) if is_causal else attn_mask
     )
@@ -398,7 +398,7 @@ def ragged_attention(
 
 
 def _kernel(query: Tensor, window: int | None) -> str | None:
-    """Returns the kernel for rows of this type on their device; None if no kernel supports them."""
+    """Returns the kernel for packed attention of this type on a device; None if no kernel supports it."""
     if query.device.type != "cuda" or torch.version.hip is not None:
         return None
     is_ampere = torch.cuda.get_device_capability(query.device) >= (8, 0)
@@ -416,7 +416,7 @@ def _padded_attention(
     causal: bool,
     window: int | None,
 ) -> Tensor:
-    """Returns the attention of rows that are padded for it, without padding, (T, heads, head size)."""
+    """Returns the attention of packed rows that are padded for the computation, (T, heads, head size)."""
     masks = [token_mask(packing.lengths) for packing in packings]
     q, k, v = (
         pad(rows, mask).transpose(1, 2) for rows, mask in zip(states, (*masks[:1], *masks[1:] * 2), strict=True)
@@ -455,7 +455,7 @@ def checkpoint_layers(model: PreTrainedModel) -> None:
 
 
 def _recomputed(layer: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Calls a layer. The backward pass calls it again with the same dropout masks and the same packing."""
+    """Calls a layer. The backward pass repeats the call with the same dropout masks and the same packing."""
     packing = _packing.get()
 
     def run(*inputs: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ def prepacked(model: nn.Module) -> AbstractContextManager[object]:
 
 
 class _Prepacked(TorchFunctionMode):
-    """Mode that computes products from packed copies of weights. Torch limits a mode to its thread."""
+    """Torch function mode that computes products from packed copies of weights, in its own thread only."""
 
     def __init__(self, parts: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class _Prepacked(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Calls a function of torch, or oneDNN's function in its place."""
+        """Calls a function of torch, or oneDNN's function in its place if the weight is packed."""
         if func is F.linear and not kwargs and id(args[1]) in self._packed:
             return self._product(*args)
         if func is F.gelu and args[0] is self._gelu_of:

@@ -39,7 +39,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def shared_network(model: nn.Module) -> Iterator[nn.Module]:
-    """Yields a network without dropout that other threads may use at the same time.
+    """Yields a network in evaluation mode that other threads may use at the same time.
 
     A network in evaluation mode is yielded itself. For any other network a copy of its modules with the same
     weights is yielded, so that a thread that trains the network keeps its dropout.
@@ -68,7 +68,7 @@ def shared_network(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _weight_versions(parts: Sequence[nn.Module]) -> list[tuple[int, int]]:
-    """Returns identity and version of each weight. Raises ValueError if another thread trains an encoder."""
+    """Returns identity and version of each weight. Raises ValueError if another thread trains the network."""
     for part in parts:
         if isinstance(part, Encoder) and _is_trained_elsewhere(part):
             raise InvalidValueError(
@@ -80,7 +80,7 @@ def _weight_versions(parts: Sequence[nn.Module]) -> list[tuple[int, int]]:
 
 
 def _is_bound(part: nn.Module) -> bool:
-    """Returns whether a module's forward can't run on a copy: it is compiled, replaced, or has split weights."""
+    """Returns whether a copy of a module can't run: its forward is compiled or replaced, or its weights split."""
     has_split_weights = isinstance(part, Encoder) and part.in_lockstep
     return has_split_weights or part._compiled_call_impl is not None or "forward" in vars(part)
 

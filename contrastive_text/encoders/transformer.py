@@ -124,11 +124,11 @@ class TokenHead(nn.Module):
 
     @property
     def whole(self) -> PreTrainedModel:
-        """The masked language model, which consists of the trained encoder and this head."""
+        """The masked language model that consists of the trained encoder and this head."""
         return self._whole[0]
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Returns a score for every entry of the vocabulary, (M, D) -> (M, V)."""
+        """Returns the logits of all tokens of the vocabulary for token vectors, (M, D) -> (M, V)."""
         encoder = self.whole.base_model
 
         def given(*_: object, **__: object) -> BaseModelOutput:
@@ -270,7 +270,7 @@ class TransformerEncoder(Encoder):
                 block.compile(dynamic=True)
 
     def _prepare_rows(self) -> str | None:
-        """Sets gradient checkpointing and the attention. Returns the reason against packed rows, or None."""
+        """Sets gradient checkpointing and attention of the network. Returns why it can't pack rows, or None."""
         if self.gradient_checkpointing:
             checkpoint_layers(self.model)
         return prepare_layout(self.model, self.layout, self.compiled, self.limit)
@@ -302,7 +302,7 @@ class TransformerEncoder(Encoder):
         return layout, f"{reason}; not packed, for {why}" if why else reason
 
     def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:
-        """Encodes the rows and pads their vectors on the right to the longest row; see ``Encoder.forward``."""
+        """Encodes the rows of a batch and pads their token vectors on the right; see ``Encoder.forward``."""
         layout, _ = self.layout_on(batch.ids.device)
         if layout != "packed":
             return self._padded(batch, alter, layers)
@@ -372,7 +372,7 @@ class TransformerEncoder(Encoder):
     def _run(
         self, alter: Alter | None, mask: Tensor, layers: tuple[int, ...], **inputs: Tensor
     ) -> dict[int, Tensor]:
-        """Runs the network with the alteration of embeddings, and returns the requested layers."""
+        """Runs the network with altered embeddings, and returns the token vectors of the requested layers."""
         if self.training and torch.is_grad_enabled():
             training_threads[self] = get_ident()  # valid until the encoder is in evaluation mode
         with _altered_embeddings(self.model, alter, mask):
@@ -410,7 +410,7 @@ class TransformerEncoder(Encoder):
             self.vocabulary_size = len(self.tokenizer)
 
     def end_rows(self) -> None:
-        """Makes rows end with the end token, unless ``append_eos`` forbids it."""
+        """Makes the tokenizer end rows with the end token, unless ``append_eos`` forbids it."""
         if self.tokenizer is not None and self.append_eos is not False:
             self.row_end = end_rows(self.tokenizer) or self.row_end
 
@@ -437,7 +437,7 @@ class TransformerEncoder(Encoder):
         return encoder
 
     def twin(self) -> Self:
-        """Returns a copy with its own weights, except those under adapters; see ``Encoder.twin``."""
+        """Returns a copy of the encoder with its own weights, except those under adapters."""
         return self.around(deepcopy(self.model, {id(weight): weight for weight in self.base_weights()}))
 
     def base_weights(self) -> list[nn.Parameter]:
@@ -451,7 +451,7 @@ class TransformerEncoder(Encoder):
         return {plain_name(name): value for name, value in state.items() if name not in self._adapted}
 
     def without_adapters(self, merge: bool) -> Self:
-        """Returns a copy without adapters, or the encoder itself if it has none; see ``adapters.take_out``."""
+        """Returns a copy of the encoder without adapters, or the encoder itself; see ``adapters.take_out``."""
         if self.adapters is None:
             return self
         plain = deepcopy(self, {id(self.tokenizer): self.tokenizer})
@@ -478,7 +478,7 @@ class TransformerEncoder(Encoder):
             network.save_pretrained(folder, state_dict={**network.state_dict(), **pooler} if pooler else None)
 
     def token_logits(self, hidden: Tensor) -> Tensor:
-        """Returns a score for every entry of the vocabulary, (M, D) -> (M, V)."""
+        """Returns the logits of all tokens of the vocabulary for token vectors, (M, D) -> (M, V)."""
         if self.token_head is None:
             raise RuntimeError("TransformerEncoder: expected build_token_head() before the first call")
         scores: Tensor = self.token_head(hidden)

@@ -170,7 +170,7 @@ class CachedEncoder:
             encoder._add_new(keys, block.numpy(), truncated)
 
     def _add_new(self, keys: list[bytes], vectors: npt.NDArray[np.float32], truncated: int) -> None:
-        """Adds vectors of new texts to the memory and the folder."""
+        """Adds vectors of new texts to the cache in memory and to the folder."""
         self.encoded += len(keys)
         self.truncated += truncated
         digests = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(-1, _KEY_BYTES)
@@ -201,7 +201,7 @@ def _digest(content: bytes) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Creates the folder of a model's vectors. Returns the files that earlier runs stored there."""
+    """Creates the folder of a model's cached vectors. Returns the files that earlier runs stored there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -213,7 +213,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read(path: Path, model: SentenceEncoder) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32], int]:
-    """Reads a stored file. Returns its keys, its vectors and its number of truncated texts."""
+    """Reads a stored file of vectors. Returns its keys, its vectors and its number of truncated texts."""
     if is_changed(path):
         raise InvalidValueError("changed since it was written")
     with safe_open(path, framework="numpy") as file:

@@ -64,7 +64,7 @@ class Rows(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Indices of training rows and of dev rows. Without dev rows, some training rows serve as dev rows."""
+    """Split of a classifier: indices of training rows and dev rows. Training rows may serve as dev rows."""
 
     train: Tensor
     dev: Tensor | None
@@ -83,7 +83,7 @@ class Classifier(ABC):
     def fit(
         self, rows: Rows, splits: Sequence[Split], penalties: Sequence[Sequence[float]], protocol: Protocol
     ) -> Tensor:
-        """Fits a linear model for each split and each penalty of the split.
+        """Fits a linear model for each split of the rows and each penalty of the split.
 
         Args:
             rows: Rows of all splits.
@@ -228,7 +228,7 @@ def _gradient(models: Tensor, x: Tensor, targets: Tensor) -> Tensor:
 
 
 def _with_dev_rows(split: Split, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Returns training and dev rows. Without dev rows, uses a twentieth of the training rows."""
+    """Returns training and dev rows of a split. Without dev rows, uses a twentieth of the training rows."""
     if split.dev is not None:
         return split.train, split.dev
     shuffled = split.train[torch.randperm(len(split.train), generator=random)]

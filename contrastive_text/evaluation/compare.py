@@ -61,7 +61,7 @@ class ScoreDifference:
 
     @property
     def excludes_zero(self) -> bool:
-        """Returns whether the interval excludes 0."""
+        """Returns whether the confidence interval of the score difference excludes 0."""
         return self.low > 0 or self.high < 0
 
 
@@ -104,18 +104,18 @@ class ModelComparison:
     notes: tuple[str, ...]
 
     def text(self) -> str:
-        """Returns the tables with aligned columns for a terminal."""
+        """Returns the tables of the comparison with aligned columns for a terminal."""
         grids = [in_columns(grid) for grid in self._grids()]
         return "\n\n".join([*(table.text() for table in self.tables), *grids, "\n".join(self._remarks())])
 
     def markdown(self) -> str:
-        """Returns the tables in the Markdown of GitHub."""
+        """Returns the tables of the comparison in the Markdown of GitHub."""
         grids = [in_markdown([[cell.strip() for cell in row] for row in grid]) for grid in self._grids()]
         remarks = "\n".join(f"- {as_markdown(remark)}" for remark in self._remarks())
         return "\n\n".join([*(table.markdown() for table in self.tables), *grids, remarks])
 
     def _repr_html_(self) -> str:
-        """Returns the tables as HTML for a notebook."""
+        """Returns the tables of the comparison as HTML for a notebook."""
         captions = ("Differences, times 100", "Agreement of the vectors")
         grids = [
             html_table(caption, [[cell.strip() for cell in row] for row in grid])
@@ -125,7 +125,7 @@ class ModelComparison:
         return "\n".join([*(table._repr_html_() for table in self.tables), *grids, notes])
 
     def json(self) -> str:
-        """Returns all figures in full precision as JSON; ``null`` for a missing figure."""
+        """Returns all scores and differences in full precision as JSON; ``null`` for a missing value."""
         content = {
             "baseline": self.baseline,
             "scores": [table.to_dict() for table in self.tables],
@@ -175,7 +175,7 @@ MOST_TEXTS = 5000
 class _Suite(NamedTuple):
     table: ScoreTable
     paired: Mapping[str, Mapping[str, PairedBootstrap]]
-    """Scores of the baseline and of a model on the same resamples, by model and task."""
+    """Scores of the baseline and of a model on the same bootstrap resamples, by model and task."""
 
 
 def compare(

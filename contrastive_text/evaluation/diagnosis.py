@@ -219,7 +219,7 @@ multiplied by sqrt(1000 / n), because the spread of a correlation is proportiona
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Figures of the geometry of the vectors of some texts.
+    """Metrics of the geometry of a model's vectors of some texts.
 
     Args:
         texts: Number of different texts that were measured.
@@ -262,7 +262,7 @@ class Diagnosis:
     warnings: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all figures as a dict for JSON."""
+        """Returns all metrics of the geometry as a dict for JSON."""
         return dataclasses.asdict(self)
 
 
@@ -338,7 +338,7 @@ class _PairFigures(NamedTuple):
 
 
 def _pair_figures(embed: CachedEncoder, pairs: Table, limit: int, seed: int) -> _PairFigures:
-    """Measures the figures of scored pairs."""
+    """Measures the metrics of scored pairs: correlation, alignment and the effect of frequent tokens."""
     scored_pairs = STSPairs.of_table(pairs, by_column=True)
     u, v = pair_vectors(embed, scored_pairs)
     target = torch.tensor([float(str(row["target"])) for row in pairs])
@@ -405,7 +405,7 @@ def _verdicts(diagnosis: Diagnosis, pairs: _PairFigures | None, nearest: Tensor)
 
 
 def _pair_verdicts(pairs: _PairFigures) -> list[tuple[bool, str]]:
-    """Returns sentences about the pairs, and whether each sentence applies."""
+    """Returns sentences about problems of the scored pairs, each with whether it applies."""
     frequency = pairs.frequency or [(0, 0.0)]
     (_, with_all), (number, best) = frequency[0], max(frequency, key=lambda pair: pair[1])
     return [

@@ -62,7 +62,7 @@ class MTEBModel:
         batch_size: int = 64,
         show_progress_bar: bool = False,
     ) -> Vectors:
-        """Returns the vectors of batches of texts.
+        """Encodes batches of mteb's texts and returns the vectors.
 
         Args:
             inputs: Batches with a column ``text``, mteb's ``DataLoader[BatchedInput]``.
@@ -200,7 +200,7 @@ def organized_name(path: str) -> str:
 
 
 def _task(mteb: Any, name: str, all_names: Collection[str], where: str) -> Any:
-    """Returns the task of a name or class path."""
+    """Returns the mteb task of a name or class path."""
     if "." in name and name not in all_names and not re.search(r"\.[vV]\d+$", name):  # STS17.v2 is a name
         task = resolve(name, mteb.AbsTask, where)()
     else:

@@ -13,13 +13,13 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import as_markdown, html_table
 
 AVERAGE = "Avg."
-"""Header of the column of means, as in the papers."""
+"""Header of the column of means in a table of scores, as in the papers."""
 _COLUMNS = ("model", "task", "part", "metric", "score", "size", "missing")
 
 
 @dataclass(frozen=True, slots=True)
 class TaskScore:
-    """Score of a model on a task.
+    """Score of a model on an evaluation task.
 
     Args:
         task: Name of the task as in the papers, such as ``STS12`` or ``MR``.
@@ -86,11 +86,11 @@ class ScoreTable:
 
     @property
     def tasks(self) -> list[str]:
-        """Names of the tasks, which are the columns."""
+        """Names of the tasks, which are the columns of the table."""
         return [score.task for score in next(iter(self.rows.values()), [])]
 
     def average(self, name: str) -> float:
-        """Returns the mean of a model's scores; NaN if a score is missing."""
+        """Returns the mean of a model's scores in the table; NaN if a score is missing."""
         tasks = self.tasks if self.averaged is None else self.averaged
         scores = {score.task: score.score for score in self.rows[name]}
         return sum(scores.get(task, math.nan) for task in tasks) / len(tasks) if tasks else math.nan
@@ -103,16 +103,16 @@ class ScoreTable:
         return list(dict.fromkeys(lines))
 
     def text(self) -> str:
-        """Returns the table with aligned columns for a terminal."""
+        """Returns the table of scores with aligned columns for a terminal."""
         return "\n".join([in_columns(self._cells()), *self.notes()])
 
     def markdown(self) -> str:
-        """Returns the table in the Markdown of GitHub."""
+        """Returns the table of scores in the Markdown of GitHub."""
         notes = [f"- {as_markdown(note)}" for note in self.notes()]
         return "\n".join([in_markdown(self._cells()), *(["", *notes] if notes else [])])
 
     def latex(self) -> str:
-        r"""Returns the table in LaTeX for the package booktabs (``\usepackage{booktabs}``)."""
+        r"""Returns the table of scores in LaTeX for the package booktabs (``\usepackage{booktabs}``)."""
         cells = [[_escaped(cell) for cell in row] for row in self._cells()]
         lines = [" & ".join(row) + r" \\" for row in cells]
         columns = "l" + "r" * (len(cells[0]) - 1)
@@ -121,20 +121,20 @@ class ScoreTable:
         return "\n".join([*head, *lines[1:], r"\bottomrule", r"\end{tabular}", *notes])
 
     def _repr_html_(self) -> str:
-        """Returns the table as HTML for a notebook."""
+        """Returns the table of scores as HTML for a notebook."""
         (_, *tasks), *rows = self._cells()
         return html_table(self.title, [["model", *tasks], *rows], self.notes())
 
     def csv(self) -> str:
-        """Returns the table as CSV: a line for each figure and part in full precision, empty if missing."""
+        """Returns the scores as CSV: a line for each score and part in full precision, empty if missing."""
         return _as_csv([_COLUMNS, *self._lines()])
 
     def json(self) -> str:
-        """Returns the table with all parts as JSON in full precision; ``null`` for a missing score."""
+        """Returns the table of scores with all parts as JSON in full precision; ``null`` for a missing score."""
         return as_json(self.to_dict())
 
     def subsets(self) -> dict[str, ScoreTable]:
-        """Returns a table of the parts of each task that has parts, by the title of the table."""
+        """Returns for each task with parts a table of the parts' scores, by the title of the table."""
         rows_of: dict[str, dict[str, list[TaskScore]]] = {}
         for name, scores in self.rows.items():
             for score in scores:
@@ -164,7 +164,7 @@ class ScoreTable:
         return tables
 
     def of_one_task(self) -> ScoreTable:
-        """Returns a table of all figures of the only task, with a column for each figure.
+        """Returns a table of all scores of the only task, with a column for each part.
 
         Example:
             >>> scores = [TaskScore("held.tsv", "ndcg@10", 35.8, parts={"mrr@10": 31.2, "recall@1": 24.1})]
@@ -192,7 +192,7 @@ class ScoreTable:
             yield [name, AVERAGE, "", "", _number(self.average(name)), "", ""]
 
     def to_dict(self) -> dict[str, object]:
-        """Returns all scores and means as a dict for JSON."""
+        """Returns all scores and means of the table as a dict for JSON."""
         rows = {
             name: {"tasks": [asdict(score) for score in scores], "average": self.average(name)}
             for name, scores in self.rows.items()
@@ -215,7 +215,7 @@ FORMATS: Mapping[str, Callable[[ScoreTable], str]] = {
     "csv": ScoreTable.csv,
     "json": ScoreTable.json,
 }
-"""Method that renders a table, by the name of the format."""
+"""Name of a format -> method of ``ScoreTable`` that renders a table in it."""
 
 
 def written_together(suites: Mapping[str, ScoreTable], form: str) -> str:

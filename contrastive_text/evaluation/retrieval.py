@@ -34,7 +34,7 @@ def find_retrieval(
     columns: Mapping[str, str] | None = None,
     bounds: Bounds = USUAL,
 ) -> dict[str, RetrievalSet | str]:
-    """Returns the retrieval sets of a place. The value of a task without data names the missing files.
+    """Returns the retrieval sets in a folder or on the hub. The value of a missing task names its files.
 
     The place is one of
 
@@ -118,7 +118,7 @@ def query_scores(embed: CachedEncoder, tasks: Mapping[str, RetrievalSet | str]) 
 
 
 def _selected(tasks: Sequence[str], available: Sequence[str] | Mapping[str, object]) -> list[str]:
-    """Returns the selected tasks, or all available tasks if none is selected."""
+    """Returns the selected retrieval tasks, or all available tasks if none is selected."""
     for task in tasks:
         if task not in available:
             raise reading_error("tasks", listed(available), short(task), "name some of these")

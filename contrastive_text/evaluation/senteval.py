@@ -234,12 +234,12 @@ def _score(rows: LabeledTexts, outcome: Outcome) -> TaskScore:
 COCO = "COCO"
 _YEARS = ("STS12", "STS13", "STS14", "STS15", "STS16")
 DOWNSTREAM_TASKS = (*TRANSFER_TASKS, *TRAINED_TASKS, COCO, *_YEARS)
-"""The 18 tasks of the downstream mean of DeCLUTR."""
+"""The 18 transfer tasks in the downstream mean of DeCLUTR."""
 NO_IMAGES = (
     "its files of image features, which are pickles and could run code, are not read; measure it by SentEval and "
     "give Python declutr_scores(given=[image_retrieval(...)]), or take the means without COCO"
 )
-"""Reason why COCO is missing, and the remedy."""
+"""Reason why the score of COCO is missing, and the remedy."""
 WITHOUT_SNLI = tuple(task for task in DOWNSTREAM_TASKS if task != "SNLI")
 """The 17 tasks of DeCLUTR's final tables, which omit SNLI because its baselines were trained on SNLI."""
 _ALL = (*DOWNSTREAM_TASKS, *PROBING_TASKS)
@@ -258,7 +258,7 @@ MEANS: Mapping[str, Sequence[str]] = {
     "All 28": _ALL,
     "All 27 without COCO": _without_coco(_ALL),
 }
-"""Tasks of each mean. The means of the paper include COCO; the means without COCO need no images."""
+"""Name of a mean of DeCLUTR -> its tasks. The means without COCO need no images."""
 
 
 def declutr_scores(
@@ -332,7 +332,7 @@ def score_declutr(
 
 
 def contributions(scores: Sequence[TaskScore]) -> list[TaskScore]:
-    """Converts the scores of tasks to the figures that DeCLUTR's means average.
+    """Converts the scores of tasks to the values that DeCLUTR's means average.
 
     ``score`` is the figure on test data, and the part ``dev`` the figure on dev data:
 
@@ -379,7 +379,7 @@ def image_retrieval(image_to_text: Sequence[float], text_to_image: Sequence[floa
 
 
 def aggregate(contributed: Sequence[TaskScore]) -> list[TaskScore]:
-    """Returns the means of ``MEANS`` over the scores of tasks.
+    """Returns the means of ``MEANS`` (DeCLUTR's) over the scores of tasks.
 
     A mean is over all its tasks. If a task has no score, the mean has none either and names the missing tasks.
 

@@ -15,7 +15,7 @@ from contrastive_text.data.files.formats import listed, reading_error, short
 from contrastive_text.data.files.parsing import parse
 
 ALL, TRAIN, DEV, TEST = "all", "train", "dev", "test"
-"""Names of the parts of a task."""
+"""Names of the parts of a SentEval task, such as ``train``."""
 FULL_STOP = "."
 """Text that replaces an empty text, as in the code of SentEval and DeCLUTR."""
 WHERE_TO_GET = (
@@ -23,12 +23,12 @@ WHERE_TO_GET = (
 )
 
 Row = tuple[str, ...]
-"""Label of a row, and its text or its two texts."""
+"""Row of a SentEval task: its label, and its text or its two texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabeledTexts:
-    """Rows of a task, with the rows of all parts in one sequence.
+    """Rows of a SentEval task, with the rows of all parts in one sequence.
 
     Args:
         task: Name of the task.
@@ -48,7 +48,7 @@ class LabeledTexts:
 
     @classmethod
     def of(cls, task: str, source: str, parts: Mapping[str, Sequence[Row]]) -> LabeledTexts:
-        """Joins the rows of all parts.
+        """Joins the rows of all parts of a SentEval task.
 
         Raises:
             ValueError: A part has no rows, all labels are equal, or no training row has the label of a row.
@@ -84,7 +84,7 @@ def naming(task: str) -> Iterator[None]:
 
 
 def only(paths: Sequence[Path]) -> Path | None:
-    """Returns the only path of a sequence, or None if the sequence is empty.
+    """Returns the only path of a list of paths, or None if the list is empty.
 
     Raises:
         ValueError: There are several paths.
@@ -180,14 +180,14 @@ def probing_data(task: str, folder: str | Path) -> LabeledTexts | str:
 
 
 SUFFIXES = [f"{suffix}{packed}" for suffix in (".tsv", ".csv", ".jsonl") for packed in ("", ".gz")]
-"""Suffixes of the names of plain tables."""
+"""Suffixes of the file names of plain tables."""
 
 
 class _Layout(NamedTuple):
     files: Mapping[str, Sequence[Sequence[str]]]
-    """Files of each part. Each file is a list of the names that it may have."""
+    """Name of a part of a task -> the part's files, each as a list of the names that it may have."""
     read: Callable[[Sequence[Path]], list[Row]]
-    """Function that reads the files of a part."""
+    """Function that reads the files of a part of a SentEval task."""
 
 
 def transfer_data(task: str, folder: str | Path) -> LabeledTexts | str:
@@ -239,7 +239,7 @@ def transfer_data(task: str, folder: str | Path) -> LabeledTexts | str:
 
 
 def _table(paths: Sequence[Path], columns: Sequence[str]) -> list[Row]:
-    """Reads columns of a plain table."""
+    """Reads columns of a plain table as rows of labels and texts."""
     (path,) = paths
     content = parse(path)
     if missing := [name for name in columns if name not in content.header]:
@@ -316,7 +316,7 @@ def _three_tables(name: str, *columns: str) -> _Layout:
 
 
 def _senteval(read: Callable[[Sequence[Path]], list[Row]], **names: str | Sequence[str]) -> _Layout:
-    """Returns SentEval's layout, with one or several files for each part."""
+    """Returns the layout of SentEval's own files, with one or several files for each part."""
     names_of = {part: [files] if isinstance(files, str) else files for part, files in names.items()}
     return _Layout({part: [[name] for name in files] for part, files in names_of.items()}, read)
 

@@ -29,7 +29,7 @@ Embed: TypeAlias = Callable[[Sequence[str]], Tensor]
 """Function from N texts to their vectors, (N, D), such as a ``CachedEncoder``."""
 
 SETTINGS = ("all", "mean", "wmean")
-"""Ways to combine the subsets of a year into one score; see ``aggregate``."""
+"""Name of the way to combine the subsets of an STS year into one score; see ``aggregate``."""
 
 
 def pair_vectors(embed: Embed, pairs: STSPairs) -> tuple[Tensor, Tensor]:
@@ -108,7 +108,7 @@ def aggregate(
 
 
 def check_setting(setting: str, tasks: Iterable[STSPairs]) -> None:
-    """Checks the name of a setting, and that the pairs name the subsets that the setting averages.
+    """Checks the name of a setting that combines subsets, and that the pairs name their subsets.
 
     Raises:
         ValueError: The setting is unknown, or the pairs of a task have no subsets.
@@ -269,15 +269,15 @@ def check_labels(where: str, table: Table) -> None:
 TRAINED_TASKS = {"STS-B (trained)": "STS-B", "SICK-R (trained)": "SICK-R"}
 """Task of the data of each trained task, by the name of the trained task."""
 CLASSES = torch.arange(1.0, 6.0)
-"""Scores that are the classes of the regressor: 1 to 5 for both data sets, as in SentEval."""
+"""Scores that are the classes of the STS regressor: 1 to 5 for both data sets, as in SentEval."""
 _BATCH = 64
 """Number of pairs per step of the regressor's training."""
 _ROUND = 50
 """Number of epochs between two evaluations on the dev pairs."""
 _EPOCHS = 1050
-"""Largest number of epochs."""
+"""Largest number of epochs of the regressor's training."""
 _FAILURES = 4
-"""Number of evaluations without a gain that end the training."""
+"""Number of evaluations without a gain that end the regressor's training."""
 
 
 def trained_sts_scores(embed: CachedEncoder, folder: str | Path) -> list[TaskScore]:
@@ -312,7 +312,7 @@ class TrainedPairs(NamedTuple):
 
     @property
     def understood(self) -> str:
-        """One line for each split that says how its file was understood."""
+        """Returns one line for each split that says how its file was understood."""
         return "\n".join(pairs.understood for pairs in self)
 
 
@@ -358,7 +358,7 @@ def features(embed: CachedEncoder, pairs: STSPairs) -> Tensor:
 
 
 def score_classes(gold: Tensor) -> Tensor:
-    """Converts scores to probabilities of the two classes around each score, (n,) -> (n, 5), float32.
+    """Converts gold scores to probabilities of the two classes around each score, (n,) -> (n, 5), float32.
 
     Source: Tai, Socher and Manning 2015, https://arxiv.org/abs/1503.00075, section 4.2. A score s below 1 gives
     class 1 the probability s and all other classes 0, as in SentEval, where STS-B has no class 0.

@@ -25,7 +25,7 @@ _HUB_COLUMNS = {"anchor": "sentence1", "positive": "sentence2", "target": "score
 
 @dataclass(frozen=True, slots=True)
 class STSPairs:
-    """Pairs of texts with gold scores.
+    """Pairs of texts of an STS data set, with gold scores.
 
     Args:
         first: First text of each of n pairs.
@@ -47,7 +47,7 @@ class STSPairs:
 
     @classmethod
     def of_table(cls, table: Table, by_column: bool = False) -> Self:
-        """Returns the pairs of a table, as ``data.read_pairs`` returns it."""
+        """Converts a table of ``data.read_pairs`` to pairs."""
         return cls(
             first=[str(row["anchor"]) for row in table],
             second=[str(row["positive"]) for row in table],
@@ -245,7 +245,7 @@ def _read_senteval(task: str, files: Sequence[str], split: str, scored: bool) ->
 
 
 def _rows(path: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields the cells of each line with its place, ``FILE:LINE``. Joins the scores of a year with its texts."""
+    """Yields the cells of each line of an STS file with ``FILE:LINE``. Joins a year's scores with its texts."""
     lines, text_lines = _lines(path), _lines(_texts_of(path))
     if len(lines) != len(text_lines):
         got = f"{len(lines):,} scores and {len(text_lines):,} pairs"
@@ -255,7 +255,7 @@ def _rows(path: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _texts_of(path: str) -> str:
-    """Returns the path of the texts of a file of scores. Any other file has scores and texts."""
+    """Returns the path of the texts of a file of STS scores. Any other file has scores and texts."""
     return path.replace("STS.gs.", "STS.input.")
 
 

@@ -28,12 +28,12 @@ from contrastive_text.evaluation.sts_data import STSPairs, find_sts
 from contrastive_text.metrics import FIGURES, pearson, spearman
 
 Tasks = Mapping[str, Any]
-"""Data of each task, as ``find`` of its suite returns them, or a text that names the missing files."""
+"""Data of each task, as ``find`` of a suite returns them, or a text that names the missing files."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteProtocol:
-    """Options of the suites.
+    """Options of the evaluation suites.
 
     Args:
         setting: Way to combine the subsets of an STS year; see ``sts.aggregate``.
@@ -69,7 +69,7 @@ class Suite:
     averaged: Sequence[str] | None = None
 
     def table(self, embeds: Mapping[str, CachedEncoder], tasks: Tasks, protocol: SuiteProtocol) -> ScoreTable:
-        """Scores models and returns a table with a row for each model.
+        """Scores models on the suite's tasks and returns a table with a row for each model.
 
         Args:
             embeds: Encoder of each model, by the model's name.
@@ -174,4 +174,4 @@ SUITES: Mapping[str, Suite] = {
         score=lambda embed, tasks, _: score_retrieval(embed, tasks),
     ),
 }
-"""Suite by its name in ``--suite``."""
+"""Name of a suite in ``--suite`` -> the suite."""

@@ -28,14 +28,14 @@ from contrastive_text.objectives.health import count_alike
 from contrastive_text.views import EmbeddingView, TextView, TokenView, View, ViewPlan
 
 _MEASURED = 200
-"""Number of rows on which edit rates are measured; enough for two digits."""
+"""Number of rows on which the edit rate of a view is measured; enough for two digits."""
 
 _BLOCK = 16
 """Number of rows that are encoded at a time, so that memory doesn't grow with ``_MEASURED``."""
 
 
 class Edit(NamedTuple):
-    """Edit rate of a view.
+    """Edit rate of a view: the share of a text that the view changes.
 
     Args:
         place: Place of the view in the configuration, such as ``views.anchor[0]``.
@@ -52,7 +52,7 @@ class Edit(NamedTuple):
 
     @property
     def said(self) -> str:
-        """Edit rate as text.
+        """Edit rate of the view as text.
 
         Example:
             >>> Edit("views.anchor[0]", View(), 0.15, "tokens").said
@@ -66,11 +66,11 @@ class Edit(NamedTuple):
 
 
 Kind: TypeAlias = Literal["kept", "gone", "new"]
-"""Kind of a piece of an altered text; see ``Piece``."""
+"""Kind of a piece of an altered text: kept, removed or new; see ``Piece``."""
 
 
 class Piece(NamedTuple):
-    """Piece of an altered text.
+    """Piece of a text that a view has altered, with its kind.
 
     Args:
         kind: ``kept``, ``gone`` (only in the original text) or ``new`` (only in the altered text).
@@ -195,7 +195,7 @@ def both_views(collator: Collator, rows: Sequence[KeyedRow]) -> list[tuple[str, 
 
 
 def unaltered(collator: Collator) -> Collator:
-    """Returns a collator with the same slots and no views."""
+    """Returns a collator with the same slots as another one, and no views."""
     return _with_plan(collator, ViewPlan(dict.fromkeys(collator.plan.chains, ())))
 
 
@@ -227,7 +227,7 @@ def _ids_of(batch: Batch) -> list[list[int]]:
 
 
 def _changed(before: Sequence[int], after: Sequence[int]) -> Iterator[int]:
-    """Yields the positions of a row whose tokens are removed or replaced."""
+    """Yields the positions of a row whose tokens a view has removed or replaced."""
     position = 0
     for is_equal, old, _ in _differences(before, after):
         if not is_equal:
@@ -238,13 +238,13 @@ def _changed(before: Sequence[int], after: Sequence[int]) -> Iterator[int]:
 def _differences(
     before: Sequence[int], after: Sequence[int]
 ) -> Iterator[tuple[bool, Sequence[int], Sequence[int]]]:
-    """Yields spans of two rows in their order: whether they are equal, old tokens and new tokens."""
+    """Compares two rows: yields spans in order, whether they are equal, the old tokens and the new tokens."""
     for tag, i, j, k, m in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         yield tag == "equal", before[i:j], after[k:m]
 
 
 def _token_rate(old: Batch, new: Batch) -> tuple[float, str]:
-    """Returns the share of changed tokens, or of changed position ids if the tokens are equal, with its unit."""
+    """Returns the share of tokens, or else of position ids, that a view changes, with its unit."""
     if torch.equal(old.ids, new.ids) and new.positions is not None:
         natural = torch.cat([torch.arange(length) for length in new.lengths.tolist()])
         old_positions = natural if old.positions is None else old.positions
@@ -288,7 +288,7 @@ def _entry_rate(encoder: Encoder, batch: Batch, plan: ViewPlan, chain: Sequence[
 
 
 class Ordered(NamedTuple):
-    """Column of a row, with its cosine by a guide.
+    """Column of a row's similarities, with the cosine that a guide gives it.
 
     Args:
         cosine: Cosine of the column and the row's anchor by the guide.

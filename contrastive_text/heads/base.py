@@ -53,10 +53,10 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def layers(self, features: int) -> nn.Sequential:
-        """Returns new layers for input vectors of width ``features``."""
+        """Returns the new layers of the head for input vectors of width ``features``."""
 
     def build(self, features: int) -> None:
-        """Builds the network for input vectors of width ``features``. Called once."""
+        """Builds the head's network for input vectors of width ``features``. Called once."""
         self.network = self.layers(features)
 
     def take_pooler(self, pooler: nn.Linear | None) -> None:

@@ -194,7 +194,7 @@ class WholeBatchNorm(nn.Module):
         self.register_buffer("running_variance", torch.ones(features))
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Returns the normalized rows, (..., D) -> (..., D), in the weights' precision, or at least float32."""
+        """Normalizes the rows by the statistics of all ranks, (..., D) -> (..., D), in at least float32."""
         rows = at_least_float32(rows)
         mean, variance = self._moments(rows) if self.training else (self.running_mean, self.running_variance)
         normal: Tensor = (rows - mean) * (variance + EPSILON).rsqrt()
@@ -203,7 +203,7 @@ class WholeBatchNorm(nn.Module):
         return (normal * self.weight + self.bias).to(self.weight.dtype)  # the next layer's, under bf16-true too
 
     def _moments(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns mean and variance over all ranks, (D,) each, and updates the running statistics."""
+        """Returns mean and variance of the rows of all ranks, (D,) each, and updates the running statistics."""
         local = rows.flatten(0, -2)
         mean = local.sum(dim=0) / max(len(local), 1)
         count = torch.full((1,), len(local), dtype=mean.dtype, device=mean.device)

@@ -89,7 +89,7 @@ class StackHead(Head):
             self.layers(features=1)
 
     def layers(self, features: int) -> nn.Sequential:
-        """Returns new layers for input vectors of width ``features``."""
+        """Returns the layers of the stack, built for input vectors of width ``features``."""
         modules: list[nn.Module] = []
         for number, layer in enumerate(self.stack):
             modules.append(_build_layer(layer, features, where=f"StackHead.stack[{number}]"))
@@ -152,7 +152,7 @@ _EXPECTED = (*_OTHERS, "an activation of torch.nn")
 
 
 def _build_layer(layer: Mapping[str, Any], features: int, where: str) -> nn.Module:  # Any: a layer's arguments
-    """Builds a layer for vectors of width ``features``."""
+    """Builds a layer of a stack for vectors of width ``features``."""
     name = layer.get(_NAME)
     cls, names = _OTHERS.get(str(name), (_ACTIVATIONS.get(str(name)), set()))
     arguments = {key: value for key, value in layer.items() if key != _NAME}

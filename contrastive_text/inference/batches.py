@@ -67,7 +67,7 @@ class BatchEncoder:
         )
 
     def __call__(self, batch: Any) -> Any:  # Any: pyarrow has no types
-        """Returns a copy of a batch with the vectors of its texts as the last column.
+        """Returns a copy of a table's batch with the vectors of its texts as the last column.
 
         Args:
             batch: Mapping of column name -> array of n values, or a ``pyarrow.Table`` of n rows.

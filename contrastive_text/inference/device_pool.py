@@ -24,7 +24,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _AHEAD = 2
-"""Number of items that are read for each device before a result is returned: the current and the next item."""
+"""Number of items that the pool reads ahead for each device: the current and the next item."""
 
 _saved: tuple[bytes, str] = (b"", "")
 """Serialized function and device of this worker process; empty in the parent process."""

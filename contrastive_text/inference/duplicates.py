@@ -11,7 +11,7 @@ from contrastive_text.core.similarity import full_precision
 from contrastive_text.inference.search import BLOCK, check_vectors, unit_blocks
 
 MOST_PAIRS = 10_000_000
-"""Largest number of near-duplicate pairs. Their ids and cosines take about 250 MB."""
+"""Largest number of near-duplicate pairs that a search returns. Their ids and cosines take about 250 MB."""
 
 
 @torch.no_grad()
@@ -77,7 +77,7 @@ def check_threshold(threshold: float) -> None:
 
 
 def connected_groups(pairs: Tensor, count: int) -> Tensor:
-    """Returns the group of each item, as the lowest id of the items that it is connected with, itself included.
+    """Returns the group of each item, numbered by the lowest id among the items that it is connected with.
 
     Groups are connected components: a chain of pairs links all items of a group, but two of them need not be
     near-duplicates.

@@ -103,7 +103,7 @@ class UnfinishedVectors:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Locks the file against other processes, and resumes its vectors, or removes them with ``restart``.
+        """Locks the unfinished file against other processes, and resumes its vectors or removes them.
 
         Raises:
             ValueError: Another process is writing the file, or its vectors are damaged or have another origin.
@@ -116,7 +116,7 @@ class UnfinishedVectors:
             yield
 
     def _resume(self) -> bool:
-        """Checks the vectors of an earlier process and resumes after them. Returns False if there are none."""
+        """Checks the saved vectors of an earlier process and resumes after them. Returns False without any."""
         if not (self._record_file.exists() and self._data.exists()):
             self._reset()
             return False
@@ -151,7 +151,7 @@ class UnfinishedVectors:
         return True
 
     def discard(self) -> None:
-        """Deletes the unfinished vectors and starts at the first row."""
+        """Deletes the unfinished vectors and starts again at the first text."""
         self._reset()
         self._remove()
 
@@ -219,7 +219,7 @@ class UnfinishedVectors:
         self._record, self._digest = record, digest
 
     def finish(self, ids: Array | None = None) -> tuple[int, ...]:
-        """Converts the file to its final name and format, and writes its record to ``OUT.json``.
+        """Converts the unfinished file of vectors to its final name and format, and writes its record.
 
         Older vectors of that name are removed when all new vectors are on the disk. Then the files of ranges, ids
         and record are written. The vectors are renamed last, so that a record never describes other vectors.
@@ -340,7 +340,7 @@ class EmbeddingRun:
 
     @property
     def count(self) -> int:
-        """Number of vectors of the finished file."""
+        """Number of vectors in the finished file."""
         return self._vectors.count
 
     @property
@@ -352,7 +352,7 @@ class EmbeddingRun:
         return list(self.encoding.devices or [str(self.encoding.device or self.model.device)])
 
     def _origin(self) -> dict[str, object]:
-        """Returns everything that the bytes depend on: model, texts and options, without the number of a GPU."""
+        """Returns the origin of a file of vectors: model, texts and options, all that its bytes depend on."""
         ranges = f"of the first {CALIBRATION:,} texts"
         if self.encoding.ranges is not None:
             content = np.ascontiguousarray(self.encoding.ranges, dtype=np.float32).tobytes()
@@ -378,7 +378,7 @@ class EmbeddingRun:
         return ranges_of(self.path)
 
     def finish(self, show_progress_bar: bool = False) -> tuple[int, ...]:
-        """Encodes the remaining texts and writes the finished file.
+        """Encodes the remaining texts of the run and writes the finished file.
 
         Returns:
             Shape of all vectors.
@@ -422,7 +422,7 @@ class EmbeddingRun:
         return map(np.asarray, self.model.encode_blocks(texts, encoding, show_progress_bar))
 
     def _saved_ranges(self) -> Array:
-        """Returns the value ranges. Computes and saves them if the unfinished file has none."""
+        """Returns the value ranges for int8 or uint8. Computes and saves them if the unfinished file has none."""
         if (saved := self._vectors.ranges) is not None:
             return saved
         ranges = self.encoding.ranges
@@ -437,7 +437,7 @@ class EmbeddingRun:
 
 
 class _RemainingTexts:
-    """Texts without a vector yet. Iteration also reads all texts after them, for the digest of the file."""
+    """Texts of the run without a vector yet. Iteration also reads all texts after them, for the file's digest."""
 
     def __init__(self, texts: TextStream, rows: range) -> None:
         self._texts = texts

@@ -33,7 +33,7 @@ from contrastive_text.inference.runtimes import RuntimeEncoder
 Vectors: TypeAlias = Tensor | npt.NDArray[Any]  # Any: float32, int8 or uint8, by the precision
 
 Device: TypeAlias = str | torch.device | list[str] | tuple[str, ...]
-"""One device, or the names of several devices."""
+"""Device of an encoding call, or the names of several devices."""
 
 BLOCK_SIZE = 16_384
 """Number of texts of a block. A block of 256 batches of 64 texts, sorted by length, has almost no padding. Its
@@ -96,17 +96,17 @@ class Encoding:
         one_of("encode.precision", self.precision, Precision)
 
     def prompt_in(self, prompts: Prompts) -> str:
-        """Returns the text of the prompt, which is ``prompt``, or the model's prompt named ``prompt_name``."""
+        """Returns the text of an encoding call's prompt: ``prompt``, or the model's prompt ``prompt_name``."""
         return prompts.text(self.prompt_name) if self.prompt is None else self.prompt
 
     @property
     def is_byte(self) -> bool:
-        """Whether a feature becomes a byte (``int8`` or ``uint8``), which needs ``ranges``."""
+        """True if a feature becomes a byte (``int8`` or ``uint8``), which needs ``ranges``."""
         return self.precision in ("int8", "uint8")
 
     @property
     def devices(self) -> Sequence[str] | None:
-        """Names of the devices, if there is a list of them. Each gets a process. None for a single device."""
+        """Names of the devices of an encoding call, one process each; None for a single device."""
         return self.device if isinstance(self.device, list | tuple) else None
 
 
@@ -193,7 +193,7 @@ class BlockEncoder:
         advance: Callable[[int], object] | None = None,
         tokens: Sequence[Framed] | None = None,
     ) -> VectorBlock:
-        """Returns the vectors of a block of texts.
+        """Encodes a block of texts and returns the vectors.
 
         Args:
             block: Block of at least one text.

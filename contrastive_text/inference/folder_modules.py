@@ -61,7 +61,7 @@ _ARGUMENTS = {
     "config_args": _CONFIG_ARGUMENTS,
     "config_kwargs": _CONFIG_ARGUMENTS,
 }
-"""Key of a record of arguments, older and newer versions -> its arguments that are used or change no vector."""
+"""Key of a record of arguments in a module's settings -> the arguments that are used or change no vector."""
 _PROCESSING = {"padding", "pad_to_multiple_of", "logits_to_keep", "verbose", "max_length", "truncation"}
 """Arguments of a tokenizer's call that are used or change no vector."""
 _POOLERS: dict[str, type[Pooler]] = {
@@ -236,7 +236,7 @@ def _write_padding(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def read_network(folder: Path) -> tuple[TransformerEncoder, int | None, TransformerSettings]:
-    """Reads the network of a folder. Returns the encoder, its longest text in tokens (or None), and its settings.
+    """Reads the network of a model folder. Returns encoder, longest text in tokens (or None), and settings.
 
     Raises:
         ValueError: The folder has no tokenizer, is damaged, or has a setting that this library doesn't support.
@@ -315,7 +315,7 @@ def write_pooler(folder: Path, parts: ModelParts) -> str | None:
 
 
 def read_pooler(folder: Path, class_path: str) -> tuple[Pooler, bool]:
-    """Reads a pooler from its folder. Returns it, and whether it pools the tokens of a prompt too.
+    """Reads a pooler from its folder. Returns the pooler, and whether it pools the tokens of a prompt too.
 
     Args:
         folder: Folder of the pooler in the model folder.

@@ -22,9 +22,9 @@ from contrastive_text.heads import UnitLength
 from contrastive_text.inference.folder_modules import ELSEWHERE, read_record, write_json
 
 _WIDEST = 1 << 20
-"""Largest number of features of a layer in a folder. A larger number means that the file is damaged."""
+"""Largest number of features of a layer in a model folder. A larger number means that the folder is damaged."""
 _INPUT = "sentence_embedding"
-"""Name of the vector that these modules read and write in sentence-transformers."""
+"""Name of the vector that modules after the pooler read and write in sentence-transformers."""
 _TANH = "torch.nn.modules.activation.Tanh"
 """Class path of the default activation of a Dense module."""
 _ACTIVATIONS = "torch.nn.modules.activation"
@@ -77,7 +77,7 @@ def _activation_class(path: str) -> type[nn.Module] | None:
 
 
 def write_layers(folder: Path, kind: str, layers: Sequence[nn.Module]) -> None:
-    """Writes the settings and weights of a module, a result of ``group_layers``, into its folder."""
+    """Writes the settings and weights of a module of layers (from ``group_layers``) into its folder."""
     first = layers[0]
     if isinstance(first, nn.Linear):
         activation = layers[1] if len(layers) > 1 else nn.Identity()
@@ -144,7 +144,7 @@ def _read_normalize(folder: Path) -> list[nn.Module]:
 
 
 def _check_names(config: Record) -> None:
-    """Checks that a module reads and writes ``sentence_embedding``, not another vector."""
+    """Checks that a module in a model folder reads and writes ``sentence_embedding``, not another vector."""
     for key in ("module_input_name", "module_output_name"):
         name = config.text(key, _INPUT)
         if name != _INPUT:

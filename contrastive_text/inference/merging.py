@@ -22,7 +22,7 @@ from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.recipes.citations import entry_of
 
 _IGNORED = {"architectures", "_name_or_path", "transformers_version", "dtype", "torch_dtype"}
-"""Settings of a network in which members may differ, because they change no vector."""
+"""Settings of a network in which the merged models may differ, because they change no vector."""
 
 
 def merge(models: Sequence[str | Path], weights: Sequence[float] | None = None) -> SentenceEncoder:
@@ -145,7 +145,7 @@ def _state(parts: ModelParts) -> dict[str, Tensor]:
 
 
 def _check_alike(first: ModelParts, second: ModelParts, name: str, second_name: str) -> None:
-    """Checks that two members differ only in the values of their weights."""
+    """Checks that two models of a merge differ only in the values of their weights."""
     values = _traits(second)
     for trait, expected in _traits(first).items():
         value = values[trait]

@@ -23,7 +23,7 @@ Ranks: TypeAlias = Literal["before", "after"]
 Take: TypeAlias = Literal["top", "random"]
 Short: TypeAlias = Literal["drop", "keep"]
 REMOVALS = ("siblings", "equal", "near", "absolute_margin", "relative_margin", "max_score", "min_score")
-"""Reasons to remove a candidate, in the order in which they are checked."""
+"""Reasons to remove a candidate for a hard negative, in the order in which they are checked."""
 _BLOCK_NUMBERS = 1 << 22
 """Largest count of numbers in the candidates' vectors of a block of queries: 16 MiB in float32."""
 
@@ -101,7 +101,7 @@ class Mining:
 
     @property
     def depth(self) -> int:
-        """Number of candidates of a query."""
+        """Number of nearest texts of a query that are candidates for hard negatives."""
         return self.range_min + 10 * self.negatives if self.range_max is None else self.range_max
 
 
@@ -147,7 +147,7 @@ class PairTexts:
 
     @property
     def digest(self) -> str:
-        """Digest of queries, corpus and positives in their order, 32 hex digits."""
+        """Digest of the mined queries, corpus and positives in their order, 32 hex digits."""
         return digest_of([*map(digest_of, (self.queries, self.corpus)), repr(self.positives)])
 
 
@@ -206,7 +206,7 @@ class Mined(NamedTuple):
 
 
 Removed: TypeAlias = Counter[str]
-"""Reason of ``REMOVALS`` -> number of removed candidates; ``candidates`` -> number of all candidates."""
+"""Reason in ``REMOVALS`` -> number of removed candidates; ``candidates`` -> number of all candidates."""
 
 
 @torch.no_grad()
@@ -278,7 +278,7 @@ class _Block:
         self.own = torch.tensor([texts.own[place] for place in places], device=device).unsqueeze(1)
 
     def choose(self, scores: Tensor, ids: Tensor, mining: Mining, removed: Removed) -> list[Mined]:
-        """Chooses the negatives among the nearest texts, (n, k). Adds the removed candidates to ``removed``."""
+        """Chooses hard negatives among the texts nearest to queries, (n, k). Counts the others in ``removed``."""
         positive_scores = self._scores(self.positives).masked_fill(self.positives < 0, math.inf)
         if self.rescores:
             scores = self._scores(ids)
@@ -335,7 +335,7 @@ class _Block:
 
 
 def _conditions(scores: Tensor, lowest: Tensor, near: Tensor, mining: Mining) -> Iterator[tuple[str, Tensor]]:
-    """Yields the name of each rule with a mask of the candidates that it removes, (n, k)."""
+    """Yields the name of each mining rule with a mask of the candidates that it removes, (n, k)."""
     yield "near", near
     if mining.absolute_margin is not None:
         yield "absolute_margin", scores + mining.absolute_margin > lowest
@@ -348,7 +348,7 @@ def _conditions(scores: Tensor, lowest: Tensor, near: Tensor, mining: Mining) ->
 
 
 def _masked(values: Tensor, masks: Tensor) -> Iterator[list[float]]:
-    """Yields the values of each row where its mask is true."""
+    """Yields for each row the list of values where the row's mask is true."""
     return (row[mask].tolist() for row, mask in zip(values.cpu(), masks.cpu(), strict=True))
 
 

@@ -27,16 +27,16 @@ from contrastive_text.inference.vector_files import VectorRecord, differences, f
 from contrastive_text.inference.vector_index import as_tensor
 
 Form: TypeAlias = Literal["triples", "tuples", "pairs"]
-"""Rows of a file: one for each negative, for each pair with all its negatives, or for each text with a label."""
+"""Form of the rows of a training file of negatives: triples, tuples or labeled pairs."""
 SUFFIXES = (".tsv", ".jsonl")
 _BREAKS = re.compile(r"[\t\r\n]")
 _RESTART = "start again with --restart (restart=True)"
 _QUERIES = 4096
 """Number of queries whose negatives are mined together."""
 _VECTORS = ("queries", "corpus", "queries.rescored", "corpus.rescored")
-"""Names of the temporary files of vectors."""
+"""Names of the temporary files of vectors in a mining run."""
 _BINS = 16
-"""Number of bins of a histogram, and of characters of its longest bar."""
+"""Number of bins of a histogram of scores, and of characters of its longest bar."""
 
 
 class RowWriter:
@@ -94,7 +94,7 @@ class RowWriter:
         return "\t".join(names) + "\n"
 
     def lines(self, mined: Mined) -> Iterator[str]:
-        """Yields the lines of a query. Without negatives, ``triples`` and ``tuples`` have no line."""
+        """Yields the lines of a query's negatives. Without negatives, ``triples`` and ``tuples`` have no line."""
         for row in self._rows(mined):
             if self.lists:
                 yield json.dumps(dict(zip(_COLUMNS[self.form], row, strict=True)), ensure_ascii=False) + "\n"
@@ -103,7 +103,7 @@ class RowWriter:
                 yield "\t".join(map(str, cells)) + "\n"
 
     def _rows(self, mined: Mined) -> list[tuple[object, ...]]:
-        """Returns the values of the columns of each row of a query."""
+        """Returns the values of the columns of each row of a query with its negatives."""
         query = self.texts.queries[mined.query]
         positives = self._scored(self.texts.positives[mined.query], mined.positives)
         negatives = self._scored(mined.negatives, mined.scores)
@@ -229,7 +229,7 @@ class MiningRun:
         self._restart = restart
 
     def finish(self, show_progress_bar: bool = False) -> MiningReport:
-        """Encodes the remaining texts, mines all queries and writes the file. Returns the report.
+        """Encodes the remaining texts, mines all queries and writes the training file. Returns the report.
 
         Raises:
             OSError: The disk is full.
@@ -270,7 +270,7 @@ class MiningRun:
         return replace(self.encoding, **model.prompts.options(kind, options))
 
     def _lines(self, mined: Mined, report: MiningReport) -> list[str]:
-        """Returns the lines of a query, and adds its counts and scores to the report."""
+        """Returns the lines of a query's negatives, and adds its counts and scores to the report."""
         report.queries += 1
         report.short += len(mined.negatives) < self.mining.negatives
         report.none += not mined.negatives
@@ -291,7 +291,7 @@ class MiningRun:
 def _vectors(
     model: SentenceEncoder, texts: Sequence[str], path: Path, encoding: Encoding, show_progress_bar: bool
 ) -> Tensor:
-    """Returns the memory-mapped vectors of texts, (N, D), from a file that is first written or resumed."""
+    """Returns the memory-mapped vectors of texts, (N, D), from a file that it first writes or resumes."""
     origin: dict[str, object] = {
         "model": model.identity,
         "texts": digest_of(texts),

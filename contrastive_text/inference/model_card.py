@@ -77,7 +77,7 @@ class ModelCard:
     citations: Sequence[str] = ()
 
     def text(self) -> str:
-        """Returns the text of the file: YAML metadata and Markdown."""
+        """Returns the text of the model card: YAML metadata and Markdown."""
         scores = [
             f"| {as_markdown(name)} | {score:.4g} |" for name, score in self.scores.items() if score == score
         ]

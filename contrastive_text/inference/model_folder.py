@@ -36,7 +36,7 @@ from contrastive_text.poolers import Pooler
 
 _SETTINGS = "config_sentence_transformers.json"
 _TEMPLATES = "contrastive_text_prompts"
-"""Key in the settings for prompts that sentence-transformers doesn't support."""
+"""Key in a model folder's settings for prompts that sentence-transformers doesn't support."""
 _OPTIONS = {"apart": False, "counted": True}
 """Options of ``Prompts`` under the key ``_TEMPLATES`` -> their defaults."""
 _MODEL_TYPE = "SentenceTransformer"
@@ -44,7 +44,7 @@ _MODELS = "sentence_transformers.models"
 _THEIRS = re.compile(
     r"sentence_transformers\.(?:models|base\.modules|sentence_transformer\.modules)\.(?:\w+\.)?(\w+)"
 )
-"""Expression for the class path of a module of sentence-transformers, in older and newer versions."""
+"""Regular expression of the class path of a module of sentence-transformers, in older and newer versions."""
 _KINDS = ("Transformer", "Pooling")
 """Class names of the first two modules of a model in sentence-transformers, in order."""
 _MOST_MODULES = 100
@@ -307,7 +307,7 @@ def _read_modules(folder: Path) -> list[_Module]:
 
 
 def _kind(module: Record, class_path: str, first: bool) -> str:
-    """Returns the kind of a module, which is its class name in sentence-transformers.
+    """Returns the kind of a model folder's module, which is its class name in sentence-transformers.
 
     A class outside of sentence-transformers is a pooler of this library, or of a module that the user trusts.
     """

@@ -80,7 +80,7 @@ class ModelParts:
     document_length: int | None = None
 
     def asked(self, max_length: int | None, truncate_dim: int | None, prompts: Prompts | None) -> ModelParts:
-        """Returns a copy where the options of ``SentenceEncoder.from_pretrained`` override the model's settings.
+        """Returns a copy of the parts in which options of ``SentenceEncoder.from_pretrained`` override settings.
 
         Raises:
             ValueError: ``max_length`` exceeds the network's limit.
@@ -101,7 +101,7 @@ class ModelParts:
         )
 
     def run_by(self, backend: str, dtype: torch.dtype) -> ModelParts:
-        """Returns a copy whose network is computed by a runtime; see ``RuntimeEncoder``.
+        """Returns a copy of the parts whose network is computed by a runtime; see ``RuntimeEncoder``.
 
         Args:
             backend: ``onnx`` or ``openvino``; ``torch`` returns the parts unchanged.
@@ -136,7 +136,7 @@ class ModelParts:
 
     @property
     def identity(self) -> str:
-        """Fingerprint of weights, tokenizer, pooler, head, prompts and limits: all that vectors depend on."""
+        """Fingerprint of weights, tokenizer, pooler, head, prompts and limits, on which vectors depend."""
         assert self.encoder.tokenizer is not None and self.pooler is not None
         digest = hashlib.blake2b(digest_size=16)
         pooler = part_spec(self.pooler, "pooler")
@@ -161,7 +161,7 @@ class ModelParts:
 
 
 def pooler_of(given: Pooler | str) -> Pooler:
-    """Builds a pooler from its text. Returns a pooler unchanged.
+    """Builds a pooler from text such as ``MeanPooler``. Returns a pooler unchanged.
 
     Args:
         given: Pooler or its text, such as ``CLSPooler``, ``FirstLastPooler(first=block_1)``, or ``module.Class``
@@ -289,7 +289,7 @@ def _check_layers(pooler: Pooler, parts: ModelParts) -> None:
 
 
 def _names(name: str, folder: str) -> Iterator[str]:
-    """Yields all names of a model without their owners.
+    """Yields all names of a model without their owners, such as ``bert-base-uncased``.
 
     Args:
         name: Requested folder or hub name.

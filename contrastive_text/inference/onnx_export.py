@@ -24,16 +24,16 @@ from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import MaskTokenPooler
 
 OUTPUT = "sentence_embedding"
-"""Name of the graph's output."""
+"""Name of the output of an exported ONNX graph."""
 
 TOLERANCE = 1e-5
-"""Largest allowed difference of a feature, relative to the largest feature. Rounding of float32 is about 1e-6."""
+"""Largest allowed difference of a feature between graph and model, relative to the largest feature."""
 
 _SENTENCE = (
     "The old bird sings, while 3 people walk (slowly!) along the cold river; naïve Zürich, 東京 and 🙂 too."
 )
 _MOST_TOKENS = 512
-"""Number of tokens of the longest text of the check. Attention over 8,192 tokens would take gigabytes."""
+"""Largest number of tokens of a text in the check of an exported graph; attention over 8,192 takes gigabytes."""
 
 
 class Exported(NamedTuple):
@@ -116,7 +116,7 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
 
 
 class _Graph(nn.Module):
-    """Module from padded token ids, (n, L), to vectors, (n, D)."""
+    """Module from padded token ids, (n, L), to sentence vectors, (n, D), which is exported as a graph."""
 
     def __init__(self, model: SentenceEncoder) -> None:
         super().__init__()

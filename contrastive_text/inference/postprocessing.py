@@ -17,7 +17,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 _NO_SPREAD = 1e-5
-"""Smallest standard deviation along a direction, relative to the vectors' length, that is not rounding."""
+"""Smallest standard deviation along a direction, relative to the vectors' length, that isn't rounding."""
 
 
 def fit_whitening(vectors: Tensor, features: int | None = None) -> nn.Linear:
@@ -136,7 +136,7 @@ def with_layer(model: SentenceEncoder, layer: nn.Linear) -> SentenceEncoder:
 
 
 def unnormalized(model: SentenceEncoder) -> SentenceEncoder:
-    """Returns a copy of a model without normalization, whose vectors a layer is fitted on. It shares the network.
+    """Returns a copy of a model without normalization, to fit a layer on its vectors. It shares the network.
 
     Raises:
         ValueError: The model has ``truncate_dim``.
@@ -180,7 +180,7 @@ def _principal_axes(where: str, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def _affine(weight: Tensor, mean: Tensor) -> nn.Linear:
-    """Returns the layer x -> weight (x - mean)."""
+    """Returns the linear layer x -> weight (x - mean)."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], dtype=torch.float64)
     with torch.no_grad():
         layer.weight.copy_(weight)

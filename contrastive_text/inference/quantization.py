@@ -15,10 +15,10 @@ from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 
 Precision: TypeAlias = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-"""Names of all precisions."""
+"""Names of all precisions of quantized vectors, such as ``int8``."""
 
 _FEWEST = 100
-"""Number of vectors below which the ends of a feature's range vary too much (bound of sentence-transformers)."""
+"""Number of vectors below which the value ranges of features vary too much (bound of sentence-transformers)."""
 
 
 def value_ranges(vectors: Tensor | npt.NDArray[np.floating]) -> Tensor:

@@ -204,7 +204,7 @@ class OnnxRuntime(Runtime):
         )
 
     def __call__(self, ids: npt.NDArray[np.int64], mask: npt.NDArray[np.int64]) -> Arrays:
-        """Returns the token vectors of each layer."""
+        """Returns the token vectors of each layer, computed by onnxruntime."""
         vectors: Arrays = self._session.run(None, dict(zip(INPUTS, (ids, mask), strict=True)))
         return vectors
 
@@ -265,7 +265,7 @@ class OpenVINORuntime(Runtime):
         onnx.save(model, target)
 
     def __call__(self, ids: npt.NDArray[np.int64], mask: npt.NDArray[np.int64]) -> Arrays:
-        """Returns the token vectors of each layer."""
+        """Returns the token vectors of each layer, computed by OpenVINO."""
         with self._running:  # outputs aren't shared, because the next call would overwrite them
             outputs = self._request.infer({0: ids, 1: mask}, share_inputs=True)
         return [outputs[number] for number in range(self._outputs)]
@@ -403,7 +403,7 @@ class RuntimeEncoder(Encoder):
         self._runtimes: dict[tuple[int, ...], Runtime] = {}
 
     def runtime(self, layers: tuple[int, ...]) -> Runtime:
-        """Returns the opened graph of some layers. Exports it if it isn't cached.
+        """Returns the opened graph that computes some layers. Exports the graph if it isn't cached.
 
         Args:
             layers: Numbers of the layers, as in ``Hidden``.
@@ -435,7 +435,7 @@ class RuntimeEncoder(Encoder):
             yield
 
     def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:
-        """Encodes a batch. Returns right-padded token vectors on the CPU; see ``Encoder.forward``.
+        """Encodes a batch with the runtime. Returns right-padded token vectors on the CPU.
 
         Raises:
             ValueError: The batch isn't on the CPU.

@@ -36,7 +36,7 @@ _WIDEST = 8
 """Largest number of blocks of a corpus that are copied at a time."""
 
 _CELL = 256
-"""Number of cosines of a cell, whose maximum is compared first."""
+"""Number of cosines of a cell of a search. The maximum of each cell is compared first."""
 
 _POWER = {"euclidean": 2.0, "manhattan": 1.0}
 
@@ -76,7 +76,7 @@ class UnitVectors:
     @classmethod
     @torch.no_grad()
     def of(cls, vectors: Tensor | Sequence[Tensor], device: torch.device | None = None) -> UnitVectors:
-        """Checks vectors and copies them, scaled to unit length.
+        """Checks vectors and stores a copy of them, scaled to unit length.
 
         Args:
             vectors: Vectors of the corpus, (C, D), or a list of matrices with their rows in order.
@@ -193,7 +193,7 @@ def _nearest(
 
 
 def _merge(scores: Tensor, ids: Tensor, new_scores: Tensor, new_ids: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Returns the k best of the earlier and the new hits of each row."""
+    """Merges the hits of each row: returns the k best of the earlier and the new hits."""
     # Earlier hits have lower ids and are first, and a stable sort keeps them before equal hits.
     scores, order = torch.cat([scores, new_scores], dim=1).sort(dim=1, descending=True, stable=True)
     return scores[:, :k], torch.cat([ids, new_ids], dim=1).gather(1, order)[:, :k]

@@ -180,7 +180,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def parts(self) -> ModelParts:
-        """Parts of the model, which are not copied."""
+        """Parts of the model (network, pooler, head, settings), which are not copied."""
         return ModelParts(**{field.name: getattr(self, field.name) for field in fields(ModelParts)})
 
     @property
@@ -199,7 +199,7 @@ class SentenceEncoder(nn.Module):
 
     @property
     def identity(self) -> str:
-        """Fingerprint of everything that the vectors depend on, 32 hex digits.
+        """Fingerprint of everything that the model's vectors depend on, 32 hex digits.
 
         It covers weights, tokenizer, pooler, head, prompts and limits. Files of vectors store it, so that vectors
         of another model are recognized.
@@ -309,7 +309,7 @@ class SentenceEncoder(nn.Module):
     def _options(
         self, kind: str, length: int | None, options: dict[str, Any]
     ) -> dict[str, Any]:  # Any: of encode
-        """Adds the prompt and the longest text of queries or documents to the options of ``encode``."""
+        """Adds the prompt and the length limit of queries or documents to the options of ``encode``."""
         lengths = {} if length is None else {"max_length": length}
         return lengths | self.prompts.options(kind, options)
 
@@ -378,7 +378,7 @@ class SentenceEncoder(nn.Module):
         return self._width[2]
 
     def _check_truncation(self, truncate_dim: int | None) -> int | None:
-        """Returns the number of features to keep, by default the model's ``truncate_dim``; None for all.
+        """Returns the number of features that vectors keep, by default ``truncate_dim``; None for all.
 
         Raises:
             ValueError: The number is below 1 or above the number of features.

@@ -122,7 +122,7 @@ def share(folder: Path, files: Iterable[str], to: str, public: bool = False) -> 
 
 
 def _prepare_repository(api: HfApi, to: str, public: bool) -> None:
-    """Creates the repository, or checks the visibility of an existing repository."""
+    """Creates the repository on the hub, or checks the visibility of an existing repository."""
     try:
         private = api.repo_info(to).private
     except RepositoryNotFoundError:

@@ -25,7 +25,7 @@ UNFINISHED = ".unfinished"
 _ROWS = 16_384
 """Number of vectors that are written together, as a row group of ``.parquet``: 25 MB with 384 features."""
 _DIGESTS = {"model": "another model", "texts": "other texts"}
-"""Key of an origin that is recorded as a digest -> text for a difference, in place of the two digests."""
+"""Key of an origin that stores a digest -> text that a difference shows in place of the two digests."""
 _SHARD_KEYS = ("shard", "count", "block_size", "batch_size", "device")
 """Keys of origins in which the shards of a file may differ: their rows, and options that change the rounding."""
 _SHOWN = 5
@@ -227,7 +227,7 @@ def differences(kept: Mapping[str, object], asked: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of several equal parts of a file of texts, in the order of the texts.
+    """Shard of a file of texts: one of several equal parts, in the order of the texts.
 
     Args:
         number: Number of the shard, from 1.
@@ -260,7 +260,7 @@ class Shard:
 
     @classmethod
     def parse(cls, word: str) -> Self:
-        """Parses the text of a shard, such as ``3/16``.
+        """Parses a shard's text, such as ``3/16``.
 
         Raises:
             ValueError: The text has another form, or the number is out of range.

@@ -188,7 +188,7 @@ def _map_file(path: Path) -> Array:
 
 
 def of_documents(model: SentenceEncoder, encoding: Encoding) -> Encoding:
-    """Returns encoding options with the model's prompt for documents and its longest document."""
+    """Returns encoding options with the model's prompt and length limit for documents."""
     length = encoding.max_length or model.document_length
     return replace(encoding, prompt=model.prompts.of_kind(DOCUMENT), prompt_name=None, max_length=length)
 
@@ -203,7 +203,7 @@ def as_tensor(vectors: Array) -> Tensor:
 
 
 class _WritableArray:
-    """Array interface to the memory of an array, without its read-only flag."""
+    """Exposes the memory of a read-only array to torch without the read-only flag."""
 
     def __init__(self, array: Array) -> None:
         self._array = array  # keeps the memory alive
@@ -234,7 +234,7 @@ class _Part(NamedTuple):
     places: Ids
 
     def found(self, ids: Ids) -> tuple[npt.NDArray[np.bool_], Ids]:
-        """Looks up ids. Returns a mask of the ids that have a vector in this file, and the row of each vector."""
+        """Looks up text ids. Returns a mask of the ids with a vector in this file, and the row of each vector."""
         nearest = np.searchsorted(self.ids, ids).clip(max=len(self.ids) - 1)
         return self.ids[nearest] == ids, self.places[nearest]
 

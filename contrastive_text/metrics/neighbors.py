@@ -301,7 +301,7 @@ def _check(name: str, x: Tensor, y: Tensor, least: int) -> None:
 _TEMPERATURE = 0.07
 """Divisor of the cosine in the weight of a neighbor's vote (Wu et al. 2018, section 3.4)."""
 _BLOCK = 1024
-"""Number of rows whose cosines are in memory at a time."""
+"""Number of rows whose cosines to all vectors are in memory at a time."""
 
 
 def nearest_neighbor_accuracy(vectors: Tensor, labels: Tensor, k: int = 10) -> float:

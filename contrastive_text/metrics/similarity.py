@@ -382,7 +382,7 @@ class Spearman(OfScoredPairs):
 
 
 def further_metrics(target: Target) -> dict[str, Metric]:
-    """Returns the metrics of validation predictions that are logged in addition to ``Target.metric``, by name.
+    """Returns name -> further metric of validation predictions, logged in addition to ``Target.metric``.
 
     Example:
         >>> list(further_metrics(Classes(("no", "yes")))), list(further_metrics(Scores()))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 Mode = Literal["max", "min"]
-"""Names of the directions of a metric: whether its best value is the largest or the smallest."""
+"""Direction of a metric: whether its best value is the largest (``max``) or the smallest (``min``)."""
 _LOW_IS_GOOD = ("loss", "alignment", "uniformity", "mean_cosine", "off_diagonal", "hubness", "orphans")
-"""Last parts of the names of metrics for which lower values are better."""
+"""Endings of the names of metrics for which lower values are better."""
 
 COLLAPSED = 0.99
 """Smallest mean cosine at which vectors count as collapsed: texts differ by less than 8 degrees on average."""

@@ -68,7 +68,7 @@ class BetweenTexts(Between):
     is_pairs = True
 
     def triples(self, encoded: Encoded, vectors: Mapping[Role, Tensor]) -> dict[str, Triples]:
-        """Returns anchors, averaged positives and hard negatives under the name ``texts``."""
+        """Returns the vectors of anchors, averaged positives and hard negatives under the name ``texts``."""
         texts = Triples(
             anchor=vectors["anchor"][:, 0],
             positive=vectors["positive"].mean(dim=1),
@@ -102,7 +102,7 @@ class BetweenViews(Between):
     is_pairs = False
 
     def triples(self, encoded: Encoded, vectors: Mapping[Role, Tensor]) -> dict[str, Triples]:
-        """Returns the two views of the texts of each role, under the name of the role."""
+        """Returns the vectors of the two views of each text, by the name of the text's role."""
         return {role: _two_views(role, views, encoded.role_ids(role)) for role, views in vectors.items()}
 
 
@@ -128,7 +128,7 @@ _NAMED = {"texts": BetweenTexts, "views": BetweenViews}
 
 
 def named_between(between: Between | str, where: str) -> Between:
-    """Returns the comparison that an option names, or the comparison itself.
+    """Converts the option ``between`` to a comparison: looks up its name, or returns a comparison unchanged.
 
     Args:
         between: A comparison, or the name ``texts`` or ``views``.

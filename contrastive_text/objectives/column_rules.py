@@ -33,7 +33,7 @@ class Duplicates(ColumnPart):
     stage: ClassVar[Stage] = "ids"
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Gives duplicates equal ids, so that they are masked."""
+        """Gives duplicates equal ids, so that the loss masks them."""
         return replace(pairs, every=pairs.texts)
 
     def describe(self, negatives: Negatives) -> Negatives:

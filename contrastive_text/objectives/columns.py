@@ -95,7 +95,7 @@ class Pairs:
 
     @property
     def is_by_text(self) -> bool:
-        """True if duplicates have equal ids."""
+        """True if duplicates in the batch have equal ids, so that rules can mask them."""
         return self.every.anchor_ids is self.texts.anchor_ids
 
     @property

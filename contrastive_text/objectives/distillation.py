@@ -51,7 +51,7 @@ class Candidates:
 
     @classmethod
     def of_batch(cls, of_models: Sequence[tuple[Encoded, Mapping[Role, Tensor]]], over_ranks: bool) -> list[Self]:
-        """Returns local anchors with the positives and hard negatives of the whole batch, for each model.
+        """Returns rows with common candidates, for each model: positives and hard negatives of the whole batch.
 
         Args:
             of_models: The local batch and the vectors of each role, (N, slots, D), for each model.
@@ -73,7 +73,7 @@ class Candidates:
 
     @classmethod
     def of_own(cls, encoded: Encoded, vectors: Mapping[Role, Tensor]) -> Self:
-        """Returns local anchors with their own positives and hard negatives.
+        """Returns rows with separate candidates, for each model: each anchor's own positives and hard negatives.
 
         Args:
             encoded: The local batch.
@@ -98,7 +98,7 @@ class Candidates:
             return (self.rows[down].unsqueeze(1) * self.columns[down]).sum(dim=2)
 
     def hidden(self, down: slice) -> Tensor:
-        """Returns a mask of columns that are no candidates for a range of rows, (rows, C).
+        """Returns a mask of columns that are not candidates of the rows in a range, (rows, C).
 
         It is True for duplicates of the row and for missing hard negatives.
         """

@@ -81,7 +81,7 @@ class Momentum(ColumnPart):
         self.head = head
 
     def __deepcopy__(self, memo: object) -> Momentum:
-        """Returns the same object, so that copies of an objective, as in ``Matryoshka``, read the same keys."""
+        """Returns the part itself as its copy, so that copies of an objective read the same momentum vectors."""
         return self
 
     def __call__(self, pairs: Pairs) -> Pairs:

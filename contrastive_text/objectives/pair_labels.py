@@ -31,7 +31,7 @@ class PairLabels(ColumnPart):
 
     @property
     def target(self) -> Target:
-        """Kind of target that the part reads: the label of a pair, 0 or 1."""
+        """Kind of target that the column part reads: the label of a pair, 0 or 1."""
         return Classes.of(2, type(self).__name__)
 
     def __call__(self, pairs: Pairs) -> Pairs:
@@ -80,7 +80,7 @@ class PositivesOnly(PairLabels):
     note: ClassVar[str] = "negative pairs are removed"
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Removes the negative pairs from rows and columns, and returns the rest."""
+        """Removes the negative pairs (label 0) from rows and columns, and returns the rest."""
         return super().__call__(pairs).only_paired()
 
 

@@ -169,7 +169,7 @@ class CosineScorer(Scorer):
         self.threshold = threshold
 
     def build(self, features: int, classes: int) -> None:  # noqa: ARG002  # the base's signature
-        """Checks that there are two classes.
+        """Checks that the scorer has exactly two classes.
 
         Raises:
             ValueError: The number of classes is not two.

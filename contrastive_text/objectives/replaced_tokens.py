@@ -268,7 +268,7 @@ class TokenGenerator:
 
     @cached_property
     def identity(self) -> str:
-        """Fingerprint of the weights, 32 hex digits."""
+        """Fingerprint of the generator's weights, 32 hex digits."""
         digest = hashlib.blake2b(digest_size=16)
         add_weights(digest, self.network.state_dict())
         return digest.hexdigest()

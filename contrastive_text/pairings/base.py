@@ -104,7 +104,7 @@ class Pairing(ABC):
         return Documents.of(documents).rows, ""
 
     def serves(self, tokens: int) -> bool:  # noqa: ARG002  # the base's signature
-        """Returns True if a text with a number of tokens can be paired. Other texts are skipped and counted.
+        """Returns True if a text of a number of tokens can be paired. Other texts are skipped and counted.
 
         Called only if ``reads_tokens`` is true.
         """
@@ -146,7 +146,7 @@ class SameText(Pairing):
     """
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
-        """Returns one example, whose anchor and positive are the text of the row."""
+        """Returns one example, whose anchor and positive are both the text of the row."""
         text = str(row["text"])
         return [Example(anchor=text, positives=(text,))]
 
@@ -262,7 +262,7 @@ class Neighbors(Pairing):
 
 
 class _RowsWithSuccessors(Sequence[Row]):
-    """Sequence of all rows except the last of each document, with their successors, built on access."""
+    """Sequence of rows with their successors in the document, built on access, without last rows."""
 
     def __init__(self, documents: Documents, reach: int) -> None:
         self._documents = documents

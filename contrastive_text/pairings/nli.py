@@ -24,7 +24,7 @@ Negative = Literal["entailment", "neutral", "contradiction", "random"]
 _KINDS = {"entailment": "an entailed", "neutral": "a neutral", "contradiction": "a contradicting"}
 
 Hypotheses = dict[str, Counter[str]]
-"""Hypothesis -> number of its rows of each label."""
+"""Counts of a premise's rows: hypothesis -> number of rows with each label."""
 
 
 class NLITriples(Pairing):
@@ -84,7 +84,7 @@ class NLITriples(Pairing):
         return [self.positive, *(label for label in self.negatives if label != "random")]
 
     def arrange(self, documents: Sequence[Sequence[Row]]) -> tuple[list[Row], str]:
-        """Builds the triples, in the order of the first occurrence of their premises.
+        """Builds the triples of all premises, in the order of their first occurrence.
 
         Raises:
             ValueError: No premise has hypotheses of all labels.
@@ -121,7 +121,7 @@ class NLITriples(Pairing):
         return triples, f"{summary}; left out: {reasons}" if reasons else summary
 
     def _skip_reasons(self) -> Counter[str]:
-        """Returns the reasons to skip rows in the order of the summary, each with a count of 0."""
+        """Returns reason to skip a row -> 0, in the order of the run's summary."""
         counts = range(1, len(self._labels) + 1)
         missing = [_missing_reason(labels) for n in counts for labels in itertools.combinations(self._labels, n)]
         unused = [f"{label} rows" for label in NLI if label not in self._labels]

@@ -232,7 +232,7 @@ class Spans(Pairing):
 
     @property
     def min_tokens(self) -> int:
-        """Smallest number of tokens of a document that is not skipped."""
+        """Smallest number of tokens of a document that the pairing doesn't skip."""
         return self.min_document_tokens or self._room_for_anchors
 
     def serves(self, tokens: int) -> bool:

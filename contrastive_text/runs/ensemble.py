@@ -33,17 +33,17 @@ from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import ViewPlan
 
 _LIST = "ensemble.json"
-_ANEW = "build the ensemble anew"
+_REBUILD = "build the ensemble again"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The model that was chosen for a task, and its score.
+    """Best model of a task in an ensemble, with the score by which it was chosen.
 
     Args:
-        member: File of its checkpoint in the ensemble's folder.
-        metric: ``accuracy``, ``pearson``, ...
-        score: Times 100, on the validation files, by the weights of this very checkpoint.
+        member: File of the model's checkpoint in the ensemble's folder.
+        metric: Name of the score: ``accuracy``, ``pearson``, ...
+        score: Score of the checkpoint's weights on the validation files, times 100.
         validation: The validation files.
         rows: Identity of the validated rows; None if the checkpoint doesn't have it.
         source: The checkpoint that was copied.
@@ -58,30 +58,30 @@ class Choice:
 
 
 def build_ensemble(folder: str | Path, runs: Sequence[str | Path]) -> dict[str, Choice]:
-    """Chooses the best run for each task, and copies the checkpoints that were chosen.
+    """Builds an ensemble folder: chooses the best run for each task and copies its checkpoint.
 
-    A run scores on a task what its best checkpoint scored when it was written; nothing is validated anew. The
-    first of equals wins. A run that is the best on no task is left out.
+    The score of a run on a task is the validation score that its best checkpoint stores; nothing is validated
+    again. Of equal scores the first run wins. A run that is the best on no task isn't copied.
 
     Source: the CS224N report (Chen, "Contrastive Learning for Generalizable Sentence Embeddings"), whose ensemble
     uses for every task the model with the best score on its development set. Nothing is averaged.
 
     Args:
-        folder: Where it is written; made anew.
-        runs: Folders of runs, for their best checkpoints, or ``.ckpt`` files.
+        folder: New folder of the ensemble.
+        runs: Folders of runs, whose best checkpoints are read, or ``.ckpt`` files.
 
     Returns:
-        Task -> its choice.
+        Task -> best model of the task.
 
     Raises:
-        FileNotFoundError: There is nothing at the path of a run.
-        FileExistsError: The folder holds something already.
-        ValueError: A damaged checkpoint, one without the score of a task, or scores of a task on different files
-            or by different metrics.
+        FileNotFoundError: The path of a run doesn't exist.
+        FileExistsError: The folder isn't empty.
+        ValueError: A checkpoint is damaged or has no score of a task, or the scores of a task are of different
+            files or metrics.
     """
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ExistingFileError(f"ensemble: expected a new folder, got {folder}, which is there; name another")
+        raise ExistingFileError(f"ensemble: expected a new folder, got {folder}, which exists; name another")
     choices: dict[str, Choice] = {}
     members: dict[str, str] = {}
     for run in runs:
@@ -105,15 +105,15 @@ def build_ensemble(folder: str | Path, runs: Sequence[str | Path]) -> dict[str, 
 
 
 def _scored(checkpoint: Checkpoint) -> dict[str, Choice]:
-    """Returns the scores of a checkpoint on its tasks, each as a choice without a file."""
+    """Returns the validation score of a checkpoint on each of its tasks, as a ``Choice`` without ``member``."""
     choices = {}
-    for task, said in checkpoint.tasks.items():
-        if (found := _score_of(checkpoint, task)) is not None:
-            files = said.get("validation")
+    for task, arguments in checkpoint.tasks.items():
+        if (score := _score_of(checkpoint, task)) is not None:
+            files = arguments.get("validation")
             choices[task] = Choice(
                 member="",
-                metric=found[0],
-                score=found[1],
+                metric=score[0],
+                score=score[1],
                 validation=tuple(files_of(files if isinstance(files, str | list) else None)),
                 rows=checkpoint.best.validated.get(task),
                 source=str(checkpoint.path),
@@ -121,14 +121,14 @@ def _scored(checkpoint: Checkpoint) -> dict[str, Choice]:
     if not choices:
         raise InvalidValueError(
             f"{checkpoint.path}: expected the score of a task (val/TASK/...), got "
-            f"{', '.join(checkpoint.best.figures) or 'none'}; train it with data.tasks and a "
-            "validation file for each task, under this version"
+            f"{', '.join(checkpoint.best.figures) or 'no score'}; train the run again with this version, with "
+            "data.tasks and a validation file for each task"
         )
     return choices
 
 
 def _score_of(checkpoint: Checkpoint, task: str) -> tuple[str, float] | None:
-    """Returns name and value of a task's score on held-out data, of these very weights; None if unknown."""
+    """Returns metric and value of a task's validation score in a checkpoint; None if there is no score."""
     for name, score in checkpoint.best.figures.items():
         metric = name.removeprefix(f"val/{task}/")
         if metric != name and "/" not in metric and not math.isnan(score):
@@ -138,9 +138,9 @@ def _score_of(checkpoint: Checkpoint, task: str) -> tuple[str, float] | None:
 
 def _check_comparable(task: str, one: Choice, other: Choice) -> None:
     if one.rows != other.rows or one.metric != other.metric:
-        said = [f"{choice.metric} on {', '.join(choice.validation)}" for choice in (other, one)]
+        names = [f"{choice.metric} on {', '.join(choice.validation)}" for choice in (other, one)]
         raise InvalidValueError(
-            f"{one.source}: expected {task} to be scored as in {other.source} ({said[0]}), got {said[1]}; such "
+            f"{one.source}: expected {task} to be scored as in {other.source} ({names[0]}), got {names[1]}; the "
             "scores can't be compared, so validate both runs on the same rows"
         )
 
@@ -151,50 +151,50 @@ def is_ensemble(folder: str | Path) -> bool:
 
 
 def read_choices(folder: str | Path) -> dict[str, Choice]:
-    """Reads which member of a saved ensemble each task has.
+    """Reads the best model of each task from a saved ensemble.
 
     Raises:
-        FileNotFoundError: A folder without ``ensemble.json``, or without one of the members.
-        ValueError: A damaged list.
+        FileNotFoundError: The folder lacks ``ensemble.json`` or a checkpoint.
+        ValueError: ``ensemble.json`` is damaged.
     """
     path = Path(folder, _LIST)
     if not path.is_file():
         raise MissingFileError(
-            f"ensemble: expected a folder with {_LIST}, found none in {folder}; make one with "
+            f"ensemble: expected a folder with {_LIST}, got {folder} without it; build an ensemble with "
             "contrastive-text ensemble OUT --runs RUN RUN"
         )
-    tasks = Record.read(path, _ANEW).record("tasks")
+    tasks = Record.read(path, _REBUILD).record("tasks")
     choices = {task: _choice(tasks.record(task)) for task in tasks}
     if not choices:
         raise tasks.refusal("a task or more", {})
     for task, choice in choices.items():
         if not inside(Path(folder), choice.member, str(path)).is_file():
             raise MissingFileError(
-                f"{path}: expected {choice.member}, the model of {task}, beside it, found none; {_ANEW}"
+                f"{path}: expected {choice.member}, the model of {task}, next to it, got no such file; {_REBUILD}"
             )
     return choices
 
 
-def _choice(said: Record) -> Choice:
+def _choice(record: Record) -> Choice:
     return Choice(
-        member=said.text("member"),
-        metric=said.text("metric"),
-        score=said.number("score"),
-        validation=tuple(said.texts("validation")),
-        rows=said.integer("rows", default=None),
-        source=said.text("source"),
+        member=record.text("member"),
+        metric=record.text("metric"),
+        score=record.number("score"),
+        validation=tuple(record.texts("validation")),
+        rows=record.integer("rows", default=None),
+        source=record.text("source"),
     )
 
 
 class TaskEnsemble:
-    """Models of several tasks, one model for each task.
+    """Ensemble of models that predicts each task with the model that is best on it.
 
     Args:
         members: File of a checkpoint -> its module.
-        choices: Task -> its choice among them.
-        pairings: Task -> which texts of a row it reads.
+        choices: Task -> its best model, one of the members.
+        pairings: Task -> pairing that selects the texts of a row.
 
-    ``TaskEnsemble.load("ensemble").predict("sst", [{"text": "A fine film."}])`` gives a name for each row.
+    ``TaskEnsemble.load("ensemble").predict("sst", [{"text": "A fine film."}])`` returns a class for each row.
     """
 
     def __init__(
@@ -209,75 +209,75 @@ class TaskEnsemble:
 
     @classmethod
     def load(cls, folder: str | Path, device: str | None = None, trust: Sequence[str] | None = None) -> Self:
-        """Loads a saved ensemble.
+        """Loads a saved ensemble with the models of all tasks.
 
         Args:
-            folder: What ``build_ensemble`` wrote.
-            device: Where to put the models; None for the GPU if there is one, else the CPU.
-            trust: Modules whose classes the members may name, beside this library's and those that are imported.
+            folder: Folder that ``build_ensemble`` wrote.
+            device: Device of the models. None is the GPU if there is one, else the CPU.
+            trust: Modules whose classes the checkpoints may name, in addition to this library's
+                and those that are imported.
 
         Raises:
-            FileNotFoundError: No ensemble there, or a member is gone.
-            ValueError: A damaged list or member, or one that names a class of a module that isn't trusted.
+            FileNotFoundError: The folder is no ensemble, or a checkpoint is missing.
+            ValueError: A file is damaged, or names a class of a module that isn't trusted.
         """
         choices = read_choices(folder)
-        place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        target_device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         members: dict[str, ContrastiveModule] = {}
         pairings: dict[str, Pairing] = {}
         for file in dict.fromkeys(choice.member for choice in choices.values()):
             path = Path(folder, file)
-            members[file] = ContrastiveModule.load_from_checkpoint(path, trust, map_location=place).eval()
+            members[file] = ContrastiveModule.load_from_checkpoint(path, trust, map_location=target_device).eval()
             tasks = TextDataModule.load_from_checkpoint(path, trust).each_task
-            own = [task for task, choice in choices.items() if choice.member == file]
-            pairings |= {task: tasks[task].pairing or SameText() for task in own}
+            member_tasks = [task for task, choice in choices.items() if choice.member == file]
+            pairings |= {task: tasks[task].pairing or SameText() for task in member_tasks}
         return cls(members, choices, pairings)
 
     def route(self, task: str) -> ContrastiveModule:
-        """Returns the model of a task.
+        """Returns the ensemble's model of a task.
 
         Raises:
-            ValueError: No such task.
+            ValueError: The ensemble has no such task.
         """
         if task not in self.choices:
             raise InvalidValueError(f"task: expected one of {', '.join(self.choices)}, got {task}")
         return self.members[self.choices[task].member]
 
     def target(self, task: str) -> Target:
-        """Returns the classes or the scale of a task's predictions."""
+        """Returns the target of a task: its classes, or the range of its scores."""
         target = predicting(self.route(task).by_task.objectives(task)).target
         assert target is not None
         return target
 
     def scores(self, task: str, rows: Sequence[Row], batch_size: int = 128) -> Tensor:
-        """Returns the predictions of a task: scores of classes (N, classes), or values 0 .. 1 (N,), on the CPU.
+        """Predicts rows of a task: scores of classes (N, classes), or values 0 .. 1 (N,), on the CPU.
 
         Args:
-            task: Its name.
-            rows: The texts, by the columns that the task's pairing reads: ``text``, or ``anchor`` and
-                ``positive``.
-            batch_size: Rows at once.
+            task: Name of the task.
+            rows: Rows with the columns that the task's pairing reads: ``text``, or ``anchor`` and ``positive``.
+            batch_size: Number of rows in a batch.
 
         Raises:
-            ValueError: No such task, no row, or a row that lacks a column.
+            ValueError: There is no such task or no row, or a row lacks a column.
         """
         module, pairing = self.route(task), self.pairings[task]
-        lacking = [name for row in rows for name in pairing.reads if name not in ("target", *row)]
-        if lacking or not rows:
+        missing = [name for row in rows for name in pairing.reads if name not in ("target", *row)]
+        if missing or not rows:
             raise InvalidValueError(
                 f"{task}: expected rows with {' and '.join(pairing.reads)}, got "
-                f"{f'one without {lacking[0]}' if lacking else 'none'}"
+                f"{f'a row without {missing[0]}' if missing else 'no row'}"
             )
         tokenizer = module.text_tokenizer(training=False)
         assert tokenizer is not None
         collator = Collator(tokenizer, pairing, ViewPlan(), seed=0, task=task, prompts=module.by_task.prompts)
         keyed = [KeyedRow(epoch=0, number=i, row=row, task=task) for i, row in enumerate(rows)]
-        parts = []
+        outputs = []
         with torch.inference_mode():
             for start in range(0, len(keyed), batch_size):
                 batch = StepBatch({task: collator(keyed[start : start + batch_size])}).to(module.device)
-                parts.append(module.predict_step(batch, 0).cpu())
-        return torch.cat(parts)
+                outputs.append(module.predict_step(batch, 0).cpu())
+        return torch.cat(outputs)
 
     def predict(self, task: str, rows: Sequence[Row], batch_size: int = 128) -> list[str]:
-        """Returns the name of each row's class, or its score; see ``scores``."""
+        """Predicts rows of a task as text: the class name of each row, or its score; see ``scores``."""
         return self.target(task).write(self.scores(task, rows, batch_size))

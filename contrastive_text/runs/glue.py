@@ -1,4 +1,4 @@
-"""GLUE: its nine tasks, their files as rows that a run reads, and the scores of fine-tuning runs."""
+"""GLUE benchmark: converts the files of its nine tasks for ``fit``, and collects scores of fine-tuning runs."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from contrastive_text.runs.grid import Cell
 from contrastive_text.runs.sweep_table import SweepRun, SweepTable
 
 HUB = "hub"
-"""Word for the copies on the hub, in place of a folder."""
+"""Value of ``data``, in place of a folder, for the copy of GLUE on the hub."""
 _REPOSITORY = "hub:nyu-mll/glue"
 _WHERE = "get it from https://gluebenchmark.com/tasks, or give --data hub"
 
 
 @dataclass(frozen=True, slots=True)
 class GlueTask:
-    """A task of GLUE (Wang et al. 2019, https://arxiv.org/abs/1804.07461, table 1).
+    """Task of the GLUE benchmark (Wang et al. 2019, https://arxiv.org/abs/1804.07461, table 1).
 
     Args:
         name: Name of the task in papers, and of its folder.
         texts: Columns of the texts in GLUE's own files.
-        classes: Classes in the order of the outputs; F1 is of the second one. Empty for scores from 0 to 5.
+        classes: Classes in the order of the outputs; F1 is of the second class. Empty for scores from 0 to 5.
         numbered: Whether GLUE's own files have the numbers of the classes from 0, instead of their names.
         label: Column of the label in GLUE's own files.
         hub_texts: Columns of the texts on the hub; empty if they have the same names.
-        metrics: Names of the figures whose mean is the task's score.
+        metrics: Names of the metrics whose mean is the task's score.
         dev: Names of the development files.
         header: Header of GLUE's own files if the files have none.
     """
@@ -62,29 +62,29 @@ class GlueTask:
         return self.name.lower().replace("-", "")
 
     def columns(self, hub: bool) -> dict[str, str]:
-        """Returns for each library column the column of GLUE's own files, or of the copy on the hub."""
+        """Returns column of this library -> column of GLUE's own files, or of the copy on the hub."""
         texts = (self.hub_texts if hub else ()) or self.texts
         roles = ("anchor", "positive") if self.pairs else ("text",)
         return {**dict(zip(roles, texts, strict=True)), "target": "label" if hub else self.label}
 
     @property
     def pairs(self) -> bool:
-        """Returns whether a row has two texts."""
+        """True if a row of the task has two texts."""
         return len(self.texts) > 1
 
     @property
     def select(self) -> str:
-        """The figure that chooses among the validations of a run: the first of its metrics.
+        """Name of the score that selects the best validation of a run: the task's first metric.
 
-        RoBERTa's code chooses by accuracy, and by the loss on STS-B; of MNLI by all development rows together.
+        RoBERTa's code selects by accuracy, and by the loss on STS-B; on MNLI by both development files together.
         """
         return f"val/{self.config}/{self.metrics[0]}"
 
     def options(self, files: Mapping[str, str]) -> list[str]:
-        """Returns the options of ``fit`` that override the recipe ``glue``: data and objective.
+        """Returns the options of ``fit`` that set the task's data and objective in the recipe ``glue``.
 
         Args:
-            files: ``train`` and the names of ``dev`` -> path of a file as ``write_task`` leaves it.
+            files: ``train`` and the names of ``dev`` -> path of a file that ``write_task`` has written.
         """
         outputs = len(self.classes) or 1
         head = {"class_path": "FineTuningHead", "init_args": {"out_features": outputs}}
@@ -145,18 +145,18 @@ _TASKS = (
     GlueTask("WNLI", _PAIR, ("not_entailment", "entailment")),
 )
 GLUE: Mapping[str, GlueTask] = {task.name: task for task in _TASKS}
-"""Name -> task, in the order of RoBERTa's and CLEAR's tables."""
+"""Name of a GLUE task -> task, in the order of RoBERTa's and CLEAR's tables."""
 AVERAGED = tuple(name for name in GLUE if name != "WNLI")
-"""Tasks of the average: those of the tables of RoBERTa's and CLEAR's development sets."""
+"""Names of the GLUE tasks that the average includes, as in RoBERTa's and CLEAR's tables of development sets."""
 
 
 class TaskFiles(NamedTuple):
-    """Files on which a task is fine-tuned and scored.
+    """Converted files on which a GLUE task is fine-tuned and scored.
 
     Args:
         paths: ``train`` and the names of the development files -> file.
-        rows: The same names -> number of rows.
-        understood: A line for each file: its rows, and the rows that were skipped.
+        rows: ``train`` and the names of the development files -> number of rows.
+        understood: A line for each file: number of rows, and of skipped rows.
     """
 
     paths: Mapping[str, str]
@@ -165,74 +165,74 @@ class TaskFiles(NamedTuple):
 
 
 def find_tasks(data: str, names: list[str] | None = None) -> dict[str, str]:
-    """Returns for each task what it lacks, with where to get it; empty where all its files are there.
+    """Returns task of GLUE -> text that names its missing files and their source; empty if none is missing.
 
     Args:
-        data: GLUE's folder, in which every task has one of its own; or ``hub``.
-        names: The tasks; None for all.
+        data: GLUE's folder, which contains a folder for each task; or ``hub``.
+        names: Names of the tasks; None for all.
 
     Raises:
-        ValueError: An unknown task, or a folder in which no task is whole.
+        ValueError: A task is unknown, or no task has all its files.
     """
     if unknown := [name for name in names or () if name not in GLUE]:
         raise InvalidValueError(f"--tasks: expected some of {', '.join(GLUE)}, got {unknown[0]}")
-    found = {}
+    missing = {}
     for name in names or GLUE:
         files = [] if data == HUB else [Path(data, name, f"{part}.tsv") for part in ("train", *GLUE[name].dev)]
-        lacking = ", ".join(file.name for file in files if not file.is_file())
-        found[name] = f"expected {lacking} in {Path(data, name)}; {_WHERE}" if lacking else ""
-    if all(found.values()):
+        missing_files = ", ".join(file.name for file in files if not file.is_file())
+        missing[name] = f"expected {missing_files} in {Path(data, name)}; {_WHERE}" if missing_files else ""
+    if all(missing.values()):
         raise InvalidValueError(
-            f"--data {data}: expected a folder with tasks of GLUE such as {next(iter(found))}/train.tsv, got "
-            f"none of {', '.join(found)}; {_WHERE}"
+            f"--data {data}: expected a folder with tasks of GLUE such as {next(iter(missing))}/train.tsv, got "
+            f"no complete task of {', '.join(missing)}; {_WHERE}"
         )
-    return found
+    return missing
 
 
 def write_task(task: GlueTask, data: str, folder: Path) -> TaskFiles:
-    """Writes the labeled rows of a task as ``.jsonl``, texts as they are, labels as the names of classes.
+    """Writes the labeled rows of a GLUE task as ``.jsonl``, with unchanged texts and class names as labels.
 
-    GLUE's own files are split at tabs and nothing is a quote; CoLA's have no header. Rows with another number of
-    fields than the header, which QQP has, or without a label are left out and counted. Test files have no labels
-    and are not read.
+    GLUE's own files are split at tabs, and quotes are ordinary characters. CoLA's files have no header. Rows
+    without a label, or with another number of fields than the header (in QQP), are skipped and counted. Test
+    files have no labels and are not read.
 
     Args:
         task: The task.
         data: GLUE's folder, or ``hub``.
-        folder: Where to.
+        folder: Folder of the written files.
 
     Raises:
-        FileNotFoundError: A file isn't there.
-        ValueError: A column or a label that isn't GLUE's, or a file without rows.
+        FileNotFoundError: A file of the task doesn't exist.
+        ValueError: A column or a label isn't GLUE's, or a file has no labeled rows.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    paths, rows, said = {}, {}, []
+    paths, rows, notes = {}, {}, []
     for name in ("train", *task.dev):
-        left_out: Counter[str] = Counter()
-        where, cells = _read(task, data, name, left_out)
-        found = list(_understood(task, where, cells, left_out))
-        if not found:
-            raise InvalidValueError(f"{where}: expected labeled rows, got none; {_WHERE}")
-        paths[name], rows[name] = str(folder / f"{name}.jsonl"), len(found)
+        skips: Counter[str] = Counter()
+        where, cells = _read(task, data, name, skips)
+        labeled = list(_with_targets(task, where, cells, skips))
+        if not labeled:
+            raise InvalidValueError(f"{where}: expected labeled rows, got no row with a label; {_WHERE}")
+        paths[name], rows[name] = str(folder / f"{name}.jsonl"), len(labeled)
         with replacing(Path(paths[name])) as file:
-            file.write("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in found).encode())
-        reasons = "".join(f"; left out: {reason} {number:,}" for reason, number in left_out.items())
-        said.append(f"{where}: {len(found):,} rows{reasons}")
-    return TaskFiles(paths, rows, "\n".join(said))
+            file.write("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in labeled).encode())
+        reasons = "".join(f"; left out: {reason} {number:,}" for reason, number in skips.items())
+        notes.append(f"{where}: {len(labeled):,} rows{reasons}")
+    return TaskFiles(paths, rows, "\n".join(notes))
 
 
 def _read(
-    task: GlueTask, data: str, name: str, left_out: Counter[str]
+    task: GlueTask, data: str, name: str, skips: Counter[str]
 ) -> tuple[str, Iterator[tuple[int, dict[str, object]]]]:
-    """Returns where a file is, and its rows by library column, each with its line."""
+    """Reads a file of a task. Returns its path, and the line number and the cells by column of each row."""
     if data == HUB:
         split = name.replace("dev", "validation")
         where = f"{_REPOSITORY}:{task.config}:{split}"
         content = hub_content(where)
         header = content.header
         whole = range(len(header))
-        found = filter(None, content.records())
-        records: Iterator[tuple[int, list[object]]] = ((line, [row[i] for i in whole]) for line, row in found)
+        numbered = filter(None, content.records())
+        records: Iterator[tuple[int, list[object]]] = ((line, [row[i] for i in whole]) for line, row in numbered)
     else:
         path = Path(data, task.name, f"{name}.tsv")
         where = str(path)
@@ -240,53 +240,53 @@ def _read(
         header = list(task.header) or next(lines, [])
         records = ((line, [*cells]) for line, cells in enumerate(lines, start=1 if task.header else 2))
     columns = task.columns(hub=data == HUB)
-    if lacking := [column for column in columns.values() if column not in header]:
+    if missing := [column for column in columns.values() if column not in header]:
         raise InvalidValueError(
-            f"{where}: expected the column {lacking[0]} of GLUE's {task.name}, got {', '.join(header[:12])}; "
+            f"{where}: expected the column {missing[0]} of GLUE's {task.name}, got {', '.join(header[:12])}; "
             f"{_WHERE}"
         )
-    places = {name: header.index(column) for name, column in columns.items()}
+    indices = {name: header.index(column) for name, column in columns.items()}
 
     def rows() -> Iterator[tuple[int, dict[str, object]]]:
         for line, cells in records:
             if len(cells) != len(header):
-                left_out["rows with another number of fields"] += 1
+                skips["rows with another number of fields"] += 1
             else:
-                yield line, {column: cells[place] for column, place in places.items()}
+                yield line, {column: cells[index] for column, index in indices.items()}
 
     return where, rows()
 
 
-def _understood(
-    task: GlueTask, where: str, rows: Iterator[tuple[int, dict[str, object]]], left_out: Counter[str]
+def _with_targets(
+    task: GlueTask, where: str, rows: Iterator[tuple[int, dict[str, object]]], skips: Counter[str]
 ) -> Iterator[dict[str, object]]:
-    """Yields rows with the names of their classes, or their scores."""
+    """Yields the labeled rows of a file, with the name of their class or their score as target."""
     numbers = {str(number): name for number, name in enumerate(task.classes)} if task.numbered else {}
-    known = {**numbers, **{name: name for name in task.classes}}
+    class_names = {**numbers, **{name: name for name in task.classes}}
     for line, row in rows:
         label = str(row["target"]).strip()
         if label in UNLABELED or not label:
-            left_out["rows without a label"] += 1
+            skips["rows without a label"] += 1
         elif not task.classes and 0 <= number_of(label) <= 5:
             yield {**row, "target": number_of(label)}
-        elif label in known:
-            yield {**row, "target": known[label]}
+        elif label in class_names:
+            yield {**row, "target": class_names[label]}
         else:
-            expected = ", ".join(known) or "a score from 0 to 5"
+            expected = ", ".join(class_names) or "a score from 0 to 5"
             raise InvalidValueError(f"{where}:{line}: expected {expected}, got {label!r}; {_WHERE}")
 
 
 @dataclass(frozen=True, slots=True)
 class Finetuned:
-    """Runs of a task: a grid of rates and batch sizes, each under several seeds.
+    """Fine-tuning runs of a GLUE task: a grid of learning rates and batch sizes, with several seeds each.
 
-    Liu et al. 2019, RoBERTa (https://arxiv.org/abs/1907.11692, section 5.1): the median over five seeds, of the
-    best rate and batch size on the development set.
+    Liu et al. 2019, RoBERTa (https://arxiv.org/abs/1907.11692, section 5.1): the median over five seeds, with
+    the best learning rate and batch size on the development set.
 
     Args:
         task: The task.
-        rows: Number of scored rows.
-        table: Table of the sweep over the grid.
+        rows: Number of rows of the development set.
+        table: Scores of the sweep over the grid.
 
     Example:
         >>> cells = [Cell(("1e-5",)), Cell(("2e-5",))]
@@ -303,24 +303,24 @@ class Finetuned:
     table: SweepTable
 
     def best(self) -> Cell:
-        """Returns the cell of the highest median, the first of equals."""
+        """Returns the grid cell with the highest median score; of equal medians the first cell."""
         return max(self.table.cells, key=lambda cell: statistics.median(map(self._score, self._runs(cell))))
 
     def score(self) -> TaskScore:
-        """Returns the median over the seeds of the best cell. Its parts are the medians of each figure."""
+        """Returns the task's score: the median over the seeds of the best cell, and of each metric."""
         runs = self._runs(self.best())
-        each = [self.figures(run) for run in runs]
-        parts = {name: statistics.median([figures[name] for figures in each]) for name in each[0]}
+        scores = [self.figures(run) for run in runs]
+        parts = {name: statistics.median([score[name] for score in scores]) for name in scores[0]}
         metric = " and ".join(self.task.metrics)
         median = statistics.median(map(self._score, runs))
         return TaskScore(self.task.name, metric, median, self.rows, parts if len(parts) > 1 else {})
 
     def figures(self, run: SweepRun) -> dict[str, float]:
-        """Returns the figures whose mean is the score, at the validation that counts: by metric and file."""
-        chosen = self.table.figures(run)
+        """Returns metric and file -> value at the selected validation of a run. Their mean is the run's score."""
+        values = self.table.figures(run)
         files = self.task.dev if len(self.task.dev) > 1 else ("",)
         names = [f"{metric}/{file}".rstrip("/") for metric in self.task.metrics for file in files]
-        return {name: chosen[f"val/{self.task.config}/{name}"] for name in names}
+        return {name: values[f"val/{self.task.config}/{name}"] for name in names}
 
     def _score(self, run: SweepRun) -> float:
         return statistics.fmean(self.figures(run).values())
@@ -329,7 +329,7 @@ class Finetuned:
         return [run for run in self.table.runs if run.labels == cell.labels and not run.error]
 
     def describe(self) -> str:
-        """Returns the score, its figures and the best cell in a line."""
+        """Describes the result of a task in one line: score, metrics and best cell."""
         score, cell = self.score(), self.best()
         parts = ", ".join(f"{name} {figure:.2f}" for name, figure in score.parts.items())
         seeds = len(self._runs(cell))
@@ -338,11 +338,11 @@ class Finetuned:
 
 
 def glue_table(model: str, found: Mapping[str, Finetuned | str]) -> ScoreTable:
-    """Returns a row of all tasks; with an average where all of ``AVERAGED`` are there.
+    """Returns a model's table of GLUE scores, with the average if all tasks of ``AVERAGED`` have a score.
 
     Args:
-        model: Its name.
-        found: Task -> its runs, or what it lacks.
+        model: Name of the model.
+        found: Task -> its runs, or a text that names its missing files.
     """
     scores = [
         TaskScore.absent(name, " and ".join(GLUE[name].metrics), runs) if isinstance(runs, str) else runs.score()

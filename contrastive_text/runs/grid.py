@@ -1,4 +1,4 @@
-"""Grids of runs: the keys that vary with their values, from a YAML file or the shell, and the cells they make."""
+"""Grids of a sweep: parses the varied keys and their values, and enumerates the cells of the grid."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from contrastive_text.recipes.layers import read_yaml
 _CALL = re.compile(r"[\w.]+\(.*\)", flags=re.DOTALL)
 _KEYS = re.compile(r"[\w.-]+(,[\w.-]+)*")
 _FIRST = "recipe"
-"""Key whose options come before those of the user, which override the recipe."""
+"""Key of the recipe. Its option comes before the user's options, which override the recipe."""
 _LONGEST = 60
-"""Letters of a cell's folder name."""
+"""Largest number of letters in the name of a cell's folder, without the checksum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A key that varies, with its values.
+    """Axis of a grid: a configuration key and the values that a sweep tries.
 
     Args:
-        name: The key; of several keys that share a value, the keys joined by commas.
-        values: Label of a value -> the value as ``fit`` takes it after ``--KEY``.
+        name: The key. Several keys that get the same value are joined by commas.
+        values: Label of a value -> text of the value after ``--KEY`` in a command of ``fit``.
     """
 
     name: str
     values: Mapping[str, str]
 
     def options(self, label: str) -> list[str]:
-        """Returns the options of ``fit`` that set a value.
+        """Returns the options of ``fit`` that set the axis to a value.
 
         Example:
             >>> Axis("data.batch_size", {"32": "32"}).options("32")
@@ -46,12 +46,12 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A combination of values.
+    """Cell of a grid: one value of each axis.
 
     Args:
         labels: Label of the value on each axis.
-        first: Options of ``fit`` that come before those of the user: the recipe.
-        last: Options that come after them.
+        first: Options of ``fit`` that come before the user's options: the recipe.
+        last: Options of ``fit`` that come after the user's options.
     """
 
     labels: tuple[str, ...]
@@ -60,12 +60,12 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The labels in one line."""
+        """Labels of the cell in one line."""
         return " | ".join(self.labels) or "the run"
 
     @property
     def folder(self) -> str:
-        """Name of the cell's folder: the labels, with a checksum if they aren't a name of a file.
+        """Name of the cell's folder: the labels, with a checksum if they aren't a valid file name.
 
         Example:
             >>> Cell(("CLSPooler", "32")).folder, Cell(("CropTokens(rate=0.1)",)).folder
@@ -76,19 +76,19 @@ class Cell:
         return words if words == label else f"{words}-{zlib.crc32(label.encode()):08x}"
 
     def words(self, options: Sequence[str]) -> list[str]:
-        """Returns the options of ``fit`` for this cell, given those of all cells."""
+        """Returns the options of ``fit`` for this cell, from the options that all cells share."""
         return [*self.first, *options, *self.last]
 
 
 def parse_vary(typed: str) -> Axis:
-    """Reads ``KEY=VALUE,VALUE,...``; commas inside brackets don't separate values.
+    """Parses ``KEY=VALUE,VALUE,...`` to an axis. Commas inside brackets don't separate values.
 
     Args:
-        typed: What follows ``--vary``.
+        typed: Text after ``--vary``.
 
     Raises:
-        ValueError: No key, a value that is empty or given twice, a bracket that isn't closed, or a part with an
-            argument that has no name.
+        ValueError: There is no key, a value is empty or repeated, a bracket isn't closed, or an argument of a
+            part has no name.
 
     Example:
         >>> axis = parse_vary("model.views.positive=none,CropTokens,FeatureCutoff(rate=0.3)")
@@ -101,7 +101,7 @@ def parse_vary(typed: str) -> Axis:
     name, _, values = typed.partition("=")
     if not values or not _KEYS.fullmatch(name):
         raise InvalidValueError(
-            f"--vary: expected KEY=VALUE,VALUE,..., got {typed!r}; such as model.optimizer.lr=1e-5,3e-5"
+            f"--vary: expected KEY=VALUE,VALUE,..., got {typed!r}; write for example model.optimizer.lr=1e-5,3e-5"
         )
     parts = [""]
     depth = 0
@@ -119,10 +119,10 @@ def parse_vary(typed: str) -> Axis:
 
 
 def read_grid(path: Path) -> list[Axis]:
-    """Reads a YAML file with a list of values for each key that varies.
+    """Reads the axes of a grid from a YAML file with a list of values under each key.
 
     Raises:
-        ValueError: Something else than lists of different values under names.
+        ValueError: The file isn't a mapping of keys to lists of different values.
 
     Example:
         >>> import tempfile
@@ -142,25 +142,27 @@ def read_grid(path: Path) -> list[Axis]:
 
 def _axis(name: str, values: Sequence[object], where: str) -> Axis:
     if not values or not _KEYS.fullmatch(name):
-        raise InvalidValueError(f"{where} {name}: expected a key with one value or more, got {values}; add one")
+        raise InvalidValueError(
+            f"{where} {name}: expected a key with one value or more, got {name}: {values}; add a value"
+        )
     chains = {"views" in key.split(".")[:-1] for key in name.split(",")}
     if len(chains) > 1:
         raise InvalidValueError(
-            f"{where} {name}: expected keys of one kind, got views and others; vary them one by one"
+            f"{where} {name}: expected keys of views, or keys of other parts, got both; vary them one by one"
         )
     labels: dict[str, str] = {}
     for value in values:
         label = value if isinstance(value, str) else "none" if value is None else describe_spec(value)
         if not label or label in labels:
-            said = f"{label} twice" if label else "an empty one"
-            raise InvalidValueError(f"{where} {name}: expected different values, got {said}; drop it")
+            got = f"{label} twice" if label else "an empty value"
+            raise InvalidValueError(f"{where} {name}: expected different values, got {got}; remove that value")
         plain = _typed(value, f"{where} {name}", is_chain=chains == {True}) if isinstance(value, str) else value
         labels[label] = plain if isinstance(plain, str) else json.dumps(plain)
     return Axis(name, labels)
 
 
 def _typed(label: str, where: str, is_chain: bool) -> object:
-    """Returns the value of ``none``, of a call such as ``Class(rate=0.3)``, or of a list of calls."""
+    """Parses a label: ``none``, a call such as ``Class(rate=0.3)``, a list of calls, or a plain value."""
     if label in ("none", "null"):
         return [] if is_chain else None
     if _CALL.fullmatch(label):
@@ -172,10 +174,10 @@ def _typed(label: str, where: str, is_chain: bool) -> object:
 
 
 def plan(axes: Sequence[Axis]) -> list[Cell]:
-    """Returns the cells of a grid, the last axis fastest; one cell without an axis.
+    """Returns the cells of a grid, the last axis varying fastest; without an axis a single cell.
 
     Raises:
-        ValueError: A key on two axes.
+        ValueError: Two axes have the same key.
 
     Example:
         >>> cells = plan([parse_vary("model.pooler=CLSPooler,MeanPooler"), parse_vary("data.batch_size=32,64")])
@@ -194,8 +196,8 @@ def plan(axes: Sequence[Axis]) -> list[Cell]:
     for labels in itertools.product(*(axis.values for axis in axes)):
         named = [(axis.name == _FIRST, axis.options(label)) for axis, label in zip(axes, labels, strict=True)]
         first, last = (
-            tuple(option for is_first, each in named if is_first == wanted for option in each)
-            for wanted in (True, False)
+            tuple(option for is_first, options in named if is_first == before for option in options)
+            for before in (True, False)
         )
         cells.append(Cell(labels, first, last))
     return cells

@@ -13,11 +13,11 @@ from contrastive_text.core.libraries import require
 _COLORS = "viridis"
 _SETTINGS = {"svg.hashsalt": "contrastive-text", "svg.fonttype": "path", "font.family": "DejaVu Sans"}
 _METADATA: dict[str, dict[str, None]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
-"""Metadata that would change the bytes of a figure from day to day."""
+"""Image metadata to omit, because they would change the bytes of a figure from day to day."""
 _DARK = 0.55
-"""Place on viridis below which white text has the greater contrast (WCAG 2.1)."""
+"""Position on the color map viridis below which white text has more contrast than black text (WCAG 2.1)."""
 _LINE = 44
-"""Letters in a line of a label, beside which the narrowest figure has room for points."""
+"""Largest number of letters in a line of a label. The narrowest figure then has room for points."""
 
 
 def heat_map(
@@ -28,18 +28,18 @@ def heat_map(
     names: tuple[str, str],
     title: str,
 ) -> Any:  # Any: a Figure of a library that not every user has
-    """Draws means as colored cells with their figures, as ConSERT's figure of two alterations (Yan et al. 2021).
+    """Draws a heat map of mean scores, as in ConSERT's figure of two alterations (Yan et al. 2021).
 
     Args:
-        means: A figure for each row and column; NaN leaves a cell gray.
-        sds: Their standard deviations, written small; NaN for none.
+        means: Mean score of each row and column; a NaN is drawn as a gray cell.
+        sds: Standard deviations of the scores, in small letters; NaN for none.
         rows: Labels from top to bottom.
         columns: Labels from left to right.
-        names: What the rows and what the columns are.
-        title: What the figures are.
+        names: Titles of the vertical and of the horizontal axis.
+        title: Title of the figure.
 
     Raises:
-        ImportError: No matplotlib.
+        ImportError: matplotlib isn't installed.
 
     Example:
         >>> figure = heat_map([[70.0, 71.0]], [[0.5, math.nan]], ["none"], ["none", "crop"], ("a", "b"), "score")
@@ -50,18 +50,18 @@ def heat_map(
     axes = figure.add_subplot()
     colors = require("matplotlib", "sweep")
     map_ = colors.colormaps[_COLORS].with_extremes(bad="lightgray")
-    known = [mean for row in means for mean in row if not math.isnan(mean)]
-    scale = colors.colors.Normalize(min(known, default=0.0), max(known, default=1.0))
+    finite = [mean for row in means for mean in row if not math.isnan(mean)]
+    scale = colors.colors.Normalize(min(finite, default=0.0), max(finite, default=1.0))
     image = axes.imshow([[*row] for row in means], cmap=map_, norm=scale, aspect="auto")
     for y, row in enumerate(means):
         for x, mean in enumerate(row):
             color = "white" if scale(mean) < _DARK else "black"  # black for NaN too
             sd = sds[y][x]
-            said = "n/a" if math.isnan(mean) else f"{mean:.2f}"
-            place = {"ha": "center", "color": color}
-            axes.text(x, y, said, va="center" if math.isnan(sd) else "bottom", fontsize=10, **place)
+            text = "n/a" if math.isnan(mean) else f"{mean:.2f}"
+            style = {"ha": "center", "color": color}
+            axes.text(x, y, text, va="center" if math.isnan(sd) else "bottom", fontsize=10, **style)
             if not math.isnan(sd):
-                axes.text(x, y + 0.08, f"± {sd:.2f}", va="top", fontsize=7, **place)
+                axes.text(x, y + 0.08, f"± {sd:.2f}", va="top", fontsize=7, **style)
     axes.set_xticks(range(len(columns)), _broken(columns), rotation=30, ha="right", fontsize=8)
     axes.set_yticks(range(len(rows)), _broken(rows), fontsize=8)
     axes.set_ylabel(names[0], fontsize=8)
@@ -74,17 +74,17 @@ def heat_map(
 def points(
     means: Sequence[float], sds: Sequence[float], labels: Sequence[str], name: str, title: str
 ) -> Any:  # Any: a Figure of a library that not every user has
-    """Draws a mean for each label, with its standard deviation to either side.
+    """Draws the mean score of each label as a point with an error bar of its standard deviation.
 
     Args:
-        means: NaN leaves a label without a point.
-        sds: NaN for none.
-        labels: From top to bottom.
-        name: What the labels are.
-        title: What the figures are.
+        means: Mean scores; a label with NaN has no point.
+        sds: Standard deviations; NaN for none.
+        labels: Labels from top to bottom.
+        name: Title of the vertical axis.
+        title: Title of the figure.
 
     Raises:
-        ImportError: No matplotlib.
+        ImportError: matplotlib isn't installed.
 
     Example:
         >>> figure = points([70.0, 71.0], [0.5, 0.4], ["none", "crop"], "view", "score")
@@ -105,7 +105,7 @@ def points(
 
 
 def picture(figure: Any, kind: Literal["png", "svg"]) -> bytes:  # Any: see above
-    """Returns the file of a figure; the same figure gives the same bytes.
+    """Renders a figure as PNG or SVG bytes. The same figure gives the same bytes.
 
     Example:
         >>> picture(points([70.0], [0.5], ["none"], "view", "score"), "png")[:4]
@@ -118,12 +118,12 @@ def picture(figure: Any, kind: Literal["png", "svg"]) -> bytes:  # Any: see abov
 
 
 def _figure(width: float, height: float) -> Any:  # Any: see above
-    """Returns an empty figure that no window and no other figure knows of."""
+    """Returns an empty matplotlib figure that isn't registered in pyplot, so no window shows it."""
     return require("matplotlib.figure", "sweep").Figure(figsize=(width, height), layout="constrained")
 
 
 def _broken(labels: Sequence[str]) -> list[str]:
-    """Breaks chains of views into a line for each view, and longer views into lines of ``_LINE`` letters.
+    """Breaks labels into lines: one line for each view of a chain, and at most ``_LINE`` letters in a line.
 
     Example:
         >>> _broken(["CropTokens+FeatureCutoff(rate=0.3)"])

@@ -1,4 +1,4 @@
-"""Verification of files: compares every byte with the digests that the library wrote."""
+"""Verification of saved files: compares all bytes with the digests that this library has stored."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from contrastive_text.evaluation.cached import is_changed, is_kept
 from contrastive_text.inference.vector_files import UNFINISHED, VectorRecord, record_of
 
 _T = TypeVar("_T")
-_ANEW = "have it made anew"
+_REMAKE = "make the vectors again"
 
 
 class Found(NamedTuple):
-    """Result of the check of a file.
+    """Result of the verification of one file.
 
     Args:
         path: The file.
         damage: Description of the damage; None if there is none.
-        known: Whether a digest of this library covers the file.
+        known: Whether a digest of this library exists for the file.
         every_byte: Whether a SHA-256 covers every byte. A checkpoint has the checksums of its archive, but no
             checksum of the archive's directory.
     """
@@ -51,49 +51,47 @@ def verify(path: Path) -> Iterator[Found]:
 
     Raises:
         FileNotFoundError: The path doesn't exist.
-        OSError: The path can't be looked at.
+        OSError: The system can't access the path.
     """
     try:
         there = path.exists()
     except OSError as error:  # a name that no file can have, a folder that may not be entered
-        said = (
-            f"{path}: expected a file or a folder, got none that can be read ({error.strerror}); check the name"
-        )
-        raise DiskError(error.errno or errno.EIO, said) from error
+        message = f"{path}: expected a file or a folder, got {error.strerror}; check the name"
+        raise DiskError(error.errno or errno.EIO, message) from error
     if not there:
-        raise MissingFileError(f"{path}: expected a file or a folder, got none; check the name")
+        raise MissingFileError(f"{path}: expected a file or a folder, got no such path; check the name")
     done: set[Path] = set()
-    left = [path]
-    while left:  # no calls inside each other: folders may be deeper than those
-        place = left.pop()
-        for found in () if place in done else _looked_at(place, left):
-            if found.path not in done:
-                done.add(found.path)
-                yield found
+    pending = [path]
+    while pending:  # no recursion, because folders may be deeper than its limit
+        current = pending.pop()
+        for result in () if current in done else _results(current, pending):
+            if result.path not in done:
+                done.add(result.path)
+                yield result
 
 
-def _looked_at(path: Path, left: list[Path]) -> Iterator[Found]:
-    """Yields the results for a file or a model's folder; adds the content of a folder to ``left``."""
+def _results(path: Path, pending: list[Path]) -> Iterator[Found]:
+    """Verifies a file, or the manifest of a folder, and adds the content of a folder to ``pending``."""
     try:
         if (path / MANIFEST).is_file():
             yield from _in_manifest(path)
         elif path.is_file():
             yield from _in_file(path)
         if not path.is_dir():
-            yield Found(path, known=False)  # unless something is known of it
+            yield Found(path, known=False)  # the caller skips it if a result of this path came before
             return
-        left += [each for each in sorted(path.iterdir(), reverse=True) if not _is_left_out(each)]
+        pending += [entry for entry in sorted(path.iterdir(), reverse=True) if not _is_skipped(entry)]
     except OSError as error:
         yield Found(path, damage=_unread(error))
 
 
-def _is_left_out(path: Path) -> bool:
-    linked = os.path.islink(path) and os.path.isdir(path)  # a Path's own raise for what can't be read
+def _is_skipped(path: Path) -> bool:
+    linked = os.path.islink(path) and os.path.isdir(path)  # Path's own methods raise if it can't be read
     return linked or fnmatch(path.name, TEMPORARIES)
 
 
 def _read(path: Path, read: Callable[[], _T]) -> tuple[_T | None, str | None]:
-    """Returns the result of a reader that checks its input, or None and a description of the damage."""
+    """Calls a function that reads a file. Returns its result or None, and the damage as text or None."""
     try:
         return read(), None
     except ContrastiveTextError as error:
@@ -107,9 +105,9 @@ def _unread(error: OSError) -> str:
 
 
 def _in_manifest(folder: Path) -> Iterator[Found]:
-    place = folder / MANIFEST
-    manifest, damage = _read(place, lambda: Manifest.read(folder))
-    yield Found(place, damage)
+    manifest_path = folder / MANIFEST
+    manifest, damage = _read(manifest_path, lambda: Manifest.read(folder))
+    yield Found(manifest_path, damage)
     for name, digest in manifest.files.items() if manifest else ():
         yield Found(folder / name, digest.damage(folder / name))
 
@@ -119,9 +117,9 @@ def _in_file(path: Path) -> Iterator[Found]:
         _, damage = _read(path, lambda: verify_checkpoint(path))
         yield Found(path, damage, every_byte=False)
     if _has_record(path):
-        place = record_of(path)
-        record, damage = _read(place, lambda: VectorRecord.read(path, _ANEW))
-        yield Found(place, damage)
+        record_path = record_of(path)
+        record, damage = _read(record_path, lambda: VectorRecord.read(path, _REMAKE))
+        yield Found(record_path, damage)
         for file, digest in record.digests(path).items() if record else ():
             grows = path.suffix == UNFINISHED and file == path
             yield Found(file, digest.damage(file, grows=grows))
@@ -130,12 +128,12 @@ def _in_file(path: Path) -> Iterator[Found]:
 
 
 def _has_record(path: Path) -> bool:
-    """Returns whether the record of vectors is next to a file. One byte of the record may be wrong."""
-    place = record_of(path)
-    if not place.is_file() or place.stat().st_size > MOST_BYTES:
+    """Returns whether a file has a record of vectors next to it, even if one byte of the record is wrong."""
+    record_path = record_of(path)
+    if not record_path.is_file() or record_path.stat().st_size > MOST_BYTES:
         return False
     try:
-        content = place.read_bytes()
+        content = record_path.read_bytes()
     except OSError:
         return True
     return b'"made_of"' in content or b'"vectors"' in content

@@ -134,7 +134,7 @@ class _NotingFile:
             raise
 
     def flush(self) -> None:
-        """Does nothing: the file is flushed after it is complete."""
+        """Does nothing on ``flush``: the checkpoint file is flushed after it is complete."""
 
 
 def local_path(path: str | Path) -> Path | None:

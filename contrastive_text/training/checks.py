@@ -35,7 +35,7 @@ from contrastive_text.views import EmbeddingView, FixedDropout, GradientView, Te
 from contrastive_text.views.plan import role_of
 
 _LOGGED = ("loss", "truncated", "gradient", "weight")
-"""Names in the training log that an objective must not have."""
+"""Metric names in the training log that an objective must not have as its name."""
 
 
 def check_names(objectives: Iterable[str]) -> None:
@@ -53,7 +53,7 @@ def check_names(objectives: Iterable[str]) -> None:
 
 
 def _refuse(*rows: tuple[object, str]) -> None:
-    """Raises a ValueError with the message of the first row whose condition holds."""
+    """Raises a ValueError with the message of the first pair (condition, message) whose condition is true."""
     for is_refused, message in rows:
         if is_refused:
             raise InvalidValueError(message)

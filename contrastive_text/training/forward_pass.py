@@ -197,7 +197,7 @@ def _recording_input(alter: Alter | None, inputs: dict[int, Tensor], number: int
 
 
 def _compute_groups(groups: Sequence[Callable[[], T]], chunk_tokens: int | None) -> list[T]:
-    """Computes groups in order. If tokens are bounded, checkpoints all groups except the last.
+    """Encodes groups of rows in order. If tokens are bounded, checkpoints all groups except the last.
 
     Checkpointed groups are computed again in the backward pass.
     """
@@ -214,7 +214,7 @@ def _compute_groups(groups: Sequence[Callable[[], T]], chunk_tokens: int | None)
 def encode_groups(
     batch: Batch, groups: Sequence[RowGroup], embedder: Embedder, alters: Sequence[Alter | None], number: int = 0
 ) -> Encoded:
-    """Encodes a batch group by group.
+    """Encodes a batch group by group, with the altered embeddings of each group.
 
     Args:
         batch: A whole batch.

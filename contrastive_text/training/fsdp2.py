@@ -33,7 +33,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders import Encoder
 
 STEPS = ("on_fit_start", "training_step", "validation_step", "test_step", "predict_step")
-"""Methods of a module that gather the weights outside of blocks: the steps, and the checks before them."""
+"""Methods of a module that gather split weights outside of blocks: the steps, and the checks before them."""
 
 
 def split_weights(module: nn.Module, mesh: DeviceMesh) -> list[nn.Parameter]:
@@ -120,7 +120,7 @@ def average_gradients(weights: Iterable[nn.Parameter]) -> None:
 
 @torch.no_grad()
 def clip_gradients(weights: Iterable[nn.Parameter], most: float, algorithm: str | None) -> None:
-    """Clips the total norm of gradients, or each entry, with the same result as torch on whole weights.
+    """Clips the total norm of split gradients, or each entry, with the same result as torch on whole weights.
 
     Args:
         weights: Split weights and whole weights.
@@ -222,11 +222,11 @@ class FSDP2Strategy(ModelParallelStrategy):
         return Strategy.load_checkpoint(self, checkpoint_path, weights_only)
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        """Loads this rank's part of the weights into the module."""
+        """Loads this rank's shard of the weights into the module."""
         Strategy.load_model_state_dict(self, checkpoint, strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Loads this rank's part of the optimizer states."""
+        """Loads this rank's shard of the optimizer states."""
         states = []
         for optimizer, saved_state in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
@@ -253,7 +253,7 @@ class SplitModule(pl.LightningModule):
     """Base class of ``ContrastiveModule`` that splits its weights if the trainer's strategy is ``fsdp2``."""
 
     _scalars: list[nn.Parameter]
-    """Scalar weights, which are not split."""
+    """Names of the scalar weights, which ``fsdp2`` doesn't split."""
 
     @property
     def is_split(self) -> bool:

@@ -43,17 +43,17 @@ class Guide(ABC):
 
     @abstractmethod
     def __call__(self, batch: Batch) -> Tensor:
-        """Returns a vector for each row's text, (S, Dg), in at least float32."""
+        """Returns a guide's vector for each row's text, (S, Dg), in at least float32."""
 
     @property
     @abstractmethod
     def identity(self) -> str:
-        """Digest that is equal for equal vectors. A resumed run must have guides with the same identities."""
+        """Digest of the guide, equal for equal vectors. A resumed run must have guides with equal digests."""
 
     @property
     @abstractmethod
     def features(self) -> int:
-        """Number of features of a vector, Dg."""
+        """Number of features of the guide's vectors, Dg."""
 
     def check(self, data: TrainingData) -> None:
         """Checks before the first step that the guide has a vector for every text of a data set.
@@ -89,21 +89,21 @@ class GuideFile(Guide):
 
     @cached_property
     def vectors(self) -> TextVectors:
-        """Vectors of the file, opened at the first access."""
+        """Vectors of the guide's file, opened at the first access."""
         return TextVectors(self.path)
 
     @property
     def identity(self) -> str:
-        """Digest of the bytes of the vectors and of the table."""
+        """Digest of the bytes of the file's vectors and of its table of text ids."""
         return self.vectors.identity
 
     @property
     def features(self) -> int:
-        """Number of features of a vector."""
+        """Number of features of the vectors in the guide's file."""
         return self.vectors.features
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Returns the vectors of a batch's texts, (S, Dg), in at least float32.
+        """Returns the vectors in the file of a batch's texts, (S, Dg), in at least float32.
 
         Raises:
             ValueError: A text has no vector.
@@ -164,21 +164,21 @@ class GuideModel(Guide):
 
     @cached_property
     def model(self) -> SentenceEncoder:
-        """The frozen model, loaded at the first access."""
+        """The frozen model of the guide, loaded at the first access."""
         return SentenceEncoder.from_pretrained(self.folder, device="cpu").requires_grad_(False)
 
     @cached_property
     def identity(self) -> str:
-        """Digest of weights, tokenizer, pooler, head, prompts and limits of the model."""
+        """Digest of weights, tokenizer, pooler, head, prompts and limits of the guide's model."""
         return self.model.identity
 
     @property
     def features(self) -> int:
-        """Number of features of a vector."""
+        """Number of features of the vectors of the guide's model."""
         return self.model.truncate_dim or self.model.features
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Returns the vectors of a batch's texts, (S, Dg), float32.
+        """Encodes a batch's texts with the guide's model, (S, Dg), float32.
 
         Raises:
             ValueError: The batch doesn't contain its texts.

@@ -49,7 +49,7 @@ class HeldOutLosses:
         self._losses: dict[str, list[Tensor]] = {name: [] for parts in objectives.values() for name in parts}
 
     def add(self, encoded: Encoded, number: int) -> None:
-        """Adds the losses of an encoded batch of this rank, from the loader with the given number."""
+        """Adds the losses of objectives on an encoded held-out batch of this rank."""
         whole_batch = of_all_ranks(encoded)
         for name, objective in self.objectives[number].items():
             terms = objective(whole_batch)
@@ -57,12 +57,12 @@ class HeldOutLosses:
             self._losses[name].append(value)
 
     def figures(self) -> dict[str, Tensor]:
-        """Returns ``OBJECTIVE/loss`` with the scale of the training log, without the objective's weight."""
+        """Returns the mean held-out loss ``OBJECTIVE/loss`` of each objective, without the objective's weight."""
         return {f"{name}/loss": torch.stack(values).mean() for name, values in self._losses.items() if values}
 
 
 def of_all_ranks(encoded: Encoded) -> Encoded:
-    """Gathers the rows of all ranks, in rank order within each slot. One process gets its own rows."""
+    """Gathers the encoded rows of all ranks, in rank order within each slot. One process gets its own rows."""
     slots = len(encoded.slots)
     examples = len(encoded.embeddings) // slots
     sizes = gather_sizes(examples, encoded.embeddings.device, encoded.shares)
@@ -82,7 +82,7 @@ def of_all_ranks(encoded: Encoded) -> Encoded:
 
 
 RANK_SCORE = FIGURES[0]
-"""Name of the metric that selects checkpoints: its mean over the retrieval sets."""
+"""Name of the retrieval metric that selects checkpoints: mean nDCG@10 over the retrieval sets."""
 
 
 class RankedScores:
@@ -104,13 +104,13 @@ class RankedScores:
         }
 
     def add(self, batch: Batch, number: int, vectors: Tensor) -> None:
-        """Adds the vectors of a batch, (N, D), from the loader with the given number."""
+        """Adds the vectors of a batch of queries or documents, (N, D), from the loader with the given number."""
         assert batch.target is not None
         side = self.sides[number]
         self._vectors[side.name, side.side].append((batch.target.long(), at_least_float32(vectors.detach())))
 
     def figures(self, partial: bool = False) -> dict[str, Tensor]:
-        """Returns ``NAME/METRIC`` for each set and metric of ``metrics.FIGURES``, and the mean ``ndcg@10``.
+        """Returns the ranking metrics ``SET/METRIC`` of each retrieval set, and the mean ``ndcg@10``.
 
         Args:
             partial: Whether incomplete sets are skipped, as in a sanity check of a few batches.
@@ -159,7 +159,7 @@ class RankedScores:
         return figures
 
     def _own(self, name: str, side: str) -> tuple[Tensor, Tensor]:
-        """Returns the numbers and vectors of this rank's texts of a set, for the role ``side``."""
+        """Returns the numbers and vectors of this rank's queries or documents of a retrieval set."""
         parts = self._vectors[name, side]
         if not parts:
             raise InvalidValueError(f"{name}: expected texts on every process, got none; use fewer devices")
@@ -170,7 +170,7 @@ _Metrics: TypeAlias = Mapping[str, Mapping[str, Metric]]
 """Suffix of score names (empty or ``@WIDTH``) -> name of a score -> metric that computes it."""
 
 OVERALL = "overall"
-"""Name of the mean score of the tasks."""
+"""Name of the mean score of a run's tasks."""
 
 
 class HeldOutScores:

@@ -101,7 +101,7 @@ def load_initial_weights(module: ContrastiveModule, path: str | Path, keep_heads
 
 
 def _heads(module: ContrastiveModule, own: Mapping[str, Tensor], start: _Start) -> set[str]:
-    """Returns the places of objectives that have weights in both stages. Checks that their classes are equal."""
+    """Returns the paths of objectives that have weights in both training stages, and checks their classes."""
     module_places, start_places = (
         {_place(name) for name in weights if name.startswith(_OBJECTIVES)} for weights in (own, start.weights)
     )
@@ -147,7 +147,7 @@ _NAMES = {
 
 
 def _place(name: str) -> str:
-    """Returns the name of the module's part that a weight belongs to: a part of ``_KEPT``, or an objective."""
+    """Returns the name of the module's part that a weight belongs to, such as an objective."""
     if name.startswith(_OBJECTIVES):
         return ".".join(name.split(".")[:2])
     return _TOKEN_HEAD if name.startswith(f"{_TOKEN_HEAD}.") else name.partition(".")[0]
@@ -162,7 +162,7 @@ def _at(place: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _tensors(state: Mapping[str, object]) -> dict[str, Tensor]:
-    """Returns the tensors of a state, without other values."""
+    """Returns the tensors of a state dict, without other values."""
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
 

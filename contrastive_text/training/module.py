@@ -253,12 +253,12 @@ class ContrastiveModule(StoredModule):
 
     @property
     def embedder(self) -> Embedder:
-        """Encoder, pooler and head of training."""
+        """Encoder, pooler and head that training uses."""
         return Embedder(self.encoder, self.pooler, self.head, self.chunk_tokens)
 
     @property
     def inference_embedder(self) -> Embedder:
-        """Encoder, pooler and head of validation and of the saved model."""
+        """Encoder, pooler and head that validation and the saved model use."""
         return Embedder(self.encoder, self.inference_pooler or self.pooler, self.head, self.chunk_tokens)
 
     def sentence_encoder(self) -> SentenceEncoder:
@@ -280,7 +280,7 @@ class ContrastiveModule(StoredModule):
         )
 
     def forward(self, batch: Batch) -> Tensor:
-        """Returns the vectors of inference, (S, D), without views and train-only heads."""
+        """Returns the inference vectors of a batch, (S, D), without views and train-only heads."""
         return self.inference_embedder.pool(batch)[:, : self.by_task.truncate_dim]
 
     def encode(self, batch: Batch, task: str | None = None, names: Sequence[str] | None = None) -> Encoded:
@@ -317,7 +317,7 @@ class ContrastiveModule(StoredModule):
         return terms.loss(), terms
 
     def step_losses(self, batch: Batch | StepBatch) -> dict[str, Tensor]:
-        """Returns the weighted losses of a step by name; the mean over ranks is the loss of the whole batch.
+        """Returns the weighted losses of a step by the names of the objectives.
 
         Override it to add a loss, or a metric to ``figures``. The combiner reads all returned losses, their
         gradients are logged on request, and DDP averages them. For a loss that each rank computes on its own
@@ -347,7 +347,7 @@ class ContrastiveModule(StoredModule):
 
     @new_in_full_precision()
     def training_step(self, batch: Batch | StepBatch, batch_idx: int) -> Tensor:
-        """Returns this rank's loss. The mean over ranks is the loss of the whole batch."""
+        """Returns this rank's loss of a training step. The mean over ranks is the loss of the whole batch."""
         self.figures, self.figure_weights = {}, {}
         losses = self.step_losses(batch)
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
@@ -367,7 +367,7 @@ class ContrastiveModule(StoredModule):
         return loss
 
     def on_validation_epoch_start(self) -> None:
-        """Creates an empty score for every file and task of the loaders."""
+        """Creates an empty score for every file and task of the validation or test loaders."""
         loaders = self.trainer.test_dataloaders if self.trainer.testing else self.trainer.val_dataloaders
         self._scores = HeldOutScores(loaders, self.by_task, self.device)
 
@@ -378,7 +378,7 @@ class ContrastiveModule(StoredModule):
         batch_idx: int,  # noqa: ARG002  # Lightning's signature
         dataloader_idx: int = 0,
     ) -> dict[str, Tensor] | None:
-        """Adds a batch to the score of its file or task. Returns scored pairs; see ``HeldOutScores.add``."""
+        """Adds a batch to the score of its file or task. Returns the vectors of scored pairs."""
         return self._scores.add(batch, dataloader_idx, embed=self, embedder=self.embedder)
 
     def on_validation_epoch_end(self) -> None:
@@ -390,7 +390,7 @@ class ContrastiveModule(StoredModule):
 
     @new_in_full_precision()
     def predict_step(self, batch: Batch | StepBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:  # noqa: ARG002  # Lightning's signature
-        """Returns the vectors of the anchors, (N, D), or the predictions of a task's objective."""
+        """Predicts a batch: the vectors of its anchors, (N, D), or the predictions of a task's objective."""
         if isinstance(batch, StepBatch):
             ((task, rows),) = batch.batches.items()
             return predictions(rows, self.embedder, self.by_task.objectives(task))

@@ -71,7 +71,7 @@ class MomentumNetwork(nn.Module):
 
     @torch.no_grad()
     def follow(self) -> None:
-        """Updates the averages with the trained weights, and copies the buffers."""
+        """Updates the momentum encoder's averages with the trained weights, and copies the buffers."""
         for weight, trained_weight in self.followed():
             weight.lerp_(trained_weight, 1 - self.settings.decay)
         for copy, trained in self._followed:
@@ -80,7 +80,7 @@ class MomentumNetwork(nn.Module):
 
     @torch.no_grad()
     def distance(self) -> Tensor:
-        """Returns the relative distance to the trained weights, a scalar: norm of the difference / their norm."""
+        """Returns the momentum encoder's distance to the trained weights, relative to their norm, a scalar."""
         pairs = [*self.followed()]
         differences = torch.stack(
             [whole(torch.linalg.vector_norm(trained_weight - weight)) for weight, trained_weight in pairs]
@@ -90,7 +90,7 @@ class MomentumNetwork(nn.Module):
         return relative
 
     def followed(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields each averaged weight with the trained weight. Weights under adapters are shared, so omitted."""
+        """Yields each weight of the momentum encoder with the trained weight, without shared weights."""
         for copy, trained in self._followed:
             for weight, trained_weight in zip(copy.parameters(), trained.parameters(), strict=True):
                 if weight is not trained_weight:
@@ -130,7 +130,7 @@ class MomentumNetwork(nn.Module):
 
 
 class MomentumNetworks(nn.ModuleDict):
-    """Momentum encoders by the name of their objective.
+    """Momentum encoders of a module, by the name of their objective.
 
     Args:
         objectives: Name -> objective.
@@ -161,7 +161,7 @@ class MomentumNetworks(nn.ModuleDict):
         return {name: network for name, network in self.items() if isinstance(network, MomentumNetwork)}
 
     def facts(self) -> dict[str, str]:
-        """Returns the size of the momentum encoders for the run's summary; an empty dictionary without them."""
+        """Returns the number of weights of the momentum encoders for the run's summary; empty without any."""
         sizes = {
             name: sum(weight.numel() for weight, _ in network.followed())
             for name, network in self.networks.items()
@@ -216,7 +216,7 @@ class FollowSteps(Callback):
         self._hooks: list[RemovableHandle] = []
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Registers the optimizer hooks. At step 0 it first copies the trained weights."""
+        """Registers the optimizer hooks that update momentum encoders. Copies the trained weights at step 0."""
         if trainer.global_step == 0:  # weights may have been loaded since the module was built
             self.networks.restart()
         self.teardown(trainer, pl_module, "fit")
@@ -226,7 +226,7 @@ class FollowSteps(Callback):
         ]
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
-        """Removes the optimizer hooks."""
+        """Removes the optimizer hooks that update momentum encoders."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []

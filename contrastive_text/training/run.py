@@ -66,7 +66,7 @@ from contrastive_text.training.run_parser import (
 
 T = TypeVar("T")
 RUNS = "runs"
-"""Default folder of runs."""
+"""Default parent folder of runs."""
 _IGNORED_WARNINGS = (
     ".*does not have many workers",  # tiny evaluation files
     ".*LeafSpec",  # Lightning's use of torch
@@ -328,7 +328,7 @@ class Run:
 
 
 def _place_of(name: str) -> str:
-    """Returns the dotted configuration name of an argument: ``precision`` becomes ``trainer.precision``."""
+    """Returns the configuration key of a Trainer's argument: ``precision`` becomes ``trainer.precision``."""
     if name in PLACES or name in VALUES:
         return name
     classes = {"data.task": TextTask, **{place: PLACES[place] for place in ("trainer", "model", "data")}}
@@ -377,7 +377,7 @@ class _EndBeforeFirstStep(Callback):
     """Callback that ends a run before its first step, after Lightning's sanity check of validation batches."""
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Prints the number of steps, and ends the run.
+        """Prints the number of steps of the run, and ends the dry run.
 
         Raises:
             _FirstStepReachedError: Always.

@@ -146,7 +146,7 @@ class RunFolder:
 
 
 def changed_options(saved: Mapping[str, Any], given: Mapping[str, Any], *free: str) -> list[str]:
-    """Returns a line for each option that a resumed run must not change and that differs.
+    """Compares a saved configuration with a resumed run's. Returns a line for each option that must not change.
 
     Args:
         saved: Configuration in the run's folder. Any: what YAML can hold.
@@ -208,7 +208,7 @@ class SavedConfig(SaveConfigCallback):
     _folder = Path()
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Determines the folder on all ranks, and writes the configuration on the first rank."""
+        """Determines the run's folder on all ranks, and writes the configuration on the first rank."""
         if not self.already_saved:
             self._folder = Path(trainer.log_dir or trainer.default_root_dir)
         super().setup(trainer, pl_module, stage)
@@ -294,7 +294,7 @@ class OwnFolders(Callback):
         self._locks.close()
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
-        """Unlocks the folders."""
+        """Unlocks the run's folders at the end of the run."""
         self._locks.close()
 
 
@@ -329,7 +329,7 @@ def remove_leftovers(trainer: pl.Trainer) -> None:
 
 
 class _Identity(NamedTuple):
-    """Name, size and checksums of a checkpoint."""
+    """Identity of a checkpoint that ranks compare: name, size and checksums."""
 
     name: str
     size: int

@@ -39,7 +39,7 @@ class LogRows(ExperimentWriter):
         self._saves_next_row = False
 
     def _check_log_dir_exists(self) -> None:
-        """Deletes nothing."""
+        """Deletes no existing log file, unlike Lightning's writer."""
 
     def _read(self) -> tuple[list[str], list[dict[str, str]]]:
         if not self._path.is_file():
@@ -57,7 +57,7 @@ class LogRows(ExperimentWriter):
             file.write(text.getvalue().encode())
 
     def save(self) -> None:
-        """Appends the rows that were logged since the last save, in UTF-8. A symbolic link is replaced by a file.
+        """Appends to the log the rows since the last save, in UTF-8. A symbolic link is replaced by a file.
 
         Differs: Lightning writes in the encoding of the locale, and follows a link.
         """
@@ -79,14 +79,14 @@ class LogRows(ExperimentWriter):
         super().log_hparams(params)
 
     def log_metrics(self, metrics_dict: dict[str, float], step: int | None = None) -> None:
-        """Logs a row. The first row after a checkpoint may be of the same step, so it is written immediately."""
+        """Logs a row of metrics. Writes the first row after a checkpoint at once, as its step may be the same."""
         super().log_metrics(metrics_dict, step)
         if self._saves_next_row:
             self.save()
             self._saves_next_row = False
 
     def save_for_checkpoint(self) -> int:
-        """Appends the rows that were logged since the last save. Returns the number of rows in the file."""
+        """Appends to the log the rows since the last save. Returns the number of rows in the file."""
         self.save()
         self._saves_next_row = True
         return self.count

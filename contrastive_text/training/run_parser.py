@@ -39,7 +39,7 @@ PLACES = {
     "export": ExportModel,
     "resumable": SaveWhenStopped,
 }
-"""Key of a configuration -> class whose arguments are under the key."""
+"""Top-level key of a configuration -> class whose arguments are under the key."""
 VALUES = (
     *("seed_everything", "folder", "init_from", "keep_heads", "chunk", "oversubscribe", "ckpt_path"),
     "weights_only",
@@ -48,13 +48,13 @@ VALUES = (
 _METHODS = ("fit", "validate", "test", "predict")
 """Methods of the Trainer that a run calls."""
 _RUN_ARGUMENTS = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders"}
-"""Arguments of these methods that are not in a configuration."""
+"""Arguments of the Trainer's methods that are not in a configuration."""
 _CHECKPOINT_WORDS = ("best", "last", "hpc")
 """Lightning's names for a checkpoint of an earlier run of the same Trainer in the same process."""
 _WORKERS_A_CORE = 8
 """Largest number of reading processes per core. They wait for the disk and the step, so they can share a core."""
 _SEEDS = 2**32
-"""Number of seeds: Lightning passes the seed to numpy, which reads 32 bits."""
+"""Number of valid seeds: Lightning passes the seed to numpy, which reads 32 bits."""
 _NOT_ZERO = {
     "limit_train_batches": "a run without batches trains nothing: leave it out for all",
     "max_epochs": "a run of no epoch trains nothing: leave it out, or give the epochs to train",

@@ -93,7 +93,7 @@ class StoredModule(SplitModule):
             return super().load_state_dict(state_dict, strict=strict, assign=assign)  # Any: torch's
 
     def without_base(self, state: Mapping[str, _T]) -> dict[str, _T]:
-        """Returns a state of the module without the weights under adapters, which are never trained."""
+        """Returns the module's state dict without the weights under adapters, which are never trained."""
         bases = frozenset(self._base_names())
         return {
             name: value
@@ -109,7 +109,7 @@ class StoredModule(SplitModule):
         return {name for name, weight in self.named_parameters(remove_duplicate=False) if id(weight) in bases}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # Any: content from Lightning
-        """Checks that weights are finite. Adds the setting, identities of guides and a learned tokenizer.
+        """Checks that weights are finite, and adds setting, guides' identities and tokenizer to a checkpoint.
 
         Raises:
             RunError: Weights under adapters are trained, or weights are NaN or infinite.
@@ -211,7 +211,7 @@ def check_resumed(
 
 
 class Change(NamedTuple):
-    """A setting that two runs have with different values.
+    """Configuration setting that has different values in two runs.
 
     Args:
         name: Dotted name, as an option has it: ``model.optimizer.lr``.
@@ -224,12 +224,12 @@ class Change(NamedTuple):
     now: object
 
     def __str__(self) -> str:
-        """Returns the name with both values."""
+        """Returns the name of the setting with the values of both runs."""
         return f"{self.name} {describe_spec(self.now)} instead of {describe_spec(self.before)}"
 
 
 def find_changes(before: object, now: object, name: str = "") -> Iterator[Change]:
-    """Yields the settings that differ between two runs. A part of another class is one change.
+    """Yields the configuration settings that differ between two runs. A part of another class is one change.
 
     Args:
         before: Configuration of the earlier run, or a value in it.
@@ -325,7 +325,7 @@ def _check_learned(changes: Iterable[Change], objectives: Mapping[str, Objective
 _CLASS = "class"
 """Key of the class name in the state of an optimizer."""
 _KERNELS = ("fused", "foreach")
-"""Settings of a parameter group that select a kernel. A strategy may change them after the optimizer is built."""
+"""Settings of an optimizer's parameter group that select a kernel. A strategy may change them later."""
 _REMEDY = "or start a run from the checkpoint's weights with --init_from"
 
 

@@ -55,11 +55,11 @@ class TaskParts:
 
     @property
     def views(self) -> Views:
-        """Views of all tasks, in the form of the argument ``views``."""
+        """Views of all tasks, in the form of the module's argument ``views``."""
         return {**self.common.chains, **{task: plan.chains for task, plan in self.own_plans.items()}}
 
     def build(self, embedder: Embedder, head: Head | None) -> None:
-        """Builds the parts that depend on the encoder, once: new tokens, token head, heads and networks."""
+        """Builds the parts of a module that depend on the encoder: new tokens, token head, heads and networks."""
         encoder = embedder.encoder
         encoder.add_tokens(self.new_tokens)
         if embedder.pooler.reads_end and not self._templates_end_rows():
@@ -86,7 +86,7 @@ class TaskParts:
             objective.build_networks(embedder)
 
     def _templates_end_rows(self) -> bool:
-        """Returns whether prompts or views add text after texts, so a pooler reads the last added token."""
+        """Returns whether prompts or views add text after a text, which a last-token pooler then reads."""
         plans = (self.common, *self.own_plans.values())
         around = [plan.around(name) for plan in plans for name in plan.chains]
         around += [Frame.of(text, f"prompts.{name}") for name, text in self.prompts.named.items()]
@@ -124,16 +124,16 @@ class TaskParts:
 
     @property
     def heads(self) -> list[Head]:
-        """Heads of all objectives."""
+        """Heads of the objectives of all tasks."""
         parts = [part for objective in self._objectives.values() for part in objective.modules()]
         return [part for part in parts if isinstance(part, Head)]
 
     def objectives(self, task: str | None) -> dict[str, Objective]:
-        """Returns name -> objective of a task."""
+        """Returns name -> objective of the objectives that read a task."""
         return {name: part for name, part in self._objectives.items() if task in (None, part.task or task)}
 
     def named(self, names: Sequence[str]) -> dict[str, Objective]:
-        """Returns name -> objective for the given names."""
+        """Returns name -> objective of the objectives with the given names."""
         return {name: self._objectives[name] for name in names}
 
     def plan(self, task: str | None) -> ViewPlan:
@@ -262,7 +262,7 @@ class TaskParts:
                 )
 
     def leaves_out(self, kinds: Sequence[StepKind]) -> bool:
-        """Returns whether an objective is absent from a kind of step."""
+        """Returns whether an objective is absent from a kind of training step."""
         return any(len(self._running(kind)) < len(self._objectives) for kind in kinds)
 
     def _running(self, kind: StepKind) -> list[str]:

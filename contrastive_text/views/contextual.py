@@ -69,7 +69,7 @@ class ContextualSubstitute(TextView):
         self._filler: _Filler | None = None
 
     def __getstate__(self) -> dict[str, Any]:  # Any: as in object.__getstate__
-        """Returns the state without the model."""
+        """Returns the state for pickling without the masked language model."""
         return {**self.__dict__, "_filler": None}
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:
@@ -113,7 +113,7 @@ class ContextualSubstitute(TextView):
 
 
 class _Gaps(NamedTuple):
-    """Pieces of a text, and the indices of the pieces to replace with a uniform random number for each."""
+    """Text split into pieces, with the indices of pieces to replace and a uniform random number for each."""
 
     pieces: list[str]
     draws: dict[int, float]
@@ -142,7 +142,7 @@ class _Filler:
         self._cut = {"truncation": True, "max_length": limit} if limit < 10**8 else {}
 
     def score(self, texts: Sequence[_Gaps]) -> tuple[list[tuple[int, int]], Tensor]:
-        """Returns the gaps within the length limit, and the logits of all words for each gap.
+        """Returns the gaps of a text within the length limit, and the logits of all words for each gap.
 
         Returns:
             M gaps as (text, piece), and logits in float64 on the CPU, (M, words); -inf for the original word.

@@ -21,7 +21,7 @@ _UNCHANGED = frozenset(
 
 
 class Form(NamedTuple):
-    """Inflected form of a word, such as its plural, with all spellings.
+    """Inflected form of an English word, such as its plural, with all spellings.
 
     Args:
         spellings: All spellings of the form.

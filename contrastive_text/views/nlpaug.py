@@ -57,11 +57,11 @@ class NlpaugView(TextView):
         self._augmenter: _Augmenter | None = None
 
     def __getstate__(self) -> dict[str, Any]:  # Any: as in object.__getstate__
-        """Returns the state without the augmenter, which may hold a model."""
+        """Returns the view's state for pickling without the augmenter, which may hold a model."""
         return {**self.__dict__, "_augmenter": None}
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:
-        """Returns the text that the augmenter makes from a text, or the text itself if it makes none."""
+        """Returns nlpaug's alteration of a text, or the text itself if there is none."""
         if not text.strip():
             return text
         if self._augmenter is None:

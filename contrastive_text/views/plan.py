@@ -76,11 +76,11 @@ class ViewPlan:
             self._check_order(name, chain)
             self.chains[name] = tuple(chain)
         self.text_chains = self._chains_with(TextView)
-        """Names of the chains with a text view."""
+        """Names of the chains that have a text view."""
         self.token_chains = self._chains_with(TokenView)
-        """Names of the chains with a token view."""
+        """Names of the chains that have a token view."""
         self.embedding_chains = self._chains_with(EmbeddingView)
-        """Names of the chains with an embedding view."""
+        """Names of the chains that have an embedding view."""
         self.gradient_views = [view for _, view in self.views_with_places() if isinstance(view, GradientView)]
         """Gradient views of all chains, at most one of each chain."""
         self.fixed_dropout = self._chains_with(FixedDropout)

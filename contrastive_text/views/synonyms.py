@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nltk.tag.perceptron import PerceptronTagger  # type: ignore[import-untyped]  # theirs
 
 RateOf = Literal["replaceable", "all"]
-"""Names of the words that a rate refers to: words that have a synonym, or all words."""
+"""Name of the set of words that a rate of replacement refers to: words that have a synonym, or all words."""
 
 SynonymTable: TypeAlias = Mapping[str, Mapping[str, tuple[str, ...]]]
 """Part of speech -> word -> its synonyms; "" for synonyms that don't depend on the part of speech.
@@ -91,7 +91,7 @@ class SynonymFile(SynonymSource):
             )
 
     def table(self) -> SynonymTable:
-        """Returns the synonyms of the file, in the file's order."""
+        """Returns the table of synonyms in the file, in the file's order."""
         lists = self._json() if Path(self.path.removesuffix(".gz")).suffix == ".json" else self._rows()
         return {"": {word: words for word, synonyms in lists.items() if (words := _usable(word, synonyms))}}
 
@@ -139,7 +139,7 @@ _COLUMNS = (("word", "synonyms"), ("word1", "word2"))
 
 
 def _usable(word: str, synonyms: Iterable[str]) -> tuple[str, ...]:
-    """Returns the synonyms that are single words of letters and differ from the word itself.
+    """Returns the synonyms of a word that are single words of letters and differ from it.
 
     Example:
         >>> _usable("big", ["large", "Big", "grown up", "h2o", "large"])
@@ -222,7 +222,7 @@ class WordNetSynonyms(SynonymSource):
             _find_resource(folder, "taggers", _TAGGER)
 
     def table(self) -> SynonymTable:
-        """Returns the synonyms of all base forms and inflected forms."""
+        """Returns the table of WordNet's synonyms, for all base forms and inflected forms."""
         root = _find_resource(self.folder, "corpora", "wordnet")
         key = (str(root), self.same_part_of_speech, self.senses)
         if key not in _TABLES:
@@ -266,7 +266,7 @@ class WordNetSynonyms(SynonymSource):
         return table
 
     def parts_of_speech(self, words: Sequence[str]) -> Sequence[str] | None:
-        """Returns each word's part of speech: noun, verb, adj, adv or ""; None without agreement."""
+        """Returns each word's part of speech: noun, verb, adj, adv or ""; None if it need not agree."""
         if not self.same_part_of_speech:
             return None
         if self._tagger is None:

@@ -36,7 +36,7 @@ def unit_bounds(tokens: Tokens, unit: Unit) -> Sequence[int]:
 
 
 def unit_places(bounds: Sequence[int], units: Sequence[int]) -> Sequence[int]:
-    """Returns the indices of the tokens of some units, unit by unit.
+    """Returns the token indices of some units (tokens or words) of a text, unit by unit.
 
     Args:
         bounds: Index of the first token of each unit, and the length of the text.
@@ -103,7 +103,7 @@ def delete(tokens: Tokens, gone: Collection[int], mark: int | None = None) -> To
 
 
 def merge_marks(tokens: Tokens, mark: int) -> Tokens:
-    """Replaces each sequence of marks by a single mark.
+    """Replaces each sequence of marks of deleted tokens by a single mark.
 
     Args:
         tokens: Tokens of the text.
@@ -249,7 +249,7 @@ class DeleteOneWord(TokenView):
     unit: Unit = "word"
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns the tokens of the remaining words in order."""
+        """Returns the tokens of the words that are not deleted, in order."""
         bounds = unit_bounds(tokens, self.unit)
         words = len(bounds) - 1
         return tokens if words < 2 else delete(tokens, unit_places(bounds, [int(rng.integers(words))]))
@@ -276,7 +276,7 @@ class CropTokens(TokenView):
         self.rate = share("CropTokens.rate", rate)
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns the tokens of a random span."""
+        """Returns the tokens of a random span of the text."""
         length = max(len(tokens) - round(self.rate * len(tokens)), 1)
         if length >= len(tokens):
             return tokens
@@ -337,11 +337,11 @@ class ReorderSpans(TokenView):
         self._mark_id: int | None = None
 
     def build(self, vocabulary: Vocabulary) -> None:
-        """Stores the token id of the mark, if another view has added it."""
+        """Stores the token id of the mark for deleted tokens, if another view has added it."""
         self._mark_id = None if self.mark is None else vocabulary.added.get(self.mark)
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns all tokens in their new order, with neighboring marks merged."""
+        """Returns all tokens of the text in their new order, with neighboring marks merged."""
         bounds = unit_bounds(tokens, self.unit)
         units = len(bounds) - 1
         portion = 2 * self.pairs * self.rate
@@ -399,7 +399,7 @@ class RepeatTokens(TokenView):
         self._specials = vocabulary.prefix + vocabulary.suffix
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns the tokens with some tokens or words repeated."""
+        """Returns the tokens of the text with some tokens or words repeated."""
         bounds = unit_bounds(tokens, self.unit)
         units = len(bounds) - 1
         bound = min(self.most, self._rate_bound(units))

@@ -155,7 +155,7 @@ class TextsFromFile(TextView):
         return self.path.endswith(".tsv")
 
     def _parse(self, line: str, where: str) -> tuple[str, list[str]]:
-        """Returns the text of a line and its alternatives."""
+        """Returns the text of a line of the file and its alternatives."""
         if self._is_table:
             fields = tab_fields(line)
             if len(fields) != len(self._header):

@@ -232,7 +232,7 @@ OTHERS = [
     ("new view Random", "Python has another module random; use MyRandom"),
     *[(f"new view {name}", "expected the name of a class") for name in ("brand_new", "B-New", "../B", "''")],
     *[(f"share BERT --to {name}", "--to: expected USER/NAME") for name in ("mine", "a/b/c", "'a/b c'", "/a")],
-    ("verify nothing", "nothing: expected a file or a folder, got none"),
+    ("verify nothing", "nothing: expected a file or a folder, got no such path"),
 ]
 CASES = [
     *(*NAMES, *OWN_PARTS, *BOUNDS, *EMBED, *SEARCH, *EVALUATE, *COMPARE, *OTHERS),

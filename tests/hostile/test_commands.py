@@ -240,9 +240,7 @@ ODD_AND_RIGHT = (
             ("search $texts -", "--model $bert", None, "line "),
         )
     ),
-    counted(
-        "a query that is cut", f"search $texts --model $bert '{'bird ' * 100}'", {}, "1 of 1 texts exceed"
-    ),
+    counted("a query that is cut", f"search $texts --model $bert '{'bird ' * 100}'", {}, "1 of 1 texts exceed"),
     right(
         "views of more rows than there are",
         f"{VIEWS} --data.train in.txt --n 1000000",

@@ -210,7 +210,7 @@ def test_a_folder_that_is_there_and_a_damaged_ensemble_are_refused(ensemble: Pat
     copy = tmp_path / "copy"
     shutil.copytree(ensemble, copy)
     (copy / "member-2.ckpt").unlink()
-    with pytest.raises(FileNotFoundError, match=r"expected member-2\.ckpt, the model of s.., beside it"):
+    with pytest.raises(FileNotFoundError, match=r"expected member-2\.ckpt, the model of s.., next to it"):
         TaskEnsemble.load(copy)
     member = bytearray((copy / "member-1.ckpt").read_bytes())
     member[len(member) // 2] ^= 1
@@ -228,9 +228,9 @@ def test_an_unknown_task_and_rows_without_a_column_are_refused(ensemble: Path) -
     loaded = TaskEnsemble.load(ensemble, device="cpu")
     with pytest.raises(ValueError, match="task: expected one of sst, sts, got quora"):
         loaded.route("quora")
-    with pytest.raises(ValueError, match="sts: expected rows with anchor and positive, got one without anchor"):
+    with pytest.raises(ValueError, match="sts: expected rows with anchor and positive, got a row without anchor"):
         loaded.predict("sts", [{"text": "a"}])
-    with pytest.raises(ValueError, match="sst: expected rows with text, got none"):
+    with pytest.raises(ValueError, match="sst: expected rows with text, got no row"):
         loaded.predict("sst", [])
 
 

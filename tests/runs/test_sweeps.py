@@ -78,13 +78,13 @@ def test_a_file_has_a_list_for_each_key(tmp_path: Path) -> None:
     [
         ("model.pooler", "expected KEY=VALUE,VALUE,..., got 'model.pooler'"),
         ("a b=1", "expected KEY=VALUE,VALUE,..., got 'a b=1'"),
-        ("lr=1,,2", "--vary lr: expected different values, got an empty one"),
+        ("lr=1,,2", "--vary lr: expected different values, got an empty value"),
         ("lr=1,2,1", "--vary lr: expected different values, got 1 twice"),
         ("o=A(lr=1,B", r"--vary o: expected a closing bracket for every opening one, got 'A\(lr=1,B'"),
         ("model.views.a=A(0.3)", r"--vary model.views.a: expected arguments with their names, got 'A\(0.3\)'"),
         ("model.views.a=[A(b=1), B+]", r"expected a value, a part such as Class\(rate=0.3\), or a list"),
         ("model.views.a=A(b=c.d)", "expected a plain value or a part, got 'c.d'; .* stands in quotes"),
-        ("model.views.a,data.batch_size=A", "expected keys of one kind"),
+        ("model.views.a,data.batch_size=A", "expected keys of views, or keys of other parts, got both"),
         ("lr,other=3,4", "--vary lr: expected a key once, got it twice"),
     ],
 )

@@ -28,7 +28,7 @@ _finds_own: ContextVar[bool] = ContextVar("_finds_own", default=False)
 
 
 class UntrustedError(InvalidValueError):
-    """A file names a class of a module that the program hasn't imported and the user doesn't trust.
+    """Raised if a file names a class of a module that the program hasn't imported and the user doesn't trust.
 
     Args:
         where: The file, and the place in it.
@@ -115,7 +115,7 @@ def trusted() -> tuple[str, ...]:
 
 
 def dotted_texts(plain: object) -> Iterator[str]:
-    """Yields the texts in plain data that have the form of a class path.
+    """Yields the strings in nested plain data that look like a class path, such as ``module.Class``.
 
     Example:
         >>> list(dotted_texts({"views": [{"class_path": "my_views.Shout"}], "pooler": "CLSPooler"}))

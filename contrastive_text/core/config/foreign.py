@@ -54,7 +54,7 @@ def _check_class(class_path: object, where: str) -> None:
 
 @contextmanager
 def importing_only(modules: Iterable[str]) -> Iterator[None]:
-    """Makes the parser of configurations refuse class paths outside the given modules inside the block.
+    """Makes the configuration parser refuse class paths outside the given modules, inside the block.
 
     Without this, the parser imports any text as a class where the type of an argument is a class. Modules of this
     library, of Lightning and trusted modules stay allowed.

@@ -138,7 +138,7 @@ def parser_answer(message: str, options: Iterable[str] = ()) -> str:
 
 
 def _innermost(message: str) -> tuple[str, str]:
-    """Returns the keys of the innermost place that a message names, joined by dots, and the message about it."""
+    """Returns the innermost configuration key in a parser's message, dotted, and the message about the key."""
     keys: dict[int, str] = {}  # column -> key
     column = end = 0
     for match in _KEY.finditer(message):
@@ -258,7 +258,7 @@ def parsing(
 
 
 def refuse_arguments(error: Exception, where: object, expected: str = _EXPECTED_ARGUMENTS) -> NoReturn:
-    """Raises a short error for an error of the parser or of a part's constructor; see ``parsing``.
+    """Raises a short ``InvalidValueError`` for an error of the parser or of a part's constructor.
 
     Raises:
         Exception: The error itself, if it is clear already or isn't caused by the arguments.

@@ -132,7 +132,7 @@ _QUOTE = "a text that is no single word, such as a path or a name with a dash, s
 
 
 def typed_part(typed: str, where: str) -> dict[str, Any]:
-    """Parses a part that is written as a class name, with arguments by name in brackets if needed.
+    """Parses the text of a part, such as ``CLSPooler`` or ``CropTokens(rate=0.1)``, to its spec.
 
     Args:
         typed: Name or path of a class, such as ``Class(rate=0.3)``. A word needs no quotes; a path or a name with
@@ -153,7 +153,7 @@ def typed_part(typed: str, where: str) -> dict[str, Any]:
 
 
 def typed_value(typed: str, where: str) -> Any:  # Any: what YAML can hold
-    """Parses a plain value, a part, or a list of them.
+    """Parses the text of an option: a plain value, a part such as ``CropTokens(rate=0.1)``, or a list of these.
 
     Raises:
         ValueError: The text is something else, or an argument has no name.
@@ -177,7 +177,7 @@ def expression(typed: str, where: str, expected: str) -> ast.expr:
 
 
 def part_of(node: ast.expr, where: str) -> dict[str, Any]:
-    """Converts the syntax tree of a part to its spec; see ``typed_part``."""
+    """Converts the syntax tree of a call, such as ``CropTokens(rate=0.1)``, to the spec of a part."""
     target = node.func if isinstance(node, ast.Call) else node
     if not isinstance(target, ast.Name | ast.Attribute):
         raise InvalidValueError(

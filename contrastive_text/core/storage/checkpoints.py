@@ -23,7 +23,7 @@ from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.weights import check_dense
 
 BASE = "base"
-"""Key of a checkpoint for the identity of the base weights under adapters, which it doesn't contain."""
+"""Checkpoint key of the identity of the base weights, which a checkpoint with adapters doesn't contain."""
 _FOLDER_FLAG = 0x10
 _TODO = "name a .ckpt file that fit wrote"
 _UNEXPECTED_KEYS = {"hparams", "module_arguments", "hparams_name", "datamodule_hparams_name"}

@@ -370,7 +370,7 @@ def _naming_disk_errors(path: Path) -> Iterator[None]:
 
 
 def _error_number(error: Exception) -> int | None:
-    """Returns the system's number of an error. Rust libraries write it into the text of their errors."""
+    """Returns the errno of an error. Rust libraries write the number into the text of their errors."""
     if isinstance(error, OSError):
         return error.errno
     match = _RUST_ERROR.search(str(error))

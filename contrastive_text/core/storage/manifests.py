@@ -95,7 +95,7 @@ class FileDigest:
         return cls(record.integer("size", least=0), record.text("sha256"))
 
     def to_json(self) -> dict[str, object]:
-        """Returns the fields for a JSON record."""
+        """Returns the size and the digest of the file as fields of a JSON record."""
         return asdict(self)
 
     def damage(self, path: Path, whole: bool = True, grows: bool = False) -> str | None:

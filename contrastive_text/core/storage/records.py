@@ -150,7 +150,7 @@ class Record:
     def refusal(
         self, expected: str, got: object, name: str | None = None, todo: str | None = None
     ) -> InvalidValueError:
-        """Returns an error for a field, or for the whole record."""
+        """Returns an error that names an invalid field of the record, or the whole record."""
         place = self.where if name is None else f"{self.where}: {name}"
         value_text = "nothing" if name is not None and name not in self.values else shown(got)
         return InvalidValueError(f"{place}: expected {expected}, got {value_text}; {todo or self.todo}")

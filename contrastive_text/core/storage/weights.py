@@ -90,7 +90,7 @@ def is_weight(name: str) -> bool:
 
 
 def _tensors(content: object, place: str) -> Iterator[tuple[str, Tensor]]:
-    """Yields every tensor in mappings, lists and tuples, with its place."""
+    """Yields every tensor in nested mappings, lists and tuples, with its path in them."""
     level = [(place, content)]
     while level:  # no recursion: a file may nest lists thousands deep
         place, part = level.pop()

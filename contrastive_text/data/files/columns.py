@@ -358,7 +358,7 @@ class PairLabels(NamedTuple):
 
     @property
     def said(self) -> str:
-        """Labels with their numbers of rows, as text."""
+        """Formats labels with their numbers of rows as text."""
         return listed(f"{short(label) if label else 'none'} ({rows:,})" for label, rows in self.rows.items())
 
     def understood(self, pair_labels: str) -> str:

@@ -15,13 +15,13 @@ PairRows: TypeAlias = Literal["positives", "hard", "all"]
 
 _SETTINGS = ("columns", "column", "labels", "header", "separator", "split", "pair_labels")
 PYTHON: Mapping[str, str] = MappingProxyType({name: name for name in _SETTINGS})
-"""Setting -> its name, for callers of ``read_rows`` in Python."""
+"""Setting of a file reader -> name of the argument of ``read_rows`` that sets it, for messages."""
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 _SEPARATOR_NAMES = {"tab": "\t", "\\t": "\t"}
 
 
 def options_of(*names: str, prefix: str = "--") -> Mapping[str, str]:
-    """Returns setting -> name of a command's option, all with one prefix.
+    """Returns setting of a file reader -> name of the command-line option that sets it, with a prefix.
 
     Example:
         >>> options_of("columns", "split")

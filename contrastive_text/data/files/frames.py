@@ -37,7 +37,7 @@ def is_frame(data: object) -> TypeGuard[Frame]:
 
 
 def frame_columns(frame: Any) -> list[Any]:  # Any: a frame; names may not be strings
-    """Returns the names of the columns."""
+    """Returns the names of a table's columns."""
     return list(frame.column_names if hasattr(frame, "column_names") else frame.columns)
 
 

@@ -56,7 +56,7 @@ class GivenRows(str):
 
     @classmethod
     def of(cls, data: Any, where: str) -> Self:  # Any: of any library
-        """Wraps rows, after checking them.
+        """Wraps rows that were passed from Python, after checking them.
 
         Args:
             data: A sequence of texts, dicts or tuples; a DataFrame, an Arrow table or a ``datasets.Dataset``.
@@ -89,7 +89,7 @@ class GivenRows(str):
         return f"{self.kind} of {counted(self.rows, 'row' if first is None else noun)}"
 
     def content(self, reads: Sequence[str]) -> Content:
-        """Returns header and records like those of a file; row n is line n, from 1.
+        """Returns header and records of rows from Python, like those of a file; row n is line n, from 1.
 
         Args:
             reads: Library columns to read, which name the values of tuples.
@@ -123,7 +123,7 @@ def is_unread(path: object) -> TypeGuard[str]:
 
 
 def missing_rows(where: str, record: str) -> ValueError:
-    """Returns the error that the rows of a record must be passed again."""
+    """Returns an error that asks for the rows of a record again, because a configuration doesn't store them."""
     return InvalidValueError(
         f"{where}: expected the rows that were given from Python, got their record alone ({record}); give them "
         "again, for a file keeps their kind, number and fingerprint, and not the rows"

@@ -300,7 +300,7 @@ def read_pairs(
 
 
 class Repeat(NamedTuple):
-    """A text of a stream that equals an earlier text.
+    """Duplicate in a stream of texts: a text that equals an earlier text.
 
     Args:
         place: Index of the earlier text, among the distinct texts.
@@ -381,7 +381,7 @@ class TextStream:
         return (text for _, text in self.numbered())
 
     def scan(self) -> Summary:
-        """Reads all texts, which finds invalid lines before any work is done. Returns the summary."""
+        """Reads all texts of the stream once, to find invalid lines before other work. Returns the summary."""
         for _ in self.numbered():
             pass
         assert self.summary is not None

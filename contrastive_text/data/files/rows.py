@@ -36,7 +36,7 @@ from contrastive_text.data.files.given import GivenRows, is_unread, missing_rows
 from contrastive_text.data.files.parsing import BINARY, documents, is_folder, parse, suffix_of
 
 _MAX_NAMES = 24
-"""Largest number of ignored columns that are named. Objects with different keys can have thousands."""
+"""Largest number of ignored columns that the description of a file names. JSON objects can have thousands."""
 
 
 @dataclass(eq=False)
@@ -243,7 +243,7 @@ class FileRows:
         cells: Cells,
         rows: int,
     ) -> bool:
-        """Adds target and subset to a row that stands for ``rows`` rows. Returns whether it has a gold label."""
+        """Adds target and subset to a row that represents ``rows`` rows. Returns whether it has a gold label."""
         for name, column, index in sources:
             cell = cells[index]
             if name == "subset":
@@ -257,7 +257,7 @@ class FileRows:
         return True
 
     def understood(self, count: int, unscored: int = 0, repeats: int = 0) -> str:
-        """Describes how the file was read, after a loop.
+        """Describes how the file was read. Called after a loop over its rows.
 
         Args:
             count: Number of rows that were used.

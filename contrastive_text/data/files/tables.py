@@ -173,7 +173,7 @@ def _next_record(reader: Iterator[list[str]]) -> list[str] | None:
 
 
 def _is_quoted(lines: Lines, separator: str, bound: int) -> bool:
-    """Returns whether a table is quoted: every record is exactly what a CSV writer makes of its fields.
+    """Returns whether a table is quoted: each record equals its fields as a CSV writer would write them.
 
     A text that is quoted as a whole, such as ``"Yes."``, doesn't count, because a writer would quote it again.
 
@@ -260,18 +260,18 @@ def _records(where: str, lines: Rows, header: Sequence[str], skipped: int) -> It
 
 
 Values = Callable[[], Iterator[tuple[int, object] | None]]
-"""Function that reads the value of each line or element, with its number; None for a blank line."""
+"""Function that reads the JSON value of each line or element, with its number; None for a blank line."""
 _SET = "set"
 """Key of a set of texts that all belong together, in the embedding-training-data of sentence-transformers."""
 
 
 def read_jsonl(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -> Content:
-    """Reads an object or an array on each line."""
+    """Reads a JSON Lines file with an object or an array on each line."""
     return _content(where, partial(_line_values, where, lines, bounds.depth), form)
 
 
 def read_json(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -> Content:
-    """Reads an object or an array on each line, or the elements of a file that is a single array."""
+    """Reads a JSON file with an object or an array on each line, or a single array of them."""
     first, second = [*islice((line for line in lines() if line.strip()), 2), "", ""][:2]
     try:
         first_value = json.loads(first or "{}")
@@ -321,7 +321,7 @@ def _content(where: str, values: Values, form: FileForm | None) -> Content:
 
 @dataclass(frozen=True, slots=True)
 class ObjectCells:
-    """Cells of an object, None for missing keys. A list would grow with the number of keys of all objects."""
+    """Cells of a JSON object, None for keys that the object lacks."""
 
     names: Sequence[str]
     values: Mapping[str, object]
@@ -344,7 +344,7 @@ def _objects(where: str, values: Values) -> Iterator[tuple[int, dict[str, object
 
 
 def _sets(where: str, values: Values) -> Content:
-    """Returns the pairs of each set: its first text with each of the other texts."""
+    """Returns the text pairs of each set of texts: its first text with each of the other texts."""
 
     def records() -> Iterator[Record | None]:
         for item in _objects(where, values):

@@ -27,7 +27,7 @@ from contrastive_text.training.module import ContrastiveModule
 PAIR_SCORE = "val/spearman"
 """Name of the mean Spearman correlation over the files of scored pairs."""
 TASK_SCORE = "val/overall"
-"""Name of the mean score of the tasks."""
+"""Name of the mean validation score of the tasks."""
 RANKING_SCORE = f"val/{RANK_SCORE}"
 """Name of the mean nDCG@10 of the retrieval sets."""
 
@@ -150,7 +150,7 @@ class BestCheckpoint(ModelCheckpoint):
             remove_abandoned(folder)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Records the validation scores before a checkpoint is written.
+        """Records the validation scores before Lightning writes a checkpoint.
 
         Raises:
             ValueError: The validation has no score with the name ``monitor``.
@@ -264,7 +264,7 @@ class BestCheckpoint(ModelCheckpoint):
             self.best_model_path = str(folder / best.name)
 
     def _keep_last(self, trainer: pl.Trainer) -> None:
-        """Keeps the checkpoint of the last step, and prints why there is no score."""
+        """Keeps the checkpoint of the last step if there is no score, and prints the reason."""
         if not self.best_model_path:
             self._save_none_monitor_checkpoint(trainer, self._monitor_candidates(trainer))
         reason = "no validation was reached"

@@ -25,7 +25,7 @@ RESERVE = 0.4
 
 _SYSTEM = Path("/")
 _NO_LIMIT = 2**60
-"""Smallest number of bytes that means no limit. Version 1 of control groups reports a page less than 2**63."""
+"""Smallest memory limit of a control group, in bytes, that means no limit (version 1: a page less than 2**63)."""
 
 
 class ChunkSize(Callback):
@@ -42,7 +42,7 @@ class ChunkSize(Callback):
     """
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Measures the number of tokens, sets and prints it."""
+        """Measures how many tokens fit into memory; sets and prints ``chunk_tokens``."""
         assert isinstance(pl_module, ContrastiveModule)
         if trainer.ckpt_path is not None and pl_module.chunk_tokens is not None:
             say(f"Chunks: {pl_module.chunk_tokens:,} tokens, as in the checkpoint")

@@ -82,7 +82,7 @@ class TrainingSigns:
         self._in_a_row: Counter[tuple[str, str]] = Counter()
 
     def read(self, step: int, figures: Mapping[str, float]) -> dict[str, str]:
-        """Reads the metrics of a step. Returns kind -> message of each problem in ``IN_A_ROW`` readings in a row.
+        """Reads the metrics of a step. Returns kind -> message of each problem that lasts for several readings.
 
         Args:
             step: Number of the step.
@@ -104,7 +104,7 @@ class TrainingSigns:
         return problems
 
     def last_verdict(self, step: int, figures: Mapping[str, float]) -> str:
-        """Returns a text on whether the vectors of the last logged step have collapsed; empty if not measured.
+        """Returns whether the vectors of the last logged step have collapsed, as text; empty if not measured.
 
         Args:
             step: Number of the step.
@@ -209,12 +209,12 @@ class CollapseDoctor(Callback):
         self._spread: tuple[MeanCosine, Uniformity, EffectiveRank] = _spread_metrics()
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Sets the objectives, which state whether they have negatives and list their remedies."""
+        """Stores the objectives, which state whether they have negatives and how to remedy a collapse."""
         if isinstance(pl_module, ContrastiveModule):
             self.signs.objectives = pl_module.objective_parts()
 
     def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
-        """Reads the logged metrics every ``EVERY`` steps, and warns of problems."""
+        """Reads the logged metrics every ``EVERY`` steps, and warns of problems such as a collapse."""
         step = trainer.global_step
         if step == self._last_read or (step % EVERY and self._last_read >= 0):
             return
@@ -224,7 +224,7 @@ class CollapseDoctor(Callback):
             self._warn(trainer, kind, message)
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Clears the metrics of held-out vectors."""
+        """Clears the metrics of held-out vectors before a validation."""
         self._measured, self._alignments, self._spread = 0, {}, _spread_metrics()
 
     def on_validation_batch_end(
@@ -236,7 +236,7 @@ class CollapseDoctor(Callback):
         batch_idx: int,  # noqa: ARG002  # Lightning's signature
         dataloader_idx: int = 0,
     ) -> None:
-        """Adds the vectors of a batch of scored pairs to the metrics. Other batches are skipped."""
+        """Adds the vectors of a batch of scored pairs to the metrics of held-out vectors. Skips other batches."""
         if trainer.state.fn != "fit" or trainer.sanity_checking or not isinstance(outputs, Mapping):
             return
         u, v, target = (outputs[name] for name in ("anchor", "positive", "target"))
@@ -277,7 +277,7 @@ class CollapseDoctor(Callback):
             self._warn(trainer, "collapse", self._verdict)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Prints a verdict on the last vectors if the run was too short for a warning."""
+        """Prints at the end of a short run whether its last vectors have collapsed."""
         if trainer.global_step >= SETTLED + IN_A_ROW * EVERY or self._warned_kinds:
             return
         figures = {name: float(figure) for name, figure in trainer.callback_metrics.items()}
@@ -291,11 +291,11 @@ class CollapseDoctor(Callback):
         self._warned_kinds.add(kind)
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
-        """Returns the state for a resumed run: uniformity at the start, and kinds of earlier warnings."""
+        """Returns the callback's state for a checkpoint: uniformity at the start, kinds of earlier warnings."""
         return {"start": dict(self.signs.start), "said": sorted(self._warned_kinds)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
-        """Restores the uniformity at the start and the kinds of earlier warnings."""
+        """Restores from a checkpoint the uniformity at the start and the kinds of earlier warnings."""
         self.signs.start = dict(state_dict["start"])
         self._warned_kinds = set(state_dict["said"])
 
@@ -339,7 +339,7 @@ class StopWhenSpread(Callback):
         self._step = 0
 
     def read(self, uniformity: Tensor) -> bool:
-        """Adds the uniformity of a step. Returns whether a window ends and its uniformity has fallen too little.
+        """Adds the uniformity of a step. Returns whether a window ends in which uniformity has fallen too little.
 
         Args:
             uniformity: A scalar; NaN if the objective isn't in the step.
@@ -355,7 +355,7 @@ class StopWhenSpread(Callback):
         return before - mean < self.least
 
     def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
-        """Reads the uniformity of the step, and ends the run if it has stopped falling."""
+        """Reads the uniformity of the step, and ends the run if uniformity has stopped falling."""
         if trainer.global_step == self._step:  # a batch inside an accumulation window
             return
         self._step = trainer.global_step
@@ -374,10 +374,10 @@ class StopWhenSpread(Callback):
                 say(f"stops at step {self._step:,}: {fell} in {self.every} steps")
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
-        """Returns the state for a resumed run: mean of the last window, and values of the current window."""
+        """Returns the state of the early stopping: mean of the last window, and values of the current window."""
         return {"last": self.last, "window": [float(value) for value in self._window], "step": self._step}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # Any: Lightning's signature
-        """Restores the mean of the last window and the values of the current window."""
+        """Restores the state of the early stopping: mean of the last window, and values of the current window."""
         self.last, self._step = state_dict["last"], state_dict["step"]
         self._window = [torch.tensor(value) for value in state_dict["window"]]

@@ -52,7 +52,7 @@ class LogFigures(Callback):
         self._is_first, self._truncated = True, 0
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
-        """Sets whether the next step is logged, in the module's ``logs_step``."""
+        """Sets in the module's ``logs_step`` whether the metrics of the next step are logged."""
         step = trainer.global_step + 1
         ends = trainer.is_last_batch or step == trainer.max_steps
         is_logged = self._is_first or ends or any(step % interval == 0 for interval in self._every)
@@ -127,7 +127,7 @@ class LogGradients(Callback):
             )
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
-        """Sets whether the step logs gradients: whether a multiple of ``every`` follows the last logged step."""
+        """Sets whether the step logs gradient norms: whether a multiple of ``every`` follows the last log."""
         step, window = trainer.global_step, vars(trainer)["log_every_n_steps"] or 1  # set by Lightning
         pl_module.logs_gradients = step // self.every != (step - window) // self.every  # type: ignore[assignment]  # the module's own
 
@@ -177,7 +177,7 @@ class KeepGradients(Callback):
         self._saved: dict[str, Any] | None = None  # Any: a number and tensors
 
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Records that an accumulation window has begun."""
+        """Records that an accumulation window has begun, so a checkpoint must contain its gradient."""
         self._inside = True
 
     def on_before_optimizer_step(
@@ -186,7 +186,7 @@ class KeepGradients(Callback):
         pl_module: pl.LightningModule,  # noqa: ARG002  # Lightning's signature
         optimizer: torch.optim.Optimizer,  # noqa: ARG002  # Lightning's signature
     ) -> None:
-        """Records that the accumulation window is finished."""
+        """Records that the accumulation window is finished, so a checkpoint needs no gradient."""
         self._inside = False
 
     def on_save_checkpoint(
@@ -210,7 +210,7 @@ class KeepGradients(Callback):
         pl_module: pl.LightningModule,  # noqa: ARG002  # Lightning's signature
         checkpoint: dict[str, Any],  # Any: content from Lightning
     ) -> None:
-        """Stores the saved gradient until the weights are on their device."""
+        """Keeps the gradient from a checkpoint until the weights are on their device."""
         self._saved = checkpoint.get(_KEY)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -235,9 +235,9 @@ class KeepGradients(Callback):
 
 
 FIRST = 10
-"""Number of batches whose losses are compared."""
+"""Number of the first batches of a run whose losses are compared."""
 _ROUNDING = 1e-6
-"""Largest relative difference of equal losses: float32 sums in another order differ by this much."""
+"""Largest relative difference of losses that count as equal: rounding of float32 sums in another order."""
 _CAUSES = (
     "check that the texts differ, that anchors and scores are not all the same, and that a batch has several rows"
 )
@@ -255,7 +255,7 @@ class WarnOfConstantLoss(Callback):
         self._batches = 0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Clears the collected losses."""
+        """Clears the collected losses of an earlier run."""
         self._losses.clear()
         self._batches = 0
 
@@ -272,7 +272,7 @@ class WarnOfConstantLoss(Callback):
             self._warn(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Compares the losses of a shorter run."""
+        """Compares the losses of a run with fewer than ten batches."""
         if 1 < self._batches < FIRST:
             self._warn(trainer)
 
@@ -315,7 +315,7 @@ _ADVICE = (
     "a lower learning rate, a stronger clipping (trainer.gradient_clip_val), or bf16-mixed in place of 16-mixed"
 )
 _INTERVAL = 50
-"""Number of batches between two checks of the loss if nothing is logged; Lightning's default for logs."""
+"""Number of batches between two checks that the loss is finite, if nothing is logged; Lightning's default."""
 
 
 class EndWhenDiverged(Callback):
@@ -331,11 +331,11 @@ class EndWhenDiverged(Callback):
         self._first: Tensor | None = None  # step and loss of the first batch with a loss of NaN or infinity
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Clears the recorded loss."""
+        """Clears the recorded loss of an earlier run."""
         self._first = torch.tensor([math.inf, 0.0], device=pl_module.device)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:  # Any: Lightning's
-        """Records the loss on the device, and checks it at the log interval."""
+        """Records the loss of a batch on the device, and checks at the log interval that it is finite."""
         _, outputs, _, batch_idx = rest  # module, output of the step, batch, number of the batch
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if isinstance(loss, Tensor) and self._first is not None:
@@ -344,13 +344,13 @@ class EndWhenDiverged(Callback):
             self._check_loss(trainer)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Checks the loss and the weights before a validation."""
+        """Checks before a validation that the loss and the weights are finite."""
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._check_loss(trainer)
             check_weights(trainer, pl_module)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Checks the loss and the weights before the model is exported."""
+        """Checks before the export of the model that the loss and the weights are finite."""
         self._check_loss(trainer)
         check_weights(trainer, pl_module)
 

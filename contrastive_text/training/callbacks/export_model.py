@@ -186,7 +186,7 @@ def _places(part: Any) -> Iterator[str]:  # Any: values of YAML
 
 
 def _last(path: str) -> str:
-    r"""Returns the last part of a path.
+    r"""Returns the last part of a path, so that a model card shows no local folders.
 
     Example:
         >>> _last("/home/Jane Doe/model/"), _last("C:\\models\\bert")

@@ -42,14 +42,14 @@ class _Probe(Callback):
     @cached_property
     @abstractmethod
     def rows(self) -> Table:
-        """Rows of the file."""
+        """Rows of the file whose texts the probe encodes."""
 
     @abstractmethod
     def measure(self, module: ContrastiveModule, rows: Sequence[dict[str, Any]]) -> dict[str, float]:
         """Returns a dictionary from names to metrics, times 100."""  # Any: cells of a file
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Reads the file, computes the metrics of the initial weights, and prints them.
+        """Reads the probe's file, computes the metrics of the initial weights, and prints them.
 
         Raises:
             FileNotFoundError: The file doesn't exist.
@@ -69,7 +69,7 @@ class _Probe(Callback):
             )
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
-        """Computes the metrics every ``every`` steps, and writes them to all loggers."""
+        """Computes the probe's metrics every ``every`` steps, and writes them to all loggers."""
         if trainer.global_step == self._step:  # a batch inside an accumulation window
             return
         self._step = trainer.global_step
@@ -115,7 +115,7 @@ class NeighborProbe(_Probe):
 
     @cached_property
     def rows(self) -> Table:
-        """Rows of the file: texts and the numbers of their classes."""
+        """Rows of the probe's file: texts and the numbers of their classes."""
         return read_rows(
             self.file,
             reads=("text", "target"),
@@ -155,7 +155,7 @@ class RetrievalProbe(_Probe):
 
     @cached_property
     def rows(self) -> Table:
-        """Rows of the file: pairs of a query and its document."""
+        """Rows of the probe's file: pairs of a query and its document."""
         form = FileForm(pair_labels="positives", needs_label=False, options={})
         return read_rows(self.file, reads=("anchor", "positive"), split="dev", form=form)
 
@@ -170,7 +170,7 @@ class RetrievalProbe(_Probe):
 
 @contextmanager
 def _inference_mode(module: ContrastiveModule) -> Iterator[None]:
-    """Sets a module to evaluation mode for the block, then restores each part's mode and the random state."""
+    """Sets a module to evaluation mode inside the block, then restores each part's mode and the random state."""
     modes = [(part, part.training) for part in module.modules()]
     devices = [module.device] if module.device.type == "cuda" else []
     try:

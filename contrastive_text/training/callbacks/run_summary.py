@@ -31,7 +31,7 @@ from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.optim import Schedule
 
 TITLE = "What makes the result"
-"""Title of the summary table."""
+"""Title of the table with the summary of a run."""
 _STARTS_FROM = "starts from"
 _LIBRARIES = ("contrastive-text", "torch", "transformers", "tokenizers", "pytorch-lightning")
 """Packages whose versions are in the summary."""
@@ -279,11 +279,11 @@ class RunSummary(Callback):
         _print_read(trainer, "predict")
 
     def _repr_html_(self) -> str:
-        """Returns the facts as an HTML table for a notebook; empty before a run begins."""
+        """Returns the facts of the run as an HTML table for a notebook; empty before a run begins."""
         return facts_table(TITLE, self.facts)
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
-        """Returns the facts for the checkpoint."""
+        """Returns the facts of the run, which a checkpoint stores."""
         return dict(self.facts)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
@@ -301,7 +301,7 @@ class RunProgressBar(RichProgressBar):
 
     @property
     def total_train_batches(self) -> int | float:
-        """Number of batches in the current epoch."""
+        """Number of batches in the current epoch that the progress bar counts."""
         trainer = self.trainer
         if trainer.max_steps < 0:
             return trainer.num_training_batches
@@ -350,7 +350,7 @@ def describe_start(module: ContrastiveModule, before: str | None = None) -> str 
 
 
 def _part_pairs(start: ModelStart, module: ContrastiveModule) -> list[tuple[str, str]]:
-    """Returns pairs of texts: each part of a model folder, and the run's part that corresponds to it."""
+    """Returns pairs of texts: each part of a model folder, and the part of the run that reuses or replaces it."""
     stack = stack_of(start.layers, start.normalize, start.truncate_dim)
     in_use = module.inference_embedder.pooler
     poolers = dict.fromkeys(map(pooler_name, (module.pooler, in_use)))
@@ -377,6 +377,6 @@ def _head_words(head: Head) -> str:
 
 
 def _words(stack: Sequence[dict[str, Any]]) -> str:  # Any: arguments of each layer
-    """Returns layers as text, such as ``Linear(768) Tanh UnitLength``."""
+    """Returns the layers of a network as text, such as ``Linear(768) Tanh UnitLength``."""
     widths = [f"({layer['out_features']})" if "out_features" in layer else "" for layer in stack]
     return " ".join(f"{layer['name']}{width}" for layer, width in zip(stack, widths, strict=True)) or _NONE

@@ -71,7 +71,7 @@ class SaveWhenStopped(Callback):
         vars(trainer)["callbacks"] = [callback for callback in callbacks if callback is not self] + [self]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Installs the signal handlers. Lightning restores the previous handlers after training."""
+        """Installs the handlers of signals that stop the run. Lightning restores the previous handlers."""
         environment = (
             trainer._accelerator_connector.cluster_environment
         )  # no public attribute has it on one device
@@ -120,7 +120,7 @@ class SaveWhenStopped(Callback):
                 self._save(trainer)
 
     def _is_due(self, trainer: pl.Trainer) -> bool:
-        """Returns whether the interval between checkpoints has passed. False on ranks other than the first."""
+        """Returns whether the time between two checkpoints has passed. False on ranks other than the first."""
         passed = time.monotonic() - self._written
         return trainer.is_global_zero and self.minutes is not None and passed >= 60 * self.minutes
 
@@ -147,7 +147,7 @@ class SaveWhenStopped(Callback):
         self._written = time.monotonic()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Deletes the checkpoints of a finished run."""
+        """Deletes the checkpoints to resume from when the run has finished."""
         self._drop_all(trainer)
 
     def _drop_all(self, trainer: pl.Trainer, but: Path | None = None) -> None:
@@ -157,7 +157,7 @@ class SaveWhenStopped(Callback):
         self.saved, self.former = None, []
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's signature
-        """Prints the command that resumes the run, and sets the exit status of the process."""
+        """Prints the command that resumes the stopped run, and sets the exit status of the process."""
         if self.saved is None or not isinstance(exception, SIGTERMException):
             return
         # If another rank ends with a status other than 0, Lightning's launcher kills the first rank.
@@ -173,7 +173,7 @@ class SaveWhenStopped(Callback):
 
 
 def _requeue() -> None:
-    """Requests SLURM to start the job again."""
+    """Requests SLURM to start the job of a stopped run again."""
     command = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
     try:
         result = subprocess.run(command, capture_output=True, text=True, errors="backslashreplace", check=True)
@@ -197,5 +197,5 @@ def _validates_now(trainer: pl.Trainer) -> bool:
 
 
 def _ends_an_epoch(trainer: pl.Trainer) -> bool:
-    """Returns whether the epoch or the run ends with this batch. A resumed run would skip the work at the end."""
+    """Returns whether the epoch or the run ends with this batch. A run resumed here would skip the end's work."""
     return trainer.is_last_batch or 0 < trainer.max_steps <= trainer.global_step

@@ -19,7 +19,7 @@ from contrastive_text.core.random import fold, generator
 from contrastive_text.core.similarity import full_precision
 
 SumReduction = Literal["sum", "mean"]
-"""Reduction of the losses of a step to one: their sum or their mean."""
+"""Name of the reduction of a step's losses to one: their sum or their mean."""
 
 
 class Combine(nn.Module, ABC):
@@ -84,7 +84,7 @@ class WeightedSum(Combine):
         self.reduction = one_of("WeightedSum.reduction", reduction, SumReduction)
 
     def forward(self, values: Mapping[str, Tensor], parameters: Sequence[nn.Parameter], key: int) -> Tensor:  # noqa: ARG002  # the base's signature
-        """Returns the sum or the mean of the losses."""
+        """Returns the sum or the mean of the weighted losses."""
         return add_up(values, mean=self.reduction == "mean")
 
 
@@ -120,7 +120,7 @@ class Uncertainty(Combine):
         self.log_variances = nn.ParameterDict({name: nn.Parameter(torch.zeros(())) for name in names})
 
     def logs(self) -> dict[str, Tensor]:
-        """Returns ``weight/NAME``, the weight ``exp(-s)`` of each objective."""
+        """Returns the weight ``exp(-s)`` of each objective as the metric ``weight/NAME``."""
         return {f"weight/{name}": (-s.detach()).exp() for name, s in self.log_variances.items()}
 
     def forward(self, values: Mapping[str, Tensor], parameters: Sequence[nn.Parameter], key: int) -> Tensor:  # noqa: ARG002  # the base's signature
@@ -149,7 +149,7 @@ def add_up(values: Mapping[str, Tensor], mean: bool) -> Tensor:
 
 
 Scope = Literal["shared", "all"]
-"""Parameters over which two gradients are compared: the parameters that both objectives use, or all of them."""
+"""Choice of the parameters over which two gradients are compared: those that both objectives use, or all."""
 
 GradientReduction = Literal["sum", "mean", "mixed"]
 """Reduction of projected gradients: their sum, their mean over the objectives that use a parameter, or the mean
@@ -278,7 +278,7 @@ class PCGrad(Combine):
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """The gradients of n objectives, each with the E entries of all K parameters in a row.
+    """Gradients of n objectives, each with the E entries of all K parameters in a row.
 
     Args:
         rows: One gradient per objective, (E,), 0 for entries of unused parameters; at least float32.

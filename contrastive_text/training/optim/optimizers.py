@@ -39,7 +39,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def build(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> torch.optim.Optimizer:
-        """Builds the torch optimizer.
+        """Builds the torch optimizer of a module's parameters.
 
         Args:
             parameters: Names and parameters, as ``nn.Module.named_parameters`` yields them.
@@ -279,7 +279,7 @@ class TorchSchedule(Schedule):
 
 
 def _class_of(name: str, base: type[_T], module: ModuleType, where: str) -> type[_T]:
-    """Returns the class with a name in a torch module, or with a dotted path."""
+    """Returns the class that a name or a dotted path selects from a torch module."""
     classes = {
         label: cls
         for label, cls in vars(module).items()

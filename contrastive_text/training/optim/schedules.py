@@ -35,7 +35,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def factor(self, step: int, total: int) -> float:
-        """Returns the multiplier of the peak learning rate.
+        """Returns the multiplier of the peak learning rate at an optimizer step.
 
         Args:
             step: Number of the optimizer step, from 0 to total - 1; torch also calls it once with total.
@@ -106,11 +106,11 @@ class ConstantSchedule(WarmupSchedule):
 
     @property
     def needs_total(self) -> bool:
-        """True if the warm-up is a share of the run."""
+        """True if the warm-up is a share of the run, so that the schedule reads its total length."""
         return self.warmup_ratio > 0
 
     def after_warmup(self, step: int, warmup: int, total: int) -> float:  # noqa: ARG002  # the base's signature
-        """Returns 1."""
+        """Returns 1, the multiplier of a constant learning rate."""
         return 1.0
 
 
@@ -135,7 +135,7 @@ class LinearSchedule(WarmupSchedule):
     """
 
     def after_warmup(self, step: int, warmup: int, total: int) -> float:
-        """Returns the remaining steps as a share of the steps after the warm-up."""
+        """Returns the number of remaining steps as a share of the steps after the warm-up."""
         return max(0.0, (total - step) / max(1, total - warmup))
 
 
@@ -160,7 +160,7 @@ class CosineSchedule(WarmupSchedule):
     """
 
     def after_warmup(self, step: int, warmup: int, total: int) -> float:
-        """Returns the cosine decay: 1 at the end of the warm-up, 0 at the end of the run."""
+        """Returns the multiplier of the cosine decay: 1 at the end of the warm-up, 0 at the end of the run."""
         return 0.5 * (1 + math.cos(math.pi * _progress(step, warmup=warmup, total=total)))
 
 
@@ -196,7 +196,7 @@ class SlantedTriangularSchedule(Schedule):
         self.ratio = at_least(f"{name}.ratio", ratio, 1, "DeCLUTR uses 32")
 
     def factor(self, step: int, total: int) -> float:
-        """Returns the multiplier at t = step + 1, from 1 / ratio to 1."""
+        """Returns the multiplier of the peak rate at t = step + 1, from 1 / ratio to 1."""
         t, cut = step + 1, int(total * self.cut_fraction)
         p = t / cut if t < cut else 1 - _progress(t, warmup=cut, total=total)
         return (1 + p * (self.ratio - 1)) / self.ratio
@@ -248,11 +248,11 @@ class ScheduledRates(LambdaLR):
         return [base * factor for base in self.base_lrs]
 
     def state_dict(self) -> dict[str, Any]:  # Any: torch's
-        """Returns the step and the rates, without the schedule itself."""
+        """Returns the scheduler's state: step and rates, without the schedule itself."""
         return {name: value for name, value in super().state_dict().items() if name != "_factor"}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: torch's
-        """Restores a saved step, and sets the rates that the current schedule has at this step.
+        """Restores the scheduler's saved step, and sets the rates that the current schedule has at this step.
 
         Args:
             state_dict: Result of ``state_dict``. Only groups that were added later take their peak rates from it.

@@ -63,7 +63,7 @@ class UncorrectedAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Updates every parameter that has a gradient.
+        """Updates every parameter that has a gradient, by one step of AdamW without bias correction.
 
         Args:
             closure: Function that computes the loss and the gradients; called before the update.
