@@ -147,8 +147,8 @@ class RunTables:
         for name, task in self.tasks.items():
             if part == "train" and self.named and task.train is None:
                 raise InvalidValueError(
-                    f"data.tasks.{name}.train: expected a file, got none; give one, [] for a task that is scored "
-                    "and not trained, or drop the task"
+                    f"data.tasks.{name}.train: expected a file, got null; give a file, [] to only score the "
+                    "task, or remove the task"
                 )
             if task.files(part) and (part, name) not in self._tables:
                 self._tables[part, name] = read_task(name, task, part, needs[name], self.bounds, self.cache_dir)
@@ -175,7 +175,7 @@ class RunTables:
         if part == "validation":
             optional |= bool(self.ranked or self.of("held_out"))
         if not tables and not optional:
-            raise InvalidValueError(f"data.{part}: expected a file, got none; give --data.{part} FILE")
+            raise InvalidValueError(f"data.{part}: expected a file, got no file; give --data.{part} FILE")
         rows = {name: min(table.files, default=len(table)) for name, table in tables.items()}
         rows |= {name: min(len(data.queries), len(data.documents)) for name, data in self.ranked.items()}
         for name, count in rows.items() if part in ("held_out", "validation", "test") else ():

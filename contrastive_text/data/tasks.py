@@ -162,8 +162,8 @@ class DataNeeds:
         tokenizer = self.tokenizer if training else self.inference_tokenizer
         if tokenizer is None:
             raise InvalidValueError(
-                "encoder.tokenizer_name_or_path: expected a tokenizer, got none; an encoder made from a config "
-                "learns one when it is trained, so load a checkpoint with --ckpt_path"
+                "encoder.tokenizer_name_or_path: expected a tokenizer, got null; an encoder with a config "
+                "learns its tokenizer in training, so load a checkpoint with --ckpt_path"
             )
         return tokenizer
 

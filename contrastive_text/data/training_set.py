@@ -180,7 +180,9 @@ def check_turns(training: TrainingSet, needs: DataNeeds) -> None:
     if unknown := [name for name in turn_names if name not in objectives]:
         raise InvalidValueError(f"{where}: expected objectives ({expected}), got {unknown[0]}; name one of them")
     if turn_names and (missing := [name for name in objectives if name not in turn_names]):
-        raise InvalidValueError(f"{where}: expected every objective in a turn, got none for {missing[0]}; add it")
+        raise InvalidValueError(
+            f"{where}: expected every objective in a turn, got no turn with {missing[0]}; add it"
+        )
 
 
 _SAMPLE_SIZE = 1000

@@ -372,8 +372,8 @@ def merge_adapters(folder: Path, model: PreTrainedModel) -> None:
         )
         if differences:
             raise InvalidValueError(
-                f"{folder / _WEIGHTS}: expected the weights that {_SETTINGS} speaks of, got others "
-                f"({', '.join(differences[:2])}, ...); {TODO}"
+                f"{folder / _WEIGHTS}: expected the weights that {_SETTINGS} describes, got a difference "
+                f"in {', '.join(differences[:2])}, ...; {TODO}"
             )
         adapter_weights = {names[key]: weight for key, weight in weights.items() if key in names}
         model.load_state_dict(adapter_weights, strict=False)

@@ -108,8 +108,8 @@ class Encoder(nn.Module, ABC):
     def build_token_head(self) -> None:
         """Builds the head that predicts masked tokens. Called once if an objective needs it."""
         raise InvalidValueError(
-            f"{type(self).__name__}: expected a network with a masked-language-model head, got none; use another "
-            "encoder, or leave MaskedLM out"
+            f"{type(self).__name__}: expected a network with a masked-language-model head, got one without it; "
+            "use another encoder, or remove MaskedLM"
         )
 
     def twin(self) -> Encoder:

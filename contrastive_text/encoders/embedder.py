@@ -168,8 +168,8 @@ def with_templates(batch: Batch) -> tuple[Batch, Tensor]:
     """
     if batch.around is None:
         raise InvalidValueError(
-            "MaskTokenPooler.template_bias: expected a template around texts, got none around any; name one "
-            "under model.prompts, or drop template_bias"
+            "MaskTokenPooler.template_bias: expected a template around texts, got texts without one; set "
+            "model.prompts, or remove template_bias"
         )
     (before, after), lengths = batch.around.unbind(dim=1), batch.lengths
     positions, text_lengths = natural_positions(lengths), lengths - before - after

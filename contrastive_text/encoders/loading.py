@@ -440,8 +440,8 @@ def end_rows(tokenizer: PreTrainedTokenizerBase) -> str | None:
     end: str | None = tokenizer.eos_token
     if end is None:
         raise InvalidValueError(
-            "encoder.append_eos: expected a tokenizer with an end token for rows to end with, got none; set "
-            "eos_token in its tokenizer_config.json, or append_eos: false to read the last token of texts"
+            "encoder.append_eos: expected a tokenizer with an end token for the ends of rows, got no eos_token; "
+            "set eos_token in its tokenizer_config.json, or append_eos: false to read the last token of texts"
         )
     begin = tokenizer.convert_ids_to_tokens(ids[: texts.index(0)])
     backend = tokenizer.backend_tokenizer

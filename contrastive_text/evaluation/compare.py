@@ -233,7 +233,7 @@ def compare(
     }  # fmt: skip
     if not any(tasks is not None for tasks in arguments.values()):
         raise InvalidValueError(
-            "compare: expected tasks in sts, correct or retrieval, got none; give scored pairs, for example"
+            "compare: expected tasks in sts, correct or retrieval, got no tasks; give scored pairs, for example"
         )
     for kind, tasks in arguments.items():
         if tasks is not None:
@@ -308,7 +308,7 @@ def check_some(where: str, tasks: Mapping[str, object]) -> None:
     missing = [f"{task}: {data}" for task, data in tasks.items() if isinstance(data, str)]
     if len(missing) == len(tasks):
         reason = missing[0] if missing else "no task is named"
-        raise InvalidValueError(f"{where}: expected the data of one task or more, got none; {reason}")
+        raise InvalidValueError(f"{where}: expected the data of one task or more, got no data; {reason}")
 
 
 def _sts(

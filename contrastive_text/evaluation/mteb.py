@@ -145,7 +145,7 @@ def find_mteb(names: Sequence[str], where: str = "--tasks") -> list[Any]:  # Any
     all_names = {task.metadata.name for task in importlib.import_module("mteb.get_tasks").TASK_LIST}
     if not names:
         raise InvalidValueError(
-            f"{where}: expected names of mteb's tasks, such as STSBenchmark, got none; name some"
+            f"{where}: expected names of mteb's tasks, such as STSBenchmark, got no name; name a task"
         )
     return [_task(mteb, name, all_names, where) for name in dict.fromkeys(names)]
 

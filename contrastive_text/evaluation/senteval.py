@@ -409,7 +409,7 @@ def _lacks(tasks: Sequence[str], missing: Set[str]) -> str:
     """Returns an error text that names the missing tasks of a mean, or an empty text if no task is missing."""
     if not (names := [task for task in tasks if task in missing]):
         return ""
-    return f"expected {len(tasks)} tasks, got none of {', '.join(names)}; no mean over the others is given"
+    return f"expected the scores of {len(tasks)} tasks, got no score of {', '.join(names)}; no mean is given"
 
 
 def _contribution(score: TaskScore) -> TaskScore:

@@ -283,7 +283,7 @@ def _read_modules(folder: Path) -> list[_Module]:
     if not path.exists():
         if folders := sorted(part.name for part in folder.glob("[0-9]_*") if part.is_dir()):
             raise InvalidValueError(
-                f"{path}: expected the list of modules beside {', '.join(folders)}, got none; the folder is "
+                f"{path}: expected the list of the modules {', '.join(folders)}, got no such file; the folder is "
                 "damaged, save it again"
             )
         return []

@@ -272,8 +272,8 @@ def _choose_pooler(parts: ModelParts, name: str) -> ModelParts:
     if keeps_head:
         if (layer := load_pooler(folder)) is None:
             raise InvalidValueError(
-                f"{folder}: expected a checkpoint with the layer over [CLS] (pooler.dense), got none; "
-                "name a pooler"
+                f"{folder}: expected a checkpoint with the layer over [CLS] (pooler.dense), got one "
+                "without that layer; name a pooler"
             )
         head = nn.Sequential(layer, nn.Tanh())
     return replace(parts, pooler=pooler(), head=head, pooling=f"{pooling}, {reason}")

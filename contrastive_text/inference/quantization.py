@@ -133,7 +133,7 @@ def check_ranges(
     """
     if ranges is None:
         raise InvalidValueError(
-            f"{where}: expected the range of each feature for {precision}, got none; give "
+            f"{where}: expected the range of each feature for {precision}, got ranges=None; give "
             "ranges=value_ranges(vectors) of some 1,000 texts like yours, the same for all that will be compared"
         )
     ends = torch.as_tensor(ranges).float()
@@ -165,5 +165,7 @@ def _finite(vectors: Tensor | npt.NDArray[np.floating], where: str) -> Tensor:
             f"{where}: expected floating-point vectors, got {values.dtype}; are they quantized already?"
         )
     if not bool(values.isfinite().all()):
-        raise InvalidValueError(f"{where}: expected finite numbers, got others; encode these texts again")
+        raise InvalidValueError(
+            f"{where}: expected finite numbers, got NaN or infinity; encode these texts again"
+        )
     return values

@@ -429,7 +429,7 @@ def unit_blocks(
         if units.sum().isnan():  # infinity becomes NaN when it is divided by its norm
             row = before + start + int(units.isnan().any(dim=1).nonzero()[0])
             raise InvalidValueError(
-                f"{name}: expected finite numbers, got others in row {row}; encode that text again"
+                f"{name}: expected finite numbers, got NaN or infinity in row {row}; encode that text again"
             )
         yield before + start, units
 

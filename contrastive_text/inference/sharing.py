@@ -34,14 +34,14 @@ def files_to_share(folder: Path) -> tuple[dict[str, int], list[str]]:
     manifest = Manifest.read(folder, TODO)
     if manifest is None or MODULES not in manifest.files:
         raise InvalidValueError(
-            f"{folder}: expected a model that this library has saved, with {MANIFEST}, got none; save it "
+            f"{folder}: expected a model that this library has saved, got no {MANIFEST}; save the model "
             "with SentenceEncoder.from_pretrained(FOLDER).save_pretrained(ANOTHER), or, of a run, with "
             "contrastive-text export RUN ANOTHER"
         )
     if damage := manifest.damage(folder, whole=True):
         more = f" and {len(damage) - 3} more" if len(damage) > 3 else ""
         raise InvalidValueError(
-            f"{folder}: expected the files as they were saved, got others ({'; '.join(damage[:3])}{more}); {TODO}"
+            f"{folder}: expected unchanged files, got changes ({'; '.join(damage[:3])}{more}); {TODO}"
         )
     names = [*manifest.files, MANIFEST, *([CARD] if (folder / CARD).is_file() else [])]
     for name in names:
@@ -103,7 +103,9 @@ def share(folder: Path, files: Iterable[str], to: str, public: bool = False) -> 
         raise RunError("share: expected a way to the hub, got HF_HUB_OFFLINE=1; unset it for this command")
     api = HfApi()
     if not (api.token or get_token()):
-        raise RunError("share: expected a token of the hub, got none; log in with hf auth login, or set HF_TOKEN")
+        raise RunError(
+            "share: expected a token of the hub, got no token; log in with hf auth login, or set HF_TOKEN"
+        )
     try:
         _prepare_repository(api, to, public)  # before a file is uploaded
         commit = api.upload_folder(

@@ -317,8 +317,7 @@ def records_of(path: Path, todo: str) -> dict[Path, VectorRecord]:
     for file in files:
         if not record_of(file).exists():
             raise InvalidValueError(
-                f"{file}: expected {record_of(file).name} beside it, which says of what it was made, got none; "
-                f"{todo}"
+                f"{file}: expected the record {record_of(file).name} next to it, got no such file; {todo}"
             )
     records = {file: VectorRecord.read(file, todo) for file in files}
     first = _shared_origin(records[files[0]])

@@ -183,7 +183,7 @@ def _map_file(path: Path) -> Array:
     try:
         vectors: Array = np.load(path, mmap_mode="r")
     except (ValueError, EOFError) as error:  # such as a forged file with a matching record
-        raise InvalidValueError(f"{path}: expected an array, got none ({error}); {_REBUILD}") from error
+        raise InvalidValueError(f"{path}: expected an array, got {error}; {_REBUILD}") from error
     return vectors
 
 
@@ -265,7 +265,9 @@ class TextVectors:
         records = records_of(path, _EMBED)
         for file, record in records.items():
             if record.ids is None or not ids_of(file).exists():
-                raise InvalidValueError(f"{file}: expected {ids_of(file).name} beside it, got none; {_EMBED}")
+                raise InvalidValueError(
+                    f"{file}: expected the text ids {ids_of(file).name} next to it, got no such file; {_EMBED}"
+                )
         check_written(records, "make them anew")
         self._digests = [digest for record in records.values() for digest in (record.vectors, record.ids)]
         self._parts = []
@@ -315,8 +317,8 @@ class TextVectors:
         ids = np.fromiter(map(text_id, texts), np.int64, len(texts))
         if not (mask := self.knows(ids)).all():
             raise InvalidValueError(
-                f"{self.path}: expected a vector of every text, got none of {shown(texts[int(mask.argmin())])}; "
-                f"embed these texts: {_EMBED}"
+                f"{self.path}: expected a vector of every text, got no vector of "
+                f"{shown(texts[int(mask.argmin())])}; embed these texts: {_EMBED}"
             )
         return self.of(ids)
 

@@ -122,7 +122,7 @@ def _check_plan(where: str, encoder: Encoder, plan: ViewPlan, objectives: Mappin
             ),
             (
                 part.needs_token_logits and not hiding,
-                f"model.objectives.{name}: expected a view that hides tokens for {kind}, got none; put "
+                f"model.objectives.{name}: expected a view that masks tokens for {kind}, got no such view; put "
                 "MaskTokens on anchor or original under model.views",
             ),
         )

@@ -120,7 +120,7 @@ def encode_views(
         return encode_groups(batch, groups, embedder, alters)
     if loss is None:
         raise InvalidValueError(
-            f"encode_views: expected a loss for {type(views[0]).__name__} to follow, got none; give loss"
+            f"encode_views: expected a loss whose gradient {type(views[0]).__name__} follows, got loss=None"
         )
     inputs: dict[int, Tensor] = {}
     clean = [_recording_input(plan.alter_embeddings(group.batch), inputs, i) for i, group in enumerate(groups)]

@@ -113,8 +113,8 @@ class GuideFile(Guide):
         present = self.vectors.knows(numbers)
         if not present.all():
             raise InvalidValueError(
-                f"{self.path}: expected a vector of every text of the batch, got none of {int((~present).sum())} "
-                f"of its {len(numbers)} rows; embed the texts that are trained on with --distinct"
+                f"{self.path}: expected a vector of every text of the batch, got no vector of "
+                f"{int((~present).sum())} of its {len(numbers)} rows; embed the training texts with --distinct"
             )
         return at_least_float32(sent(torch.from_numpy(self.vectors.of(numbers)), batch.ids.device))
 
@@ -133,10 +133,10 @@ class GuideFile(Guide):
             present = self.vectors.knows(np.fromiter(map(text_id, texts), np.int64, len(texts)))
             if not present.all():
                 text = texts[int(present.argmin())]
-                cleaned = " It was cleaned, as clean asks:" if data.task.clean is not None else ""
+                cleaned = " data.task.clean has changed the text;" if data.task.clean is not None else ""
                 raise InvalidValueError(
-                    f"{place}: expected a vector in {self.path} of every text, got none of "
-                    f"{shown(text)};{cleaned} embed the texts that are trained on with --distinct"
+                    f"{place}: expected a vector in {self.path} of every text, got no vector of "
+                    f"{shown(text)};{cleaned} embed the training texts with --distinct"
                 )
 
 
@@ -290,7 +290,7 @@ def check_same_guides(guides: Mapping[str, Guide], kept: Mapping[str, str], wher
         if kept.get(name) != now:
             raise InvalidValueError(
                 f"model.guides.{name}: expected the guide with which the run of {where} began "
-                f"({kept.get(name, 'none')}), got another ({now}); give the same vectors, or begin a new run "
+                f"({kept.get(name, 'none')}), got {now}; give the same vectors, or begin a new run "
                 "from its weights with --init_from"
             )
 

@@ -162,7 +162,9 @@ class RankedScores:
         """Returns the numbers and vectors of this rank's queries or documents of a retrieval set."""
         parts = self._vectors[name, side]
         if not parts:
-            raise InvalidValueError(f"{name}: expected texts on every process, got none; use fewer devices")
+            raise InvalidValueError(
+                f"{name}: expected texts on every process, got no text on this one; use fewer devices"
+            )
         return torch.cat([numbers for numbers, _ in parts]), torch.cat([vectors for _, vectors in parts])
 
 
@@ -242,7 +244,7 @@ class HeldOutScores:
     def _add_pairs(self, name: str, batch: Batch, vectors: Tensor) -> dict[str, Tensor]:
         if batch.target is None:
             raise InvalidValueError(
-                "evaluation: expected pairs with a score, got none; give a file with a score column"
+                "evaluation: expected pairs with a score, got pairs without one; give a file with a score column"
             )
         u, v = vectors[batch.by_role("anchor")], vectors[batch.by_role("positive")]
         for mark, metrics in self.pairs[name].items():

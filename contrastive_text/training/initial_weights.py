@@ -276,7 +276,7 @@ def _take_vocabulary(module: ContrastiveModule, start: _Start) -> list[str]:
     tokenizer, start_tokenizer = module.encoder.tokenizer, start.tokenizer
     if tokenizer is None and start.learned is None:
         raise InvalidValueError(
-            f"{_WHERE}: expected a tokenizer for weights that were trained with {start.named}, got none; set "
+            f"{_WHERE}: expected a tokenizer for weights that were trained with {start.named}, got null; set "
             f"--model.encoder.tokenizer_name_or_path {start.named}"
         )
     if tokenizer is None and start_tokenizer is not None and start.learned is not None:
@@ -294,7 +294,7 @@ def _take_vocabulary(module: ContrastiveModule, start: _Start) -> list[str]:
     numbers = tokenizer.get_vocab()
     if any(numbers.get(token) != number for token, number in start_tokenizer.get_vocab().items()):
         raise InvalidValueError(
-            f"{_WHERE}: expected the vocabulary that the weights were trained with ({start.named}), got another "
-            "one; set model.encoder as it was there"
+            f"{_WHERE}: expected the vocabulary that the weights were trained with ({start.named}), got a "
+            "different vocabulary; set model.encoder as in that training"
         )
     return []

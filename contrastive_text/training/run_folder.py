@@ -62,13 +62,13 @@ def check_folder_options(folder: str | None, trainer: Mapping[str, object]) -> N
     most = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
     if most != "0" and folder is None:
         raise InvalidValueError(
-            f"folder: expected the folder of a run that torchrun may restart (--max-restarts {most}), got none, "
-            "so a restarted run would begin again; give --folder runs/NAME"
+            f"folder: expected the folder of a run that torchrun may restart (--max-restarts {most}), got no "
+            "folder. A restarted run would begin again; give --folder runs/NAME"
         )
     if most != "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         raise InvalidValueError(
-            f"torchrun: expected {_STORE}=1 in its environment next to --max-restarts {most}, got none: "
-            "restarted processes may look for each other at the addresses of the former processes; "
+            f"torchrun: expected {_STORE}=1 in its environment next to --max-restarts {most}, got "
+            f"{os.environ.get(_STORE, 'nothing')}. Restarted processes may use addresses of former processes; "
             f"export {_STORE}=1"
         )
     if folder is None:
@@ -125,7 +125,7 @@ class RunFolder:
             return
         if differing := changed_options(saved, config):
             raise InvalidValueError(
-                f"folder: expected the options of the run in {folder}, got others: {', '.join(differing[:6])}; "
+                f"folder: expected the options of the run in {folder}, got {', '.join(differing[:6])}; "
                 "give the same, or name another folder"
             )
         if self.checkpoint is not None:

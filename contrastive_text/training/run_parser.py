@@ -220,7 +220,7 @@ def answering(building: bool = False) -> Iterator[None]:
             raise
         text = " ".join(str(refusal).split()).rstrip(".")
         raise InvalidValueError(
-            f"trainer: expected options that Lightning takes, got others: {text}; change that --trainer option"
+            f"trainer: expected options that Lightning accepts, got: {text}; change that --trainer option"
         ) from error
 
 

@@ -201,8 +201,8 @@ def check_resumed(
     old = Prompts(**(checkpoint.get("hyper_parameters") or {}).get("prompts", {})).trained()
     if old.spec != prompts.spec:
         raise InvalidValueError(
-            f"model.prompts: expected those with which the run of {trainer.ckpt_path} began ({old.describe()}), "
-            f"got others ({prompts.describe()}); give the same model.prompts, or begin a new "
+            f"model.prompts: expected the prompts of the run of {trainer.ckpt_path} ({old.describe()}), "
+            f"got {prompts.describe()}; give the same model.prompts, or begin a new "
             "run from its weights with --init_from"
         )
     # Before training the module may still be on the CPU.

@@ -244,7 +244,7 @@ class TaskParts:
             place = f"model.objectives.{name}.task"
             if objective.task is None and len(tasks) > 1:
                 raise InvalidValueError(
-                    f"{place}: expected the data set that it reads ({names}), got none; name one"
+                    f"{place}: expected the data set that {name} reads ({names}), got null; name a data set"
                 )
             if objective.task is not None and objective.task not in tasks:
                 raise InvalidValueError(f"{place}: expected one of the data sets ({names}), got {objective.task}")
@@ -257,8 +257,8 @@ class TaskParts:
         for task in tasks:
             if not self.objectives(task):
                 raise InvalidValueError(
-                    f"data.tasks.{task}: expected an objective that reads it, got none; add one with its task, "
-                    "or drop the data set"
+                    f"data.tasks.{task}: expected an objective that reads {task}, got no such objective; add one "
+                    "with this task, or remove the data set"
                 )
 
     def leaves_out(self, kinds: Sequence[StepKind]) -> bool:

@@ -30,7 +30,7 @@ from contrastive_text.training.run_parser import answering
 @pytest.mark.skipif(find_spec("wandb") is not None, reason="wandb is installed")
 def test_a_logger_without_its_library_is_one_line(shell: Shell) -> None:
     said = shell.refused("FIT TINY --trainer.logger WandbLogger")
-    assert said.endswith("error: WandbLogger: expected the library wandb, got none; pip install wandb")
+    assert said.endswith("error: WandbLogger: expected the library wandb, got no such library; pip install wandb")
 
 
 CALLBACKS = "--trainer.callbacks=pytorch_lightning.callbacks."

@@ -191,4 +191,4 @@ def test_an_output_that_another_process_writes_is_refused(here: Path, shell: She
     with held(here / output) as mine:
         assert mine
         said = shell.refused(f"{command} {line}")
-        assert "expected no other writer, got another process that is writing it" in said
+        assert "expected no other writer, got a process that writes it" in said

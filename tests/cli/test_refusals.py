@@ -189,7 +189,7 @@ EVALUATE = [
     ("evaluate m --suite sts --data nowhere", "nowhere: expected a folder of data sets, found none"),
     ("evaluate m two.tsv --threshold 0", "two.tsv: expected pairs labeled 0 or 1 for an accuracy, got 2"),
     ("evaluate m one.tsv --threshold 1", "--threshold: expected a cosine from -1 to below 1, got 1.0"),
-    ("evaluate m --suite sts --data none", "--data: expected the data of one task or more, got none"),
+    ("evaluate m --suite sts --data none", "--data: expected the data of one task or more, got no data"),
     ("evaluate m --suite sts --data sts12 --setting mean", "pairs whose subsets are named for mean, got sts12"),
     ("evaluate m --suite sts trained-sts --data sick", "sick.train.tsv"),
     ("evaluate m --suite sts transfer --data few", "mr.tsv"),
@@ -207,7 +207,10 @@ COMPARE = [
     ("compare a/b c/d --data none --suite transfer --setting mean", "--setting: expected ... got transfer"),
     ("compare a/b c/d --data PAIRS --setting mean", "take all, or files with a column subset"),
     ("compare a/b c/d --data one.tsv", "one.tsv: expected two pairs or more, got 1"),
-    ("compare a/b c/d --data none", "--data: expected the data of one task or more, got none; STS12: expected"),
+    (
+        "compare a/b c/d --data none",
+        "--data: expected the data of one task or more, got no data; STS12: expected",
+    ),
     ("compare a/b c/d --data few --suite transfer", "10 rows or more of each class for 10 folds, got 1"),
 ]
 OTHERS = [

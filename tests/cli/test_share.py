@@ -175,7 +175,7 @@ def test_what_stands_in_the_way_is_said(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(model / "no-token"))
-    assert "expected a token of the hub, got none" in shell.refused(SHARE)
+    assert "expected a token of the hub, got no token" in shell.refused(SHARE)
     (model / "config.json").write_text("{}", encoding="utf-8")
     assert "config.json: 2 bytes instead of" in shell.refused(SHARE)
     (model / "contrastive_text.manifest.json").unlink()

@@ -116,7 +116,7 @@ def test_a_stage_without_its_file_says_which_option_names_it(files: dict[str, st
     part = {"fit": "train"}.get(stage, stage)
     data = TextDataModule()
     data.attach(tiny.module(files["bert"]))
-    with refuses(f"data.{part}: expected a file, got none; give --data.{part}"):
+    with refuses(f"data.{part}: expected a file, got no file; give --data.{part}"):
         data.setup(stage)
 
 

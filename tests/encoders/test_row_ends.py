@@ -40,7 +40,7 @@ def test_the_end_token_stands_after_each_text_and_in_the_saved_tokenizer(name: s
 def test_a_tokenizer_without_an_end_token_is_refused_where_one_is_needed() -> None:
     tokenizer = tokenizer_of("mistral")
     tokenizer.eos_token = None
-    with pytest.raises(ValueError, match=r"encoder.append_eos: expected .* an end token .* got none"):
+    with pytest.raises(ValueError, match=r"encoder.append_eos: expected .* an end token .* got no eos_token"):
         end_rows(tokenizer)
 
 

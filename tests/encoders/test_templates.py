@@ -129,7 +129,7 @@ def _attention(encoder: TransformerEncoder) -> list[Tensor]:
 
 def test_without_a_template_or_places_it_is_refused(bert: str, tmp_path: Path) -> None:
     model = SentenceEncoder(TransformerEncoder(bert), MaskTokenPooler(template_bias=True))
-    with pytest.raises(ValueError, match="expected a template around texts, got none"):
+    with pytest.raises(ValueError, match="expected a template around texts, got texts without one"):
         model.encode("a [MASK]")
     model.prompts = TEMPLATES
     with pytest.raises(ValueError, match="without template_bias to read one pass with several"):

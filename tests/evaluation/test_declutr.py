@@ -114,7 +114,7 @@ def test_a_missing_task_leaves_no_mean_and_is_named(gone: str) -> None:
     assert list(expected) == list(means)
     for name, missing in expected.items():
         assert math.isnan(means[name].score) == missing
-        assert (f"got none of {gone};" in means[name].missing) == missing
+        assert (f"got no score of {gone};" in means[name].missing) == missing
 
 
 def test_scores_of_a_folder_are_gathered_and_coco_is_given_or_missing(tmp_path: Path) -> None:

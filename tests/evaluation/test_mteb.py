@@ -120,7 +120,7 @@ def test_the_shell_prints_main_scores_and_fills_the_folder(
         (lambda _: find_mteb(["stsbenchmark"]), ["--tasks", "'stsbenchmark'", "did you mean STS"]),
         (lambda _: find_mteb(["Touche2020Retrieval.v9"]), ["did you mean Touche2020Retrieval.v3"]),  # not a class
         (lambda _: find_mteb(["qqqq"]), ["'qqqq'", "module.Class of your own"]),
-        (lambda _: find_mteb([]), ["--tasks", "STSBenchmark", "got none"]),
+        (lambda _: find_mteb([]), ["--tasks", "STSBenchmark", "got no name"]),
         (lambda _: find_mteb(["CIFAR10"]), ["CIFAR10", "image"]),
         (lambda model: MTEBModel(model, "simcse"), ["organization/name", "'simcse'"]),
         (lambda model: MTEBModel(model, "/simcse"), ["organization/name"]),

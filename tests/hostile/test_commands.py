@@ -167,7 +167,7 @@ WORDS = (
             " --model.pooler ../evil.Pooler": "evil",
             " --model.pooler Pooler": "Pooler",
             " --model.views '{a: ['": "views",
-            " --model.objectives.contrastive.columns '[Queue]'": "expected size for Queue, got none",
+            " --model.objectives.contrastive.columns '[Queue]'": "expected the argument size of Queue",
             " --model.objectives.contrastive.columns '[{class_path: Queue, init_args: {}}]'": "size for Queue",
             " --model.objectives.contrastive.task other": "other",
             " --model.weights '{\"contrastive\": .nan}'": "weights",

@@ -187,7 +187,7 @@ def test_a_pooler_of_one_s_own_comes_back_where_its_file_is(
     ("name", "change", "words"),
     [
         ("tokenizer*.json", None, r"expected a tokenizer \(tokenizer\.json, or .* got no tokenizer; save"),
-        ("modules.json", None, "list of modules beside 1_Pooling, 2_Dense, got none; the folder is damaged"),
+        ("modules.json", None, "list of the modules 1_Pooling, 2_Dense, got no such file; the folder is damaged"),
         ("2_Dense/model.safetensors", None, r"2_Dense/model\.safetensors: expected whole weights"),
         ("2_Dense/config.json", {"out_features": 5}, r"2_Dense: expected the weights of Linear\(.*features=5"),
         ("1_Pooling/config.json", {}, "embedding_dimension: expected the number of features, got nothing"),

@@ -74,7 +74,10 @@ VALUES: list[tuple[Call, str]] = [
         r"dtype: .*got torch\.bfloat16; .*backend='onnx'",
     ),
     (lambda model: model.parts.run_by("torch", torch.int8), "dtype: .* floating-point .* backend='torch'"),
-    (lambda _: fewer_bits(DRAWN, "uint8"), "range of each feature for uint8, got none; give ranges=value_"),
+    (
+        lambda _: fewer_bits(DRAWN, "uint8"),
+        "range of each feature for uint8, got ranges=None; give ranges=value_",
+    ),
     (lambda _: fewer_bits(DRAWN, "int4"), "precision: .* got 'int4'"),  # type: ignore[arg-type]  # the point
     (lambda _: fewer_bits(DRAWN, "int8", ranges=np.zeros((2, 19))), r"\(2, 20\), got the shape \(2, 19\)"),
     (lambda _: fewer_bits(np.where(SEVEN, np.nan, DRAWN), "binary"), "quantize: expected finite numbers"),
@@ -90,7 +93,7 @@ VALUES: list[tuple[Call, str]] = [
     (lambda _: top_k(TWO, TWO.to(torch.int8), k=1), "corpus: expected floating-point vectors, got torch.int8"),
     (lambda _: top_k(TWO, TWO, k=0), "k: expected 1 or more, got 0"),
     (lambda _: top_k(TWO[:1, :2], ROW_THREE, k=1, block=2), "corpus: expected finite numbers, .* row 3"),
-    (lambda _: UnitVectors.of(ROW_THREE), "corpus: expected finite numbers, got others in row 3"),
+    (lambda _: UnitVectors.of(ROW_THREE), "corpus: expected finite numbers, got NaN or infinity in row 3"),
     (lambda _: near_duplicates(ROW_THREE, 0.5, block=2), "vectors: expected finite numbers, .* row 3"),
     (lambda _: near_duplicates(torch.ones(4, 2), 0.9, most=5), r"at most 5 pairs, got more at 0\.9"),
     (lambda _: nearest("dot", TWO, TWO[:, :2], k=1), "corpus: expected 4 features, as the queries have, got 2"),

@@ -227,7 +227,7 @@ MODULES: dict[str, tuple[Callable[[str], object], list[str]]] = {
     ) for name in ("qwen2", "llama")},
     "masked LM, nothing hidden": (
         module_of(views={"anchor": [DeleteTokens()]}, objectives={"mlm": MaskedLM()}),
-        ["model.objectives.mlm: expected a view that hides tokens for MaskedLM"],
+        ["model.objectives.mlm: expected a view that masks tokens for MaskedLM"],
     ),
     "widths above that of the vectors": (
         module_of(head=MLPHead(9, 9, train_only=False), objectives={"c": Matryoshka(Contrastive(), [12, 4])}),

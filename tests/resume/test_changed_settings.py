@@ -173,7 +173,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("end", "model.objectives.contrastive.loss.learn_temperature", True, "log_scale"),
     ("end", "model.objectives.contrastive.head", None, "head"),
     ("end", "model.encoder.model_name_or_path", "wide", "size mismatch"),
-    ("end", "model.prompts.named", {"query": "q: "}, r"model\.prompts: expected those"),
+    ("end", "model.prompts.named", {"query": "q: "}, r"model\.prompts: expected the prompts"),
     ("inside", "data.batch_size", 4, r"ckpt_path: expected the 5 batches an epoch"),
     ("inside", "data.train", "others", r"ckpt_path: expected the rows of train"),
     ("inside", "seed_everything", 7, r"ckpt_path: expected the 5 batches an epoch"),

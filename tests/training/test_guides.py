@@ -238,7 +238,7 @@ def test_single_texts_are_refused_for_such_a_guide_and_a_batch_that_a_guide_can_
     with pytest.raises(ValueError, match=r"GuideModel\(.*: expected a batch with its texts, got one without"):
         guides["model"](batch.replace(texts=None))
     unknown = batch.replace(text_ids=torch.cat([batch.text_ids[:-1], torch.tensor([7])]))
-    with pytest.raises(ValueError, match="every text of the batch, got none of 1 of its 24 rows"):
+    with pytest.raises(ValueError, match="every text of the batch, got no vector of 1 of its 24 rows"):
         guides["file"](unknown)
 
 

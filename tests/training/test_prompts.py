@@ -61,7 +61,7 @@ def test_a_run_reads_the_same_prompts_everywhere(tmp_path: Path, pooled: bool) -
     kept = torch.load(checkpoint, weights_only=True)
     check_resumed(kept, run.trainer, module.by_task.prompts)
     for changed in (Prompts(), Prompts({**NAMED, "query": "a "}, pooled=pooled).trained()):
-        with pytest.raises(ValueError, match=r"model.prompts: expected those .*'an old bird '.* got others"):
+        with pytest.raises(ValueError, match=r"model.prompts: expected the prompts .*'an old bird '.* got "):
             check_resumed(kept, run.trainer, changed)
 
     # validation, and evaluate on the same file

@@ -116,7 +116,7 @@ def parser_answer(message: str, options: Iterable[str] = ()) -> str:
         if match[2].startswith(_REQUIRED):
             part = match[1].rpartition(".")[2]
             arguments = match[2].removeprefix(_REQUIRED)
-            return f"{where}expected {arguments} for {part}, got none; write it under init_args"
+            return f"{where}expected the argument {arguments} of {part}, got no value; write it under init_args"
         return f"{where}expected a class, got {match[1]}; {match[2]}{near_class(match[1])}"
     value_match = re.search(r"(?:Got|Given) value: (.*)", message)
     value = value_match[1] if value_match else ""
@@ -165,7 +165,7 @@ def constructor_answer(error: BaseException) -> str | None:
     if (requirement := _MISSING_LIBRARY.search(message)) is not None:
         names = re.search(r"class_path '[\w.]*?(\w+)'", message)
         place, library = f"{names[1]}: " if names else "", requirement["library"]
-        return f"{place}expected the library {library}, got none; pip install {library}"
+        return f"{place}expected the library {library}, got no such library; pip install {library}"
     if (answer := _CONSTRUCTOR_ERROR.search(message)) is not None:
         return answer[1]
     if (match := _LIGHTNING_CLASS.search(message)) is not None and error.__cause__ is not None:

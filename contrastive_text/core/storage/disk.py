@@ -273,7 +273,7 @@ def alone_with(path: Path) -> Iterator[None]:
     with held(Path(os.path.realpath(path))) as is_locked:
         if not is_locked:
             raise InvalidValueError(
-                f"{path}: expected no other writer, got another process that is writing it; wait until it ends, "
+                f"{path}: expected no other writer, got a process that writes it; wait until the process ends, "
                 "or name another output"
             )
         yield

@@ -243,7 +243,7 @@ def hub_content(path: str) -> Content:
         datasets = import_module("datasets")  # optional, and it takes a second
     except ImportError:
         raise MissingLibraryError(
-            f"{path}: expected the library datasets, got none; pip install contrastive-text[datasets]"
+            f"{path}: expected the library datasets, got no such library; pip install contrastive-text[datasets]"
         ) from None
     try:
         with _without_bars(datasets):

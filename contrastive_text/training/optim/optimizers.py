@@ -129,7 +129,7 @@ def decayed_apart(
     trained = [parameter for _, parameter in parameters if parameter.requires_grad]
     if not trained:
         raise InvalidValueError(
-            f"{where}.build: expected a parameter that requires a gradient, got none; unfreeze a layer"
+            f"{where}.build: expected a trainable parameter, got only frozen parameters; unfreeze a layer"
         )
     groups: list[dict[str, Any]] = [
         {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},

@@ -103,7 +103,8 @@ def test_what_is_not_there_is_refused_with_the_librarys_reason(snli: Path, path:
 def test_without_the_library_it_says_what_to_install(snli: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(
-        ImportError, match=r"expected the library datasets, got none; pip install contrastive-text\[datasets\]"
+        ImportError,
+        match=r"expected the library datasets, got no such library; pip install contrastive-text\[datasets\]",
     ):
         read_rows(f"hub:{snli}:train", LABELED)
 

@@ -220,7 +220,7 @@ def test_one_run_at_a_time_writes_a_file(model: SentenceEncoder, texts: TextStre
     out = tmp_path / "v.npy"
     with alone_with(out):
         for restart in (False, True):
-            with pytest.raises(ValueError, match=r"v\.npy: .* got another process that is writing it; wait"):
+            with pytest.raises(ValueError, match=r"v\.npy: .* got a process that writes it; wait"):
                 EmbeddingRun(model, texts, out, SMALL, restart=restart).finish()
     assert embedded(model, texts, out) == embedded(model, texts, tmp_path / "w.npy")
     assert not list(tmp_path.glob("*.lock"))

@@ -168,7 +168,9 @@ def test_what_is_no_such_file_is_refused(model: SentenceEncoder, triples: TextSt
     with pytest.raises(FileNotFoundError, match=r"expected vectors of texts, got nothing there; .*--distinct"):
         TextVectors(tmp_path / "v.npy")
     write_vectors(tmp_path / "v.npy", np.ones((2, 3)))
-    with pytest.raises(ValueError, match=r"expected v.npy.json beside it, .* got none; .*--distinct"):
+    with pytest.raises(
+        ValueError, match=r"expected the record v.npy.json next to it, got no such file; .*--distinct"
+    ):
         TextVectors(tmp_path / "v.npy")
     EmbeddingRun(model, triples, tmp_path / "v.npy", SEVEN, with_ids=True).finish()
     EmbeddingRun(
@@ -216,7 +218,9 @@ def test_vectors_of_distinct_texts_are_found_in_any_part(model: SentenceEncoder,
     assert parts.knows(ids).tolist() == [False, True, True]
     assert parts.identity != whole.identity
     (tmp_path / "v-00002-of-00003.npy.ids.npy").unlink()
-    with pytest.raises(ValueError, match=r"v-00002-of-00003\.npy: expected .*\.ids\.npy beside it, got none"):
+    with pytest.raises(
+        ValueError, match=r"v-00002-of-00003\.npy: expected .*\.ids\.npy next to it, got no such file"
+    ):
         TextVectors(tmp_path / "v.npy")
 
 
