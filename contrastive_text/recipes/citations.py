@@ -1,4 +1,4 @@
-"""The papers of the recipes, as BibTeX."""
+"""BibTeX entries of the papers that the recipes cite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OVER = re.compile(r"^recipe: *([\w./-]+)", flags=re.MULTILINE)
 
 
 def shipped(file: str | Path) -> str | None:
-    """Returns the name of the shipped recipe that a file is, or that it overrides; None for neither.
+    """Returns the recipe of this package that a YAML file is or overrides; None if there is no such recipe.
 
     Example:
         >>> shipped(BASE.parent / "simcse.yaml" / "sup")
@@ -26,40 +26,40 @@ def shipped(file: str | Path) -> str | None:
     if is_shipped(path):
         name = "/".join(filter(None, (path.stem, variant)))
         return name if name in recipe_names() else None
-    found = _OVER.search(path.read_text(encoding="utf-8")) if path.is_file() else None
-    return found[1] if found and found[1] in recipe_names() else None
+    base = _OVER.search(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return base[1] if base and base[1] in recipe_names() else None
 
 
 def citations(recipes: Sequence[str]) -> list[str]:
-    """Returns BibTeX entries of the papers that recipes name in their headers, or those that they override.
+    """Returns the BibTeX entries of the papers that recipes, or the recipes that they override, cite.
 
     Args:
-        recipes: Names; one that no shipped recipe has gives none.
+        recipes: Names of recipes. Unknown names are ignored.
 
     Example:
         >>> print(citations(["simcse"])[0].splitlines()[1])
           title = {SimCSE: Simple Contrastive Learning of Sentence Embeddings},
     """
-    known = set(recipe_names())
-    return list(dict.fromkeys(entry for name in recipes if name in known for entry in _cited(name)))
+    names = set(recipe_names())
+    return list(dict.fromkeys(entry for name in recipes if name in names for entry in _cited(name)))
 
 
 def entry_of(key: str) -> str:
-    """Returns the BibTeX entry of a key."""
+    """Returns the BibTeX entry with a citation key."""
     return next(text for text in _entries().values() if f"{{{key}," in text)
 
 
 def _cited(recipe: str) -> list[str]:
     text = recipe_texts()[recipe]
     header = text.partition("\nmodel:")[0]
-    found = sorted((header.find(mark), entry) for mark, entry in _entries().items() if mark in header)
-    above = _OVER.search(text)
-    return [entry for _, entry in found] or (_cited(above[1]) if above else [])
+    cited = sorted((header.find(mark), entry) for mark, entry in _entries().items() if mark in header)
+    base = _OVER.search(text)
+    return [entry for _, entry in cited] or (_cited(base[1]) if base else [])
 
 
 @cache
 def _entries() -> dict[str, str]:
-    """Returns each entry under what a header names it by: the number of its preprint, or its title."""
+    """Returns preprint number or title, which a recipe's header cites -> BibTeX entry."""
     texts = re.findall(r"^@.*?^}", _ENTRIES.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     fields: list[dict[str, str]] = [dict(_FIELD.findall(text)) for text in texts]
-    return {each.get("eprint") or each["title"]: text for each, text in zip(fields, texts, strict=True)}
+    return {entry.get("eprint") or entry["title"]: text for entry, text in zip(fields, texts, strict=True)}

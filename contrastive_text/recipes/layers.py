@@ -1,9 +1,9 @@
-"""Configurations as YAML: read within bounds, merged layer by layer, and built.
+"""Configurations in YAML: reads files within size limits, merges them layer by layer, and builds parts from them.
 
-A later layer replaces lists and parts of another class as a whole, and merges what is left key by key; where it
-names tasks, views, guides, objectives, weights, columns or labels, those that it names are all there are. Left to
-itself jsonargparse keeps the arguments of the part that stood there before, wherever the new class has arguments
-of the same name: a chain of views would inherit the rates of the recipe's.
+A later layer replaces whole lists, parts of another class, and the tasks, views, guides, objectives, weights,
+columns and labels. All other values are merged key by key. Without these rules, jsonargparse keeps the arguments
+of a replaced part if the new class has arguments of the same name: a chain of views would inherit the rates of
+the recipe's chain.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Config: TypeAlias = dict[str, Any]  # Any: what YAML can hold
 T = TypeVar("T")
 
 VARIANTS = "variants"
-"""Key of a file below which its variants stand by name, each with the options that it overrides."""
+"""Key of a recipe file with its variants: name -> options that the variant overrides."""
 _NAMED_ALONE = frozenset(
     {
         "tasks",
@@ -40,23 +40,23 @@ _NAMED_ALONE = frozenset(
         "labels",
     }
 )
-"""Dictionaries whose names the user chooses, and of which a later layer names all entries."""
+"""Keys of dictionaries with names of the user's choice, which a later layer replaces as a whole."""
 UNBOUNDED: Mapping[str, int | None] = {"max_steps": -1, "max_epochs": None}
-"""Bounds of a run's length among the trainer's options -> the value of no bound."""
+"""Trainer option that limits the length of a run -> value for no limit."""
 METHOD = "pooler_is_method"
-"""Key of a recipe whose method is its pooler: it replaces the pooler and the head of an embedding model."""
+"""Key of a recipe whose pooler is part of the method and replaces the pooler and head of an embedding model."""
 PLAIN = "of_plain_encoder"
-"""Key under which ``read_layers`` puts a recipe's parts for a plain encoder; no file has it."""
+"""Key under which ``read_layers`` returns a recipe's parts for a plain encoder. Files don't contain it."""
 POOLING = ("pooler", "inference", "head")
-"""Arguments of the module between the network and the vector."""
+"""Arguments of the module that are applied after the network: pooler, inference pooler and head."""
 MOST_VALUES = 100_000
-"""Values of a file with its aliases written out: nine lines can stand for a thousand million."""
+"""Largest number of values in a YAML file, aliases expanded: nine lines of aliases can expand to a billion."""
 MOST_LEVELS = 60
-"""Lists and mappings within each other."""
+"""Largest depth of nested lists and mappings in a YAML file."""
 
 
 def split_variant(path: str | Path) -> tuple[Path, str]:
-    """Splits the path of a recipe into that of its file and the name of the variant, which is empty for none.
+    """Splits the path of a recipe into the path of its file and the name of its variant; empty without a variant.
 
     Example:
         >>> file, variant = split_variant(recipe_file("simcse/sup"))
@@ -68,7 +68,7 @@ def split_variant(path: str | Path) -> tuple[Path, str]:
 
 
 def is_shipped(path: str | Path) -> bool:
-    """Returns whether a path is that of a shipped recipe.
+    """Returns whether a path is the path of a recipe of this package.
 
     Example:
         >>> is_shipped(recipe_file("simcse")), is_shipped("mine.yaml")
@@ -78,24 +78,24 @@ def is_shipped(path: str | Path) -> bool:
 
 
 def read_config(path: str | Path) -> Config:
-    """Reads a YAML file without its variants, or what one of them overrides.
+    """Reads the options of a YAML file without its variants, or the options that a variant overrides.
 
     Args:
-        path: The file; of a variant, the file and below it the variant's name: ``mine.yaml/large``.
+        path: Path of the file, or of a variant in it: ``mine.yaml/large``.
 
     Raises:
-        ValueError: There is no such file or variant, or it holds something else than names and values.
+        ValueError: There is no such file or variant, or its content isn't a mapping.
     """
     file, variant = split_variant(path)
     if not file.exists():
-        raise InvalidValueError(f"--config: expected a YAML file, got {path}, which isn't there")
+        raise InvalidValueError(f"--config: expected a YAML file, got {path}, which doesn't exist")
     content = _names_and_values(read_yaml(file, "--config"), str(file))
     variants = _names_and_values(content.pop(VARIANTS, None), f"{file}: {VARIANTS}")
     if not variant:
         return content
     if variant not in variants:
-        known = ", ".join(variants) or "a file without variants"
-        raise InvalidValueError(f"--config: {file}: expected a variant of {known}, got {variant!r}")
+        names = ", ".join(variants) or "none: the file has no variants"
+        raise InvalidValueError(f"--config: {file}: expected a variant ({names}), got {variant!r}")
     return _names_and_values(variants[variant], f"{file}: {VARIANTS}.{variant}")
 
 
@@ -106,34 +106,34 @@ def _names_and_values(content: object, place: str) -> Config:
 
 
 def read_layers(path: str | Path, apart: bool = False) -> list[Config]:
-    """Reads a YAML file with the recipes under it, the lowest first.
+    """Reads a YAML file and the recipes that it overrides, the overridden recipes first.
 
-    Its line ``recipe``, if it has one, names a shipped recipe that it overrides, which may name one in its turn.
-    A variant without that line overrides its file.
+    The key ``recipe`` of a file names a recipe of this package that the file overrides; this recipe may override
+    another one. A variant without this key overrides its file.
 
     Args:
-        path: The file, or the path of a variant.
-        apart: Whether a shipped recipe's parts for a plain encoder are put under ``PLAIN``, because a run that
-            starts from an embedding model has that model's instead.
+        path: Path of the file, or of a variant.
+        apart: Whether to move a recipe's parts for a plain encoder under ``PLAIN``, because a run that starts
+            from an embedding model uses the model's own parts.
 
     Raises:
-        ValueError: As ``read_config``; no such recipe.
+        ValueError: See ``read_config``; or there is no such recipe.
     """
     own = read_config(path)
-    below = own.pop("recipe", None)
+    base_name = own.pop("recipe", None)
     is_method = bool(own.pop(METHOD, False))
     if apart and is_shipped(path):
         own = _set_apart(own, is_method)
     file, variant = split_variant(path)
-    if below is not None:
-        file = recipe_file(str(below), f"--config: {path}: recipe")
+    if base_name is not None:
+        file = recipe_file(str(base_name), f"--config: {path}: recipe")
     elif not variant:
         return [own]
     return [*read_layers(file, apart), own]
 
 
 def _set_apart(recipe: Config, is_method: bool) -> Config:
-    """Returns a recipe with its parts for a plain encoder under ``PLAIN``: pooler, head, training length."""
+    """Moves a recipe's parts for a plain encoder (pooler, head, length limit of training) under ``PLAIN``."""
     model = dict(recipe.get("model") or {})
     pooling = {name: model[name] for name in POOLING if name in model}
     plain: Config = {} if is_method else {name: model.pop(name) for name in pooling}
@@ -148,13 +148,13 @@ def _set_apart(recipe: Config, is_method: bool) -> Config:
 
 
 def read_recipe(recipe: str | Path) -> Config:
-    """Reads a recipe with those under it.
+    """Reads a recipe, merged over the recipes that it overrides.
 
     Args:
-        recipe: Name of a shipped recipe, or path of a YAML file.
+        recipe: Name of a recipe of this package, or path of a YAML file.
 
     Raises:
-        ValueError: No such recipe, or no such file.
+        ValueError: There is no such recipe or file.
 
     Example:
         >>> read_recipe("simcse/unsup_roberta_base")["model"]["pooler"]  # of simcse.yaml
@@ -164,14 +164,14 @@ def read_recipe(recipe: str | Path) -> Config:
 
 
 def layer_file(recipe: str | Path) -> Path:
-    """Returns the path of a recipe: one of YAML, with or without a variant below it, or that of a shipped one."""
+    """Returns the path of a recipe from its name, or the path of a YAML file (or variant) unchanged."""
     path = Path(recipe)
     is_file = {path.suffix, path.parent.suffix} & {".yaml", ".yml"}
     return path if is_file else recipe_file(str(recipe))
 
 
 def merge(layers: Sequence[Config]) -> Config:
-    """Lays configurations over each other, the first lowest.
+    """Merges configurations. Later configurations override earlier ones.
 
     Example:
         >>> merge([{"a": {"class_path": "X", "init_args": {"rate": 1}}}, {"a": {"class_path": "Y"}}])
@@ -190,14 +190,14 @@ def merge(layers: Sequence[Config]) -> Config:
 
 
 def replace_bounds(config: Config, trainer: object) -> Config:
-    """Removes a bound of the run's length that the next layer replaces by another one.
+    """Removes a limit on the run's length that the next layer replaces by the other limit.
 
-    A layer that gives ``max_steps`` alone ends the run there, whatever ``max_epochs`` a lower layer has, and the
-    other way round. If it gives both, both are in force.
+    A layer with ``max_steps`` alone removes ``max_epochs`` of lower layers, and vice versa. If a layer has both
+    options, both apply.
 
     Args:
-        config: The layers below.
-        trainer: Options of the trainer in the next layer.
+        config: Merged lower layers.
+        trainer: Trainer options of the next layer.
 
     Example:
         >>> replace_bounds({"trainer": {"max_epochs": 1, "precision": 32}}, {"max_steps": 50})
@@ -210,19 +210,19 @@ def replace_bounds(config: Config, trainer: object) -> Config:
 
 
 def option_over(config: Config, key: str, value: str) -> Config | None:
-    """Lays an option over a configuration where the parser would not; None leaves it to the parser.
+    """Merges an option over a configuration if the parser can't do it; returns None if the parser can.
 
-    The parser lets a part inherit from the one of another class, and knows no entry of a dictionary whose names
-    the user chooses (``data.tasks.sst.train``) before the dictionary has it.
+    The parser would keep arguments of a replaced part of another class. It also refuses a new entry in a
+    dictionary with names of the user's choice, such as ``data.tasks.sst.train``.
 
     Args:
-        config: What the files say.
-        key: The option's name, dotted, which may leave out ``init_args``.
-        value: Its value as it was typed: a list, names and values, the class of a part, or in such an entry a
-            word or a number; a view stands for a chain of one.
+        config: Configuration from the files.
+        key: Dotted name of the option, with or without ``init_args``.
+        value: Text of the value: a list, a mapping, the class of a part, or in a new entry a word or a number. A
+            single view becomes a chain.
 
     Raises:
-        ValueError: A list or names and values that are no YAML.
+        ValueError: A list or mapping isn't valid YAML.
 
     Example:
         >>> config = {"loss": {"class_path": "InfoNCE", "init_args": {"temperature": 0.1}}}
@@ -235,10 +235,10 @@ def option_over(config: Config, key: str, value: str) -> Config | None:
         >>> option_over({}, "data.tasks.sst.train", "sst.tsv")
         {'data': {'tasks': {'sst': {'train': 'sst.tsv'}}}}
     """
-    there = value_at(config, key)
+    current = value_at(config, key)
     if value.startswith(("[", "{")):
         return lay(config, key, parse_yaml(value, f"--{key}: {value}"))
-    if isinstance(there, Mapping) and "class_path" in there:
+    if isinstance(current, Mapping) and "class_path" in current:
         return lay(config, key, None if value == "null" else {"class_path": value})
     if not _opens_an_entry(config, key):
         return None
@@ -248,7 +248,7 @@ def option_over(config: Config, key: str, value: str) -> Config | None:
 
 
 def lay(config: Config, key: str, value: object) -> Config:
-    """Lays a value over a configuration, at a dotted name that may leave out ``init_args``.
+    """Merges a value over a configuration at a dotted key, with or without ``init_args``.
 
     Example:
         >>> lay({"loss": {"class_path": "InfoNCE", "init_args": {"temperature": 0.1}}}, "loss.temperature", 0.2)
@@ -258,18 +258,18 @@ def lay(config: Config, key: str, value: object) -> Config:
 
 
 def _opens_an_entry(config: Config, key: str) -> bool:
-    """Whether a key leads through a dictionary of chosen names to a place that isn't there yet."""
+    """Returns whether a key is in a new entry of a dictionary with names of the user's choice."""
     names = key.split(".")
     entries = [i for i, name in enumerate(names[:-1], start=1) if name in _NAMED_ALONE]
     if not entries:
         return False
-    # The parser finds its way through parts, where it answers a misspelt name; not through a task, which is none.
+    # The parser handles keys inside parts, and reports misspelt ones. A task isn't a part.
     part = value_at(config, ".".join(names[: entries[0] + 1]))
     return not isinstance(part, Mapping) or "class_path" not in part
 
 
 def value_at(config: Any, key: str) -> Any:  # Any: a place of a configuration holds anything
-    """Returns the value at a dotted name that may leave out ``init_args``; None if there is none.
+    """Returns the value at a dotted key, with or without ``init_args``; None if there is no value.
 
     Example:
         >>> value_at({"loss": {"class_path": "InfoNCE", "init_args": {"temperature": 0.1}}}, "loss.temperature")
@@ -283,20 +283,20 @@ def value_at(config: Any, key: str) -> Any:  # Any: a place of a configuration h
 
 
 def put(config: Config, key: str, value: object) -> Config:
-    """Returns a configuration with a value at a place; on its way to it, ``init_args`` may be left out."""
+    """Returns a configuration with a value set at a dotted key, with or without ``init_args``."""
     name, _, rest = key.partition(".")
     if _init_args(config, name) is not config:
         return {**config, "init_args": put(dict(_init_args(config, name)), key, value)}
     if rest:
-        below = config.get(name)
-        if isinstance(below, str):
-            below = {"class_path": below}
-        value = put(dict(below) if isinstance(below, Mapping) else {}, rest, value)
+        child = config.get(name)
+        if isinstance(child, str):
+            child = {"class_path": child}
+        value = put(dict(child) if isinstance(child, Mapping) else {}, rest, value)
     return {**config, name: value}
 
 
 def _init_args(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns where a name stands: in a part's arguments, or in the configuration itself."""
+    """Returns the mapping that contains a key: the arguments of a part, or the configuration itself."""
     if "class_path" not in config or name in ("class_path", "init_args"):
         return config
     return config.get("init_args") or {}
@@ -316,7 +316,7 @@ def _over(below: Any, above: Any, alone: bool = False) -> Any:  # Any: a place o
 
 
 def _same_class(one: object, other: object) -> bool:
-    """Whether two class paths name one class; ours may be written short, or by any of its packages."""
+    """Returns whether two class paths name the same class. Paths of this library may be short."""
     if not isinstance(one, str) or not isinstance(other, str):
         return False
     ours = all("." not in path or path.startswith("contrastive_text.") for path in (one, other))
@@ -324,22 +324,22 @@ def _same_class(one: object, other: object) -> bool:
 
 
 def build_part(part: type[T], place: str, config: Config, recipe: str) -> T:
-    """Builds a part of a run from a configuration, as the shell would.
+    """Builds an object from a configuration, as the command line does.
 
     Args:
-        part: Its class.
-        place: Where its arguments are in the configuration, such as ``model``.
-        config: The recipe with what overrides it.
+        part: Class of the object.
+        place: Key of the object's arguments in the configuration, such as ``model``.
+        config: The merged recipe.
         recipe: Name of the recipe, for errors.
 
     Raises:
-        ValueError: Arguments that the class doesn't take.
+        ValueError: The class doesn't accept the arguments.
     """
-    given = {place: merge([read_config(BASE), config]).get(place) or {}}
+    arguments = {place: merge([read_config(BASE), config]).get(place) or {}}
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(part, place)
     try:
-        built: T = parser.instantiate(parser.parse_object(given))[place]
+        built: T = parser.instantiate(parser.parse_object(arguments))[place]
     except (ArgumentError, ValueError) as error:
         refuse_arguments(error, f"recipe {recipe}")
     return built
@@ -351,14 +351,14 @@ def read_yaml(path: Path, where: str) -> Any:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Returns what a YAML text holds, in which no name stands twice. Any: what YAML can hold.
+    """Parses a YAML text in which no name occurs twice. Any: what YAML can hold.
 
     Args:
         text: The text.
-        where: What errors begin with.
+        where: Beginning of error messages.
 
     Raises:
-        ValueError: No YAML, a name that stands twice, or more values or levels than the bounds above.
+        ValueError: The text isn't YAML, a name occurs twice, or there are more values or levels than the limits.
 
     Example:
         >>> parse_yaml("a: {b: [1, 2]}", "mine.yaml")
@@ -372,15 +372,15 @@ def parse_yaml(text: str, where: str) -> Any:
     except yaml.MarkedYAMLError as error:
         got = " ".join(str(part) for part in (error.context, error.problem) if part)
         raise _refusal(where, error.problem_mark or error.context_mark, "YAML", got) from error
-    except Exception as error:  # whatever the parser raises, for a character or a number that it can't take
+    except Exception as error:  # the parser raises many kinds of errors, for example for an invalid character
         if not is_failure(error):
             raise
         raise InvalidValueError(f"{where}: expected YAML, got: {' '.join(str(error).split())}") from error
 
 
-@lru_cache(maxsize=32)  # the marks that it has for its errors take ten times the reading
+@lru_cache(maxsize=32)  # ten times as slow as reading, because it keeps positions for errors
 def _check(text: str, where: str) -> None:
-    """Checks the names and the bounds of a YAML text."""
+    """Checks a YAML text for repeated names, and for too many values or levels."""
     level = 0
     for event in yaml.parse(text, yaml.SafeLoader):
         level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -388,21 +388,23 @@ def _check(text: str, where: str) -> None:
             raise _refusal(where, event.start_mark, f"at most {MOST_LEVELS} levels", "more")
     node = yaml.compose(text, yaml.SafeLoader)
     if node is not None and _values(node, where, {}) > MOST_VALUES:
-        got = "more, with its aliases written out"
+        got = "more, with aliases expanded"
         raise _refusal(where, node.start_mark, f"at most {MOST_VALUES:,} values", got)
 
 
-def _values(node: yaml.Node, where: str, known: dict[int, int | None]) -> int:
-    """Counts the values of a node, each alias anew; every node is counted once."""
+def _values(node: yaml.Node, where: str, counts: dict[int, int | None]) -> int:
+    """Counts the values of a YAML node with its aliases expanded; each node's count is computed once."""
     if isinstance(node, yaml.ScalarNode):
         return 1
-    if id(node) in known:
-        counted = known[id(node)]
-        if counted is None:
-            raise _refusal(where, node.start_mark, "values that end", "an alias within what it stands for")
-        return counted
-    known[id(node)] = None
-    below = [each for pair in node.value for each in pair] if isinstance(node, yaml.MappingNode) else node.value
+    if id(node) in counts:
+        earlier_count = counts[id(node)]
+        if earlier_count is None:
+            raise _refusal(where, node.start_mark, "values that end", "an alias inside its own anchor")
+        return earlier_count
+    counts[id(node)] = None
+    children = (
+        [child for pair in node.value for child in pair] if isinstance(node, yaml.MappingNode) else node.value
+    )
     if isinstance(node, yaml.MappingNode):
         names: set[tuple[str, str]] = set()
         for key, _ in node.value:
@@ -410,7 +412,7 @@ def _values(node: yaml.Node, where: str, known: dict[int, int | None]) -> int:
             if name in names:
                 raise _refusal(where, key.start_mark, "every name once", f"{key.value} twice")
             names.add(name)
-    known[id(node)] = count = 1 + sum(_values(each, where, known) for each in below)
+    counts[id(node)] = count = 1 + sum(_values(child, where, counts) for child in children)
     return count
 
 

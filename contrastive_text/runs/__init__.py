@@ -1,4 +1,4 @@
-"""Finished runs: report pages, grids and tables of sweeps, ensembles, verification of files."""
+"""Work with finished runs: report pages, grids and tables of sweeps, ensembles, verification of files."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The table of a sweep: scores of runs, their spread over the seeds, and differences from the first cell."""
+"""Tables of a sweep: scores of runs, their spread over the seeds, and differences from the first cell."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from contrastive_text.metrics.verdicts import Mode
 from contrastive_text.runs.grid import Cell
 
 RECORD = "scores.json"
-"""Name of the file of a sweep in the folder of a measured run."""
+"""Name of the file with the scores of a measured run, in the run's folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepRun:
-    """Scores of a cell under one seed.
+    """Scores of one run of a sweep: a cell of the grid with one seed.
 
     Args:
         labels: Labels of the cell.
         seed: The run's ``seed_everything``.
         seconds: Seconds from the run's last start to its end.
-        validations: Figures of every validation by their names, times 100, in order, each with its ``step``.
-        error: Empty, or why the run failed.
-        scores: Scores of the best weights on tasks of suites, by the names that reports have for them.
+        validations: Metrics of each validation by name, times 100, in order, each with its ``step``.
+        error: Reason why the run failed; empty if it didn't.
+        scores: Scores of the best weights on tasks of suites, by the names that reports use.
     """
 
     labels: tuple[str, ...]
@@ -44,36 +44,36 @@ class SweepRun:
 
     @classmethod
     def read(cls, cell: Cell, seed: int, folder: Path) -> SweepRun | None:
-        """Reads a measured run from its folder; None if it isn't measured yet.
+        """Reads the scores of a measured run from its folder; None if the run isn't measured yet.
 
         Raises:
-            ValueError: A damaged record, or no ``metrics.csv``.
+            ValueError: The record is damaged, or there is no ``metrics.csv``.
         """
         file = folder / RECORD
         if not file.is_file():
             return None
-        kept = Record.read(file, "delete it to have the run measured again")
-        scores = kept.record("scores")
-        known = {
+        record = Record.read(file, "delete it to measure the run again")
+        scores = record.record("scores")
+        values = {
             name: math.nan if value is None else scores.number(name) for name, value in scores.values.items()
         }
-        return cls(cell.labels, seed, kept.number("seconds"), read_validations(folder), scores=known)
+        return cls(cell.labels, seed, record.number("seconds"), read_validations(folder), scores=values)
 
     def write(self, folder: Path) -> None:
-        """Marks the run as measured in its folder."""
+        """Writes the scores of the run to its folder, which marks the run as measured."""
         write_json(folder / RECORD, {"seconds": self.seconds, "scores": without_nan(self.scores)})
 
 
 def read_validations(folder: Path) -> list[dict[str, float]]:
-    """Returns the figures of a run's validations, in order, from the ``metrics.csv`` in its folder.
+    """Reads the metrics of a run's validations, in order, from the ``metrics.csv`` in its folder.
 
     Raises:
-        ValueError: No ``metrics.csv``.
+        ValueError: There is no ``metrics.csv``.
     """
     file = folder / "metrics.csv"
     if not file.is_file():
         raise InvalidValueError(
-            f"sweep: expected metrics.csv in {folder}, found none; delete the folder to run it again"
+            f"sweep: expected metrics.csv in {folder}, got no such file; delete the folder to train the run again"
         )
     by_step: dict[int, dict[str, float]] = {}
     with file.open(encoding="utf-8", newline="") as lines:
@@ -87,13 +87,13 @@ def read_validations(folder: Path) -> list[dict[str, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A figure that a table reports.
+    """Score that a sweep's table reports: a validation metric, or a mean of scores of the best weights.
 
     Args:
-        name: As it stands over its column: ``val/spearman``, ``sts:mean``, ``diagnose:uniformity``.
-        mode: Whether a high figure is good.
-        parts: Names of the scores of a run that it is the mean of; none for a figure of the validation.
-        over: What a mean is over, in words.
+        name: Title of the column: ``val/spearman``, ``sts:mean``, ``diagnose:uniformity``.
+        mode: Whether a high or a low score is good.
+        parts: Names of the scores whose mean is reported; empty for a validation metric.
+        over: Description of the scores in the mean.
 
     Example:
         >>> mean = Report("sts:mean", parts=("sts:STS12", "sts:STS-B"), over="STS12, STS-B")
@@ -108,28 +108,28 @@ class Report:
 
     @property
     def title(self) -> str:
-        """The name, and for a mean what it is over."""
+        """Title of the report: its name and, for a mean, the averaged scores."""
         return f"{self.name} of {self.over}" if self.over else self.name
 
     def figure(self, validation: Mapping[str, float], scores: Mapping[str, float]) -> float | None:
-        """Returns the figure of a run; None where it lacks one.
+        """Returns the reported score of a run; None if the run doesn't have it.
 
         Args:
-            validation: Figures of the validation that counts.
+            validation: Metrics of the selected validation.
             scores: Scores of the best weights.
         """
         if not self.parts:
             return validation.get(self.name)
-        found = [scores[part] for part in self.parts if part in scores]
-        return math.fsum(found) / len(found) if len(found) == len(self.parts) else None
+        values = [scores[part] for part in self.parts if part in scores]
+        return math.fsum(values) / len(values) if len(values) == len(self.parts) else None
 
 
 class SeedDifference(NamedTuple):
-    """A mean difference and half the width of its 95 % interval; NaN where one pair of scores gives none.
+    """Mean difference of two settings over the seeds, with half the width of its 95 % confidence interval.
 
     Args:
         mean: Mean over the seeds of score minus baseline.
-        margin: What the interval reaches to either side.
+        margin: Half the width of the interval; NaN for a single seed.
 
     Example:
         >>> SeedDifference(mean=1.2, margin=0.7).exceeds_noise
@@ -141,19 +141,19 @@ class SeedDifference(NamedTuple):
 
     @property
     def exceeds_noise(self) -> bool:
-        """Returns whether the interval excludes 0."""
+        """True if the confidence interval of the difference excludes 0."""
         return abs(self.mean) > self.margin
 
 
 def paired_difference(scores: Mapping[int, float], baseline: Mapping[int, float]) -> SeedDifference | None:
-    """Compares two settings seed by seed, by Student's t; None where they share no seed.
+    """Compares the scores of two settings by a paired t-test over seeds; None if they share no seed.
 
-    Runs of one seed see the same texts in the same order, so that the spread of their differences is what
-    counts, and it is often smaller than that of the scores.
+    Runs with the same seed read the same texts in the same order. The spread of their differences is therefore
+    often smaller than the spread of the scores.
 
     Args:
-        scores: Seed -> score.
-        baseline: The same of the setting to compare with.
+        scores: Seed -> score of the first setting.
+        baseline: Seed -> score of the setting to compare with.
 
     Example:
         >>> paired_difference({1: 80.0, 2: 81.0, 3: 82.0}, {1: 79.0, 2: 79.5, 3: 81.0})
@@ -169,13 +169,13 @@ def paired_difference(scores: Mapping[int, float], baseline: Mapping[int, float]
 
 
 def t_bound(share: float, degrees: int) -> float:
-    """Returns the t within which, on either side of 0, such a share of Student's distribution lies.
+    """Returns the bound t for which Student's distribution has a given share between -t and t.
 
     Formula: Abramowitz and Stegun 1964, 26.7.3 and 26.7.4, inverted by bisection over the angle
     atan(t / sqrt(df)).
 
     Args:
-        share: In (0, 1).
+        share: Share of the distribution, in (0, 1).
         degrees: Degrees of freedom, 1 or more.
 
     Example:
@@ -183,7 +183,7 @@ def t_bound(share: float, degrees: int) -> float:
         [12.706, 4.303, 2.228]
     """
     low, high = 0.0, math.pi / 2
-    for _ in range(60):  # halved to the last bit of a float
+    for _ in range(60):  # until the interval is as small as the last bit of a float
         middle = (low + high) / 2
         low, high = (middle, high) if _share_within(middle, degrees) < share else (low, middle)
     return math.sqrt(degrees) * math.tan(low)
@@ -201,7 +201,7 @@ def _share_within(angle: float, degrees: int) -> float:
 
 
 class Spread(NamedTuple):
-    """Mean and standard deviation (n - 1) over the seeds; NaN where there is none."""
+    """Mean and standard deviation (n - 1) of a cell's scores over the seeds; NaN if undefined."""
 
     mean: float
     sd: float
@@ -209,11 +209,11 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Scores of the cells of a sweep in one figure.
+    """Column of a sweep's table: one reported score of all cells.
 
     Args:
-        report: The figure.
-        scores: Cell -> seed -> score, of the runs that are finished; the first cell is the one to compare with.
+        report: The reported score.
+        scores: Cell -> seed -> score of the finished runs. The first cell is the baseline.
 
     Example:
         >>> none, crop = Cell(("none",)), Cell(("CropTokens",))
@@ -228,36 +228,36 @@ class Column:
     scores: Mapping[Cell, Mapping[int, float]]
 
     def spread(self, cell: Cell) -> Spread:
-        """Returns mean and standard deviation of a cell."""
+        """Returns mean and standard deviation of a cell's scores over the seeds."""
         scores = [*self.scores[cell].values()]
         mean = math.fsum(scores) / len(scores) if scores else math.nan
         return Spread(mean, statistics.stdev(scores) if len(scores) > 1 and not math.isnan(mean) else math.nan)
 
     def difference(self, cell: Cell) -> SeedDifference | None:
-        """Returns what a cell scores more than the first one; None for the first, or where no seed is shared."""
+        """Returns the difference of a cell from the first cell; None for the first, or without common seeds."""
         first = next(iter(self.scores))
         return None if cell == first else paired_difference(self.scores[cell], self.scores[first])
 
     def best(self) -> Cell | None:
-        """Returns the cell of the best mean, the first of equals."""
+        """Returns the cell with the best mean score; of equal means the first cell."""
         means = {cell: self.spread(cell).mean for cell in self.scores}
-        real = [cell for cell, mean in means.items() if not math.isnan(mean)]
+        scored = [cell for cell, mean in means.items() if not math.isnan(mean)]
         best = max if self.report.mode == "max" else min
-        return best(real, key=means.__getitem__) if real else None
+        return best(scored, key=means.__getitem__) if scored else None
 
 
 Take = Literal["best", "last"]
-"""Which validation of a run counts: the one with the best score, or the last."""
+"""Validation of a run whose metrics are reported: the validation with the best score, or the last."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepTable:
-    """Scores of the runs of a sweep, and their tables.
+    """Scores of the runs of a sweep, rendered as Markdown, CSV or JSON.
 
     Args:
-        axes: Names of what varies.
-        cells: The grid; the first cell is the one to compare with.
-        runs: What came of the runs so far, in any order.
+        axes: Names of the varied keys.
+        cells: Cells of the grid. The first cell is the baseline.
+        runs: Results of the runs so far, in any order.
         seeds: The seeds that each cell is to have.
         select: The figure of the validation that chooses which validation of a run counts.
         take: Which one of it counts.
@@ -277,7 +277,7 @@ class SweepTable:
         | none | 70.50 ± 0.71 | 2 | | |
         | CropTokens | **72.60 ± 0.85** | 2 | +2.10 ± 1.27 | yes |
         <BLANKLINE>
-        After a difference stands half its 95 % interval, paired by seed (Student's t). ...
+        The number after ± of a difference is half its 95 % interval, paired by seed (Student's t). ...
     """
 
     axes: Sequence[str]
@@ -290,52 +290,52 @@ class SweepTable:
     reports: Sequence[Report] = ()
 
     def figures(self, run: SweepRun) -> dict[str, float]:
-        """Returns all figures of the validation that counts, of a run that is finished.
+        """Returns all metrics of the selected validation of a finished run.
 
         Raises:
-            ValueError: The run was never validated with the figure that chooses.
+            ValueError: No validation of the run has the metric ``select``.
         """
-        scored = [each for each in run.validations if self.select in each]
+        scored = [metrics for metrics in run.validations if self.select in metrics]
         if not scored:
-            known = ", ".join(sorted({name for each in run.validations for name in each} - {"step"}))
-            raise InvalidValueError(f"--select: expected one of {known or 'no figure at all'}, got {self.select}")
+            names = ", ".join(sorted({name for metrics in run.validations for name in metrics} - {"step"}))
+            raise InvalidValueError(f"--select: expected one of {names or 'no metric at all'}, got {self.select}")
         if self.take == "last":
             return scored[-1]
-        real = [each for each in scored if not math.isnan(each[self.select])]
+        defined = [metrics for metrics in scored if not math.isnan(metrics[self.select])]
         best = max if self.mode == "max" else min
-        return best(real, key=lambda each: each[self.select]) if real else scored[-1]
+        return best(defined, key=lambda metrics: metrics[self.select]) if defined else scored[-1]
 
     def reported(self, run: SweepRun) -> dict[Report, float]:
-        """Returns the reports of a run; none of one that failed, or lacks scores.
+        """Returns report -> score of a run, for the scores that the run has; empty if the run failed.
 
         Raises:
-            ValueError: A figure that no validation has.
+            ValueError: No validation has the metric of a report.
         """
         if run.error:
             return {}
         validation = self.figures(run)
-        found = {report: report.figure(validation, run.scores) for report in self._reports}
-        for report, figure in found.items():
-            if figure is None and not report.parts:
-                known = ", ".join(sorted(validation.keys() - {"step"}))
-                raise InvalidValueError(f"--report: expected one of {known}, got {report.name}")
-        return {report: figure for report, figure in found.items() if figure is not None}
+        scores = {report: report.figure(validation, run.scores) for report in self._reports}
+        for report, score in scores.items():
+            if score is None and not report.parts:
+                names = ", ".join(sorted(validation.keys() - {"step"}))
+                raise InvalidValueError(f"--report: expected one of {names}, got {report.name}")
+        return {report: score for report, score in scores.items() if score is not None}
 
     @property
     def _reports(self) -> Sequence[Report]:
         return self.reports or (Report(self.select, self.mode),)
 
     def columns(self) -> list[Column]:
-        """Returns the figures of all cells, report by report."""
-        found = [(run, self.reported(run)) for run in self._ordered()]
+        """Returns a column with the scores of all cells for each report."""
+        reported = [(run, self.reported(run)) for run in self._ordered()]
         return [
             Column(
                 report,
                 {
                     cell: {
-                        run.seed: figures[report]
-                        for run, figures in found
-                        if run.labels == cell.labels and report in figures
+                        run.seed: scores[report]
+                        for run, scores in reported
+                        if run.labels == cell.labels and report in scores
                     }
                     for cell in self.cells
                 },
@@ -344,11 +344,11 @@ class SweepTable:
         ]
 
     def failures(self) -> list[SweepRun]:
-        """Returns the runs that failed."""
+        """Returns the runs of the sweep that failed."""
         return [run for run in self._ordered() if run.error]
 
     def markdown(self) -> str:
-        """Returns a table of all cells for each report, of two axes after a table of the grid, and notes."""
+        """Renders the tables of all reports with notes. Two axes have a grid in front of the table of cells."""
         lines = []
         for column in self.columns():
             lines += [f"# {as_markdown(column.report.title)}: {self._described(column.report)}", ""]
@@ -364,9 +364,9 @@ class SweepTable:
             rules = [*["---"] * len(self.axes), "---:", "---:", "---:", "---"]
             lines += [_line(header), "| " + " | ".join(rules) + " |"]
             for cell in self.cells:
-                found = [self._cell(column, cell), str(len(column.scores[cell]))]
+                scores = [self._cell(column, cell), str(len(column.scores[cell]))]
                 lines.append(
-                    _line([*map(as_markdown, cell.labels), *found, *_difference(column.difference(cell))])
+                    _line([*map(as_markdown, cell.labels), *scores, *_difference(column.difference(cell))])
                 )
             lines.append("")
         return "\n".join([*lines, *self._notes()])
@@ -378,24 +378,24 @@ class SweepTable:
         return f"{self.take} of a run{by}, {over}"
 
     def csv(self) -> str:
-        """Returns a line for each run, with all its figures in full precision."""
-        found = [(run, self._all_figures(run)) for run in self._ordered()]
-        names = sorted({name for _, figures in found for name in figures} - {"step"})
+        """Renders all runs as CSV: a line for each run, with all its scores in full precision."""
+        scored = [(run, self._all_figures(run)) for run in self._ordered()]
+        names = sorted({name for _, figures in scored for name in figures} - {"step"})
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow([*self.axes, "seed", "step", *names, "seconds", "error"])
-        for run, figures in found:
+        for run, figures in scored:
             scores = [figures.get(name, "") for name in ("step", *names)]
             writer.writerow([*run.labels, run.seed, *scores, run.seconds, run.error])
         return out.getvalue().rstrip("\n")
 
     def _all_figures(self, run: SweepRun) -> dict[str, float]:
-        """Returns the validation that counts, all scores, and what is reported."""
+        """Returns all scores of a run: its selected validation, scores of suites, and reported means."""
         reported = {report.name: figure for report, figure in self.reported(run).items()}
         return {} if run.error else {**self.figures(run), **run.scores, **reported}
 
     def json(self) -> str:
-        """Returns cells, runs and comparisons in full precision; ``null`` where there is no figure."""
+        """Renders cells, runs and differences as JSON in full precision; ``null`` for an undefined score."""
         cells = []
         columns = self.columns()
         for cell in self.cells:
@@ -416,17 +416,17 @@ class SweepTable:
                 reports[column.report.name] = {**column.spread(cell)._asdict(), "minus_first": against}
             labels = dict(zip(self.axes, cell.labels, strict=True))
             cells.append({"labels": labels, "reports": reports, "runs": runs})
-        shown = [{"name": each.name, "mode": each.mode, "mean_of": each.parts} for each in self._reports]
-        chosen = {"select": self.select, "take": self.take, "mode": self.mode, "seeds": self.seeds}
-        return as_json({**chosen, "reports": shown, "cells": cells})
+        listed = [{"name": report.name, "mode": report.mode, "mean_of": report.parts} for report in self._reports]
+        selection = {"select": self.select, "take": self.take, "mode": self.mode, "seeds": self.seeds}
+        return as_json({**selection, "reports": listed, "cells": cells})
 
     def _ordered(self) -> list[SweepRun]:
-        places = {cell.labels: number for number, cell in enumerate(self.cells)}
-        ours = [run for run in self.runs if run.labels in places and run.seed in self.seeds]
-        return sorted(ours, key=lambda run: (places[run.labels], run.seed))
+        numbers = {cell.labels: number for number, cell in enumerate(self.cells)}
+        runs = [run for run in self.runs if run.labels in numbers and run.seed in self.seeds]
+        return sorted(runs, key=lambda run: (numbers[run.labels], run.seed))
 
     def _grid(self, column: Column) -> list[str]:
-        """Returns the lines of rows times columns."""
+        """Returns the lines of a Markdown table with the first axis as rows and the second as columns."""
         across = list(dict.fromkeys(cell.labels[1] for cell in self.cells))
         cells = {cell.labels: self._cell(column, cell) for cell in self.cells}
         lines = [
@@ -443,8 +443,8 @@ class SweepTable:
             return "failed" if any(run.labels == cell.labels for run in self.failures()) else ""
         if math.isnan(mean):
             return "n/a"
-        said = f"{mean:.2f}" if math.isnan(sd) else f"{mean:.2f} ± {sd:.2f}"
-        return f"**{said}**" if cell == column.best() else said
+        text = f"{mean:.2f}" if math.isnan(sd) else f"{mean:.2f} ± {sd:.2f}"
+        return f"**{text}**" if cell == column.best() else text
 
     def _notes(self) -> list[str]:
         count = len(self.cells) - 1
@@ -452,11 +452,11 @@ class SweepTable:
         if len(self.seeds) > 1 and count:
             chance = f"; of {count} such comparisons 5 % exceed it by chance alone" if count > 1 else ""
             notes.append(
-                "After a difference stands half its 95 % interval, paired by seed (Student's t). It is beyond "
-                f"noise where the interval leaves out 0{chance}."
+                "The number after ± of a difference is half its 95 % interval, paired by seed (Student's t). A "
+                f"difference is beyond noise if the interval excludes 0{chance}."
             )
         elif count:
-            notes.append("One seed says nothing of noise: give --seeds 3 for a spread.")
+            notes.append("One seed doesn't show the noise: give --seeds 3 for a spread.")
         for run in self.failures():
             failed = f"failed: {' | '.join(run.labels)}, seed {run.seed}: {run.error}"
             notes.append(f"- {as_markdown(failed)}")

@@ -230,7 +230,7 @@ OTHERS = [
     ("mine PAIRS t.tsv --model BERT --columns positive=nowhere", "the column nowhere for columns.positive"),
     ("mine PAIRS t.tsv --model BERT --form tuples --short keep", "a .jsonl file for tuples of different lengths"),
     ("report nowhere", "expected a run's folder"),
-    ("report .", "got none of them"),
+    ("report .", "got . without these files"),
     ("new view Brand", "got existing files: test_brand.py"),
     ("new view Random", "Python has another module random; use MyRandom"),
     *[(f"new view {name}", "expected the name of a class") for name in ("brand_new", "B-New", "../B", "''")],

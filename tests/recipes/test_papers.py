@@ -104,7 +104,7 @@ def test_commands_name_known_stand_ins_only(paper: str) -> None:
 
 
 def test_an_item_has_commands_or_a_reason() -> None:
-    with pytest.raises(InvalidValueError, match="Table 1: expected commands, or why_not, got neither"):
+    with pytest.raises(InvalidValueError, match="Table 1: expected either commands or why_not, got neither"):
         Item(name="Table 1", shows="scores")
     with pytest.raises(InvalidValueError, match="Table 1: expected contrastive-text"):
         Item(name="Table 1", shows="scores", commands=["python train.py"])

@@ -120,7 +120,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert repr(SweepRun.read(cell, 1, tmp_path)) == repr(run)
     for content, said in (("{}", "scores.json: scores: expected a mapping"), ("[", "scores.json: expected JSON")):
         (tmp_path / "scores.json").write_text(content)
-        with pytest.raises(ValueError, match=f"{said}.*; delete it to have the run measured again"):
+        with pytest.raises(ValueError, match=f"{said}.*; delete it to measure the run again"):
             SweepRun.read(cell, 1, tmp_path)
 
 
@@ -222,7 +222,7 @@ def test_a_table_shows_spread_differences_and_failures() -> None:
 def test_one_seed_says_nothing_of_noise() -> None:
     said = table({"a": [1.0], "b": [3.0]}, seeds=[1]).markdown()
     assert "| b | **3.00** | 1 | +2.00 | unknown |" in said
-    assert "One seed says nothing of noise" in said
+    assert "One seed doesn't show the noise" in said
     assert "±" not in said
 
 

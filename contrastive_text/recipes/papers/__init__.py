@@ -1,6 +1,7 @@
-"""The papers behind the recipes: every table and figure of each, and the commands that make it.
+"""Tables and figures of the recipes' papers, with the commands that reproduce them.
 
-One YAML file a paper; ``contrastive-text paper NAME`` prints it, and the page of the documentation is made of it.
+Each paper has a YAML file. ``contrastive-text paper NAME`` prints it, and a page of the documentation is
+generated from it.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ from contrastive_text.recipes.layers import read_yaml
 
 _FOLDER = Path(__file__).parent
 _WIDTH = 100
-"""Characters of a line of a command, where it has a place to be broken."""
+"""Largest number of characters in a line of a command, if the command can be broken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A table or a figure of a paper.
+    """Table or figure of a paper, with the commands that reproduce it.
 
     Args:
-        name: As the paper numbers it: ``Table 1``.
-        shows: What it shows.
-        commands: What makes it, each as it is typed in a shell; none where it can't be made.
-        needs: Files and folders in the commands that the reader puts their own in place of.
-        paper: The paper's result, in words.
-        here: What was run of it with this library, on what, with its result.
-        differs: In what the commands differ from the paper's protocol.
-        why_not: Why it can't be made, where there is no command.
+        name: Number of the table or figure in the paper: ``Table 1``.
+        shows: Content of the table or figure.
+        commands: Shell commands that reproduce it; empty if it can't be reproduced.
+        needs: Files and folders in the commands that the reader replaces by their own.
+        paper: Result of the paper, as text.
+        here: Runs with this library, their data and results, as text.
+        differs: Differences of the commands from the paper's protocol.
+        why_not: Reason why it can't be reproduced, if there are no commands.
 
     Raises:
-        ValueError: Neither commands nor a reason, or both; or something else than a command of this library.
+        ValueError: There are commands and a reason, or neither; or a command isn't one of this library.
     """
 
     name: str
@@ -50,13 +51,13 @@ class Item:
     def __post_init__(self) -> None:
         if bool(self.commands) == bool(self.why_not):
             got = "both" if self.commands else "neither"
-            raise InvalidValueError(f"{self.name}: expected commands, or why_not, got {got}")
+            raise InvalidValueError(f"{self.name}: expected either commands or why_not, got {got}")
         for command in self.commands:
             if shlex.split(command)[:1] != ["contrastive-text"]:
                 raise InvalidValueError(f"{self.name}: expected contrastive-text ..., got {command!r}")
 
     def markdown(self) -> str:
-        """Returns the section of a page: the commands as a block, below and above them what is known."""
+        """Returns the item's section of the paper's page as Markdown: needed files, commands and notes."""
         lines = [f"## {self.name}: {self.shows}", ""]
         if self.why_not:
             return "\n".join([*lines, f"Can't be made: {self.why_not}"])
@@ -71,12 +72,12 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """A paper whose tables and figures the library makes.
+    """Paper with all its tables and figures.
 
     Args:
-        title: With authors, venue and year.
-        intro: What it shows, and what stands in for its data here.
-        items: Its tables and figures, in its order.
+        title: Title with authors, venue and year.
+        intro: Method of the paper, and names of its data in the commands.
+        items: Tables and figures of the paper, in order.
 
     Example:
         >>> paper = read_paper("simcse")
@@ -89,12 +90,12 @@ class Paper:
     items: Sequence[Item]
 
     def markdown(self) -> str:
-        """Returns the page."""
+        """Returns the page of the paper as Markdown."""
         return "\n\n".join([f"# {self.title}", " ".join(self.intro.split()), *(i.markdown() for i in self.items)])
 
 
 def paper_names() -> list[str]:
-    """Returns the names that ``contrastive-text paper`` takes.
+    """Returns the names of the papers for ``contrastive-text paper``.
 
     Example:
         >>> paper_names()
@@ -104,10 +105,10 @@ def paper_names() -> list[str]:
 
 
 def read_paper(name: str) -> Paper:
-    """Returns what is known of a paper.
+    """Reads a paper with its tables and figures from the YAML file of this package.
 
     Raises:
-        ValueError: No paper of that name.
+        ValueError: There is no paper of this name.
 
     Example:
         >>> read_paper("simsce")
@@ -119,17 +120,17 @@ def read_paper(name: str) -> Paper:
         advice = nearest(name, names)
         raise InvalidValueError(f"paper: expected one of {', '.join(names)}, got {name!r}{advice}")
     read: Mapping[str, Any] = read_yaml(_FOLDER / f"{name}.yaml", "paper")
-    known = [field.name for field in fields(Item)]
+    names_of_fields = [field.name for field in fields(Item)]
     for item in read["items"]:
-        if other := [key for key in item if key not in known]:
+        if unknown := [key for key in item if key not in names_of_fields]:
             raise InvalidValueError(
-                f"paper {name}, {item.get('name')}: expected {', '.join(known)}, got {other[0]}"
+                f"paper {name}, {item.get('name')}: expected {', '.join(names_of_fields)}, got {unknown[0]}"
             )
     return Paper(read["paper"], read["intro"], [Item(**item) for item in read["items"]])
 
 
 def broken(command: str) -> str:
-    r"""Returns a command in lines of at most 100 characters, where options leave a place to break it.
+    r"""Breaks a command before options into lines of at most 100 characters.
 
     Example:
         >>> name = "a" * 60

@@ -1,1 +1,1 @@
-"""The page of a run, and the figures of a sweep."""
+"""Report page of one run or of several runs: charts, samples and a summary in one HTML file."""

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH, HEIGHT = 352, 236
-"""Size of a chart in CSS pixels: the width of a phone, where text keeps its size."""
+"""Size of a chart in CSS pixels. The width is that of a phone, so that text isn't scaled down."""
 TIMES_100 = "\u00d7 100"
-"""Scale of a score."""
+"""Suffix of the title of a chart whose scores are multiplied by 100."""
 STYLE_SHEET = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
 COLORS: dict[str, str] = dict(re.findall(r"--([\w-]+): (#\w{6})", STYLE_SHEET.partition("@media")[0]))
-"""Name of a color -> its value in the light theme, in which charts are drawn."""
+"""Name of a color -> hex value in the light theme, in which charts are drawn."""
 _DASHES = ("solid", (0, (4, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (2.5, 1)), (0, (8, 2)))
-"""Dashes of each run's lines, which tell runs apart without color."""
+"""Line style of each run in a chart, by which runs differ without color."""
 _SETTINGS = {
     "axes.axisbelow": True,
     "axes.edgecolor": COLORS["rule"],
@@ -51,7 +51,7 @@ _SETTINGS = {
 
 
 class Chart(NamedTuple):
-    """A chart of the page.
+    """Chart of the report page, as SVG and PNG.
 
     Args:
         name: Stem of the PNG file, different for each chart of a page.
@@ -73,7 +73,7 @@ class Chart(NamedTuple):
 
 
 class Note(NamedTuple):
-    """A note in place of a chart that can't be drawn.
+    """Note on the report page in place of a chart that can't be drawn.
 
     Args:
         what: Name of the missing figure.
@@ -94,14 +94,14 @@ def draw(
     runs: Sequence[RunRecord] = (),
     height: int = HEIGHT,
 ) -> Chart:
-    """Draws a chart. The same chart always has the same bytes.
+    """Draws a chart of the report page as SVG and PNG. The same input gives the same bytes.
 
     Args:
         name: Stem of the PNG file, different for each chart of a page.
         title: Title of the chart.
         note: One or two sentences that describe the chart.
         paint: Paints on empty axes with colors of ``COLORS``; the page replaces them by those of its theme.
-        runs: The runs of a legend, which a run that is alone doesn't need.
+        runs: Runs in the legend. A single run has no legend.
         height: Height in CSS pixels.
 
     Raises:
@@ -135,7 +135,7 @@ def color_of(number: int) -> str:
 
 
 def line_of(run: RunRecord) -> dict[str, Any]:  # Any: matplotlib's options
-    """Returns color and dashes of a run's lines."""
+    """Returns matplotlib's options for the color and the line style of a run."""
     return {"color": color_of(run.number), "linestyle": _DASHES[run.number]}
 
 
@@ -153,7 +153,7 @@ def number(value: float | None, form: str) -> str:
 
 
 def _inline(svg: str) -> str:
-    """Returns the content of matplotlib's SVG with the page's font and colors, and without ids that repeat."""
+    """Returns the content of matplotlib's SVG with the page's font and colors, and without repeated ids."""
     svg = svg[svg.index('<g id="figure_1"') : svg.rindex("</svg>")]
     variables = {value: f"var(--{name})" for name, value in COLORS.items()}
 

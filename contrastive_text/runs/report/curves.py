@@ -1,4 +1,4 @@
-"""Charts of the training: losses, learning rate, held-out scores, and the path of alignment and uniformity."""
+"""Charts of training curves: losses, learning rate, held-out scores, and alignment against uniformity."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _WATCHED = {
     "guide_cosine": "Cosine with the guide",
     "momentum_distance": "Distance of the momentum network",
 }
-"""Metrics of an objective that are drawn in addition to its loss -> their titles."""
+"""Metric of an objective that is drawn in addition to the loss -> title of its chart."""
 
 
 def training(runs: Sequence[RunRecord]) -> list[Chart | Note]:
-    """Returns the charts of the metrics of runs, then a note for each kind of metric that no run has."""
+    """Draws the charts of the metrics of runs, followed by a note for each kind of metric that no run has."""
     names = list(dict.fromkeys(name for run in runs for name in run.metrics))
     losses = [n for n in names if n.startswith("train/") and n.count("/") == 1 and n != "train/truncated"]
     if len(losses) == 2 and all(run.metrics.get(losses[0]) == run.metrics.get(losses[1]) for run in runs):
@@ -68,7 +68,7 @@ def training(runs: Sequence[RunRecord]) -> list[Chart | Note]:
 
 
 def smoothed(values: Sequence[float], span: float) -> tuple[float, ...]:
-    """Returns exponential means of a curve. Each value has the weight 2 / (span + 1).
+    """Smooths a curve by exponential means, in which the newest value has the weight 2 / (span + 1).
 
     Example:
         >>> smoothed([1.0, 3.0, 3.0], span=1), smoothed([1.0, 4.0], span=3)
@@ -97,7 +97,7 @@ def _held_out_title(name: str) -> str:
 
 
 def _is_score(name: str) -> bool:
-    """Returns whether a validation metric is a score of a file or a task, or of all of them."""
+    """Returns whether a validation metric is the score of a file or a task, or a mean score."""
     return "/" in name[4:] or name[4:] in _SCORES
 
 
@@ -127,12 +127,12 @@ def _curve(runs: Sequence[RunRecord], name: str, title: str) -> Chart:
 
 
 def _span(points: Series) -> float:
-    """Returns over how many steps a curve is smoothed: 1 / 25 of them, from 26 steps on."""
+    """Returns the span of a curve's smoothing: 1 / 25 of its points, or 1 (none) for up to 25 points."""
     return len(points.values) / 25 if len(points.values) > 25 else 1.0
 
 
 def _limits(curves: Sequence[Sequence[float]]) -> tuple[float, float] | None:
-    """Returns the ends of an axis that cuts off a high beginning; None if the axis need not cut it off.
+    """Returns limits of a loss axis that cut off a high beginning; None if all values fit.
 
     Example:
         >>> _limits([[9.0, *([1.0, 2.0] * 15)]])
@@ -150,7 +150,7 @@ def _limits(curves: Sequence[Sequence[float]]) -> tuple[float, float] | None:
 
 
 def _path(runs: Sequence[RunRecord], place: str) -> Chart:
-    """Draws the path of each run through the plane, from an open circle to a full one."""
+    """Draws the path of each run in the plane of uniformity and alignment, from an open to a full circle."""
     paths: list[tuple[RunRecord, tuple[float, ...], tuple[float, ...], Series]] = []
     for run in runs:
         down, across = (run.metrics.get(f"{place}/{name}") for name in _PLANE)
@@ -177,18 +177,18 @@ def _path(runs: Sequence[RunRecord], place: str) -> Chart:
     ends = {run.name: f"from {point(x[0], y[0])} to {point(x[-1], y[-1])}" for run, x, y, _ in paths}
     source = "validation pairs" if place == "val" else f"training batches of {place[6:]}, smoothed"
     note = (
-        "How far apart lie texts that belong together, and how evenly do all fill the sphere (Wang and Isola "
-        f"2020)? On {source}, from the open circle to the full one. {_sentence(runs, ends)}"
+        "How far apart are texts that belong together, and how evenly do all texts fill the sphere (Wang and "
+        f"Isola 2020)? On {source}, from the open circle to the full one. {_sentence(runs, ends)}"
     )
     return draw(f"plane-{place.replace('/', '-')}", "Alignment and uniformity", note, paint, runs, height=300)
 
 
-def _ring(axes: Axes, run: RunRecord, x: Sequence[float], y: Sequence[float], place: int | None) -> None:
-    """Draws a ring around the kept weights."""
-    if place is not None:
+def _ring(axes: Axes, run: RunRecord, x: Sequence[float], y: Sequence[float], index: int | None) -> None:
+    """Draws a ring around the point of the best checkpoint."""
+    if index is not None:
         axes.plot(
-            x[place],
-            y[place],
+            x[index],
+            y[index],
             "o",
             color=color_of(run.number),
             markersize=12,
@@ -198,13 +198,13 @@ def _ring(axes: Axes, run: RunRecord, x: Sequence[float], y: Sequence[float], pl
 
 
 def _kept(run: RunRecord, points: Series) -> int | None:
-    """Returns the place of the kept weights in a series; None if they were not logged."""
+    """Returns the index of the best checkpoint's step in a series; None if this step was not logged."""
     step = None if run.best is None else run.best[2]
     return points.steps.index(step) if step in points.steps else None
 
 
 def _change(points: Series, means: Sequence[float], kept: int | None) -> str:
-    """Describes the change of a curve, or the value of the kept weights."""
+    """Describes a curve: its value at the best checkpoint, or its first and last value."""
     if kept is not None:
         value = number(points.values[kept], ".4g")
         return f"{value} at step {points.steps[kept]:,}, which was kept, of {points.steps[-1]:,}"
@@ -215,6 +215,6 @@ def _change(points: Series, means: Sequence[float], kept: int | None) -> str:
 
 
 def _sentence(runs: Sequence[RunRecord], words: Mapping[str, str]) -> str:
-    """Joins the words about each run to a sentence."""
+    """Joins the texts about each run to a sentence."""
     text = "; ".join(run.says(words.get(run.name, "not logged")) for run in runs)
     return f"{text[0].upper() if runs[0].alone else text[0]}{text[1:]}."

@@ -1,4 +1,4 @@
-"""Texts, scored pairs and vectors of the runs of a page, and samples of what their views do."""
+"""Data of the report page: texts, scored pairs and vectors of runs, and samples of their views."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from contrastive_text.runs.report.runs import MODEL, RunRecord
 from contrastive_text.training.module import ContrastiveModule
 
 SEED = 42
-"""Seed of every draw for the page."""
-FILES_REMEDY = "--pairs PAIRS.tsv and --texts TEXTS.txt name files that are there"
+"""Seed of all random draws for the report page."""
+FILES_REMEDY = "--pairs PAIRS.tsv and --texts TEXTS.txt name files that exist"
 _TEXTS = ("text", "anchor", "positive", "negative")
 _ALTERED_ROWS = 3
-"""Rows of a task in the samples of its views."""
+"""Number of rows of a task in the samples of its views."""
 
 
 class TaskViews(NamedTuple):
-    """Samples of the views of a task.
+    """Sample rows of a task with and without its views.
 
     Args:
         task: Name of the task.
@@ -51,13 +51,13 @@ class TaskViews(NamedTuple):
 
 
 class RunFiles(NamedTuple):
-    """Data of a run, read through the data module of its checkpoint.
+    """Texts, scored pairs and view samples of a run, read through the data module of its checkpoint.
 
     Args:
         texts: Different texts of the training files.
         pairs: Name of a file of scored validation pairs -> its rows.
         views: Samples of the views of each task.
-        lacks: Why something is missing; empty if nothing is.
+        lacks: Reason why data are missing; empty if nothing is missing.
     """
 
     texts: Sequence[str] = ()
@@ -74,7 +74,7 @@ class Material(NamedTuple):
         pairs: Scored pairs, or None.
         pairs_source: Number and file of the pairs; empty without pairs.
         source: Numbers and files of pairs and texts.
-        lacks: Why pairs or texts are missing; empty if they aren't.
+        lacks: Reason why pairs or texts are missing; empty if nothing is missing.
     """
 
     texts: Sequence[str]
@@ -85,15 +85,15 @@ class Material(NamedTuple):
 
 
 class Space(NamedTuple):
-    """Vectors of a run.
+    """Vectors of a run on the texts and pairs of the report page.
 
     Args:
         run: The run.
         texts: Vectors of the texts, normalized, (N, D).
         cosines: Cosines of the pairs, (P,); empty without pairs.
         random: Cosines of N random pairs of texts, (N,).
-        diagnosis: Figures of ``diagnose``; None if they couldn't be measured.
-        lacks: The reason for that.
+        diagnosis: Result of ``diagnose``; None if it couldn't be measured.
+        lacks: Reason why there is no diagnosis.
     """
 
     run: RunRecord
@@ -105,7 +105,7 @@ class Space(NamedTuple):
 
 
 def read_run_files(run: RunRecord) -> RunFiles:
-    """Builds a run's module and data from its checkpoint and reads its files.
+    """Builds a run's module and data module from its checkpoint, and reads its data files.
 
     Relative paths in the configuration are relative to the working directory.
 
@@ -149,13 +149,13 @@ def read_run_files(run: RunRecord) -> RunFiles:
 def gather(
     files: Mapping[str, RunFiles], pairs: str | Path | None, texts: str | Path | None, limit: int
 ) -> Material:
-    """Returns texts and pairs of the named files, or of the first run that has them.
+    """Returns the texts and scored pairs of the report page, from named files or from the first run with some.
 
     Args:
         files: Name of a run -> its data.
         pairs: File of scored pairs, or None.
         texts: File of texts, or None.
-        limit: Largest number of texts, and of pairs; some are drawn if there are more.
+        limit: Largest number of texts, and of pairs. From more, a random sample is drawn.
 
     Raises:
         FileNotFoundError: A named file doesn't exist.
@@ -181,10 +181,10 @@ def gather(
 
 
 def embed(run: RunRecord, material: Material, device: str | None = None) -> Space | Note:
-    """Embeds texts and pairs with a run's saved model, or returns a note that says why that isn't possible."""
+    """Embeds texts and pairs with a run's saved model, or returns a note with the reason why it can't."""
     what = run.says("vectors")
     if run.model is None:
-        return Note(what, f"there is no saved model in {run.folder / MODEL}", "fit leaves one when it ends")
+        return Note(what, f"there is no saved model in {run.folder / MODEL}", "fit saves it at its end")
     if len(material.texts) < 2:
         return Note(what, material.lacks or "no run names texts", FILES_REMEDY)
     try:
@@ -192,7 +192,7 @@ def embed(run: RunRecord, material: Material, device: str | None = None) -> Spac
         texts = normalize(encoder(material.texts), dim=1)
         cosines = torch.empty(0) if material.pairs is None else pair_cosines(encoder, material.pairs)
     except ValueError as error:  # a damaged model, or one that diverged
-        return Note(what, str(error), "train it anew, or take an earlier checkpoint")
+        return Note(what, str(error), "train again, or use an earlier checkpoint")
     order = torch.from_numpy(generator(SEED).permutation(len(texts)))
     random = pair_similarity(texts[order], texts[order.roll(1)])
     try:
@@ -202,18 +202,18 @@ def embed(run: RunRecord, material: Material, device: str | None = None) -> Spac
 
 
 def pair_cosines(encoder: CachedEncoder, pairs: Table) -> Tensor:
-    """Returns the cosine of each pair, (P,)."""
+    """Encodes pairs of texts and returns the cosine of each pair, (P,)."""
     anchors, positives = ([str(row[side]) for row in pairs] for side in ("anchor", "positive"))
     return exact_similarity(encoder(anchors), encoder(positives))
 
 
 def gold_scores(pairs: Table) -> Tensor:
-    """Returns the gold score of each pair, (P,)."""
+    """Returns the gold scores in a table of pairs, (P,)."""
     return torch.tensor([float(str(row["target"])) for row in pairs])
 
 
 def row_texts(rows: Sequence[Row]) -> list[str]:
-    """Returns the different texts of rows, in their order.
+    """Returns the distinct texts in the columns of rows, in order of occurrence.
 
     Example:
         >>> row_texts([{"anchor": "a", "positive": "b", "target": 1.0}, {"anchor": "b", "positive": "c"}])
@@ -240,17 +240,18 @@ def _read_texts(path: str | Path) -> list[str]:
 
 
 def _pairs_of(files: Mapping[str, RunFiles]) -> tuple[Table | None, str]:
-    for each in files.values():
-        for name, table in each.pairs.items():
-            several = f" (the first of {len(each.pairs)} validation files)" if len(each.pairs) > 1 else ""
+    for run_files in files.values():
+        for name, table in run_files.pairs.items():
+            count = len(run_files.pairs)
+            several = f" (the first of {count} validation files)" if count > 1 else ""
             return table, f"{name}{several}"
     return None, ""
 
 
 def _texts_of(files: Mapping[str, RunFiles]) -> tuple[Sequence[str], str]:
-    for name, each in files.items():
-        if each.texts:
-            return each.texts, "the training files" + (f" of {name}" if len(files) > 1 else "")
+    for name, run_files in files.items():
+        if run_files.texts:
+            return run_files.texts, "the training files" + (f" of {name}" if len(files) > 1 else "")
     return [], ""
 
 

@@ -1,4 +1,4 @@
-"""The report page of one run, or of several side by side: one HTML file, and its charts as PNG files."""
+"""Report page of one run, or of several side by side: one HTML file, and its charts as PNG files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def write_report(
     limit: int = 1000,
     device: str | None = None,
 ) -> Path:
-    """Writes the page of one run, or of several side by side, and its charts as PNG files next to it.
+    """Writes the report page of one run, or of several side by side, with its charts as PNG files.
 
     The page is made from the configuration, ``metrics.csv``, the checkpoint and the saved model. It names what is
     missing, and how to get it. The same runs give the same bytes.
@@ -55,7 +55,7 @@ def write_report(
         device: Device that embeds; None for the GPU if there is one.
 
     Returns:
-        The page.
+        Path of the page.
 
     Raises:
         FileNotFoundError: A folder or a named file doesn't exist.
@@ -133,7 +133,7 @@ def _environment() -> Environment:
 
 
 def _breakable(text: str) -> Markup:
-    """Returns a text in which a long name or call may break, after a bracket or the like."""
+    """Returns HTML of a text whose long names and calls may break, for example after a bracket."""
     return Markup("<wbr>").join(re.split(r"(?<=[(=/_.])(?=[^\W\d])", text))
 
 

@@ -1,4 +1,4 @@
-"""Results in the folder of a run: configuration, metrics, facts, the best checkpoint and the saved model."""
+"""Reader of a run's folder: configuration, metrics, facts, best checkpoint and saved model."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from contrastive_text.recipes.layers import Config, read_config
 CONFIG, METRICS, MODEL, CHECKPOINTS = "config.yaml", "metrics.csv", "model", "checkpoints"
 """Names of the files and folders that ``fit`` writes to a run's folder."""
 LOSS = "train/loss"
-"""Metric of the weighted sum of all losses."""
+"""Name of the metric of the weighted sum of all losses."""
 MOST_RUNS = 6
-"""Runs of a page, each of which has a color of its own."""
-_TODO = "take the file as the run left it"
+"""Largest number of runs on a report page: the number of colors."""
+_TODO = "use the file as the run wrote it"
 
 
 class Series(NamedTuple):
-    """A metric over the steps of a run.
+    """Values of a metric over the steps of a run.
 
     Args:
         steps: Numbers of optimizer steps taken when the metric was logged.
@@ -40,10 +40,10 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """Results of a run, finished or not; or a saved model without its run.
+    """Results of a finished or unfinished run, or of a saved model without its run, for the report page.
 
     Args:
-        number: Place on the page, from 0, which decides the color.
+        number: Index of the run on the page, from 0, which selects its color.
         alone: Whether the page has no other run.
         name: Short name, different for each run of a page.
         folder: Folder of the run or of the saved model.
@@ -54,7 +54,7 @@ class RunRecord:
         metrics: Name of a metric -> its series.
         diverged: The first step with a loss that is NaN or infinite, or None.
         checkpoint: The best checkpoint, or None.
-        lacks: What is missing, and why; empty if nothing is.
+        lacks: Description of what is missing, with the reason; empty if nothing is missing.
     """
 
     number: int
@@ -71,24 +71,24 @@ class RunRecord:
     lacks: str = ""
 
     def says(self, words: str) -> str:
-        """Returns words about this run, after its name if the page has several runs."""
+        """Returns a text about this run, with its name in front if the page has several runs."""
         return words if self.alone else f"{self.name}: {words}"
 
     @property
     def facts(self) -> Mapping[str, str]:
-        """The summary that was printed before the first step."""
+        """Facts of the run: the summary that it printed before the first step, by name."""
         return {} if self.checkpoint is None else self.checkpoint.facts
 
     @property
     def best(self) -> tuple[str, float, int] | None:
-        """Name, value and step of the score that chose the checkpoint; None without validation."""
+        """Name, value and step of the best checkpoint's score; None without validation."""
         if self.checkpoint is None or self.checkpoint.best.monitor is None or self.checkpoint.best.score is None:
             return None
         return self.checkpoint.best.monitor, self.checkpoint.best.score, self.checkpoint.step
 
 
 def read_runs(paths: Sequence[str | Path]) -> list[RunRecord]:
-    """Reads runs, each from its folder or from a folder that contains one run.
+    """Reads the runs of a report page, each from its folder or from a folder that contains one run.
 
     Raises:
         FileNotFoundError: A folder doesn't exist.
@@ -115,24 +115,28 @@ def run_folder(path: str | Path) -> Path:
     """
     path = Path(path)
     if not path.is_dir():
-        raise MissingFileError(f"report: expected a run's folder, as fit leaves it, found none at {path}")
+        raise MissingFileError(
+            f"report: expected a run's folder, got {path}, which isn't a folder; check its name"
+        )
     if _is_model(path):
         return path
-    places = [path, *sorted(path.iterdir())]
-    found = [place for place in places if any((place / name).exists() for name in (CONFIG, METRICS, CHECKPOINTS))]
-    if path in found or len(found) == 1:
-        return found[0]
-    got = f"none of them at {path}"
-    if found:
-        names = ", ".join(place.name for place in found[:6])
-        got = f"a folder of {len(found)} runs at {path} ({names}); name one"
+    folders = [path, *sorted(path.iterdir())]
+    runs = [
+        folder for folder in folders if any((folder / name).exists() for name in (CONFIG, METRICS, CHECKPOINTS))
+    ]
+    if path in runs or len(runs) == 1:
+        return runs[0]
+    got = f"{path} without these files"
+    if runs:
+        names = ", ".join(run.name for run in runs[:6])
+        got = f"{path}, a folder of {len(runs)} runs ({names}); name one of them"
     raise InvalidValueError(
         f"report: expected a run's folder, with {CONFIG}, {METRICS} or {CHECKPOINTS} in it, got {got}"
     )
 
 
 def read_metrics(path: Path) -> tuple[dict[str, Series], int | None]:
-    """Reads the table of Lightning's CSV logger.
+    """Reads a run's ``metrics.csv``, the table of Lightning's CSV logger.
 
     Lightning counts the step that has just been taken from 0; here a step is the number of steps taken. The loss
     of one objective is NaN in steps that skip it; ``train/loss`` is NaN only in a run that has diverged.
@@ -143,7 +147,7 @@ def read_metrics(path: Path) -> tuple[dict[str, Series], int | None]:
     Raises:
         ValueError: The file isn't such a table.
     """
-    found: dict[str, list[tuple[int, float]]] = {}
+    series: dict[str, list[tuple[int, float]]] = {}
     diverged: int | None = None
     rows = csv.DictReader(decoded_lines(path), strict=True)
     try:
@@ -152,7 +156,7 @@ def read_metrics(path: Path) -> tuple[dict[str, Series], int | None]:
             row.pop("epoch", None)
             for name, value in [(name, float(cell)) for name, cell in row.items() if cell]:
                 if math.isfinite(value):
-                    found.setdefault(name, []).append((step, value))
+                    series.setdefault(name, []).append((step, value))
                 elif name == LOSS:
                     diverged = diverged or step
     except (KeyError, TypeError, csv.Error, ValueError) as error:
@@ -163,7 +167,7 @@ def read_metrics(path: Path) -> tuple[dict[str, Series], int | None]:
             f"{path}:{rows.reader.line_num}: expected a step and numbers, as Lightning's CSV logger writes them, "
             f"got {got}; {_TODO}"
         ) from error
-    return {name: Series(*map(tuple, zip(*points, strict=True))) for name, points in found.items()}, diverged
+    return {name: Series(*map(tuple, zip(*points, strict=True))) for name, points in series.items()}, diverged
 
 
 def _is_model(path: Path) -> bool:
@@ -184,8 +188,8 @@ def _read(number: int, alone: bool, name: str, folder: Path) -> RunRecord:
     checkpoint, lacks = None, f"there is no checkpoint in {checkpoints}"
     if any(checkpoints.glob("*.ckpt")):
         checkpoint, lacks = read_checkpoint(best_checkpoint(checkpoints, "report")), ""
-    for place in ("model", "data", "trainer"):
-        fields.record(place, {})
+    for key in ("model", "data", "trainer"):
+        fields.record(key, {})
     model = _place(fields, "export", folder / MODEL)
     metrics, diverged = read_metrics(folder / METRICS) if (folder / METRICS).is_file() else ({}, None)
     return RunRecord(
@@ -210,7 +214,7 @@ def _place(fields: Record, callback: str, default: Path) -> Path:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """Returns the shortest ends of paths that tell folders apart, without ``version_0`` if possible."""
+    """Shortens the paths of runs to different names: their last parts, without ``version_0`` if possible."""
     parts = [folder.resolve().parts[1:] for folder in folders]
     above = [part[:-1] if part[-1].startswith("version_") and len(part) > 1 else part for part in parts]
     parts = above if len(set(above)) == len(above) else parts

@@ -18,17 +18,17 @@ from contrastive_text.runs.report.runs import CONFIG, LOSS, RunRecord
 from contrastive_text.runs.report.vectors import score
 
 Rows = list[tuple[str, list[str]]]
-"""Rows of a table: a name, and a value for each run."""
+"""Rows of a table of runs: a name, and a value for each run."""
 
 
 class Gain(NamedTuple):
-    """Difference of the kept weights from those that a run started from, on the same pairs.
+    """Change of the score on scored pairs from a run's initial weights to its best weights.
 
     Args:
-        before: Spearman times 100 of the weights before training.
-        after: Spearman times 100 of the kept weights.
+        before: Spearman times 100 of the initial weights.
+        after: Spearman times 100 of the best weights.
         difference: Bootstrap of the difference of the correlations, which aren't multiplied by 100.
-        start: Name of the weights before training.
+        start: Name of the initial weights.
     """
 
     before: float
@@ -38,12 +38,12 @@ class Gain(NamedTuple):
 
 
 class Judgment(NamedTuple):
-    """A line of the verdict.
+    """Line of the report page on whether training helped, or on how two runs differ.
 
     Args:
         about: Name of the run with a colon; empty on a page of one run.
         answer: Whether training helped; empty if that isn't known, or if two runs are compared.
-        figures: The figures, or the reason why they aren't known.
+        figures: Scores and their difference, or the reason why they aren't known.
     """
 
     about: str
@@ -68,7 +68,7 @@ def summarize(run: RunRecord) -> str:
 
 
 def main_figures(runs: Sequence[RunRecord], spaces: Sequence[Space]) -> Rows:
-    """Returns the best score, the last loss and the main figures of the vectors."""
+    """Returns the main table of runs: best score, last loss, effective rank and uniformity."""
     diagnoses = {space.run.name: space.diagnosis for space in spaces}
     columns: list[dict[str, str]] = []
     for run in runs:
@@ -89,14 +89,14 @@ def main_figures(runs: Sequence[RunRecord], spaces: Sequence[Space]) -> Rows:
 
 
 def doubts(runs: Sequence[RunRecord], spaces: Sequence[Space]) -> list[str]:
-    """Returns a sentence for each run whose score fell, and for each warning of ``diagnose``."""
-    found = [(run, [run.checkpoint.best.regression]) for run in runs if run.checkpoint is not None]
-    found += [(space.run, space.diagnosis.warnings) for space in spaces if space.diagnosis is not None]
-    return [run.says(words) for run, sentences in found for words in sentences if words]
+    """Returns warnings: a sentence for each run whose score fell, and each warning of ``diagnose``."""
+    warned = [(run, [run.checkpoint.best.regression]) for run in runs if run.checkpoint is not None]
+    warned += [(space.run, space.diagnosis.warnings) for space in spaces if space.diagnosis is not None]
+    return [run.says(words) for run, sentences in warned for words in sentences if words]
 
 
 def judgments(spaces: Sequence[Space], material: Material, device: str | None = None) -> list[Judgment]:
-    """Compares each run with the weights that it started from, and with the first run.
+    """Compares the scores of each run with those of its initial weights, and with the first run.
 
     Returns:
         A line for each run, then one for each run after the first; empty without scored pairs.
@@ -105,13 +105,13 @@ def judgments(spaces: Sequence[Space], material: Material, device: str | None = 
         return []
     lines = []
     for space in spaces:
-        found = gain(space, material, device)
-        if isinstance(found, str):
-            lines.append(Judgment(space.run.says(""), "", f"What it gained is not known: {found}."))
+        change = gain(space, material, device)
+        if isinstance(change, str):
+            lines.append(Judgment(space.run.says(""), "", f"The gain of training isn't known: {change}."))
             continue
-        answer = _judged(found.difference, better="Training helped", worse="Training made it worse")
-        before, after = number(found.before, ".2f"), number(found.after, ".2f")
-        figures = f"{before} before ({found.start}), {after} after, {_interval(found.difference)}."
+        answer = _judged(change.difference, better="Training helped", worse="Training made it worse")
+        before, after = number(change.before, ".2f"), number(change.after, ".2f")
+        figures = f"{before} before ({change.start}), {after} after, {_interval(change.difference)}."
         lines.append(Judgment(space.run.says(""), answer, figures))
     first = spaces[0]
     for other in spaces[1:]:
@@ -123,10 +123,10 @@ def judgments(spaces: Sequence[Space], material: Material, device: str | None = 
 
 
 def gain(space: Space, material: Material, device: str | None = None) -> Gain | str:
-    """Scores the weights that a run started from on the same pairs, with the pooler of the trained model.
+    """Scores a run's initial weights on the scored pairs, with the pooler of the trained model.
 
     Returns:
-        The difference, or the reason why it isn't known.
+        Change of the score, or the reason why it isn't known.
     """
     encoder: Any = (space.run.config.get("model") or {}).get("encoder")  # Any: a part of a configuration
     arguments = (encoder.get("init_args") or {}) if isinstance(encoder, dict) else {}
@@ -140,7 +140,7 @@ def gain(space: Space, material: Material, device: str | None = None) -> Gain | 
             start, device=device, pooler=trained.pooler, max_length=trained.max_length, prompts=trained.prompts
         )
         before = pair_cosines(CachedEncoder(model), material.pairs)
-    except (ValueError, OSError) as error:  # a folder that is gone, or weights that can't be read so
+    except (ValueError, OSError) as error:  # a deleted folder, or weights that don't load with this pooler
         return f"{name}, from which it started, can't be read now ({' '.join(str(error).split())[:200]})"
     gold = gold_scores(material.pairs)
     difference = _bootstrap(before, space.cosines, gold)
@@ -148,18 +148,18 @@ def gain(space: Space, material: Material, device: str | None = None) -> Gain | 
 
 
 def differences(runs: Sequence[RunRecord]) -> Rows:
-    """Returns the keys of the configuration that differ between runs."""
+    """Returns a table of the configuration keys whose values differ between runs."""
     return _different(_rows([flat(run.config) for run in runs]))
 
 
 def facts(runs: Sequence[RunRecord]) -> tuple[Rows, Rows]:
-    """Returns the facts that all runs share, with one value each, and those that differ."""
+    """Returns two tables: facts that are equal in all runs, with one value each, and facts that differ."""
     rows = _rows([run.facts for run in runs])
     return [(name, values[:1]) for name, values in rows if len({*values}) == 1], _different(rows)
 
 
 def missing_facts(runs: Sequence[RunRecord]) -> list[Note]:
-    """Returns notes about runs without facts, or without a configuration."""
+    """Returns a note for each run without facts, and for each run without a configuration."""
     notes = []
     for run in runs:
         if not run.facts:
@@ -171,7 +171,7 @@ def missing_facts(runs: Sequence[RunRecord]) -> list[Note]:
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:  # Any: what YAML can hold
-    """Returns a configuration as dotted names and values, without values that are null.
+    """Flattens a configuration to dotted keys and texts of their values, without null values.
 
     Example:
         >>> flat({"data": {"train": "a.txt", "columns": None}, "views": [{"class_path": "a.Crop"}]})

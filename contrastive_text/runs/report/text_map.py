@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _POINTS = 500
-"""Texts of a map; on a phone more of them would hide each other."""
+"""Largest number of texts on a map. On a phone, the points of more texts would overlap."""
 _SAMPLES = 12
-"""Texts with neighbors, divided among the runs of a page."""
+"""Number of sample texts with their neighbors, divided by the number of runs."""
 NEIGHBORS = 3
-"""Neighbors of a sample text."""
+"""Number of nearest neighbors that are listed for a sample text."""
 _ROUNDS = 50
 _WORDS = 3
 _APART = math.log(2.5)
-"""Logarithm of the ratio by which a word must be more frequent in a group that it names."""
+"""Smallest log ratio of a word's frequencies inside and outside of a group that the word describes."""
 
 
 class TextMap(NamedTuple):
-    """Maps of the same texts for each run.
+    """Maps of the same texts by the vectors of each run.
 
     Args:
         texts: Texts of the maps.
         charts: The map of each run.
-        words: Words that set each group apart from the others.
+        words: Words that are typical of each group.
         samples: Texts with their nearest neighbors.
     """
 
@@ -48,7 +48,7 @@ class TextMap(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A text and its nearest neighbors.
+    """Sample text of the map with its nearest neighbors.
 
     Args:
         text: The text.
@@ -62,7 +62,7 @@ class Sample(NamedTuple):
 
 
 def text_map(spaces: Sequence[Space], texts: Sequence[str]) -> TextMap:
-    """Finds groups and samples by the vectors of the first run, and draws the texts of each run.
+    """Draws a map of the texts for each run, with groups and samples from the vectors of the first run.
 
     Args:
         spaces: Vectors of the same texts for each run, at least one.
@@ -72,9 +72,9 @@ def text_map(spaces: Sequence[Space], texts: Sequence[str]) -> TextMap:
     first = spaces[0].texts[:count]
     groups = k_means(first, min(MOST_RUNS, max(1, count // 6)))
     planes = [principal_plane(first)]
-    places = planes[0][0]
-    planes += [principal_plane(space.texts[:count], like=places) for space in spaces[1:]]
-    samples = central(places, k_means(places, min(max(4, _SAMPLES // len(spaces)), count)))
+    points = planes[0][0]
+    planes += [principal_plane(space.texts[:count], like=points) for space in spaces[1:]]
+    samples = central(points, k_means(points, min(max(4, _SAMPLES // len(spaces)), count)))
     samples.sort(key=lambda i: (int(groups[i]), i))
     nearest = [_nearest(space.texts, samples, texts) for space in spaces]
     return TextMap(
@@ -92,7 +92,7 @@ def text_map(spaces: Sequence[Space], texts: Sequence[str]) -> TextMap:
 
 
 def k_means(points: Tensor, count: int) -> Tensor:
-    """Returns the group of each point, numbered by falling size.
+    """Clusters points by k-means. Returns the group of each point; groups are numbered by falling size.
 
     Lloyd's algorithm from a deterministic start: the point nearest the mean, then always the point furthest from
     those chosen (Gonzalez 1985). The same points give the same groups.
@@ -125,20 +125,20 @@ def k_means(points: Tensor, count: int) -> Tensor:
 
 
 def central(points: Tensor, groups: Tensor) -> list[int]:
-    """Returns for each group with members the place of the point nearest to the group's mean."""
-    places = []
+    """Returns for each group of points the index of the point nearest to the group's mean."""
+    indices = []
     for group in sorted({*groups.tolist()}):
         members = (groups == group).nonzero().flatten()
         distances = (points[members] - points[members].mean(dim=0)).square().sum(dim=1)
-        places.append(int(members[distances.argmin()]))
-    return places
+        indices.append(int(members[distances.argmin()]))
+    return indices
 
 
 def words_of(texts: Sequence[str], groups: Tensor) -> list[str]:
-    """Returns for each group the words that set its texts apart from the others.
+    """Returns for each group of texts the words that are more frequent in it than in the other texts.
 
-    A word that occurs in the share p of the group's texts and in the share q of the others, each share with one
-    text added, counts p log(p / q), its part in the divergence of the two.
+    Words are ranked by p log(p / q), their term of the divergence: p is the share of the group's texts with the
+    word, and q the share of the other texts with the word, each share with one text added.
 
     Example:
         >>> words_of(["a red bird", "the red bird", "a cold river", "the cold river"], torch.tensor([0, 0, 1, 1]))
@@ -163,17 +163,17 @@ def words_of(texts: Sequence[str], groups: Tensor) -> list[str]:
 
 
 def principal_plane(points: Tensor, like: Tensor | None = None) -> tuple[Tensor, float]:
-    """Returns the first two principal components of points, and their share of the variance.
+    """Projects points onto their first two principal components. Returns also the components' share of variance.
 
     The largest entry of each component is positive, so that the same points give the same picture.
 
     Args:
         points: (N, D), N at least 2.
-        like: Places of the same points in another picture, (N, 2). The result is turned or mirrored to be as near
-            to them as possible (orthogonal Procrustes, Schönemann 1966).
+        like: Projection of the same points in another picture, (N, 2). The result is turned or mirrored to be as
+            near to it as possible (orthogonal Procrustes, Schönemann 1966).
 
     Returns:
-        Places, (N, 2), and a share in [0, 1].
+        Projected points, (N, 2), and a share in [0, 1].
 
     Example:
         >>> square = torch.tensor([[0.0, 0.0, 1.0], [4.0, 0.0, 1.0], [0.0, 2.0, 1.0], [4.0, 2.0, 1.0]])

@@ -1,4 +1,4 @@
-"""Charts and figures of the vectors of runs: cosines of pairs, gold scores, spectrum, results of ``diagnose``."""
+"""Charts and metrics of the vectors of runs: cosines of pairs, gold scores, spectrum, geometry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Measured = Sequence[tuple[RunRecord, Diagnosis]]
 
 
 def similarity(spaces: Sequence[Space], material: Material) -> list[Chart | Note]:
-    """Returns charts of the cosines of pairs, and of cosines against gold scores."""
+    """Draws charts of the vectors of runs: cosines of pairs, and cosines against gold scores."""
     if not spaces:
         return []
     histograms = _histograms(spaces, material.pairs)
@@ -37,13 +37,13 @@ def similarity(spaces: Sequence[Space], material: Material) -> list[Chart | Note
 
 
 def geometry(measured: Measured) -> list[Chart | Note]:
-    """Returns charts of the spectrum, of alignment and uniformity, and of frequent tokens."""
+    """Draws charts of the vectors of runs: spectrum, alignment and uniformity, effect of frequent tokens."""
     charts = [_spectrum, _plane, _frequency] if measured else []
     return [chart for draw_chart in charts if (chart := draw_chart(measured)) is not None]
 
 
 def figures(measured: Measured) -> list[tuple[str, list[str]]]:
-    """Returns the rows of a table: name of a figure, and its value for each run."""
+    """Returns the rows of a table of geometry metrics: name of the metric, and its value for each run."""
     diagnoses = [diagnosis for _, diagnosis in measured]
     return [
         ("texts", [f"{d.texts:,}" for d in diagnoses]),
@@ -61,14 +61,14 @@ def figures(measured: Measured) -> list[tuple[str, list[str]]]:
 
 
 def score(cosines: Tensor, gold: Tensor) -> float:
-    """Returns Spearman's correlation times 100; 0 if all values are equal."""
+    """Returns Spearman's correlation of cosines and gold scores, times 100; 0 if all values are equal."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about values that are all equal
         return 100 * float(spearman(cosines, gold))
 
 
 def _histograms(spaces: Sequence[Space], pairs: Table | None) -> Chart:
-    """Draws a row of histograms for each kind of pair; all rows share the axis of cosines."""
+    """Draws histograms of the cosines of random, negative and positive pairs, below each other."""
     rows = [("random", [space.random for space in spaces])]
     kinds = "Random pairs of the texts; there are no scored pairs."
     if pairs is not None:
@@ -106,7 +106,7 @@ def _histograms(spaces: Sequence[Space], pairs: Table | None) -> Chart:
 
 
 def _boxes(spaces: Sequence[Space], pairs: Table) -> Chart:
-    """Draws the cosines in each fifth of the gold scale, a box for each run."""
+    """Draws a box plot of the cosines of pairs in each fifth of the gold scale, with a box for each run."""
     gold = gold_scores(pairs)
     low, high = float(gold.min()), float(gold.max())
     width = (high - low) / _BOXES or 1.0
@@ -168,7 +168,7 @@ def _spectrum(measured: Measured) -> Chart:
 
 
 def _plane(measured: Measured) -> Chart | None:
-    """Draws a point for each run whose pairs were measured, as figure 3 of SimCSE.
+    """Draws alignment against uniformity as a point for each run, as in figure 3 of SimCSE.
 
     Gao et al. 2021, https://aclanthology.org/2021.emnlp-main.552. Alignment is measured on pairs above four
     fifths of the highest gold score (for STS-B, above 4), uniformity on all texts of the pairs.

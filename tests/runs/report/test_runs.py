@@ -44,7 +44,7 @@ def test_a_figure_has_the_steps_at_which_it_has_a_number(tmp_path: Path) -> None
     ("paths", "error", "words"),
     [
         (["nowhere"], FileNotFoundError, ["a run's folder", "nowhere"]),
-        (["empty"], ValueError, ["a run's folder", "none of them"]),
+        (["empty"], ValueError, ["a run's folder", "empty without these files"]),
         (["two"], ValueError, ["2 runs", "version_0, version_1"]),
         (["one", "one/version_0"], ValueError, ["name each once"]),
         (["one"] * 7, ValueError, ["1 to 6 runs", "7"]),
