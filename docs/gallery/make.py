@@ -1,10 +1,10 @@
-"""Makes the gallery: trains SimCSE and ConSERT from a small encoder, and looks at both with every command.
+"""Writes the gallery: trains SimCSE and ConSERT from a small encoder, and runs the other commands on both models.
 
     python docs/gallery/make.py --encoder FOLDER --data FOLDER
 
 ``--encoder`` is a plain pretrained encoder, ``--data`` a folder with ``sts/stsb.dev.tsv`` and the other STS sets,
-and ``unlabeled/wikitext2_sentences.tsv.gz``. What is printed, the pages and the pictures are written beside this
-file; the runs themselves go to ``--work`` and are not repeated once they are there.
+and ``unlabeled/wikitext2_sentences.tsv.gz``. The script writes the output of the commands, the reports and the
+pictures into its own folder. The runs are in ``--work``; finished runs are not repeated.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Shown(NamedTuple):
 
     Args:
         title: The heading.
-        why: What to look at.
-        words: What follows ``contrastive-text``.
-        files: File that the command wrote -> its name in the gallery.
+        why: Sentence about the output.
+        words: Arguments of ``contrastive-text``.
+        files: Path of an output file -> its name in the gallery.
     """
 
     title: str
@@ -47,7 +47,7 @@ class Shown(NamedTuple):
 
 
 def typed(words: Sequence[str]) -> str:
-    """Returns a command as one would type it, on lines of at most 100 characters where its words allow that."""
+    """Returns a command, split into lines of at most 100 characters if possible."""
     lines = ["contrastive-text"]
     for option in re.findall(r"\S+(?: (?!--)\S+)*", " ".join(map(shlex.quote, words))):
         if len(lines[-1]) + len(option) > 97:
@@ -58,7 +58,7 @@ def typed(words: Sequence[str]) -> str:
 
 
 def without_missing(text: str) -> str:
-    """Returns what was printed without the columns of tasks that are not among the data, and what says so."""
+    """Removes the columns and messages of tasks without data from the output of a command."""
     lines = [line for line in text.splitlines() if not re.match(r"STS\d\d: expected ", line)]
     for start in [i for i, line in enumerate(lines) if re.fullmatch(r"[-+]+", line)]:
         end = next((i for i in range(start, len(lines)) if not lines[i]), len(lines))
@@ -70,7 +70,7 @@ def without_missing(text: str) -> str:
 
 
 def fit(recipe: str, config: str, steps: int, every: int) -> list[str]:
-    """Returns the words of a training run."""
+    """Returns the arguments of a training run."""
     return [
         "fit", "--recipe", recipe, "--config", config, "--model.encoder.model_name_or_path", "encoder",
         "--data.train", TRAIN, "--data.validation", DEV, "--trainer.max_steps", str(steps),
@@ -80,21 +80,21 @@ def fit(recipe: str, config: str, steps: int, every: int) -> list[str]:
 
 
 def commands(cells: int) -> list[Shown]:
-    """Returns every command that looks at the two runs."""
+    """Returns the commands that evaluate the two runs."""
     models = [f"{recipe}/version_0/model" for recipe in ("simcse", "consert")]
     views = "none,ShufflePositions,TokenCutoff(rate=0.15),FeatureCutoff(rate=0.2),EmbeddingDropout(rate=0.2)"
     grid = fit("consert", "consert.yaml", cells, cells)[1:-4]
     return [
         Shown(
             "evaluate",
-            "The table of the papers, without STS13 and STS16, which are not among the data here.",
+            "The STS table of the papers, without STS13 and STS16, which are not in the data folder.",
             ["evaluate", models[0], "--suite", "sts", "--data", "data", "--cache", "vectors"],
             {},
         ),
         *(
             Shown(
                 f"diagnose: {name}",
-                "How the vectors lie in space.",
+                "The geometry of the vectors.",
                 ["diagnose", model, DEV, "--pairs", DEV],
                 {},
             )
@@ -102,19 +102,19 @@ def commands(cells: int) -> list[Shown]:
         ),
         Shown(
             "compare",
-            "The difference of each task with its 95 % interval; how alike the two spaces are.",
+            "The difference of each task with its 95 % interval, and how similar the vectors of both models are.",
             ["compare", *models, "--data", "data", "--cache", "vectors"],
             {},
         ),
         Shown(
             "report",
-            "A page for the two runs side by side.",
+            "A page that shows both runs.",
             ["report", "simcse/version_0", "consert/version_0", "--output", "report"],
             {"report": "report"},
         ),
         Shown(
             "sweep",
-            f"ConSERT's grid of views, {cells} steps a cell, one seed.",
+            f"ConSERT's grid of views, with {cells} steps per cell and one seed.",
             ["sweep", *grid, "--vary", f"model.views.anchor={views}", "--vary", f"model.views.positive={views}",
              "--seeds", "1", "--output", "sweep"],
             {"sweep/table.md": "sweep.md", "sweep/heat_map.png": "sweep.png"},
@@ -123,10 +123,10 @@ def commands(cells: int) -> list[Shown]:
 
 
 def said(words: Sequence[str]) -> str:
-    """Runs a command and gives what it printed.
+    """Runs a command and returns its standard output.
 
     Raises:
-        SystemExit: It failed.
+        SystemExit: The command failed.
     """
     print(shlex.join(["contrastive-text", *words]), flush=True)
     out = io.StringIO()
@@ -140,7 +140,7 @@ def said(words: Sequence[str]) -> str:
 
 
 def work(options: argparse.Namespace) -> None:
-    """Makes a working folder in which the data and the encoder have short names, and enters it."""
+    """Creates the working folder, with links to the data and the encoder, and changes to it."""
     options.work.mkdir(parents=True, exist_ok=True)
     links = {"data": options.data, "encoder": options.encoder, "consert.yaml": HERE / "consert.yaml"}
     for name, place in {**links, "minilm.yaml": ROOT / "examples" / "minilm.yaml"}.items():
@@ -152,7 +152,7 @@ def work(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Trains what is missing, runs the commands and writes the page."""
+    """Trains missing models, runs the commands and writes the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--encoder", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
@@ -175,14 +175,14 @@ def main() -> None:
         for source, name in shown.files.items():
             copy(Path(source), HERE / name)
             if name.endswith(".md"):
-                lines += [f"As a table: [{name}]({name}).", ""]
-            elif not name.endswith(".png"):  # the heat map stands at the head of the page
-                lines += [f"The page: [{name}/report.html]({name}/report.html).", ""]
+                lines += [f"The table of the sweep: [{name}]({name}).", ""]
+            elif not name.endswith(".png"):  # the heat map is at the top of the page
+                lines += [f"The report of both runs: [{name}/report.html]({name}/report.html).", ""]
     (HERE / "index.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copies a file or a folder, in place of an older one."""
+    """Copies a file or a folder, replacing an older copy."""
     if source.is_dir():
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(source, target)

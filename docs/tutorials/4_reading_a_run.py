@@ -1,14 +1,15 @@
 # %% [markdown]
 # # Reading a run
 #
-# A run has ended. Did it work? Against what, and how sure is that? This tutorial trains one model that is
-# fine and one that is broken on purpose, and looks at both with `report`, `diagnose` and `compare`.
+# A run has ended. Did training help, compared with what, and how certain is the answer? This tutorial trains one
+# good model and one that is broken on purpose, and inspects both with `report`, `diagnose` and `compare`.
 #
 # ## Two runs
 #
-# The texts are docstrings of Python's standard library. For validation we pair first lines with bodies of
-# held-out modules: score 2 for its own body, 1 for another one of the same module, 0 for one of another
-# module. The encoder is the first two layers of the MiniLM of the extra `offline`.
+# The texts are docstrings of Python's standard library. For validation we pair first lines of docstrings with
+# bodies, from held-out modules. The score of a pair is 2 for the body of the same docstring, 1 for a body of the
+# same module, and 0 for a body of another module. The encoder is the first two layers of a MiniLM, which the
+# extra `offline` installs.
 
 # %%
 import ast
@@ -89,7 +90,7 @@ broken = fit("runs/broken", rate=2e-2)
 # %% [markdown]
 # ## The log
 #
-# Every run writes `metrics.csv`: a line for each logged step, and one for each validation.
+# Every run writes `metrics.csv`, with a line for each logged step and a line for each validation.
 
 # %%
 import csv
@@ -107,15 +108,14 @@ for folder in ("runs/good", "runs/broken"):
         print(f"  step {int(row['step']):3}", *(f"  {name} {value:7.3f}" for name, value in figures.items()))
 
 # %% [markdown]
-# `spearman` is the correlation of cosines with the scores, x 100. `uniformity` goes down while texts spread,
-# `mean_cosine` is 0 where any two texts are unlike on average, and 1 where all are the same. The broken run
-# has a learning rate that is two hundred times higher. The training loss alone would not have told you how
-# bad its vectors are.
+# `spearman` is the correlation of cosines with the gold scores, x 100. `uniformity` falls while the vectors
+# spread. `mean_cosine` is 0 if the vectors are spread out, and 1 if all vectors are equal. The broken run has a
+# learning rate that is two hundred times higher. Its training loss alone does not show how bad its vectors are.
 #
-# ## The page
+# ## The report
 #
-# `report` makes one page of a run, or of several side by side, with everything in one file. Its charts lie
-# beside it.
+# `report` writes one page for a run, or for several runs. The page is a single file. Its charts are also saved
+# as PNG files in the same folder.
 
 # %%
 from IPython.display import Image, display
@@ -129,37 +129,37 @@ print(sorted(chart.stem for chart in Path("page").glob("*.png")))
 display(Image("page/val-spearman.png", width=480))
 
 # %% [markdown]
-# Read the first chart for two things. Where is the best point: at the end (train longer) or early (stop
-# earlier, or take a lower rate)? And is the rise larger than the wiggle between neighboring points? The
-# saved model is that of the best point, so its validation score is a maximum over several looks, and a little
-# too good.
+# The first chart of the report answers two questions. Where is the best score: at the end (train longer) or early
+# (train shorter, or with a lower learning rate)? Is the rise larger than the changes between neighboring points?
+# The saved model has the best validation score. This score is a maximum over several validations, so it is a
+# little too high.
 #
 # ## The vectors
 #
-# A score says how good a model is. `diagnose` says why.
+# A score says how good a model is. `diagnose` says why, from the geometry of its vectors.
 
 # %% language="bash"
 # contrastive-text diagnose runs/good/model texts.txt --pairs pairs.tsv
 
 # %% [markdown]
-# And the broken one, at the same step that its validation chose:
+# The vectors of the broken model, at the step that validation chose:
 
 # %% language="bash"
 # contrastive-text diagnose runs/broken/model texts.txt --pairs pairs.tsv
 
 # %% [markdown]
-# Look at the mean cosine, at the effective rank and at the words below the table. [Diagnose](../diagnose.md)
+# Compare the mean cosine, the effective rank and the warnings below the two tables. [Diagnose](../diagnose.md)
 # explains every figure, and what to do about each warning.
 #
-# ## How sure is a difference?
+# ## Is a difference larger than chance?
 #
-# `compare` scores models on the same pairs. Its interval comes from drawing the pairs anew a thousand times:
-# what would other pairs have said?
+# `compare` scores models on the same pairs. The interval of a difference comes from a thousand resamples of the
+# pairs. It shows how much the difference depends on the choice of pairs.
 
 # %% language="bash"
 # contrastive-text compare encoder runs/good/model runs/broken/model --data pairs.tsv
 
 # %% [markdown]
-# A `*` marks an interval that excludes 0. It speaks of the pairs only. Another seed of training moves scores
-# too, which one run each can't show; that takes a sweep ([tutorial 3](3_your_own_view.ipynb)). And these
-# pairs chose the checkpoint, so a last comparison belongs on pairs that chose nothing.
+# A `*` marks an interval that excludes 0. The interval covers the choice of pairs only. Another training seed
+# changes scores too, which a sweep measures ([tutorial 3](3_your_own_view.ipynb)). The pairs of this tutorial also
+# chose the checkpoint, so a final comparison needs other pairs.
