@@ -161,5 +161,5 @@ display(Image("page/val-spearman.png", width=480))
 
 # %% [markdown]
 # A `*` marks an interval that excludes 0. The interval covers the choice of pairs only. Another training seed
-# changes scores too, which a sweep measures ([tutorial 3](3_your_own_view.ipynb)). The pairs of this tutorial also
-# chose the checkpoint, so a final comparison needs other pairs.
+# changes scores too, which a sweep measures ([tutorial 3](3_your_own_view.ipynb)). The pairs of this tutorial
+# also chose the checkpoint, so a final comparison needs other pairs.
