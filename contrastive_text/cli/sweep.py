@@ -212,8 +212,8 @@ class Runs:
         if without_weights:
             raise InvalidValueError(
                 f"--report: expected runs with the scores of all reports, or with weights to measure, got "
-                f"{len(without_weights)} runs without weights: {' '.join(without_weights)}; delete them to run "
-                "them again, or drop the report"
+                f"{len(without_weights)} runs without weights: {' '.join(without_weights)}; delete them to "
+                f"train them again, or remove the report"
             )
 
     def run(self, cell: Cell, seed: int) -> None:

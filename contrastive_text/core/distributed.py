@@ -159,7 +159,7 @@ def gather_sizes(size: int, device: torch.device, known: Sequence[int] | None = 
         if known[rank()] != size:
             raise InvalidValueError(
                 f"Batch.shares: expected {size} examples of rank {rank()}, which it has, got {known[rank()]}; "
-                "give shares=None to Batch.replace where rows are chosen anew"
+                "give shares=None to Batch.replace if it selects other rows"
             )
         return list(known)
     sizes = [torch.zeros(1, dtype=torch.long, device=device) for _ in range(world_size())]

@@ -237,8 +237,8 @@ class Scores(Target):
                 return None
             value = "an empty score" if not cell.strip() else repr(cell)
             raise InvalidValueError(
-                f"expected a score from {self.low:g} to {self.high:g}, got {value}; mend the row, or set the "
-                "objective's low and high"
+                f"expected a score from {self.low:g} to {self.high:g}, got {value}; correct the row, or set the "
+                f"objective's low and high"
             )
         return (number - self.low) / (self.high - self.low)
 

@@ -128,8 +128,8 @@ class Frame(NamedTuple):
         """
         if (count := template.count(SLOT)) > 1:
             raise InvalidValueError(
-                f"{where}: expected {SLOT} once at most, got {template!r}, which has it {count} times; {SLOT} is "
-                "where the text goes"
+                f"{where}: expected {SLOT} once at most, got {template!r}, which has it {count} times; write "
+                f"{SLOT} once"
             )
         before, _, after = template.partition(SLOT)
         return cls(before, after, apart, counted)

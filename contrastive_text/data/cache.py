@@ -191,7 +191,7 @@ def _key(texts: Sequence[str], tokenizer: TextTokenizer) -> str:
     fast = tokenizer.tokenizer
     if not isinstance(fast, PreTrainedTokenizerFast):
         raise InvalidTypeError(
-            f"tokenizer: expected a fast tokenizer, which can be told from others, got {type(fast).__name__}; "
+            f"tokenizer: expected a fast tokenizer, whose identity is known, got {type(fast).__name__}; "
             "convert it to a tokenizer.json"
         )
     backend = fast.backend_tokenizer

@@ -269,7 +269,7 @@ class Collator:
             if prompt and self.pairing.joins:
                 raise InvalidValueError(
                     f"model.prompts: expected none before two texts in one sequence, got {prompt.before!r} for "
-                    f"{type(self.pairing).__name__}; give the data set a prompt of its own that is empty: "
+                    f"{type(self.pairing).__name__}; set an empty prompt for the data set: "
                     f"{self.task}: ''"
                 )
             self.tokenizer.check_frame(prompt, f"model.prompts, {role}")
@@ -305,8 +305,8 @@ class Collator:
             counts = sorted({(len(row), len(example_texts(example))) for row in rows for example in row})
             got = ", ".join(f"{number} of {size} texts" for number, size in counts) or "none at all"
             raise InvalidValueError(
-                f"pairing {type(self.pairing).__name__}: expected every row to give as many examples with "
-                f"the same number of positives and negatives, got {got}; leave out rows that can't give them"
+                f"pairing {type(self.pairing).__name__}: expected the same number of examples, positives and "
+                f"negatives from every row, got {got}; remove rows with fewer"
             )
         slots = tuple(slot for slot, _ in example_slots(examples[0], self.originals))
         slot_numbers = np.arange(len(slots))[:, np.newaxis, np.newaxis]

@@ -267,7 +267,7 @@ class TextDataModule(pl.LightningDataModule):
             RuntimeError: ``setup("fit")`` has not been called.
         """
         if self._training is None:
-            raise RuntimeError('TextDataModule: expected setup("fit") before the training rows are asked for')
+            raise RuntimeError('TextDataModule: expected setup("fit") before the training rows are read')
         return self._training
 
     def train_dataloader(self) -> ResumableLoader:

@@ -341,8 +341,8 @@ class ResumableLoader(DataLoader[KeyedRow]):
         has_ended = state["given"] >= state["batches"]
         if not has_ended and state["given"] and state.get("order") != self.order.identity:
             raise InvalidValueError(
-                f"ckpt_path: expected the {state['batches']:,} batches an epoch of the checkpoint, which is from "
-                f"after {state['given']:,} of them, got {len(self.order):,}, or others; take the same data, "
+                f"ckpt_path: expected the {state['batches']:,} batches an epoch of the checkpoint, saved after "
+                f"{state['given']:,} of them, got {len(self.order):,} or other batches; give the same data, "
                 "batch_size, mixture and seed, or start from the weights alone with --init_from"
             )
         self.order.set_epoch(state["epoch"] + has_ended)

@@ -181,8 +181,7 @@ def consecutive_steps(sizes: Mapping[str, TaskSize], drop_last: bool) -> Steps:
         name = next(task for task, size in sizes.items() if size is shortest) if len(sizes) > 1 else ""
         raise InvalidValueError(
             f"batch_size: expected at most the number of rows, {shortest.rows}, got {shortest.batch_size}"
-            f"{f' for {name}' if name else ''}; lower batch_size, give more text, or let its "
-            "rows come again with repeat"
+            f"{f' for {name}' if name else ''}; lower batch_size, give more text, or repeat the rows with repeat"
         )
     return steps
 

@@ -191,8 +191,8 @@ def joined(
     """
     if set(table[0]) != {"text"}:
         raise InvalidValueError(
-            f"{where}: expected single texts without labels, got rows of {', '.join(table[0])}; leave join "
-            "out, or take a pairing and objectives that read text alone"
+            f"{where}: expected single texts without labels, got rows of {', '.join(table[0])}; remove join, or "
+            f"use a pairing and objectives that read text alone"
         )
     room = limit - tokenizer.specials - taken
     max_length = tokenizer.max_length if cut else None
@@ -288,8 +288,8 @@ def drawn(numbers: Sequence[int], limit: int | str, seed: int, task: str) -> tup
         limit = max(1, round(float(limit.removesuffix("%")) / 100 * len(numbers)))
     if limit > len(numbers):
         raise InvalidValueError(
-            f"{option_place(task)}.limit: expected at most the {len(numbers):,} rows that there are, got "
-            f"{limit:,}; give more text, or leave it out for all"
+            f"{option_place(task)}.limit: expected at most the {len(numbers):,} rows of the data, got "
+            f"{limit:,}; give more text, or remove limit to use all"
         )
     order = keyed_order(len(numbers), fold(seed, text_id(task), _LIMIT))
     drawn_numbers = array("q", (numbers[i] for i in np.sort(order[:limit])))

@@ -120,7 +120,7 @@ def judged(
     if not query_ids:
         raise InvalidValueError(
             f"{source}: expected a query with a document whose grade is above 0, got "
-            f"{_queries(len(queries))} without one; check its judgments"
+            f"{_queries(len(queries))} without one; check the relevance grades"
         )
     numbers = {name: number for number, name in enumerate(documents)}
     relevance = tuple({numbers[name]: grade for name, grade in grades[query].items()} for query in query_ids)
@@ -449,7 +449,7 @@ class Retrieval:
             if value and all(map(_is_dir, sources)):
                 raise InvalidValueError(
                     f"data.retrieval.{option}: expected a file of pairs in data.retrieval.files, got "
-                    f"{', '.join(sources) or None}; leave it out, because a folder has its own corpus"
+                    f"{', '.join(sources) or None}; remove the option, because a folder has its own corpus"
                 )
         return {name: self._read(source, bounds) for name, source in zip(names, sources, strict=True)}
 

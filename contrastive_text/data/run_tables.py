@@ -335,7 +335,7 @@ class HeldOutRows:
         if not self.objectives:
             raise InvalidValueError(
                 f"{option_place(data.name)}.held_out: expected an objective that reads unaltered texts, got "
-                f"{', '.join(objectives)}, which read what views hide or leave; leave the file out"
+                f"{', '.join(objectives)}, which need views; remove the file"
             )
 
     def loader(self, needs: DataNeeds) -> ResumableLoader:

@@ -321,7 +321,7 @@ def check_tasks(tasks: Mapping[str, TextTask], only: TextTask) -> None:
         if name in _RESERVED or not re.fullmatch(r"[\w-]+", name):
             raise InvalidValueError(
                 f"data.tasks.{name}: expected a name of letters, digits and dashes, other than "
-                f"{', '.join(_RESERVED)}, got {name!r}; call it something else"
+                f"{', '.join(_RESERVED)}, got {name!r}; choose another name"
             )
         _check_rows(option_place(name), task)
     _check_rows(option_place(ONLY), only)

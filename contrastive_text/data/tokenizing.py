@@ -178,8 +178,8 @@ class TextTokenizer:
         room = None if max_length is None else max_length - len(self.prefix) - len(self.suffix)
         if room is not None and room < 1:
             raise InvalidValueError(
-                f"max_length: expected room for a token beside the {len(self.prefix) + len(self.suffix)} special "
-                f"tokens, got {max_length}"
+                "max_length: expected room for a token in addition to the "
+                f"{len(self.prefix) + len(self.suffix)} special tokens, got {max_length}"
             )
         self.room = room
 
@@ -192,8 +192,8 @@ class TextTokenizer:
         table = self.tokenizer.get_vocab()
         if missing := [token for token in new_tokens if token not in table]:
             raise InvalidValueError(
-                f"views: expected a vocabulary with {', '.join(missing)}, got one learned without; start anew, "
-                "or leave out the views that need it"
+                f"views: expected a vocabulary with {', '.join(missing)}, got a learned vocabulary without "
+                f"them; start a new run, or remove the views that need them"
             )
         added = {token: table[token] for token in new_tokens}
         return Vocabulary(
@@ -259,7 +259,7 @@ class TextTokenizer:
             if mask is None:
                 raise InvalidValueError(
                     f"{frame.before + frame.after!r}: expected a vocabulary with a mask token for {MASK}, got "
-                    "none; use another encoder, or another template"
+                    f"one without; use another encoder, or another template"
                 )
             frame = frame._replace(before=frame.before.replace(MASK, mask), after=frame.after.replace(MASK, mask))
         if not frame or frame.apart:
@@ -310,7 +310,7 @@ class TextTokenizer:
         spare_note = f" and the {spare} beyond it" if spare else ""
         raise InvalidValueError(
             f"{where}: expected fewer tokens than the {self.room + spare} that max_length {self.max_length}"
-            f"{spare_note} leaves beside the special ones, got {self.taken(frame._replace(counted=True))} of "
+            f"{spare_note} leaves for a text and its template, got {self.taken(frame._replace(counted=True))} of "
             f"{frame.before + frame.after!r}; shorten it, or raise max_length"
         )
 
@@ -371,8 +371,8 @@ class TextTokenizer:
             )
         if self.max_length is not None and self.max_length < specials + 2:
             raise InvalidValueError(
-                f"max_length: expected room for a token of each text beside the {specials} special tokens "
-                f"of a pair, got {self.max_length}"
+                f"max_length: expected room for a token of each text in addition to the {specials} special "
+                f"tokens of a pair, got {self.max_length}"
             )
         type_note = f"token types {types[first]} and {types[second]}" if any(types) else "no token types"
         return f"{tokens}, {type_note}"

@@ -153,8 +153,8 @@ def check_base(adapters: Adapters | None, config: object, weights_dtype: str) ->
     one_of("encoder.weights_dtype", weights_dtype, WeightsType)
     if adapters is None and weights_dtype != "float32":
         raise InvalidValueError(
-            "encoder.weights_dtype: expected float32 for weights that are trained, whose small steps would be "
-            f"rounded away, got {weights_dtype}; set encoder.adapters too"
+            "encoder.weights_dtype: expected float32 for trained weights, because smaller types round small "
+            f"updates away, got {weights_dtype}; set encoder.adapters too"
         )
     if adapters is not None and config is not None:
         raise InvalidValueError(
@@ -174,7 +174,7 @@ def _inject(model: PreTrainedModel, settings: PeftConfig) -> frozenset[str]:
     try:
         peft.inject_adapter_in_model(settings, model)
     except (TypeError, ValueError, NotImplementedError) as error:
-        raise InvalidValueError(f"{_WHERE}: expected settings that peft takes, got {error}") from error
+        raise InvalidValueError(f"{_WHERE}: expected settings that peft accepts, got {error}") from error
     adapter_weights = {name: weight for name, weight in model.named_parameters() if plain_name(name) not in names}
     for weight in adapter_weights.values():
         weight.data = weight.data.float()  # in any type of the network
@@ -317,8 +317,8 @@ def weights_source(name: str) -> str:
         raise record.refusal("the folder or hub name of the base model", base, "base_model_name_or_path")
     if Path(base).is_absolute() and not Path(base).is_dir():
         raise InvalidValueError(
-            f"{settings}: base_model_name_or_path: expected the folder of the base model, got {base}, which is "
-            "not there; put the model there, or write its place into the file"
+            f"{settings}: base_model_name_or_path: expected the folder of the base model, got {base}, which "
+            f"doesn't exist; put the model there, or correct the path in the file"
         )
     return base
 
@@ -337,7 +337,7 @@ def write_adapters(folder: Path, model: PreTrainedModel, base: str | None) -> No
     settings = model.peft_config["default"]
     if settings.peft_type.value != "LORA":
         raise InvalidValueError(
-            f"save_pretrained: expected LoRA beside the weights, got {settings.peft_type.value}; merge it"
+            f"save_pretrained: expected LoRA adapters, got {settings.peft_type.value}; merge it"
         )
     is_local = base is not None and Path(base).is_dir()
     settings.base_model_name_or_path = str(Path(str(base)).resolve()) if is_local else base

@@ -73,8 +73,8 @@ def check_implementations(where: str, config: Mapping[str, object], inside: bool
             check_implementations(f"{where}: {key}", value, inside=inside or key.endswith(_IMPLEMENTATION_SUFFIX))
         elif (inside or key.endswith(_IMPLEMENTATION_SUFFIX)) and isinstance(value, str) and "/" in value:
             raise InvalidValueError(
-                f"{where}: {key}: expected a way of computing that Transformers has, such as sdpa, got "
-                f"{shown(value)}, which would be fetched and run; take it out"
+                f"{where}: {key}: expected an implementation of Transformers, such as sdpa, got {shown(value)}, "
+                f"code that would be downloaded and run; remove the key"
             )
 
 

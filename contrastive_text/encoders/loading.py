@@ -125,7 +125,7 @@ def _check_sizes(name: str, architecture: PreTrainedConfig) -> None:
         _weight_counts[settings] = _fetched(_MODEL, name, count)
     if _weight_counts[settings] > 2 * file_bytes:  # a weight takes at least half a byte, with 4 bits
         raise InvalidValueError(
-            f"{folder / 'config.json'}: expected the sizes of the weights beside it ({weights[0].name}, "
+            f"{folder / 'config.json'}: expected the sizes of the weight files ({weights[0].name}, "
             f"{file_bytes:,} bytes in all), got those of {_weight_counts[settings]:,} weights; {TODO}"
         )
 
@@ -144,7 +144,7 @@ def _check_layers(name: str, model: PreTrainedModel, left_over: Iterable[str]) -
     }
     if extra := sorted(checkpoint_layers - model_layers):
         raise InvalidValueError(
-            f"{_MODEL}: expected the layers that config.json of {name} speaks of, got weights of more of them "
+            f"{_MODEL}: expected the layers in config.json of {name}, got weights of further layers "
             f"({', '.join(extra[:3])}{', ...' * (len(extra) > 3)}); put back the number of layers it was "
             "saved with"
         )
@@ -159,7 +159,7 @@ def _check_layers(name: str, model: PreTrainedModel, left_over: Iterable[str]) -
     if zeros:
         raise InvalidValueError(
             f"{_MODEL}: expected weights in every layer of {name}, got matrices of zeros ({', '.join(zeros[:3])}"
-            f"{', ...' * (len(zeros) > 3)}); the file is damaged, fetch or save it again"
+            f"{', ...' * (len(zeros) > 3)}); the file is damaged, download or save it again"
         )
 
 
@@ -281,7 +281,7 @@ def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[Pr
     if type(architecture) not in MODEL_FOR_MASKED_LM_MAPPING:
         raise InvalidValueError(
             f"MaskedLM: expected an architecture with a masked-language-model head, got "
-            f"{architecture.model_type}; use another encoder, or leave MaskedLM out"
+            f"{architecture.model_type}; use another encoder, or remove MaskedLM"
         )
     if name is None:
         fresh: Callable[[], PreTrainedModel] = partial(
@@ -336,7 +336,7 @@ def _made(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
         if not is_failure(error):
             raise
         raise InvalidValueError(
-            f"encoder.config: expected an architecture that Transformers can make, got {_message(error)}"
+            f"encoder.config: expected an architecture of Transformers, got {_message(error)}"
         ) from error
 
 

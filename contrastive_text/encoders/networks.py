@@ -67,7 +67,7 @@ def network_class(architecture: PreTrainedConfig) -> NetworkClass:
     if not isinstance(modalities, str) and (others := sorted({*modalities} - {"text"})):
         raise InvalidValueError(
             f"encoder: expected a network of texts alone, got {architecture.model_type}, which also reads "
-            f"{' and '.join(others)}; save its text network in a folder of its own, or load this model with "
+            f"{' and '.join(others)}; save its text network in another folder, or load this model with "
             "sentence-transformers"
         )
     return AutoModel
@@ -341,8 +341,8 @@ def set_attention(model: PreTrainedModel, attention: Attention | None) -> None:
     if is_causal(model) != is_wanted_causal or not ignores_padding(model):
         raise InvalidValueError(
             f"encoder.attention: expected an architecture that can be {attention}, got "
-            f"{model.config.model_type}, which has its own in this version of Transformers; leave attention out, "
-            "or take another encoder"
+            f"{model.config.model_type}, which has its own in this version of Transformers; remove attention, "
+            f"or use another encoder"
         )
 
 

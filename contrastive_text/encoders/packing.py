@@ -445,9 +445,9 @@ def checkpoint_layers(model: PreTrainedModel) -> None:
     layers = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
     if not layers:
         raise InvalidValueError(
-            "encoder.gradient_checkpointing: expected an architecture whose layers Transformers can compute anew "
-            f"(BERT, ModernBERT, Llama, Qwen, ...), got {model.config.model_type}; leave it out, and bound "
-            "model.chunk_tokens"
+            "encoder.gradient_checkpointing: expected an architecture whose layers Transformers can recompute "
+            f"(BERT, ModernBERT, Llama, Qwen, ...), got {model.config.model_type}; remove "
+            "it, and set model.chunk_tokens"
         )
     for layer in layers:
         layer.gradient_checkpointing = True

@@ -62,8 +62,8 @@ def shared_network(model: nn.Module) -> Iterator[nn.Module]:
         yield model
     if versions != _weight_versions(parts):
         raise InvalidValueError(
-            "encode: expected weights that stay as they are, got weights that another thread changed in the "
-            "meantime; train a copy of the model instead (copy.deepcopy)"
+            "encode: expected unchanged weights, got weights that another thread changed during the call; train "
+            "a copy of the model instead (copy.deepcopy)"
         )
 
 

@@ -220,8 +220,8 @@ class TransformerEncoder(Encoder):
         self.layout, self.compiled = layout, compiled
         if compiled and gradient_checkpointing:
             raise InvalidValueError(
-                "encoder.gradient_checkpointing: expected false for a compiled network, which chooses by "
-                "itself what to compute anew, got true; leave one of the two out"
+                "encoder.gradient_checkpointing: expected false for a compiled network, which selects the "
+                "recomputed layers itself, got true; remove one of both"
             )
         self.gradient_checkpointing = gradient_checkpointing
         self.adapters, self.weights_dtype = adapters, weights_dtype
@@ -285,8 +285,8 @@ class TransformerEncoder(Encoder):
         has_other_function = checkpointed_by_others(self.model)
         if self.layout == "packed" and has_other_function:
             raise InvalidValueError(
-                "encoder.layout: expected auto, bucketed or padded, for layers are checkpointed by another "
-                "function, whose gradient would be another, got packed; or set encoder.gradient_checkpointing "
+                "encoder.layout: expected auto, bucketed or padded, because another function checkpoints layers "
+                "and would change the gradient, got packed; or set encoder.gradient_checkpointing "
                 "instead"
             )
         if self.layout != "auto":
@@ -400,8 +400,8 @@ class TransformerEncoder(Encoder):
         missing = [token for token in tokens if token not in self.tokenizer.get_vocab()]
         if missing and self.adapters is not None:
             raise InvalidValueError(
-                "encoder.adapters: expected views without tokens of their own, for the token table is frozen, "
-                f"got {', '.join(missing)}; leave out their mark, or train without adapters"
+                "encoder.adapters: expected views without new tokens, because adapters freeze the embedding "
+                f"table, got {', '.join(missing)}; set their mark to null, or train without adapters"
             )
         self.tokenizer.add_tokens([AddedToken(token, special=True) for token in tokens], special_tokens=True)
         if len(self.tokenizer) > self.vocabulary_size:

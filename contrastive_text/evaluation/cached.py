@@ -206,7 +206,7 @@ def _files(folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DiskError(
-            f"{folder}: expected a folder that can be made, got {error.strerror}; name another for the vectors"
+            f"{folder}: expected a folder that can be created, got {error.strerror}; name another for the vectors"
         ) from error
     remove_abandoned(folder)
     return sorted(path for path in folder.glob("*.safetensors") if path.is_file())

@@ -103,8 +103,7 @@ def scores_without(
     """
     if not takes_mean(model):
         raise InvalidValueError(
-            "frequency: expected a pooler that takes the mean over tokens, of which some can be left out, "
-            f"got {type(model.pooler).__name__}"
+            f"frequency: expected a pooler that takes the mean over tokens, got {type(model.pooler).__name__}"
         )
     all_pairs = [pairs for pairs in tasks.values() if isinstance(pairs, STSPairs)]
     texts = list(dict.fromkeys(text for pairs in all_pairs for text in (*pairs.first, *pairs.second)))
@@ -297,7 +296,7 @@ def diagnose(
     if len(distinct) < 2:
         raise InvalidValueError(
             f"diagnose.texts: expected two different texts or more, got {len(distinct)} among {len(texts):,}; "
-            "give some 1,000 texts as the model will meet them"
+            "give some 1,000 texts like those that the model will encode"
         )
     sample = drawn_texts(distinct, limit, seed)
     vectors = embed(sample)
@@ -345,8 +344,8 @@ def _pair_figures(embed: CachedEncoder, pairs: Table, limit: int, seed: int) -> 
     positive = metrics.positive_pairs(target)
     if not positive.any():
         raise InvalidValueError(
-            "diagnose.pairs: expected scores above 0, of which those above four fifths of the largest make a "
-            f"positive, got scores up to {float(target.max()):g}; move the scale, or leave the pairs out"
+            "diagnose.pairs: expected positive scores, because pairs above four fifths of the largest score are "
+            f"positives, got scores up to {float(target.max()):g}; shift the scores, or remove the pairs"
         )
     prompts = embed.model.prompts
     sides = [

@@ -211,7 +211,7 @@ def _task(mteb: Any, name: str, all_names: Collection[str], where: str) -> Any:
             raise InvalidValueError(f"{where}: expected a task of mteb, got {name!r}{todo}") from None
     if list(task.metadata.modalities) != ["text"]:
         kinds = ", ".join(task.metadata.modalities)
-        raise InvalidValueError(f"{where}: expected tasks of text, got {name}, of {kinds}; leave it out")
+        raise InvalidValueError(f"{where}: expected tasks of text, got {name}, of {kinds}; remove it")
     return task
 
 

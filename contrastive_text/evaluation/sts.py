@@ -262,7 +262,7 @@ def check_labels(where: str, table: Table) -> None:
     scores = [row["target"] for row in table if row["target"] not in (0.0, 1.0)]
     if scores:
         raise InvalidValueError(
-            f"{where}: expected pairs labeled 0 or 1 for an accuracy, got {scores[0]}; leave --threshold out"
+            f"{where}: expected pairs labeled 0 or 1 for an accuracy, got {scores[0]}; remove --threshold"
         )
 
 

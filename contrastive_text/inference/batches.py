@@ -96,8 +96,8 @@ class BatchEncoder:
     def _check(self, columns: list[str]) -> None:
         if self.column not in columns:
             raise InvalidValueError(
-                f"BatchEncoder.column: expected one of {', '.join(columns)}, got {self.column!r}; name that of "
-                "the texts"
+                f"BatchEncoder.column: expected one of {', '.join(columns)}, got {self.column!r}; name the "
+                f"column of the texts"
             )
         if self.output in columns:
             raise InvalidValueError(
@@ -110,7 +110,7 @@ class BatchEncoder:
             if not isinstance(text, str):
                 raise InvalidTypeError(
                     f"BatchEncoder: expected texts in column {self.column!r}, got {type(text).__name__} in row "
-                    f"{row} of a batch; leave such rows out first"
+                    f"{row} of a batch; remove such rows first"
                 )
         blocks = [np.asarray(block) for block in self.model.encode_blocks(texts, self.encoding)]
         return np.concatenate([np.asarray(self._empty), *blocks])

@@ -91,8 +91,8 @@ def _map(
         codes = exit_codes - {-signal.SIGTERM}  # the pool terminates the remaining processes with SIGTERM
         raise RuntimeError(
             f"device {', '.join(devices)}: expected a result, but its process ended with exit code "
-            f"{', '.join(map(str, codes))}; it may have run out of memory, or a script has to call this under "
-            "if __name__ == '__main__':"
+            f"{', '.join(map(str, codes))}; it may have run out of memory, or the script must call this "
+            f"function under if __name__ == '__main__':"
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -61,7 +61,7 @@ def near_duplicates(
             count += len(pairs)
             if count > most:
                 raise InvalidValueError(
-                    f"threshold: expected at most {most:,} pairs, got more at {threshold}; take a higher one"
+                    f"threshold: expected at most {most:,} pairs, got more at {threshold}; raise the threshold"
                 )
             ids.append(pairs + torch.tensor([start, start + offset], device=pairs.device))
             scores.append(tile[pairs[:, 0], pairs[:, 1]].to(torch.float32))

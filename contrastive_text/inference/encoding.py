@@ -154,7 +154,7 @@ def text_blocks(sentences: Iterable[str], size: int) -> Iterator[TextBlock]:
             if (surrogate := lone_surrogate(text)) is not None:
                 got = f"{surrogate} of the text at place {place}"
                 raise InvalidValueError(
-                    f"encode: expected texts that UTF-8 can hold, got {got}; mend or drop the text"
+                    f"encode: expected texts that UTF-8 can hold, got {got}; correct or remove the text"
                 )
         yield TextBlock(start, texts)
         start += len(texts)

@@ -280,7 +280,7 @@ def _check_runs(encoder: TransformerEncoder, folder: Path) -> None:
         if isinstance(error, ContrastiveTextError) or not is_failure(error):
             raise
         raise InvalidValueError(
-            f"{folder}: expected a network and a tokenizer that take a text, got {type(error).__name__}: "
+            f"{folder}: expected a network and a tokenizer that can encode a text, got {type(error).__name__}: "
             f"{first_line(error)}; config.json or tokenizer.json is damaged, save the model again"
         ) from error
 

@@ -171,8 +171,8 @@ def _check_text(text: object, where: str) -> str:
         )
     if (surrogate := lone_surrogate(text)) is not None:
         raise InvalidValueError(
-            f"mine: expected texts that UTF-8 can hold, got {surrogate} of a text in {where}; mend or drop the "
-            "text"
+            f"mine: expected texts that UTF-8 can hold, got {surrogate} of a text in {where}; correct or remove "
+            f"the text"
         )
     return text
 

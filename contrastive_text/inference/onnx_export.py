@@ -80,7 +80,7 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
         raise InvalidValueError(f"export_onnx.folder: expected a folder, got the file {folder}; name another")
     if any((folder / name).exists() for name in (MODULES, "config.json")):
         raise InvalidValueError(
-            f"export_onnx.folder: expected one that holds no model, got {folder}, whose tokenizer would be "
+            f"export_onnx.folder: expected a folder without a model, got {folder}, whose tokenizer would be "
             "replaced; name another, such as a new one inside it"
         )
     if model.prompts and not model.prompts.pooled:
@@ -90,8 +90,8 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
         )
     if isinstance(model.pooler, MaskTokenPooler):
         raise InvalidValueError(
-            "export_onnx.model: expected a pooler of the text's own tokens, got MaskTokenPooler, which reads the "
-            "template, and a graph has none; use the model here"
+            "export_onnx.model: expected a pooler of the text's own tokens, got MaskTokenPooler, which reads "
+            "the template, which a graph doesn't have; use the model here"
         )
     for library in ("onnx", "onnxscript", "onnxruntime"):
         require(library, "export_onnx")

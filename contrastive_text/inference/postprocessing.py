@@ -100,8 +100,9 @@ def fit_component_removal(vectors: Tensor, components: int | None = None) -> nn.
         )
     if not 1 <= count < len(directions):
         raise InvalidValueError(
-            f"fit_component_removal.components: expected 1 to {len(directions) - 1}, for these {len(vectors):,} "
-            f"texts differ in {len(directions)} directions, got {count}; take fewer away, or give more texts"
+            f"fit_component_removal.components: expected 1 to {len(directions) - 1}, because these "
+            f"{len(vectors):,} texts differ in {len(directions)} directions, got {count}; remove fewer, or "
+            f"give more texts"
         )
     top = directions[:count]
     return _affine(torch.eye(width, dtype=torch.float64) - top.T @ top, mean)
@@ -123,7 +124,8 @@ def with_layer(model: SentenceEncoder, layer: nn.Linear) -> SentenceEncoder:
     width = model.features
     if layer.in_features != width:
         raise InvalidValueError(
-            f"with_layer.layer: expected one for the model's {width} features, got {layer.in_features}; fit it "
+            f"with_layer.layer: expected a layer for the model's {width} features, got {layer.in_features}; fit "
+            "it "
             "on this model's vectors"
         )
     head = copy.deepcopy(nn.Sequential(*(model.head or ()), layer)).to(model.device, torch.float32)
@@ -147,7 +149,7 @@ def unnormalized(model: SentenceEncoder) -> SentenceEncoder:
 def _with_head(model: SentenceEncoder, head: nn.Sequential | None, normalize: bool) -> SentenceEncoder:
     if model.truncate_dim not in (None, model.features):
         raise InvalidValueError(
-            f"postprocessing.model: expected one that keeps its {model.features} features, got truncate_dim: "
+            f"postprocessing.model: expected a model that keeps its {model.features} features, got truncate_dim: "
             f"{model.truncate_dim}; set it to None, and let fit_whitening(features=...) choose fewer"
         )
     parts = replace(model.parts, head=head, normalize=normalize, truncate_dim=None, card="")

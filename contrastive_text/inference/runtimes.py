@@ -340,7 +340,9 @@ def _cached(key: str, make: Callable[[Path], None]) -> Path:
     try:
         entry, _ = cached(cache_folder(None, "graphs"), key, what="graph", names=[GRAPH], make=make)
     except DiskError as error:
-        raise DiskError(*error.args[:-1], f"{error}; graphs lie below $XDG_CACHE_HOME, or ~/.cache") from error
+        raise DiskError(
+            *error.args[:-1], f"{error}; graphs are stored below $XDG_CACHE_HOME, or ~/.cache"
+        ) from error
     return entry / GRAPH
 
 
@@ -365,8 +367,8 @@ def _check(runtime: type[Runtime], graph: Path, module: _Layers) -> None:
             if not difference <= TOLERANCE:  # true for NaN too
                 raise InvalidValueError(
                     f"backend: expected the network's own vectors to {TOLERANCE:.0e} of the largest feature, "
-                    f"got a difference of {difference:.1e} by {runtime.library}; this network needs torch: leave "
-                    "the backend out"
+                    f"got a difference of {difference:.1e} by {runtime.library}; this network needs torch: "
+                    f"remove the backend"
                 )
 
 
@@ -444,7 +446,7 @@ class RuntimeEncoder(Encoder):
         if batch.ids.device.type != "cpu":
             raise InvalidValueError(
                 f"backend: expected the model on the CPU, where {self.backend} runs it, got {batch.ids.device}; "
-                "leave the device out, or the backend"
+                "remove the device, or the backend"
             )
         mask = token_mask(batch.lengths)
         ids = pad(batch.ids, mask, fill=padding_id(self._encoder[0].model.config))

@@ -451,7 +451,8 @@ def check_vectors(name: str, vectors: Tensor) -> None:
         )
     if not vectors.is_floating_point():
         raise InvalidValueError(
-            f"{name}: expected floating-point vectors, got {vectors.dtype}; turn quantized ones back into numbers"
+            f"{name}: expected floating-point vectors, got {vectors.dtype}; convert quantized vectors to "
+            "numbers first"
         )
 
 

@@ -134,6 +134,6 @@ def _prepare_repository(api: HfApi, to: str, public: bool) -> None:
         current, requested = ("private", "public") if private else ("public", "private")
         todo = "leave out --public" if public else "add --public"
         raise InvalidValueError(
-            f"--to: expected a {requested} model, got {to}, which is there and {current}; {todo}, change it on "
+            f"--to: expected a {requested} model, got {to}, which exists and is {current}; {todo}, change it on "
             "the hub, or name another"
         )

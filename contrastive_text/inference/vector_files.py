@@ -283,7 +283,7 @@ class Shard:
         """
         if texts < self.of:
             raise InvalidValueError(
-                f"shard {self}: expected no more parts than there are texts, got {texts:,} texts; make fewer"
+                f"shard {self}: expected at most as many parts as texts, got {texts:,} texts; use fewer parts"
             )
         return range(texts * (self.number - 1) // self.of, texts * self.number // self.of)
 
@@ -340,8 +340,7 @@ def check_written(records: Mapping[Path, VectorRecord], todo: str) -> None:
     for file, record in records.items():
         if damage := record.damage(file):
             raise InvalidValueError(
-                f"{file}: expected the vectors as they were written, got changed ones ({'; '.join(damage)}); "
-                f"{todo}"
+                f"{file}: expected unchanged vectors, got changes ({'; '.join(damage)}); {todo}"
             )
 
 
@@ -371,8 +370,8 @@ def _shard_files(path: Path, todo: str) -> dict[Path, Shard]:
         raise MissingFileError(f"{path}: expected vectors, got nothing there; {todo}")
     if len(numbers) > 1:
         raise InvalidValueError(
-            f"{path}: expected the parts of one division, got some of {' and of '.join(map(str, numbers))}; "
-            "delete those that are out of date"
+            f"{path}: expected shards of one number of parts, got shards of "
+            f"{' and of '.join(map(str, numbers))}; delete the outdated shards"
         )
     shards = [Shard(number, numbers[0]) for number in range(1, numbers[0] + 1)]
     if missing := [str(shard) for shard in shards if not finished.get(shard)]:

@@ -107,7 +107,7 @@ class VectorIndex:
         place = index_path(path)
         if encoding is not None and encoding.precision != "float32":
             raise InvalidValueError(
-                f"{place}: expected float32 for an index, got {encoding.precision}; leave it out"
+                f"{place}: expected float32 for an index, got {encoding.precision}; remove precision"
             )
         texts = corpus if isinstance(corpus, TextStream) else TextStream(corpus)
         run = EmbeddingRun(model, texts, place, of_documents(model, encoding or Encoding()), restart=restart)

@@ -92,8 +92,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 raise
             raise InvalidValueError(
                 f"{place}: expected a checkpoint of weights and plain data, got a file that can't be read as one "
-                f"({first_line(error)}); where you trust what else it holds, load it with "
-                "weights_only=False"
+                f"({first_line(error)}); if you trust the file, load it with weights_only=False"
             ) from error
         check_dense(content, str(place), "name a checkpoint that fit wrote")
         _check_finite(place, content)
@@ -114,7 +113,7 @@ def _check_finite(place: Path, content: object) -> None:
         if isinstance(weight, torch.Tensor) and bool(weight.isnan().any()):
             raise InvalidValueError(
                 f"{place}: expected weights that are numbers, got NaN in {name}; the run that wrote it has "
-                "diverged, so take an earlier checkpoint"
+                "diverged, so use an earlier checkpoint"
             )
 
 

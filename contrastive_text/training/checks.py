@@ -47,8 +47,8 @@ def check_names(objectives: Iterable[str]) -> None:
     for name in objectives:
         if name in _LOGGED or "." in name or not name:
             raise InvalidValueError(
-                f"model.objectives.{name}: expected a name without a dot, other than those in the log already "
-                f"({', '.join(_LOGGED)}), got {name!r}; call it something else"
+                f"model.objectives.{name}: expected a name without a dot that the log doesn't use "
+                f"({', '.join(_LOGGED)}), got {name!r}; choose another name"
             )
 
 

@@ -108,6 +108,6 @@ def load_head(head: Head | None) -> None:
     if start is None or head.stack[: len(folder_stack)] != folder_stack:
         raise InvalidValueError(
             f"model.head: expected the layers {head.stack} in {head.weights}, got {folder_stack}; name a model "
-            "that has them with --model.head.weights, or set it to null for random weights"
+            "that has them with --model.head.weights, or set weights to null for random weights"
         )
     head.network.load_state_dict(start.layers.state_dict())

@@ -175,8 +175,9 @@ def _groups(batch: Batch, embedder: Embedder, plan: ViewPlan) -> list[RowGroup]:
         ]
     if any(not torch.equal(fixed_lengths[0], lengths) for lengths in fixed_lengths[1:]):
         raise InvalidValueError(
-            f"FixedDropout: expected rows as long as their anchors on {', '.join(plan.fixed_dropout)}, got "
-            "others; masks are laid over places: use it with SameText and no view that changes a text's length"
+            f"FixedDropout: expected rows as long as their anchors on {', '.join(plan.fixed_dropout)}, got rows "
+            f"of other lengths. Masks apply to positions; use SameText, and no view that changes a text's "
+            f"length"
         )
     return groups
 

@@ -300,6 +300,6 @@ class SplitModule(pl.LightningModule):
         """
         if self.is_split:
             raise InvalidValueError(
-                "trainer.strategy: expected one that splits no weights for a prediction, got fsdp2; use the "
+                "trainer.strategy: expected a strategy with whole weights for a prediction, got fsdp2; use the "
                 "exported model, with contrastive-text embed"
             )

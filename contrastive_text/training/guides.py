@@ -126,8 +126,8 @@ class GuideFile(Guide):
             what = f"{place}.join" if data.task.join is not None else f"{place}.pairing"
             got = "texts that are joined" if data.task.join is not None else f"{pairing}, which cuts them out"
             raise InvalidValueError(
-                f"{what}: expected rows that are texts of a file for {describe(self)}, got {got}; take "
-                "GuideModel, which encodes any row"
+                f"{what}: expected rows that are texts of a file for {describe(self)}, got {got}; use "
+                f"GuideModel, which encodes any row"
             )
         for texts in text_blocks(data.texts):
             present = self.vectors.knows(np.fromiter(map(text_id, texts), np.int64, len(texts)))
@@ -185,8 +185,8 @@ class GuideModel(Guide):
         """
         if batch.texts is None:
             raise InvalidValueError(
-                f"{describe(self)}: expected a batch with its texts, got one without; make it with a Collator of "
-                "keep_texts=True, as the data of a module with such a guide do"
+                f"{describe(self)}: expected a batch with its texts, got a batch without texts; build it by a "
+                f"Collator with keep_texts=True"
             )
         numbers = {text: number for number, text in enumerate(dict.fromkeys(batch.texts))}
         device = batch.ids.device
@@ -221,8 +221,8 @@ def check_guides_read(guides: Mapping[str, Guide], objectives: Mapping[str, Obje
     read_names = {guide for objective in objectives.values() for guide in objective.guides}
     if idle := [guide for guide in guides if guide not in read_names]:
         raise InvalidValueError(
-            f"model.guides.{idle[0]}: expected an objective that reads it, got {', '.join(objectives)}; name it "
-            "there, or drop it"
+            f"model.guides.{idle[0]}: expected an objective that reads this guide, got {', '.join(objectives)}; "
+            f"name the guide in an objective, or remove it"
         )
 
 

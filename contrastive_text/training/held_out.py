@@ -138,8 +138,8 @@ class RankedScores:
                 return {}
             raise InvalidValueError(
                 f"trainer.limit_val_batches: expected all {len(data.queries):,} queries and "
-                f"{len(data.documents):,} documents of {name}, got {count:,} and {len(numbers):,}; leave the "
-                "limit out, and bound the corpus with data.retrieval.documents"
+                f"{len(data.documents):,} documents of {name}, got {count:,} and {len(numbers):,}; remove the "
+                f"limit, and bound the corpus with data.retrieval.documents"
             )
         documents = torch.empty_like(vectors).index_copy_(0, numbers, vectors)
         query_places = query_numbers.tolist()
@@ -365,8 +365,8 @@ def predicting(objectives: Mapping[str, Objective]) -> Objective:
         if objective.predicts:
             return objective
     raise InvalidValueError(
-        f"validation: expected an objective that predicts the task's labels, got {', '.join(objectives)}; drop "
-        "the task's held-out files"
+        f"validation: expected an objective that predicts the task's labels, got {', '.join(objectives)}; remove "
+        f"the task's held-out files"
     )
 
 

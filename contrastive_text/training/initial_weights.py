@@ -109,15 +109,15 @@ def _heads(module: ContrastiveModule, own: Mapping[str, Tensor], start: _Start) 
         names = [", ".join(sorted(map(_named, places))) or "none" for places in (start_places, module_places)]
         raise InvalidValueError(
             f"--keep_heads: expected an objective with weights of the same name in both stages, got {names[0]} "
-            f"in {start.described} and {names[1]} here; name the run and not its model, or leave --keep_heads out"
+            f"in {start.described} and {names[1]} here; name the run and not its model, or remove --keep_heads"
         )
     for place in sorted(module_places & start_places):
         name = place.removeprefix(_OBJECTIVES)
         before, now = _classes(start.objectives, name), _classes(module.hparams["objectives"], name)
         if before != now:
             raise InvalidValueError(
-                f"--keep_heads: expected the classes of objective {name} as they were before, {before}, got "
-                f"{now}; give it those, or another name to let its head start anew"
+                f"--keep_heads: expected the classes of objective {name} in the first stage, {before}, got "
+                f"{now}; set these classes, or rename the objective to start with a new head"
             )
     return module_places & start_places
 
@@ -284,8 +284,8 @@ def _take_vocabulary(module: ContrastiveModule, start: _Start) -> list[str]:
             token for token in module.by_task.new_tokens if token not in start_tokenizer.get_vocab()
         ]:
             raise InvalidValueError(
-                f"{_WHERE}: expected views whose tokens are in the vocabulary that was learned before, got "
-                f"{', '.join(missing_tokens)}; leave out their mark, or give the first stage the same views"
+                f"{_WHERE}: expected views whose tokens are in the learned vocabulary, got "
+                f"{', '.join(missing_tokens)}; set their mark to null, or give the first stage the same views"
             )
         module.adopt_tokenizer(start.learned)
         return ["its vocabulary"]

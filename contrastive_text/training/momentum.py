@@ -150,8 +150,8 @@ class MomentumNetworks(nn.ModuleDict):
         for name, settings in settings_by_name.items():
             if users := [user for user, item in settings_by_name.items() if item is settings and user != name]:
                 raise InvalidValueError(
-                    f"model.objectives.{name}.columns: expected a Momentum of its own, got that of {users[0]} "
-                    "too; make one for each objective"
+                    f"model.objectives.{name}.columns: expected a different Momentum for each objective, got "
+                    f"the Momentum of {users[0]} again; create one for each"
                 )
             self[name] = MomentumNetwork(settings, embedder, getattr(objectives[name], "head", None))
 
@@ -251,12 +251,12 @@ def check_momentum(objectives: Mapping[str, Objective], plan_of: Callable[[str |
             alters = isinstance(view, TextView | TokenView) and role in objective.keys.roles
             if alters and not objective.keys.views:
                 raise InvalidValueError(
-                    f"model.objectives.{name}.columns: expected Momentum.views: true, for {kind} at "
-                    f"model.{place} alters the rows before any network sees them, got false; move that view to "
+                    f"model.objectives.{name}.columns: expected Momentum.views: true, because {kind} at "
+                    f"model.{place} alters rows before any network, got false; move that view to "
                     "another role, or set views: true"
                 )
             if isinstance(view, GradientView) and role in objective.keyed and view.objective in (None, name):
                 raise InvalidValueError(
                     f"model.{place}: expected a role that {name} reads of the trained network for {kind}, got "
-                    f"{role}, of which it reads keys, which have no gradient; move the view to anchor"
+                    f"{role}, whose vectors are momentum vectors without a gradient; move the view to anchor"
                 )

@@ -237,8 +237,8 @@ class Run:
         if parts["init_from"] is not None:
             if parts["ckpt_path"] is not None:
                 raise InvalidValueError(
-                    "--init_from: expected none beside --ckpt_path, which resumes a run with its own weights, "
-                    "got both; drop one of them, or set init_from to null"
+                    "--init_from: expected no --init_from with --ckpt_path, which resumes a run with its own "
+                    "weights, got both; remove one of them, or set init_from to null"
                 )
             init_folder = model_place(parts["init_from"])
             self._summary.saved_model = None if init_folder is None else str(init_folder)
@@ -307,7 +307,7 @@ class Run:
         if self._finished is not None:
             return SentenceEncoder.from_pretrained(self._finished)
         if not self._trained:
-            raise RunError("Run.model: expected a trained run, got one before fit; call run.fit() first")
+            raise RunError("Run.model: expected a trained run, got a run before fit; call run.fit() first")
         if self.module.is_split:
             raise RunError(
                 "Run.model: expected whole weights, got weights split by fsdp2; load the folder that the run has "
@@ -337,8 +337,8 @@ def _place_of(name: str) -> str:
     if name not in owner:
         raise InvalidValueError(
             f"Run: expected an argument of the module, the data or the Trainer, got {name!r}"
-            f"{nearest(name, (*owner, *VALUES))}; one of another place goes by its dotted name into config, "
-            "as in config={'checkpoint.monitor': 'val/overall'}"
+            f"{nearest(name, (*owner, *VALUES))}; give other options by their dotted name in config, such as "
+            "config={'checkpoint.monitor': 'val/overall'}"
         )
     return f"{owner[name]}.{name}"
 

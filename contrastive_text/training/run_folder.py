@@ -79,7 +79,7 @@ def check_folder_options(folder: str | None, trainer: Mapping[str, object]) -> N
     if clashes:
         raise InvalidValueError(
             f"folder: expected a run that keeps its log and checkpoints in {folder}, got {', '.join(clashes)}; "
-            "drop that"
+            f"remove these options"
         )
 
 
@@ -188,7 +188,7 @@ def _latest_checkpoint(folder: Path, config: Mapping[str, object]) -> tuple[Chec
             sound.append(checkpoint)
     if not sound and damaged:
         raise InvalidValueError(
-            f"folder: expected a whole checkpoint in {folder}, got {'; '.join(damaged)}; start it anew"
+            f"folder: expected a whole checkpoint in {folder}, got {'; '.join(damaged)}; start the run again"
         )
     return max(reversed(sound), key=lambda checkpoint_of_run: checkpoint_of_run.step, default=None), damaged
 
@@ -285,8 +285,8 @@ class OwnFolders(Callback):
                 )
             if self.writes and not self._locks.enter_context(held(real)):
                 raise RunError(
-                    f"{where}: expected a folder that no other run writes to, got {folder}, where one is at "
-                    "work; wait for it, or name another folder"
+                    f"{where}: expected a folder that no other run writes to, got {folder}, where another run "
+                    f"is active; wait for its end, or name another folder"
                 )
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's signature
@@ -393,4 +393,6 @@ def _agree(trainer: pl.Trainer, is_fine: bool, message: str) -> None:
         "path, and start the command in the same folder on each"
     )
     where = f"process {trainer.global_rank} on {platform.node()}"
-    raise RunError(f"{where}: {'all is well here, but not on another machine' if is_fine else message}; {advice}")
+    raise RunError(
+        f"{where}: {'this machine has no error, but another machine has' if is_fine else message}; {advice}"
+    )

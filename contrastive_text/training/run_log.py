@@ -150,8 +150,9 @@ def check_loggers(loggers: Iterable[Logger]) -> None:
         except Exception as error:
             name, text = type(logger).__name__, " ".join(str(error).split())[:300]
             raise InvalidValueError(
-                f"trainer.logger: expected a {name} that can log, got {type(error).__name__}: {text}; change its "
-                "options, or leave it out"
+                f"trainer.logger: expected a {name} that starts without errors, got {type(error).__name__}: "
+                f"{text}; change "
+                f"its options, or remove the logger"
             ) from error
 
 

@@ -148,7 +148,7 @@ def check_places(config: Mapping[str, Any]) -> None:
         inner = config.get(place)
         if inner is not None and not isinstance(inner, Mapping):
             raise InvalidValueError(
-                f"{place}: expected names and values, got {inner!r}; lay files over each other with --config"
+                f"{place}: expected names and values, got {inner!r}; merge files with --config FILE --config FILE"
             )
     if (seed := (config.get("data") or {}).get("seed")) is not None:
         raise InvalidValueError(
@@ -190,8 +190,8 @@ def checkpoint_parts(path: str, to_resume: bool = False) -> Config:
     """
     if path in _CHECKPOINT_WORDS and not Path(path).exists():
         raise InvalidValueError(
-            f"--ckpt_path: expected a checkpoint's file, got {path!r}, which only a living Trainer knows; name "
-            "the file, or take up a run with fit --resume RUN"
+            f"--ckpt_path: expected a checkpoint's file, got {path!r}, which needs the Trainer of the earlier "
+            f"run; name the file, or resume a run with fit --resume RUN"
         )
     saved = read_checkpoint(path, to_resume)
     data = saved.arguments(TextDataModule, "data", without=("seed",))  # the seed follows seed_everything
@@ -260,7 +260,7 @@ def check_trainer(trainer: pl.Trainer) -> None:
     if any(isinstance(callback, callbacks.LearningRateFinder) for callback in vars(trainer)["callbacks"]):
         raise InvalidValueError(
             "trainer.callbacks: expected no LearningRateFinder, got one: it sets an attribute lr of the module, "
-            "and the learning rate is that of model.optimizer; try several with sweep --vary model.optimizer.lr= "
+            "which doesn't have it; try several with sweep --vary model.optimizer.lr= "
             "or call Tuner(trainer).lr_find(module, data, update_attr=False)"
         )
 
@@ -274,7 +274,8 @@ def check_reads_batches(trainer: pl.Trainer, method: str) -> None:
     name = f"limit_{_READS[method]}_batches" if method in _READS else None
     if name is not None and (limit := vars(trainer)[name]) == 0:
         raise InvalidValueError(
-            f"trainer.{name}: expected another number than 0 for {method}, got {limit}; leave it out for all"
+            f"trainer.{name}: expected a number above 0 for {method}, got {limit}; remove the limit to read all "
+            "batches"
         )
 
 

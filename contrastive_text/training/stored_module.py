@@ -118,8 +118,8 @@ class StoredModule(SplitModule):
         if self.encoder.base_identity is not None:
             if any(weight.requires_grad for weight in self.encoder.base_weights()):
                 raise RunError(
-                    "model.encoder.adapters: expected that the weights under them stay frozen, for no checkpoint "
-                    "has them, got some that are trained; unfreeze other parts, or train without adapters"
+                    "model.encoder.adapters: expected frozen weights under the adapters, because checkpoints "
+                    "don't contain them, got trained weights; unfreeze other parts, or train without adapters"
                 )
             checkpoint["state_dict"] = self.without_base(checkpoint["state_dict"])
             checkpoint[BASE] = self.encoder.base_identity
@@ -140,8 +140,8 @@ class StoredModule(SplitModule):
         if (base := checkpoint.get(BASE)) is not None and base != self.encoder.base_identity:
             raise InvalidValueError(
                 "model.encoder: expected the weights on which the checkpoint's adapters were trained "
-                f"({base}), got {self.encoder.base_identity or 'an encoder without adapters'}; no checkpoint has "
-                "them, so name them by model_name_or_path as they were"
+                f"({base}), got {self.encoder.base_identity or 'an encoder without adapters'}; checkpoints "
+                f"don't contain these weights, so name them by model_name_or_path"
             )
         if self._trainer is not None and self._trainer.state.fn == "fit":
             check_resumed(checkpoint, self.trainer, self.by_task.prompts)
@@ -317,8 +317,8 @@ def _check_learned(changes: Iterable[Change], objectives: Mapping[str, Objective
             learned = {key for part in objective.modules() if isinstance(part, Loss) for key in part.figures}
             if f"{place}.".startswith(f"model.objectives.{name}.") and leaf in learned:
                 raise InvalidValueError(
-                    f"{change.name}: expected {change.before}, from which the run of {path} began to learn it, "
-                    f"got {change.now}; keep it, or start a run from the checkpoint's weights with --init_from"
+                    f"{change.name}: expected {change.before}, the initial value in the run of {path}, got "
+                    f"{change.now}; keep it, or start a run from the checkpoint's weights with --init_from"
                 )
 
 

@@ -99,8 +99,8 @@ class TaskParts:
                 ", ".join(owner for owner, part_head in heads.items() if part_head is not None) or "there is none"
             )
             raise InvalidValueError(
-                f"{place}: expected an objective with a head ({names}), got {name}; name another one, or leave "
-                "head_of out"
+                f"{place}: expected an objective with a head ({names}), got {name}; name another objective, or "
+                f"remove head_of"
             )
         return head
 

@@ -112,7 +112,7 @@ def test_too_many_pairs_leave_the_vectors_for_a_higher_threshold(
     with monkeypatch.context() as patched:
         patched.setattr("contrastive_text.cli.duplicates.near_duplicates", partial(near_duplicates, most=5))
         said = shell.refused(f"{DUPLICATES} --threshold 0.1")
-    assert "threshold: expected at most 5 pairs, got more at 0.1; take a higher one" in said
+    assert "threshold: expected at most 5 pairs, got more at 0.1; raise the threshold" in said
     assert (here / "d.tsv.vectors.npy").exists()
     monkeypatch.setattr("contrastive_text.cli.embed.EmbeddingRun", None)  # nothing is encoded again
     shell(f"{DUPLICATES} --threshold 1")

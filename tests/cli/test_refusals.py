@@ -156,7 +156,10 @@ EMBED = [
     ("embed TEXTS v.npy --model BERT --ranges w.npy --precision int8", "expected a .npy file"),
     ("embed TEXTS v.npy --model BERT --ranges r.npy", "ranges: expected precision int8 or uint8, got float32"),
     ("embed TEXTS v.npy --model BERT --ranges r.npy --precision int8", "smallest and largest value of 16"),
-    ("embed TEXTS v.npy --model BERT --shard 1/41", "shard 1/41: expected no more parts than ... got 40 texts"),
+    (
+        "embed TEXTS v.npy --model BERT --shard 1/41",
+        "shard 1/41: expected at most as many parts as texts, got 40 texts",
+    ),
     ("embed TEXTS v.npy --model BERT --shard 0/4", "shard: expected 1/N to N/N ... got 0/4; add 1"),
     ("embed TEXTS v.npy --model BERT --shard 1/4 --precision int8", "ranges: expected ranges for int8"),
 ]

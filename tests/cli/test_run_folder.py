@@ -134,9 +134,7 @@ def test_no_run_goes_on_from_weights_alone(shell: Shell, finished: dict[str, str
     for name in ("optimizer_states", "lr_schedulers", "callbacks"):  # as ModelCheckpoint(save_weights_only=True)
         del saved[name]
     torch.save(saved, "weights.ckpt")
-    expected = (
-        "expected a checkpoint that a run can go on from, got one with weights and without optimizer_states"
-    )
+    expected = "expected a checkpoint with the state of a run, got one without optimizer_states"
     assert f"error: weights.ckpt: {expected}" in shell.refused("fit --ckpt_path weights.ckpt")
     assert not (here / "runs").exists()
     (here / "run").mkdir()
@@ -247,7 +245,7 @@ def test_a_folder_and_processes_that_cannot_be_a_run_s_are_refused(
     (here / "other" / "notes.txt").write_text("mine")
     assert "got other with notes.txt and without config.yaml" in shell.refused("FIT TINY --folder other")
     named = "FIT TINY --folder mine"
-    assert "got trainer.logger false; drop that" in shell.refused(f"{named} --trainer.logger false")
+    assert "got trainer.logger false; remove these options" in shell.refused(f"{named} --trainer.logger false")
     with monkeypatch.context() as patch:
         patch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
         assert "would begin again; give --folder runs/NAME" in shell.refused("FIT TINY")

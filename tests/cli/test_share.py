@@ -151,9 +151,9 @@ def test_whom_it_is_open_to_is_what_was_asked_for(shell: Shell, hub: Hub) -> Non
     shell(f"{SHARE} --public")
     assert hub.private == {"me/mine": False}
     hub.files.clear()
-    assert "which is there and public; add --public" in shell.refused(SHARE)
+    assert "which exists and is public; add --public" in shell.refused(SHARE)
     hub.private["me/mine"] = True
-    assert "which is there and private; leave out --public" in shell.refused(f"{SHARE} --public")
+    assert "which exists and is private; leave out --public" in shell.refused(f"{SHARE} --public")
     assert not hub.files
 
 

@@ -207,7 +207,7 @@ def test_heads_of_other_classes_and_shapes_are_refused(other: str, sst: str, tmp
     path = trained(kinds("good", "bad"), sst, tmp_path / "first.ckpt")
     load_initial_weights(kinds("good", "bad"), path, keep_heads=True)
     load_initial_weights(kinds("bad", "good"), path)
-    with pytest.raises(ValueError, match=r"classes of objective kind as .* \('good', 'bad'\), got \('b"):
+    with pytest.raises(ValueError, match=r"classes of objective kind in .* \('good', 'bad'\), got \('b"):
         load_initial_weights(kinds("bad", "good"), path, keep_heads=True)
     with pytest.raises(ValueError, match="only one of the two has"):
         load_initial_weights(kinds("good", "bad", width=5), path, keep_heads=True)
@@ -236,7 +236,7 @@ def test_two_sources_of_weights_and_other_commands_are_answered(
     shell: Shell, finished: dict[str, str], second: str
 ) -> None:
     both = "--init_from FOLDER --ckpt_path CHECKPOINT --trainer.accelerator cpu"
-    assert "--init_from: expected none beside --ckpt_path" in shell.refused(f"fit {both}")
+    assert "--init_from: expected no --init_from with --ckpt_path" in shell.refused(f"fit {both}")
     assert "--init_from: expected it with fit, got it with test" in shell.refused(f"test {both}")
     said = shell.refused(f"{second} --keep_heads")
     assert "--keep_heads: expected it with --init_from, got it alone" in said

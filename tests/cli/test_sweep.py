@@ -116,7 +116,7 @@ def test_a_dry_run_checks_and_runs_nothing(shell: Shell, here: Path) -> None:
         ("--vary seed_everything=1,2", "because the sweep sets it, got seed_everything; give --seeds"),
         ("--checkpoint.monitor val/loss", "--checkpoint.monitor: expected no such option, because"),
         ("--data.validation null", "data.validation: expected a file to score the runs on"),
-        ("--trainer.logger false", "got trainer.logger false; drop that"),
+        ("--trainer.logger false", "got trainer.logger false; remove these options"),
         ("--grid list.yaml", "--grid list.yaml: expected a list of values under each key"),
         ("--select train/loss", "--select: expected a validation figure"),
         ("--select sts:mean", "got sts:mean. Test data must not select weights"),
@@ -161,7 +161,7 @@ def test_a_run_of_other_options_is_refused_and_a_new_report_needs_weights(
     assert "sts:mean of STS12, " in (here / "out" / "table.md").read_text()
     assert [words[0] for words in calls] == ["fit", "evaluate"]
     said = shell.refused(f"{report} --report_pooler CLSPooler")
-    assert "got 1 runs without weights: out/MeanPooler/seed-1; delete them to run them again, or drop" in said
+    assert "got 1 runs without weights: out/MeanPooler/seed-1; delete them to train them again, or remove" in said
 
 
 @pytest.mark.slow
@@ -187,7 +187,7 @@ def test_a_run_of_another_process_is_waited_for_and_an_unknown_figure_answered_w
     assert "| MeanPooler | **12.50** | 1 | | |" in said or "| MeanPooler | 12.50 | 1 | | |" in said
     assert len(calls) == 1
     said = shell.refused(f"{SWEEP} --vary model.pooler=MaxPooler --seeds 1 --select val/sperman --output other")
-    assert "--select: expected a figure of the validation (val/" in said and "val/spearman" in said
+    assert "--select: expected a validation metric (val/" in said and "val/spearman" in said
 
 
 @pytest.mark.slow  # processes that import everything

@@ -138,7 +138,7 @@ def test_a_score_out_of_range_or_none_at_all_is_refused(cell: str, got: str) -> 
     with pytest.raises(ValueError) as refused:
         Scores().read(cell)
     assert str(refused.value) == (
-        f"expected a score from 0 to 5, got {got}; mend the row, or set the objective's low and high"
+        f"expected a score from 0 to 5, got {got}; correct the row, or set the objective's low and high"
     )
 
 

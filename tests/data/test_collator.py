@@ -225,7 +225,9 @@ def test_a_row_may_give_several_examples(tokenizer: TextTokenizer) -> None:
 def test_examples_of_different_sizes_are_refused(tokenizer: TextTokenizer) -> None:
     for other in (Example("a", ("b",)), Example("a", ("b",), ("c",)), Example("a", (), ("b", "c"))):
         pairing = Fixed([[Example("a", ("b", "c"))], [other]])
-        with pytest.raises(ValueError, match=r"pairing Fixed: .*the same number of positives and negatives"):
+        with pytest.raises(
+            ValueError, match=r"pairing Fixed: .*the same number of examples, positives and negatives"
+        ):
             Collator(tokenizer, pairing, ViewPlan(), seed=0)(keyed(({"number": 0}, {"number": 1})))
 
 

@@ -60,11 +60,11 @@ AT_ONCE = [
 ]  # fmt: skip
 ON_SETUP = [
     Refusal({"batch_size": 41}, ["at most the number of rows, 40, got 41; lower batch_size"]),
-    Refusal({"limit": 41}, ["data.task.limit: expected at most the 40 rows that there are, got 41"]),
+    Refusal({"limit": 41}, ["data.task.limit: expected at most the 40 rows of the data, got 41"]),
     Refusal({}, ["views.negative: expected a slot that the pairing SameText gives (anchor, original, positive)"],
             module={"views": {"negative": [DeleteTokens()]}}),
     Refusal({"pairing": Silent()}, ["pairing Silent: expected at least one example from every row, got no ex"]),
-    Refusal({"pairing": Ragged()}, ["pairing Ragged: expected every row to give as many examples"]),
+    Refusal({"pairing": Ragged()}, ["pairing Ragged: expected the same number of examples"]),
     Refusal({"pairing": Halves(), "batch_size": 11}, ["at most the number of rows, 10, got 11"], "documents"),
     Refusal({"pairing": Halves(least=99)}, ["data.train: expected a document long", "got 16 of"], "documents"),
     Refusal({"pairing": Alone()}, ["objectives: expected a pairing that gives positive, got Alone"], "documents"),

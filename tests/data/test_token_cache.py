@@ -250,5 +250,5 @@ def test_a_tokenizer_without_a_description_is_refused(tmp_path: Path, tokenizer:
         pass
 
     tokenizer.tokenizer = Slow()  # type: ignore[assignment]  # what is refused
-    with pytest.raises(TypeError, match="expected a fast tokenizer, which can be told from others, got Slow"):
+    with pytest.raises(TypeError, match="expected a fast tokenizer, whose identity is known, got Slow"):
         tokenize_documents(TEXTS, tokenizer, tmp_path)

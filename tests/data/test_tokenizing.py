@@ -190,8 +190,11 @@ def test_sizes_and_tokenizers_that_cannot_hold_texts_are_refused() -> None:
             lambda: learn_vocabulary(["a bird"], vocabulary_size=4),
             r"vocab_size: expected room .* got 4; give a la",
         ),
-        (lambda: TextTokenizer(learned(), 2), "max_length: .* beside the 2 special tokens, got 2"),
-        (lambda: TextTokenizer(learned(), 4).pair_template, r"max_length: .* each text beside the 3 .* got 4"),
+        (lambda: TextTokenizer(learned(), 2), "max_length: .* in addition to the 2 special tokens, got 2"),
+        (
+            lambda: TextTokenizer(learned(), 4).pair_template,
+            r"max_length: .* each text in addition to the 3 .* got 4",
+        ),
         (
             lambda: TextTokenizer(joined, None).pair_template,
             "OneSequence: expected a tokenizer that puts special",

@@ -111,7 +111,7 @@ def test_the_blocks_linear_layers_are_adapted_by_name_and_drop_by_keys(masked: s
 
 
 def test_what_does_not_go_with_adapters_is_refused_in_words(masked: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"adapters: expected views without tokens of their own.*\[DEL\]"):
+    with pytest.raises(ValueError, match=r"adapters: expected views without new tokens.*\[DEL\]"):
         tiny_module(masked, views={"anchor": [DeleteTokens(mark="[DEL]")]})
     with pytest.raises(ValueError, match="adapters: expected null with DenoisingDecoder"):
         tiny_module(masked, objectives={"d": DenoisingDecoder()})
@@ -267,7 +267,7 @@ def test_files_of_adapters_that_say_more_than_lora_are_refused(masked: str, tmp_
         with pytest.raises(ValueError, match=said):
             SentenceEncoder.from_pretrained(tmp_path)
     other = TransformerEncoder(masked, adapters=Scales())
-    with pytest.raises(ValueError, match="expected LoRA beside the weights, got IA3"):
+    with pytest.raises(ValueError, match="expected LoRA adapters, got IA3"):
         SentenceEncoder(other, model.pooler).save_pretrained(tmp_path / "other", adapters_beside=True)
 
 

@@ -209,7 +209,7 @@ MALICIOUS = (
 
 # What it lacks, or has in another form
 
-GOES_ON = "c.ckpt: expected a checkpoint that a run can go on from, got one with weights and without"
+GOES_ON = "c.ckpt: expected a checkpoint with the state of a run, got one without"
 # Key -> values of another form.
 VALUES: dict[str, tuple[Any, ...]] = {
     "state_dict": ("word",),

@@ -116,4 +116,4 @@ def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
     assert done.returncode != 0
-    assert "a script has to call this under if __name__ == '__main__':" in done.stderr
+    assert "the script must call this function under if __name__ == '__main__':" in done.stderr

@@ -209,7 +209,7 @@ def test_what_cannot_be_exported_is_refused_before_anything_is_written(bert: str
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for folder, opset, words in (
         ("out", 18, "expected a folder, got the file"),
-        ("model/../model", 18, "expected one that holds no model, got .*, whose tokenizer would be"),
+        ("model/../model", 18, "expected a folder without a model, got .*, whose tokenizer would be"),
         ("graph", 0, "that the graph can be converted to, got 0; take 18"),
         ("graph", 999, "that the graph can be converted to, got 999; take 18"),
     ):

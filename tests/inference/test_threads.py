@@ -195,7 +195,7 @@ def test_weights_that_change_during_a_call_are_refused(bert: str) -> None:
             return super().forward(hidden)
 
     encoder = TransformerEncoder(bert)
-    with pytest.raises(ValueError, match="expected weights that stay as they are"):
+    with pytest.raises(ValueError, match="expected unchanged weights"):
         SentenceEncoder(encoder, Changing()).eval().encode(["bird"])
 
 

@@ -168,7 +168,7 @@ def test_a_text_without_a_vector_is_found_before_the_run_says_what_it_is(
 
 @pytest.mark.parametrize(("options", "said"), [
     ({"pairing": Spans(anchors=1, positives=1, min_length=2, max_length=3)}, "data.task.pairing: .* got Spans"),
-    ({"join": 12}, "data.task.join: .* got texts that are joined; take GuideModel"),
+    ({"join": 12}, "data.task.join: .* got texts that are joined; use GuideModel"),
     ({"pairing": OneSequence()}, "data.task.pairing: expected single texts for GuideFile.* set pairing: Given"),
 ])  # fmt: skip
 def test_rows_that_are_no_texts_of_a_file_are_refused(
@@ -185,7 +185,7 @@ def test_names_of_guides_and_their_width_are_checked_before_the_first_step(made:
     none = r"objectives.follow: expected one of the guides of the module \(none\), got file"
     with pytest.raises(ValueError, match=none):
         tiny.module(made["bert"], objectives={"follow": Follow()})
-    idle = "model.guides.idle: expected an objective that reads it, got c; name it"
+    idle = "model.guides.idle: expected an objective that reads this guide, got c; name the guide"
     with pytest.raises(ValueError, match=idle):
         tiny.module(made["bert"], objectives={"c": Contrastive()}, guides={"idle": GuideFile("v.npy")})
     guides, trainer = {"file": GuideFile(made["file"])}, tiny.trainer(Path())  # without data
@@ -235,7 +235,7 @@ def test_single_texts_are_refused_for_such_a_guide_and_a_batch_that_a_guide_can_
     module = module_of(made, Follow())
     batch = next(iter(set_up(module, made["triples"], pairing=Given()).train_dataloader()))
     guides = module.by_task.guides
-    with pytest.raises(ValueError, match=r"GuideModel\(.*: expected a batch with its texts, got one without"):
+    with pytest.raises(ValueError, match=r"GuideModel\(.*: expected a batch with its texts, got a batch without"):
         guides["model"](batch.replace(texts=None))
     unknown = batch.replace(text_ids=torch.cat([batch.text_ids[:-1], torch.tensor([7])]))
     with pytest.raises(ValueError, match="every text of the batch, got no vector of 1 of its 24 rows"):

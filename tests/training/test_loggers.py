@@ -85,5 +85,8 @@ def test_a_logger_that_can_t_begin_is_named_before_the_first_step(
     words = ["--encoder", "encoder/", "--train", "texts.txt", "--trainer.accelerator", "cpu"]
     assert run(["fit", "--recipe", "simcse", *words, "--trainer.logger", "lost_logs.Lost"]) == 2
     said = capsys.readouterr()
-    assert "trainer.logger: expected a Lost that can log, got RuntimeError: no server at 127.0.0.1; " in said.err
+    assert (
+        "trainer.logger: expected a Lost that starts without errors, got RuntimeError: no server at 127.0.0.1; "
+        in said.err
+    )
     assert "What makes the result" not in said.out and not list(here.glob("runs/*"))

@@ -232,7 +232,7 @@ SHARED = Momentum()
     [
         (
             lambda: module_of(Momentum(of="anchor", views=False), views={"anchor": [RepeatTokens()]}),
-            r"columns: expected Momentum\.views: true, for RepeatTokens at model\.views\.anchor\[0\] alters",
+            r"columns: expected Momentum\.views: true, because RepeatTokens at model\.views\.anchor\[0\] alters",
         ),
         (
             lambda: module_of(Momentum(), views={"positive": [FeatureCutoff(), Adversarial()]}),
@@ -243,7 +243,7 @@ SHARED = Momentum()
                 TransformerEncoder(config=tiny.CONFIG),
                 objectives={name: Contrastive(columns=[Duplicates(), Siblings(), SHARED]) for name in "ab"},
             ),
-            r"objectives\.a\.columns: expected a Momentum of its own, got that of b too",
+            r"objectives\.a\.columns: expected a different Momentum for each objective, got the Momentum of b",
         ),
     ],
 )

@@ -118,7 +118,7 @@ def test_names_find_their_places_and_values_may_be_parts(files: dict[str, str]) 
     ("options", "said"),
     [
         ({"max_epoch": 1}, "Run: .* got 'max_epoch'; did you mean max_epochs"),
-        ({"monitor": "val/overall"}, "got 'monitor'; one of another place goes by its dotted name into config"),
+        ({"monitor": "val/overall"}, "got 'monitor'; give other options by their dotted name in config"),
         ({"config": {"modl.pooler": "CLSPooler"}}, "Run: .* got 'modl.pooler'; did you mean model"),
         ({"config": {"data.trian": "a.txt"}}, "trian"),
         ({"pooler": "CLSPoolr"}, "model.pooler: .* got CLSPoolr; did you mean CLSPooler"),

@@ -217,7 +217,7 @@ def read_checkpoint(path: str | Path, to_resume: bool = False) -> Checkpoint:
     if to_resume:
         check_resumable(content, path)
     if any(content.get(name) not in (None, "kwargs") for name in _UNEXPECTED_KEYS):
-        raise InvalidValueError(f"{expected}, got one whose parts aren't where fit writes them; {_TODO}")
+        raise InvalidValueError(f"{expected}, got one with other parts than fit writes; {_TODO}")
     if "_class_path" in {**model, **data}:
         raise InvalidValueError(
             f"{path}: expected the arguments of a module, got _class_path; load it with the class that wrote it"
@@ -253,7 +253,7 @@ def check_resumable(saved: Mapping[str, Any], where: object) -> None:  # Any: Li
     }
     if missing := [name for name, is_present in has_part.items() if not is_present]:
         raise InvalidValueError(
-            f"{where}: expected a checkpoint that a run can go on from, got one with weights and without "
+            f"{where}: expected a checkpoint with the state of a run, got one without "
             f"{', '.join(missing)}; start a run from its weights with --init_from"
         )
 
@@ -347,6 +347,6 @@ def best_checkpoint(path: str | Path, where: str) -> Path:
     if not best.is_file():
         raise InvalidValueError(
             f"{where}: expected to learn from {last.path} which of the {len(files)} checkpoints in {folder} is "
-            f"the best, got {best_path or 'none'}, which isn't there; name a .ckpt file"
+            f"the best, got {best_path or 'none'}, which doesn't exist; name a .ckpt file"
         )
     return best

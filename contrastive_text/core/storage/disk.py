@@ -202,7 +202,7 @@ def check_writable(folder: Path, where: str) -> Path:
         raise DiskError(
             error.errno or errno.EIO,
             f"{where}: expected a folder that can be written to, got {folder}: {error.strerror or error}; name "
-            "another, or move away what is there",
+            f"another, or move the existing file away",
         ) from error
 
 

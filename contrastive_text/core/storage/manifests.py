@@ -285,8 +285,7 @@ def check_whole(folder: Path) -> None:
     if damage := manifest.damage(folder, whole=False):
         more = f" and {len(damage) - 3} more" if len(damage) > 3 else ""
         raise InvalidValueError(
-            f"{folder}: expected the files as they were saved, got damaged ones ({'; '.join(damage[:3])}{more}); "
-            f"{TODO}"
+            f"{folder}: expected unchanged files, got changes ({'; '.join(damage[:3])}{more}); {TODO}"
         )
     _checked[folder.resolve()] = state
 

@@ -229,6 +229,6 @@ def _check_ratio(path: Path, unpacked: int, packed: int, bound: int) -> None:
     if unpacked > bound * max(packed, 1):
         raise InvalidValueError(
             f"{path}: expected at most {bound:,} bytes out of each byte of a .gz, got "
-            f"{unpacked // max(packed, 1):,} of the first {packed:,}; raise the bound `ratio` if it is what it "
-            "should be"
+            f"{unpacked // max(packed, 1):,} of the first {packed:,}; raise the bound `ratio` if the file is "
+            f"correct"
         )

@@ -75,7 +75,8 @@ class GivenRows(str):
                 digest.update(json.dumps(row, ensure_ascii=False, default=str).encode())
             except (RecursionError, TypeError, ValueError) as error:
                 raise InvalidValueError(
-                    f"{where}: expected texts that UTF-8 can hold in row {number:,}, got {error}; mend or drop it"
+                    f"{where}: expected texts that UTF-8 can hold in row {number:,}, got {error}; correct or "
+                    "remove the row"
                 ) from None
         record = super().__new__(cls, f"{GIVEN}{kind}:{len(data)}:{digest.hexdigest()}")
         record._data, record.kind, record.rows = data, kind, len(data)

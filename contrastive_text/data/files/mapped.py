@@ -110,7 +110,8 @@ class ArrowRows(Sequence[Row]):
     def _check(self) -> None:
         if _state(self.path) != self.seen:
             raise DiskError(
-                f"{self.path}: expected mapped rows as they were when the run began, got a changed file; start "
+                f"{self.path}: expected unchanged mapped rows, got a file that has changed since the run began; "
+                "start "
                 "or resume the run: the file is written again"
             )
 

@@ -164,8 +164,8 @@ class BestCheckpoint(ModelCheckpoint):
         if trains and self.monitor is not None and self.monitor not in trainer.callback_metrics:
             names = ", ".join(sorted(self._figures))
             raise InvalidValueError(
-                f"checkpoint.monitor: expected a figure of the validation ({names}), got {self.monitor}; name "
-                "one of these, or leave it out"
+                f"checkpoint.monitor: expected a validation metric ({names}), got {self.monitor}; name one of "
+                f"these, or remove monitor"
             )
         super().on_validation_end(trainer, pl_module)
 

@@ -49,8 +49,8 @@ class ChunkSize(Callback):
             return
         if pl_module.is_split:
             raise InvalidValueError(
-                "chunk: expected a number of tokens with fsdp2, for it is measured on whole weights, got "
-                "auto; give --chunk N, and a smaller N where memory runs out"
+                "chunk: expected a number of tokens with fsdp2, because auto measures whole weights, got auto; "
+                "give --chunk N, and a smaller N if memory runs out"
             )
         longest = pl_module.encoder.max_length or pl_module.encoder.limit or 512
         # A chunk of the encoder and a chunk of each objective's own network are in memory at the same time.
@@ -112,7 +112,7 @@ def free_bytes(device: torch.device) -> int:
     table = _SYSTEM / "proc/meminfo"
     if device.type != "cpu" or not table.is_file():
         raise InvalidValueError(
-            f"chunk: expected a GPU or Linux, which tell their free memory, got {device}; give a number"
+            f"chunk: expected a GPU or Linux, which report free memory, got {device}; give a number"
         )
     fields = dict(line.split(":") for line in table.read_text().splitlines())
     return min([int(fields["MemAvailable"].split()[0]) * 1024, *_free_in_groups()])

@@ -365,7 +365,7 @@ class StopWhenSpread(Callback):
             there = ", ".join(key.split("/")[1] for key in figures if key.endswith("/uniformity")) or "none"
             raise InvalidValueError(
                 f"StopWhenSpread.objective: expected the name of a contrastive objective ({there}), got "
-                f"{self.objective}; name one, or leave the callback out"
+                f"{self.objective}; name one, or remove the callback"
             )
         if trainer.strategy.reduce_boolean_decision(ended, all=False):
             trainer.should_stop = True

@@ -122,8 +122,8 @@ class LogGradients(Callback):
         """
         if isinstance(trainer.strategy, FSDP2Strategy):
             raise InvalidValueError(
-                "trainer.callbacks: expected no LogGradients with fsdp2, which adds the gradients of all "
-                "objectives up before any rank has its part, got one; log them in a run on one GPU"
+                "trainer.callbacks: expected no LogGradients with fsdp2, which sums the gradients of all "
+                "objectives, got LogGradients; log them in a run on one GPU"
             )
 
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
@@ -224,8 +224,9 @@ class KeepGradients(Callback):
             return
         if saved["batches"] != trainer.accumulate_grad_batches:
             raise InvalidValueError(
-                f"trainer.accumulate_grad_batches: expected {saved['batches']}, for the checkpoint is from "
-                f"inside a step of so many, got {trainer.accumulate_grad_batches}; resume with {saved['batches']}"
+                f"trainer.accumulate_grad_batches: expected {saved['batches']}, because the checkpoint is from "
+                f"inside an accumulation window, got {trainer.accumulate_grad_batches}; resume with "
+                f"{saved['batches']}"
             )
         for name, parameter in pl_module.named_parameters():
             if name in saved["gradients"]:

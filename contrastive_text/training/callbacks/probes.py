@@ -57,8 +57,8 @@ class _Probe(Callback):
         """
         if any(hasattr(parameter, "to_local") for parameter in pl_module.parameters()):
             raise InvalidValueError(
-                f"{type(self).__name__}: expected whole weights in every process, got split ones; leave the "
-                "probe out, or train by DDP"
+                f"{type(self).__name__}: expected whole weights in every process, got split weights; remove the "
+                f"probe, or train with DDP"
             )
         self._step = trainer.global_step
         figures = self._measure_sample(pl_module)

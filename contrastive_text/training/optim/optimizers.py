@@ -191,12 +191,14 @@ class TorchOptimizer(Optimizer):
         self._decays = "weight_decay" in inspect.signature(self._cls).parameters
         if weight_decay and not self._decays:
             raise InvalidValueError(
-                f"TorchOptimizer.weight_decay: expected an optimizer that has it, got {name}; leave it out"
+                f"TorchOptimizer.weight_decay: expected an optimizer with weight_decay, got {name}; remove "
+                "weight_decay"
             )
         for option in ("lr", "weight_decay"):
             if option in (options or {}):
                 raise InvalidValueError(
-                    f"TorchOptimizer.options: expected others than {option}, got it; give {option} beside them"
+                    f"TorchOptimizer.options: expected no {option} in options, got {option}; give {option} as "
+                    "an argument of TorchOptimizer"
                 )
         self.build([("matrix", nn.Parameter(torch.zeros(2, 2)))])
 
@@ -248,7 +250,7 @@ class TorchSchedule(Schedule):
         if issubclass(self._cls, ReduceLROnPlateau):
             raise InvalidValueError(
                 f"TorchSchedule.name: expected a schedule of the step alone, got {name}, which reads a score; "
-                "take another, or the callback EarlyStopping"
+                "use another schedule, or the callback EarlyStopping"
             )
         self._rates = array("d")
         self._run: tuple[int, LRScheduler] | None = None
@@ -303,4 +305,4 @@ def _naming_place(where: str) -> Iterator[None]:
     except (TypeError, ValueError, RuntimeError) as error:
         if not is_failure(error):
             raise
-        raise InvalidValueError(f"{where}: expected options that it takes, got an error: {error}") from error
+        raise InvalidValueError(f"{where}: expected valid options, got: {error}") from error

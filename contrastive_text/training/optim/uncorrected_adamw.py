@@ -104,7 +104,8 @@ class UncorrectedAdamW(torch.optim.Optimizer):
         """Returns the running means of a weight's gradient and of its square."""
         if cast(Tensor, weight.grad).is_sparse:
             raise InvalidTypeError(
-                "AdamW.bias_correction: expected dense gradients to train without it, got a sparse one; build "
+                "AdamW.bias_correction: expected dense gradients without bias correction, got a sparse "
+                "gradient; build "
                 "the embedding with sparse=False"
             )
         state = self.state[weight]

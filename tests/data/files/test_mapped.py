@@ -134,7 +134,10 @@ def test_what_is_wrong_is_told_and_leaves_nothing(monkeypatch: pytest.MonkeyPatc
         file.write(b"more")
     kept = pickle.dumps(rows)
     for read in (lambda: rows[0], lambda: list(rows), lambda: pickle.loads(kept)):
-        with pytest.raises(ContrastiveTextError, match=r"rows\.arrow: .* got a changed file; start or resume"):
+        with pytest.raises(
+            ContrastiveTextError,
+            match=r"rows\.arrow: .* got a file that has changed since the run began; start or resume",
+        ):
             read()
     with pytest.warns(UserWarning, match=r"damaged rows \(rows.arrow: .*created again"):
         assert len(read_rows(one, **options)) == len(rows)
