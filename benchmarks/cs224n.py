@@ -108,7 +108,7 @@ SETUPS = {
 ENSEMBLE = "ensemble"
 PRETRAINING = {"3sets": "cs224n/pretrain_3sets", "nli": "cs224n/pretrain_nli"}
 OTHERS = {"start": ("untrained", ""), ENSEMBLE: ("the three models of their own", "70.6")}
-"""What the table says of the other rows, and the report's overall score."""
+"""Name of another row of the table -> its description, and the report's overall score."""
 NOTE = "* In another setting: supervised first and fusion on SST, PCGrad after two pre-trainings (average: 62.8)."
 
 

@@ -12,7 +12,7 @@ RANK = 16
 
 
 class Sizes(NamedTuple):
-    """What the memory of a decoder of Llama's and Qwen2's kind depends on.
+    """Sizes of a decoder like Llama or Qwen2 that determine its memory.
 
     Args:
         layers: Number of blocks L.
@@ -54,7 +54,7 @@ class Sizes(NamedTuple):
 
 
 class Way(NamedTuple):
-    """How a model is trained.
+    """Way to train a model: trained weights, data type, checkpointed layers and chunks.
 
     Args:
         trained: ``all`` weights, or those of ``LoRA``.

@@ -55,7 +55,7 @@ for start in range(0, len(lines), 10_000):
     parts.append(encoder.encode(lines[start : start + 10_000], batch_size=64, show_progress_bar=False))
 numpy.save(out, numpy.concatenate(parts))
 """
-"""What one writes without the command; it holds all in memory, and a kill loses it."""
+"""Script to embed texts without the command: all vectors are in memory, and a kill loses them."""
 
 
 class Measured(NamedTuple):

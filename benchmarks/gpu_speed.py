@@ -41,7 +41,7 @@ PEERS = ("sentence_transformers", "accelerate", "datasets")
 
 
 def peer_is_there() -> bool:
-    """Whether sentence-transformers and what its trainer needs are installed."""
+    """Returns whether sentence-transformers and the packages of its trainer are installed."""
     return all(importlib.util.find_spec(name) for name in PEERS)
 
 

@@ -1,4 +1,4 @@
-"""What the parts of ``gpu.py`` work on: encoders with random weights, texts of a length, modules, batches."""
+"""Inputs of the parts of ``gpu.py``: encoders with random weights, texts of a length, modules, batches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Pieces = Mapping[str, Callable[[], Row]]
 
 
 class Setting(NamedTuple):
-    """Where the parts run.
+    """Setting in which the parts of the benchmark run: device, sizes, folder, threads and rounds.
 
     Args:
         device: ``cuda``, or ``cpu`` to try the parts.

@@ -75,7 +75,7 @@ COLUMNS = {
     "hide": "[Duplicates, Siblings]",
     "attract": "[Duplicates, {class_path: Siblings, init_args: {effect: positive}}]",
 }
-"""How siblings are used -> columns of the objective."""
+"""Treatment of siblings -> columns of the objective."""
 
 
 class Groups:

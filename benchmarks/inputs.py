@@ -1,4 +1,4 @@
-"""What benchmarks run on: texts, encoders, and how much work they are."""
+"""Inputs of benchmarks: texts, encoders, and their number of floating-point operations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TINY = {
 
 
 class Shape(NamedTuple):
-    """What the FLOPs of a Transformer's blocks depend on.
+    """Sizes of a Transformer's blocks that determine the FLOPs.
 
     Args:
         layers: Number of blocks.

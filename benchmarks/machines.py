@@ -1,4 +1,4 @@
-"""What a machine is and can do: processor, versions, memory in use, the speed of its products."""
+"""Description of a machine: processor, versions, memory in use, speed of matrix products."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ SETUPS = {
 
 
 class Ordering(NamedTuple):
-    """What a paper found: one row above another, its averages of seven STS tasks for BERT-base."""
+    """Finding of a paper: one method is above another, by averages of seven STS tasks for BERT-base."""
 
     paper: str
     better: str

@@ -23,10 +23,10 @@ from runs import RESULTS, ROOT, cell_configurations, do, held, machine, markdown
 from contrastive_text.runs.sweep_table import paired_difference
 
 STS = "sts:mean"
-"""What counts in the studies on STS."""
+"""Score by which the studies on STS compare cells."""
 
 OVERALL = "val/overall"
-"""What counts in CS224N's, on the development sets of its tasks."""
+"""Score by which the studies of CS224N compare cells, on the development sets of its tasks."""
 
 WHAT = """\
 Start: `{encoder}` (`minilm-mlm` is a stand-in for a plain encoder: all-MiniLM-L6-v2, contrastively trained
@@ -42,7 +42,7 @@ at hand. The configuration of every cell is in the JSON."""
 
 
 class Finding(NamedTuple):
-    """What a paper found: one cell is better than another one.
+    """Finding of a paper: one cell is better than another cell.
 
     Args:
         said: The paper's finding.

@@ -1,4 +1,4 @@
-"""Where the time of ours goes, operation by operation, for the benchmarks that time it beside a peer."""
+"""Profiles this library operation by operation, for the benchmarks that time it next to a peer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What many rows take before the first step, and that the same rows are the same batches in whatever form.
+"""Measures time and memory of many rows before the first step, and compares the batches of all row formats.
 
 Rows are real pairs, repeated with a small edit: a number after the anchor, and after every other positive.
 Each size is a run of its own, in one process or in two; anonymous memory is ``RssAnon`` of ``/proc/self/status``

@@ -1,4 +1,4 @@
-"""What the benchmarks share: cells kept once they are finished, runs of the shell command, dated tables."""
+"""Helpers for benchmarks: stored results of finished cells, runs of the shell command, dated tables."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ DDP_BUCKETS = 1
 
 
 class Cost(NamedTuple):
-    """What a step costs one rank.
+    """Cost of a training step for one rank.
 
     Args:
         gathered: Bytes of vectors and ids that it receives for the loss.

@@ -28,7 +28,7 @@ from contrastive_text.inference.search import UnitVectors, top_k
 Found = tuple[Tensor, Tensor]
 HITS = 10
 CLOSE = 1e-6
-"""How far apart cosines may be that are rounded otherwise, in float32."""
+"""Largest difference of equal cosines that are rounded in another order, in float32."""
 READY, PLAIN, FAISS, PEER = "ours, made ready", "ours, plain tensors", "faiss IndexFlatIP", "semantic_search"
 
 

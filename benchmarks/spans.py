@@ -1,4 +1,4 @@
-"""How many spans the encoder's length limit cuts, and what is left in common of anchors and positives.
+"""Counts the spans that the encoder's length limit cuts, and the overlap of anchors and positives that remains.
 
     python benchmarks/spans.py --encoder FOLDER --train DOCUMENTS.jsonl.gz [...] --limits 24 66
 

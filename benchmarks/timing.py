@@ -1,4 +1,4 @@
-"""What timed comparisons share: contenders that take turns, medians of ratios, options.
+"""Helpers for timed comparisons: contenders that take turns, medians of ratios, options.
 
 A contender is a process of its own that lives through all rounds, so that two training loops can take turns:
 it works off so many steps when it is told to, answers with the seconds, and sleeps while another one works.
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Answer(NamedTuple):
-    """What a contender says after its turn.
+    """Measurements that a contender reports after its turn.
 
     Args:
         seconds: Of all steps of the turn.

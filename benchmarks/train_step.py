@@ -53,7 +53,7 @@ MINI_BATCH = 32
 
 
 class Job(NamedTuple):
-    """What a contender is to train.
+    """Training job of a contender.
 
     Args:
         encoder: Folder of the model.

@@ -1,4 +1,4 @@
-"""Which tests compare bits or digits: told by their source, so that a new one is among them by itself.
+"""Finds the tests that compare bits or digits by their source, so that new tests are included.
 
 A mark to put by hand would be forgotten at the very tests that nobody suspects.
 """
@@ -19,7 +19,7 @@ DIGITS = re.compile(r"\d\.\d")
 
 
 def compares_bits(item: pytest.Item) -> bool:
-    """Whether the outcome of a test may hang on the rounding of the last bit.
+    """Returns whether the outcome of a test may depend on the rounding of the last bit.
 
     Of a doctest that is so where it prints a decimal fraction; of a test where it, or a function of its file that
     it calls, compares tensors, arrays or files bit by bit, a number with a float, or a text with decimals.

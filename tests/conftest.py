@@ -1,4 +1,4 @@
-"""What all tests share: no network, repeatable examples, the conformance vectors, a learned tokenizer."""
+"""Fixtures for all tests: no network, repeatable examples, the conformance vectors, a learned tokenizer."""
 
 from __future__ import annotations
 

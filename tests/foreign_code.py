@@ -9,7 +9,7 @@ POPEN = {"class_path": "subprocess.Popen", "init_args": {"args": "touch RUN", "s
 EVIL = {"class_path": "evil.Evil"}
 
 IMPORTED: set[str] = set()
-"""What was asked for since the last look."""
+"""Names of the modules that were imported since the last check."""
 
 
 def note(event: str, arguments: tuple[Any, ...]) -> None:

@@ -97,7 +97,7 @@ class Dense(NamedTuple):
 
 
 class Family(NamedTuple):
-    """How the models of a family are published.
+    """Layout in which the models of a family are published.
 
     Args:
         config: Of the network, with its ``model_type``.

@@ -23,7 +23,7 @@ STAND_INS = (
     "GLUE/", "quora.train.tsv", "quora.dev.tsv", "sst.train.tsv", "sst.dev.tsv", "sts.train.tsv", "sts.dev.tsv",
     "MODEL/", "RUN/", "RUN2/",
 )  # fmt: skip
-"""What the commands of the papers' pages read."""
+"""Files and folders that the commands of the papers' pages read."""
 
 
 def stand_ins(command: str) -> set[str]:

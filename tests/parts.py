@@ -35,7 +35,7 @@ def _is_concrete(cls: type) -> bool:
 
 
 def is_own(cls: type) -> bool:
-    """Whether a class is one of the library, and not of another test."""
+    """Returns whether a class is part of the library, and not of a test."""
     return cls.__module__.startswith("contrastive_text.")
 
 

@@ -1,4 +1,4 @@
-"""What each recipe needs to run on tiny data."""
+"""Options that each recipe needs to run on tiny data."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def task_files(folder: Path) -> dict[str, str]:
 
 
 def own_options(name: str, folder: Path) -> list[str]:
-    """What a recipe needs to run on tiny data."""
+    """Returns the options that a recipe needs to run on tiny data."""
     if name.startswith("declutr"):
         spans = "--data.task.pairing.min_length 4 --data.task.pairing.max_length 16"
         short = [*spans.split(), "--data.batch_size", "4"]

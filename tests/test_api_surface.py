@@ -15,7 +15,7 @@ import contrastive_text
 
 PAGES = Path(__file__).parents[1] / "docs" / "api"
 INTERNAL = {"__main__", "cli"}
-"""What no program imports: the shell."""
+"""Modules of the shell command, which no program imports."""
 MODULES = {
     found.name: importlib.import_module(f"contrastive_text.{found.name}")
     for found in pkgutil.iter_modules(contrastive_text.__path__)

@@ -1,4 +1,4 @@
-"""What a step on two ranks says from one to the other, beside the mean of the gradients that DDP takes."""
+"""Tests of the collective operations in a step on two ranks, in addition to DDP's mean of the gradients."""
 
 from __future__ import annotations
 

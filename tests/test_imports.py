@@ -1,4 +1,4 @@
-"""What the parts of the package load, in the order of their floors, in one fresh interpreter."""
+"""Tests that importing a package of the library loads only modules of lower layers, in one fresh interpreter."""
 
 from __future__ import annotations
 

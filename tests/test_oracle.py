@@ -316,7 +316,7 @@ def slanted(step: int) -> float:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the papers and their codes say."""
+    """Settings of a method from its paper and code: loss, optimizer and further options."""
 
     loss: Callable[[Oracle, Any, Texts], Tensor]
     optimizer: AdamW

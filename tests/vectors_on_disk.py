@@ -66,7 +66,7 @@ def beside(out: Path) -> list[bytes]:
 
 
 def attempt(run: EmbeddingRun, step: str, number: int) -> bool:
-    """Whether a run died at a call."""
+    """Runs an embedding that is killed at a system call. Returns whether it was killed."""
     with pytest.MonkeyPatch.context() as patched:
         killed_at(step, number, patched)
         try:

@@ -238,7 +238,7 @@ class Mine(EncodingCommand):
         str | None,
         ReadPath(model=True),
         {"metavar": "MODEL"},
-        "Second model that rescores the candidates; its cosines decide and order.",
+        "Second model that scores the candidates again. Its cosines are used for all rules and for the order.",
     ] = None
 
 
@@ -287,7 +287,7 @@ class Evaluate(TextsCommand):
     frequencies: Annotated[
         Texts | None, "Texts whose tokens --without_frequent counts. Default: the texts of the STS tasks."
     ] = None
-    subsets: Annotated[bool, "Print a table of the subsets of each STS year, and all figures of retrieval."] = (
+    subsets: Annotated[bool, "Print a table of the subsets of each STS year, and all metrics of retrieval."] = (
         False
     )
     protocol: Annotated[
@@ -447,17 +447,17 @@ class Sweep:
     ] = Path("runs/sweep")
     select: Annotated[
         str | None,
-        {"metavar": "val/FIGURE"},
-        "Figure that selects the validation step and the weights of each run.",
+        {"metavar": "val/METRIC"},
+        "Metric that selects the validation step and the weights of each run.",
     ] = None
     take: Annotated[
         Literal["best", "last"],
-        "Validation step whose figures are reported: the best one by --select, or the last one.",
+        "Validation step whose metrics are reported: the best step by --select, or the last step.",
     ] = "best"
     report: Annotated[
         Sequence[str],
         {"action": "append", "nargs": None, "metavar": "FIGURE"},
-        "Figure of the table: val/FIGURE, SUITE:TASK or SUITE:mean. Default: the figure of --select.",
+        "Score of the table: val/METRIC, SUITE:TASK or SUITE:mean. Default: the metric of --select.",
     ] = ()
     report_data: Annotated[
         str | None,

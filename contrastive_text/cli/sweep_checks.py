@@ -144,20 +144,20 @@ def read_reports(options: Sweep, select: str, mode: Mode, suffix: str) -> list[R
     suites = list(dict.fromkeys(name.partition(":")[0] for name in names if ":" in name))
     if not select.startswith("val/"):
         raise InvalidValueError(
-            f"--select: expected a validation figure such as {PAIR_SCORE}, got {select}. Test data must not "
-            "select weights; report that figure with --report"
+            f"--select: expected a validation metric such as {PAIR_SCORE}, got {select}. Test data must not "
+            "select weights; report that metric with --report"
         )
     for name in names:
         source, colon, _ = name.partition(":")
         if not name.startswith("val/") and not (colon and source in SUITES):
             raise InvalidValueError(
-                f"--report: expected val/FIGURE, or a task or mean of a suite ({', '.join(SUITES)}) as in "
+                f"--report: expected val/METRIC, or a task or mean of a suite ({', '.join(SUITES)}) as in "
                 f"sts:mean, got {name}{nearest(source, SUITES)}"
             )
         if colon and options.take == "last":
             raise InvalidValueError(
                 f"--report {name}: expected --take best, got last. Suites are measured on the best weights of a "
-                "run; drop --take, or report validation figures"
+                "run; drop --take, or report validation metrics"
             )
     if suites and options.report_data is None:
         raise InvalidValueError(

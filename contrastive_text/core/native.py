@@ -16,7 +16,7 @@ from torch.backends import mkldnn
 from contrastive_text.core.errors import RunError
 
 _has_threads = False
-"""Whether this process has computed with several threads."""
+"""True if this process has computed with several threads."""
 _forked_from: int | None = None
 """Id of the parent process, if this process was forked from it after it had computed with several threads."""
 

@@ -84,7 +84,7 @@ class Box(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a box is: its middle, its upper and its lower edge."""
+    """Position of a box: its middle, its upper and its lower edge."""
 
     middle: int
     top: int

@@ -1,4 +1,4 @@
-"""What some parts need to be at work, made small: a file of synonyms, a masked language model, an encoder."""
+"""Small inputs of some parts: a file of synonyms, a masked language model, an encoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What mkdocstrings makes of our docstrings: names in double backticks become links, examples become code."""
+"""Plugin of mkdocstrings for our docstrings: names in double backticks become links, examples become code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What mkdocs asks of the project: the navigation, pages from the root, links that lead out of docs/."""
+"""Hooks of mkdocs: the navigation, pages from the root, links to files outside of docs/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shell's tests share: a tiny encoder and files, working directories, one finished run."""
+"""Fixtures for tests of commands: a tiny encoder and files, working directories, one finished run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run ends, which checkpoint it keeps, and what its last lines say of it."""
+"""Tests of the end of a run: limits on its length, the kept checkpoint, and the last lines of output."""
 
 from __future__ import annotations
 

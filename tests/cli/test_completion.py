@@ -1,4 +1,4 @@
-"""What the tab key offers, asked of the shells themselves."""
+"""Tests of tab completion in the shells themselves."""
 
 from __future__ import annotations
 

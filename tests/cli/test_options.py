@@ -1,4 +1,4 @@
-"""What can be typed after a command: help without torch, and the library's own words and numbers."""
+"""Tests of command-line options: help without torch, and checks of words and numbers."""
 
 from __future__ import annotations
 

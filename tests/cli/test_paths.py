@@ -58,7 +58,7 @@ def cases() -> Iterator[object]:
 
 @pytest.fixture
 def inputs(here: Path, files: dict[str, str]) -> dict[str, bytes]:
-    """What all commands read; gives the bytes of every file."""
+    """Writes the inputs of all commands, and returns the bytes of every file."""
     shutil.copytree(files["bert"], here / "model")
     shutil.copytree(files["bert"], here / "run" / "model")
     (here / "run" / "checkpoints").mkdir()

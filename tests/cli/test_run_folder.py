@@ -182,12 +182,12 @@ ALONE = dict.fromkeys(("NTASKS", "NTASKS_PER_NODE", "STEP_NUM_TASKS", "NNODES"),
 FIRST = dict.fromkeys(("PROCID", "LOCALID", "NODEID"), 0)
 OF_A_JOB = {"JOB_NAME": "train", "JOB_ID": 1234567, "NODELIST": "gpu[07-08],gpu12"}
 SLURM = {f"SLURM_{name}": str(value) for name, value in (ALONE | FIRST | OF_A_JOB).items()}
-"""What srun gives to a single task."""
+"""Environment variables that srun sets for a single task."""
 OF_FOUR = {"NTASKS": 4, "STEP_NUM_TASKS": 4, "NTASKS_PER_NODE": 2, "NNODES": 2}
 LAST = {
     f"SLURM_{name}": str(value) for name, value in (OF_FOUR | {"PROCID": 3, "LOCALID": 1, "NODEID": 1}).items()
 }
-"""What is another way for the last of four tasks on two nodes."""
+"""Environment variables that differ for the last of four tasks on two nodes."""
 
 
 @pytest.fixture

@@ -179,7 +179,7 @@ def taken(case: str, name: str, steps: int = 2, examples: tuple[int, int] = (0, 
 
 
 def same(one: Any, other: Any) -> bool:  # Any: of a state dict
-    """Whether two states are equal, number by number."""
+    """Returns whether two state dicts are equal, number by number."""
     if isinstance(one, Tensor):
         return isinstance(other, Tensor) and torch.equal(one, other)
     if isinstance(one, dict):

@@ -1,4 +1,4 @@
-"""Which classes a file may name: of this library, of imported modules, of trusted ones; of the place's kind."""
+"""Tests of the classes that a file may name: of this library, of imported and of trusted modules."""
 
 import sys
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""What notebooks show of summaries, scores, comparisons and data: well-formed tables; texts stay texts."""
+"""Tests of notebook tables of summaries, scores, comparisons and data: well-formed HTML, escaped texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bits depend on: told, kept, and compared."""
+"""Tests of the computing environment that bits depend on: recorded, stored and compared."""
 
 from __future__ import annotations
 

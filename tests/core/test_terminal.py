@@ -1,4 +1,4 @@
-"""What is printed never steers the terminal, and everything is printed in the one way that sees to it."""
+"""Tests that printed text never controls the terminal, and that all output is printed by ``core.terminal``."""
 
 from __future__ import annotations
 

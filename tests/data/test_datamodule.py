@@ -66,7 +66,7 @@ def epochs(data: TextDataModule, count: int = 2) -> list[list[Batch]]:
 
 
 def same(one: Batch, other: Batch) -> bool:
-    """Whether every field is equal, bit by bit."""
+    """Returns whether every field of two batches is equal, bit by bit."""
     pairs = [(vars(one)[name], vars(other)[name]) for name in vars(one)]
     return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in pairs)
 

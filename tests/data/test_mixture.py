@@ -182,7 +182,7 @@ some_steps = st.lists(
 
 
 def same(steps: Steps, listed: list[Step]) -> bool:
-    """Whether steps are those of a list, the order of the tasks in each included."""
+    """Returns whether steps equal a list, including the order of the tasks in each step."""
     return list(map(repr, steps)) == list(map(repr, listed))
 
 

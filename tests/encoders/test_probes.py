@@ -59,7 +59,7 @@ def row_by_row(
 
 
 def seen_of(config: dict[str, Any], attention: Attention) -> Tensor:
-    """Whether the token of a row sees that of a column, as the papers say it, (40, 40)."""
+    """Returns the attention mask of the papers: True where a row's token attends to a column's, (40, 40)."""
     places = torch.arange(40)
     before = places[:, None] - places
     window = config.get("sliding_window")

@@ -50,7 +50,7 @@ def plain_model(encoder: TransformerEncoder) -> PreTrainedModel:
 
 
 def tied(encoder: TransformerEncoder) -> bool:
-    """Whether the token table has the head's decoder for another name."""
+    """Returns whether the token table and the head's decoder share their weights."""
     table = encoder.model.get_input_embeddings().weight
     places = [weight for weight in layers_of(encoder).parameters() if weight is table]
     shapes = [weight for weight in layers_of(encoder).parameters() if weight.shape == table.shape]

@@ -18,7 +18,7 @@ from contrastive_text.inference.search import retrieved
 
 
 def stub(vectors: dict[str, list[float]]) -> object:
-    """What gives known vectors."""
+    """Returns an encoder stub that returns the given vector of each text."""
 
     def embed(texts: list[str], kind: str) -> Tensor:
         assert kind in ("query", "document")

@@ -1,4 +1,4 @@
-"""What the views command measures: marks where a row differs, and the rate of each view on real rows."""
+"""Tests of the command ``views``: marked changes of a row, and the edit rate of each view on real rows."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Hang(BaseException):
 
 
 class Result(NamedTuple):
-    """What came of a command.
+    """Result of a command that ran on hostile input.
 
     Args:
         status: Its exit status.

@@ -1,4 +1,4 @@
-"""What chance does to files: every reader gives a right result or an answer, never another exception.
+"""Fuzz tests of file readers: a reader returns a correct result or a library error, never another exception.
 
 Derandomized, as all tests that draw: the examples are the same in every run.
 """

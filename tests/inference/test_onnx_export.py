@@ -99,7 +99,7 @@ def graph(every: SentenceEncoder, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 def run(folder: Path, texts: list[str]) -> np.ndarray[Any, Any]:
-    """What a user's program does."""
+    """Encodes texts with the exported files, as a user's program does."""
     import onnxruntime
 
     rows = Tokenizer.from_file(str(folder / "tokenizer.json")).encode_batch(texts)

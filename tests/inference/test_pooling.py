@@ -1,4 +1,4 @@
-"""Which pooler a model is read with: its own, or another by its name, without the head of its own."""
+"""Tests of the pooler of a loaded model: its own, or a requested pooler without the model's head."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def moco(loss: Loss | None = None, queue: int = 2, **options: Any) -> Contrastiv
 
 
 def encoded(objective: Any, own: Vectors, keys: Vectors, ids: dict[Role, list[int]], **more: Any) -> Encoded:
-    """What an objective reads of one slot a role: vectors of the trained network, keys, and ids of texts."""
+    """Returns an encoded batch with one slot per role: trained vectors, momentum vectors and text ids."""
 
     def rows(vectors: Vectors) -> Encoded:
         slots = tuple(Slot(role, 0) for role in vectors)

@@ -46,7 +46,7 @@ def document(n: int, first: int = 1000) -> Tokens:
 
 
 def place_of(span: Any, first: int = 1000) -> range:
-    """Where a span lies in ``document``; it must be a slice of it."""
+    """Returns the position of a span in ``document``, of which it must be a slice."""
     assert isinstance(span, Tokens)
     place = range(span.ids[0] - first, span.ids[-1] - first + 1)
     assert span.ids == tuple(i + first for i in place)

@@ -1,4 +1,4 @@
-"""What tests of recipes share."""
+"""Fixtures for tests of recipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which papers a recipe names."""
+"""Tests of the papers that recipes cite."""
 
 from __future__ import annotations
 

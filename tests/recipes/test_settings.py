@@ -1,4 +1,4 @@
-"""What recipes promise: the settings of papers and codes, by the numbers of the specification."""
+"""Tests that recipes have the settings of papers and codes, by the numbers of the specification."""
 
 from __future__ import annotations
 

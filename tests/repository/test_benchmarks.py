@@ -1,4 +1,4 @@
-"""What the timed benchmarks count and read: figures that their tables stand on."""
+"""Tests of the numbers that timed benchmarks count and read for their tables."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SMOKES = {
 }
 """Scripts that time ours beside a peer, with what makes a smoke run of each shorter."""
 EXTRAS = {"search": "faiss", "loss": "pytorch_metric_learning"}
-"""What some of them need beside what tests need."""
+"""Benchmark -> package that it needs in addition to the packages of the tests."""
 WAYS = [("all", "float32"), ("LoRA", "bfloat16"), ("LoRA", "float32"), ("all", "bfloat16")]
 
 

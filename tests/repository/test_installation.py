@@ -1,4 +1,4 @@
-"""What can be installed: the promised Python versions, the lowest versions of all that is needed, and the wheel.
+"""Tests of installation: supported Python versions, lowest versions of dependencies, and the wheel.
 
 torch is never downloaded: it is large, and tested as pinned alone. A stand-in of its name and version takes its
 place where nothing is installed, and the running one where something is.

@@ -1,4 +1,4 @@
-"""What the tests of resumed runs share: a run over three tasks that keeps every step, and what equals it."""
+"""Helpers for tests of resumed runs: a run over three tasks that stores every step, and comparisons of runs."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def parts(content: bytes) -> dict[str, range]:
 
 
 def loads_equal(path: Path) -> bool:
-    """Whether torch reads the content bit for bit, from a file and a mapped one; an error counts as equal."""
+    """Returns whether torch reads equal bits from a file and a mapped file; an error counts as equal."""
     for mmap in (False, True):
         try:
             read = torch.load(path, weights_only=True, mmap=mmap)

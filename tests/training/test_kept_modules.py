@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a module."""
+"""Tests of the parts of a module that a checkpoint contains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which steps compute, share and log their figures."""
+"""Tests of the steps at which metrics are computed, reduced over ranks and logged."""
 
 from __future__ import annotations
 

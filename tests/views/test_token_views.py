@@ -282,7 +282,7 @@ DRAWS = 300
 
 
 def repeated(view: RepeatTokens, n: int) -> list[int]:
-    """How many tokens each of some draws repeats."""
+    """Returns the number of repeated tokens in each of several draws."""
     return [len(view(text(n), generator(key))) - n for key in range(DRAWS)]
 
 

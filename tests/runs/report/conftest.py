@@ -1,4 +1,4 @@
-"""What the tests of the page share: two finished runs of a tiny encoder, and their pages."""
+"""Fixtures for tests of the report page: two finished runs of a tiny encoder, and their pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many tokens fit: what is measured, what is set, and what the shell makes of it."""
+"""Tests of the callback that measures and sets the number of tokens that fit into memory."""
 
 from __future__ import annotations
 

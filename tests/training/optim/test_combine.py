@@ -41,7 +41,7 @@ def linear(parameters: Mapping[str, nn.Parameter], gradients: Mapping[str, Seque
 
 
 def gradient_of(combine: Combine, losses: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
-    """What ``backward`` leaves in parameters of ones, for losses given by their gradients."""
+    """Returns the gradients after ``backward`` of parameters that are 1, for losses given by their gradients."""
     sizes = {name: len(g) for loss in losses.values() for name, g in loss.items()}
     parameters = {name: nn.Parameter(torch.ones(size, dtype=torch.float64)) for name, size in sizes.items()}
     values = {name: linear(parameters, loss) for name, loss in losses.items()}
