@@ -1,6 +1,6 @@
 """``python -m contrastive_text`` and the console script."""
 
-# The first lines import nothing that Python hasn't loaded by itself: the working directory still stands first.
+# The first lines import nothing that Python hasn't loaded by itself: the working directory is still first.
 import os
 import sys
 

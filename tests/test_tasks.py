@@ -220,7 +220,7 @@ SENTIMENT, CLASSES = {"a": TextClassification(3, task="sst")}, {"a": TextClassif
         ({}, {"sts": TextTask(pairing=Given())}, "data.tasks.sts.train: expected a file, got null"),
         ({}, dict.fromkeys(several.SIZES, TextTask(train=[])), "data.train: expected a file, got no file"),
         ({"a": PairClassification(3)}, "sst", "pairing SameText: expected two texts for an objective"),
-        (CLASSES, "quora", "expected a column for text beside the target"),
+        (CLASSES, "quora", "expected a column for text in addition to the target"),
     ],
 )  # fmt: skip
 def test_tasks_and_objectives_that_do_not_meet_are_refused(

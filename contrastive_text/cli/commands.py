@@ -56,7 +56,7 @@ def _vectors(path: Path) -> Sequence[Path]:
 
 
 def _part(values: Mapping[str, object]) -> WrittenFile:
-    """Returns the output file of ``embed``: all vectors, or those of the shard that ``--shard`` names."""
+    """Returns the output file of ``embed``: all vectors, or the vectors of the shard in ``--shard``."""
     from contrastive_text.inference.vector_files import Shard  # here: it imports torch
 
     shard = values.get("shard")
@@ -480,4 +480,4 @@ _RECORDS = (
     Duplicates, Mine, Postprocess, Merge, Onnx, Share, Verify, Completion,
 )  # fmt: skip
 RECORDS: Mapping[str, type] = {record.__name__.lower(): record for record in _RECORDS}
-"""Record of each command by its name. The other commands take the options of a run."""
+"""Name of a command -> dataclass of its arguments and options. The other commands take the options of a run."""

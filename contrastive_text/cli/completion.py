@@ -27,7 +27,7 @@ complete -o default -F _contrastive_text contrastive-text"""
 
 
 def completion(options: Completion) -> None:
-    """Prints the completion script of a shell. The shell offers files where the script has no words."""
+    """Prints the tab-completion script of a shell. The shell offers files where the script has no words."""
     say((_ZSH if options.shell == "zsh" else "") + script())
 
 

@@ -54,7 +54,7 @@ class _Parser(LightningArgumentParser):
 def configured(
     command: str, words: Sequence[str], below: Config | None = None, is_foreign: bool = False
 ) -> tuple[LightningArgumentParser, Namespace]:
-    """Parses the words of a command. Returns parser and configuration, as ``Run`` takes them.
+    """Parses the options and files of a run's command. Returns parser and configuration, as ``Run`` takes them.
 
     ``--ckpt_path`` loads the configuration of the checkpoint's run. Files override it and each other, and options
     override all files. ``--init_from`` loads weights only.
@@ -134,7 +134,10 @@ def _overridden(config: Config, options: Sequence[Sequence[str]]) -> Config:
 
 
 def _with_options(config: Config, options: Sequence[Sequence[str]]) -> tuple[Config, list[str]]:
-    """Merges options over a configuration. Returns the result, and the options that the parser has to read."""
+    """Merges a command's options over a configuration.
+
+    Returns the result, and the options that the parser has to read.
+    """
     unread: list[str] = []
     for option in options:
         key, typed = option[0].removeprefix("--"), option[1] if len(option) == 2 else None

@@ -79,7 +79,7 @@ def complete(run: EmbeddingRun, became: str = "encoded", stays: bool = True) -> 
 
 
 def _ranges(path: Path) -> Array:
-    """Reads the file of ``--ranges``."""
+    """Reads the value ranges of features from the file of ``--ranges``."""
     try:
         if path.exists() and not path.is_file():
             raise InvalidValueError("a folder or a special file")

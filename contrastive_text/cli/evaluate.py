@@ -138,7 +138,10 @@ def _encoded_note(embed: CachedEncoder) -> str:
 
 
 def _evaluate_files(options: Evaluate) -> None:
-    """Prints or writes the scores of files. Notes go to standard error unless the format is text."""
+    """Prints or writes the scores of files of scored pairs.
+
+    Notes go to standard error unless the format is text.
+    """
     plain = options.output is None and options.format in (None, "text")
     bounds = Bounds.of(options.bounds)
     with redirect_stdout(sys.stdout if plain else sys.stderr):
@@ -280,7 +283,10 @@ def _finetuned(options: Evaluate) -> dict[str, ScoreTable]:
 
 
 def _scored_by_mteb(options: Evaluate) -> dict[str, ScoreTable]:
-    """Returns mteb's main scores. Writes mteb's JSON files to the folder ``--output``."""
+    """Evaluates models by mteb and returns the main scores.
+
+    Writes mteb's JSON files to the folder ``--output``.
+    """
     from contrastive_text.evaluation.mteb import MTEBModel, find_mteb, organized_name, score_mteb
 
     with warnings_as_notes():

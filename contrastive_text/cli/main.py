@@ -179,7 +179,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _dispatch(command: str, words: list[str]) -> None:
-    """Calls the function of a command. Function and module have the name of the command."""
+    """Calls the function of a command with its options. Function and module have the name of the command."""
     if command not in COMMANDS:
         raise InvalidValueError(
             f"contrastive-text: expected one of {', '.join(COMMANDS)}, got {command!r}"

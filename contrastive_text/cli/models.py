@@ -15,7 +15,7 @@ from contrastive_text.inference.readings import readings
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "int8")}
-"""Number type of torch by its name in ``--dtype``."""
+"""Value of ``--dtype`` -> data type of torch."""
 
 
 def check_device(name: str | None) -> None:

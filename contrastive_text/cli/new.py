@@ -26,7 +26,7 @@ class New:
 
 
 _TEMPLATES = Path(__file__).parent / "templates"
-"""Folder with one template per kind of part."""
+"""Folder of the templates of the command ``new``: one for each kind of part."""
 
 
 def new(options: New) -> None:

@@ -83,7 +83,7 @@ class TextsCommand:
 
 
 def read_options(record: type[_T], words: Sequence[str]) -> _T:
-    """Parses the words of a command into its record. After ``--`` no word is an option.
+    """Parses the arguments and options of a command into its dataclass. After ``--`` no word is an option.
 
     Args:
         record: Dataclass with the name of the command. Its docstring is the description in the help.

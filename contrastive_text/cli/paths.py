@@ -28,7 +28,7 @@ class ReadPath:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """Role of a file that a command writes.
+    """Role of a file that a command writes, for checks of paths.
 
     Args:
         files: Function from the path to all files that the command writes for it, the path itself first.
@@ -41,7 +41,7 @@ class WrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFolder:
-    """Role of a folder that a command writes.
+    """Role of a folder that a command writes, for checks of paths.
 
     Args:
         key: Name of a file that identifies an earlier output. The command may replace such an output inside an

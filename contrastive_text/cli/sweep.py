@@ -176,7 +176,7 @@ class Runs:
         return run is not None and self._parts <= run.scores.keys()
 
     def words(self, cell: Cell, seed: int) -> list[str]:
-        """Returns the words of a run's command after ``contrastive-text``."""
+        """Returns the arguments of a run's command after ``contrastive-text``."""
         words = with_seed(cell.words(self._options.fit), seed)
         if option_value(words, "--trainer.enable_progress_bar") is None:
             words.append("--trainer.enable_progress_bar=false")

@@ -18,7 +18,10 @@ SHORT = {
     "lr": "model.optimizer.lr",
     "epochs": "trainer.max_epochs",
 }
-"""Key of each short option. ``Run.from_recipe`` has some of the short names as arguments."""
+"""Short option -> configuration key, such as ``lr`` -> ``model.optimizer.lr``.
+
+``Run.from_recipe`` has some of the short names as arguments.
+"""
 RUN_COMMANDS = ("fit", "validate", "test", "predict", "views", "sweep")
 """Commands that accept any key of a run's configuration, and the short options."""
 _COLUMNS = re.compile(r"--([\w.]+[._])?columns")

@@ -17,7 +17,7 @@ def sent(values: Tensor, device: torch.device) -> Tensor:
     """Copies a tensor to a device without making the host wait. Returns the tensor itself if it is there already.
 
     A GPU works through its queue while the host prepares the next step. A copy from ordinary memory would make
-    the host wait for that queue. The copy therefore goes through page-locked memory, which torch caches.
+    the host wait for that queue. The copy therefore uses page-locked memory, which torch caches.
 
     Example:
         >>> values = torch.arange(2)
@@ -159,7 +159,7 @@ class Batch:
 
     @property
     def known(self) -> OnHost:
-        """Token ids and text ids on the host, as far as they are there; reading them never waits for a device."""
+        """Copies of token ids and text ids on the host; reading them never waits for a device."""
         return self.on_host or OnHost(self.ids, self.text_ids)
 
     def target_for(self, vectors: Tensor) -> Tensor | None:
@@ -220,7 +220,7 @@ class Batch:
         return batch._map_tensors(lambda t: sent(t, place)).replace(on_host=on_host)
 
     def pin_memory(self) -> Batch:
-        """Returns the batch with its tensors in page-locked memory, as far as they are copied to a device."""
+        """Returns the batch with the tensors that are copied to a device in page-locked memory."""
         return self._map_tensors(lambda t: t.pin_memory())
 
     def _map_tensors(self, move: Callable[[Tensor], Tensor]) -> Batch:

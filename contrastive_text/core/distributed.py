@@ -96,7 +96,10 @@ class _Parts:
 
 
 class _GatherRows(torch.autograd.Function):
-    """All-gather of several tensors at once. Backward sums the gradients of all ranks for the local rows."""
+    """Autograd function: all-gather of several tensors at once.
+
+    Backward sums the gradients of all ranks for the local rows.
+    """
 
     @staticmethod
     def forward(
@@ -138,7 +141,7 @@ class _GatherRows(torch.autograd.Function):
 
 
 def gather_sizes(size: int, device: torch.device, known: Sequence[int] | None = None) -> list[int]:
-    """Returns the number of rows of every rank. Ranks exchange the numbers if they aren't known.
+    """Returns the number of rows that each rank has. Ranks exchange the numbers if they aren't known.
 
     Args:
         size: Number of rows of this rank.

@@ -60,13 +60,19 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
 
 
 _PROCESSORS = ("x86_64", "AMD64")
-"""Machines on which oneDNN is used. On an AMD EPYC it is 10 to 30 % faster with AVX-512, no slower with AVX2."""
+"""Machine types of processors on which oneDNN is used.
+
+On an AMD EPYC it is 10 to 30 % faster with AVX-512, no slower with AVX2.
+"""
 
 _MAX_VECTOR_ROWS = 4
 """Largest number of rows whose dot products are computed without a matrix product, up to twice as fast."""
 
 _LINE_NUMBERS = 16
-"""Number of float32 in 64 bytes. Equal rows at different offsets within 64 bytes may be rounded differently."""
+"""Number of float32 values in 64 bytes.
+
+Equal rows at different offsets within 64 bytes may be rounded differently.
+"""
 
 
 def has_onednn() -> bool:

@@ -104,7 +104,10 @@ def generator(key: int) -> np.random.Generator:
 
 
 class _NoEntropy(ISeedSequence):
-    """Seed sequence without entropy from the system. ``spawn`` of its generators fails for lack of a key."""
+    """Seed sequence of numpy that reads no entropy from the system.
+
+    ``spawn`` of its generators fails for lack of a key.
+    """
 
     def generate_state(self, n_words: int, dtype: npt.DTypeLike = np.uint32) -> npt.NDArray[np.uint64]:
         """Returns zeros as the state of a Philox generator, because its key replaces them."""

@@ -149,7 +149,7 @@ class Frame(NamedTuple):
 
 
 NO_FRAME = Frame()
-"""Template that adds nothing to a text."""
+"""Empty template, which adds nothing to a text."""
 
 SLOT = "{text}"
 """Placeholder of the text in a template."""

@@ -25,7 +25,7 @@ from contrastive_text.core.types import Row, Tokens
 from contrastive_text.data.tokenizing import TextTokenizer
 
 _FORMAT = 2
-"""Version of the cached files. It is part of the key of an entry and changes with their meaning."""
+"""Version of the format of the cached files. It is part of the key of an entry and changes with their meaning."""
 
 _INT32, _INT64 = "<i4", "<i8"
 _FILES = ("ids", "words", "offsets")
@@ -34,7 +34,7 @@ _BLOCK_CHARACTERS = 1 << 20
 """Number of characters that are tokenized at once. The tokenizers library uses about 200 bytes per token."""
 
 _PROGRESS_DOCUMENTS = 2000
-"""Smallest number of documents with a progress bar."""
+"""Smallest number of documents whose tokenization shows a progress bar."""
 
 
 def cached(

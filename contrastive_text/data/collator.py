@@ -51,7 +51,7 @@ class Tokenized:
         return self._plain_rows[text]
 
     def framed(self, text: Text) -> Framed:
-        """Returns the tokens of a text, uncut and without special tokens, with those of its template."""
+        """Returns the tokens of a text and of its template, uncut and without special tokens."""
         assert not isinstance(text, TextPair)  # ``check_roles`` refuses views on text pairs
         return self._framed_texts[text] if isinstance(text, str) else self._empty_frame._replace(tokens=text)
 

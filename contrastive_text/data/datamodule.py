@@ -354,7 +354,7 @@ class TextDataModule(pl.LightningDataModule):
 
 
 def check_own_batches(trainer: pl.Trainer, stage: str) -> None:
-    """Checks that a trainer doesn't change the batches.
+    """Checks that no option of the trainer changes the batches of the data module.
 
     Args:
         trainer: Trainer that will use the loaders.

@@ -32,7 +32,9 @@ ROUNDS = 8
 
 
 class Bijection:
-    """Keyed pseudorandom order of the numbers below a size. Any part of it is computed directly, without memory.
+    """Keyed pseudorandom permutation of the numbers below a size.
+
+    Any part of it is computed directly, without memory.
 
     It is a Feistel network of two halves over the smallest even number of bits that hold the size. A result that
     is too large is encrypted again ("cycle-walking"), fewer than four times on average. The round function is the
@@ -263,7 +265,10 @@ class EpochBatchSampler:
         self.epoch = epoch
 
     def __len__(self) -> int:
-        """Number of this rank's batches. It is the same on all ranks, unless rows run out in the last batch."""
+        """Number of batches of this rank in an epoch.
+
+        It is the same on all ranks, unless rows run out in the last batch.
+        """
         return len(self._steps)
 
     def __iter__(self) -> Iterator[list[KeyedRow]]:

@@ -231,7 +231,9 @@ class Mixture(ABC):
 
 
 class AllTasks(Mixture):
-    """A batch of every task in each step. Larger tasks are sampled down to the smallest in each epoch.
+    """Mixture with a batch of every task in each step.
+
+    Larger tasks are sampled down to the smallest in each epoch.
 
     The CS224N report's "average": one loss of three batches (Chen, "Contrastive Learning for Generalizable
     Sentence Embeddings", section on multi-task training). With weights or a temperature, the sum of the tasks'
@@ -286,7 +288,7 @@ class AllTasks(Mixture):
 
 
 class BatchRoundRobin(Mixture):
-    """One task per step, in turn, in the order of the tasks (CS224N report, "batch round robin").
+    """Mixture with one task per step, in turn, in the order of the tasks (CS224N report, "batch round robin").
 
     Args:
         downsample: Whether all tasks stop with the smallest. Otherwise tasks with more rows continue alone.
@@ -301,7 +303,7 @@ class BatchRoundRobin(Mixture):
         self.downsample = downsample
 
     def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> Steps:
-        """Returns the steps of the tasks, interleaved."""
+        """Returns the steps of an epoch in which the tasks alternate."""
         task_steps = _single_task_steps(sizes, drop_last, self.downsample)
         # Between two of these edges the same tasks take turns, each with batches of equal size.
         edges = sorted({0, *(end for steps in task_steps for end in steps.ends)})
@@ -312,7 +314,7 @@ class BatchRoundRobin(Mixture):
 
 
 class EpochRoundRobin(Mixture):
-    """One task after another, each for all of its rows (CS224N report, "epoch round robin").
+    """Mixture of one task after another, each for all of its rows (CS224N report, "epoch round robin").
 
     Args:
         downsample: Whether larger tasks are sampled down to the smallest. The report takes all rows.
@@ -334,7 +336,7 @@ class EpochRoundRobin(Mixture):
 
 
 class Fusion(Mixture):
-    """Each batch several times, once for each group of objectives, such as supervised first and then contrastive.
+    """Mixture that repeats a batch for each group of objectives, such as supervised first and then contrastive.
 
     "Fusion training" of the CS224N report: each batch has a step on the classification loss, then a step on the
     contrastive loss of the same texts. Views and their random draws are the same in all steps of a batch.

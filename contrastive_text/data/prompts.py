@@ -20,7 +20,7 @@ class Prompts:
     """Prompts by name, as in sentence-transformers' ``config_sentence_transformers.json``.
 
     A prompt comes before the text. With ``{text}`` in it, it is a template, which sentence-transformers doesn't
-    have. ``{mask}`` stands for the tokenizer's mask token. A prompt is never cut: the text is. No text or token
+    have. ``{mask}`` is the tokenizer's mask token. A prompt is never cut: the text is. No text or token
     view alters a prompt.
 
     A name is ``query`` or ``document``; the name of a data set, for all its texts; or ``NAME-query`` and

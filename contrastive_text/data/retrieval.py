@@ -43,7 +43,7 @@ class RetrievalSet:
         documents: Texts of the corpus, C.
         relevance: For each query document number -> grade, with at least one grade above 0.
         own: For each query the number of the document that is the query itself, or -1.
-        understood: Description of the files as they were read, and of skipped queries.
+        understood: Description of how the files were read, and of skipped queries.
     """
 
     queries: tuple[str, ...]
@@ -298,7 +298,7 @@ def chosen_split(root: Path, usual: str) -> str:
 
 
 _Source: TypeAlias = tuple[str, Content]
-"""Path of a file, for messages, and its content."""
+"""Source of a retrieval set's rows: path of a file, for messages, and its content."""
 
 
 def _read(source: str, corpus: _Source, queries: _Source, qrels: _Source) -> RetrievalSet:
@@ -468,4 +468,4 @@ def _is_dir(source: str) -> bool:
 
 
 NO_RETRIEVAL = Retrieval()
-"""Default of a run, which ranks no retrieval set."""
+"""Default of ``data.retrieval``: a run ranks no retrieval set."""

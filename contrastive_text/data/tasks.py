@@ -173,7 +173,7 @@ class BatchConsumer(Protocol):
     """Protocol of a module that a data module can feed."""
 
     def data_needs(self, tasks: Sequence[str]) -> DataNeeds:
-        """Returns the module's needs from tasks with these names; an empty list stands for a task without a name.
+        """Returns the module's needs from tasks with these names; an empty list means one task without a name.
 
         Raises:
             ValueError: Views or objectives of tasks that don't exist.
@@ -285,7 +285,9 @@ def option_place(task: str, part: str = "") -> str:
 
 
 def files_of(paths: Source | None) -> list[str]:
-    """Returns one path or several as a list. Rows from Python are represented by their record.
+    """Converts one path or several paths of data files to a list.
+
+    Rows from Python are represented by their record.
 
     Example:
         >>> files_of("a.tsv"), files_of(None)
@@ -374,7 +376,7 @@ def read_task(
     bounds: Bounds = USUAL,
     cache_dir: Path | None = None,
 ) -> Table:
-    """Reads the files of a part of a task.
+    """Reads the files of a part of a task, such as ``train``.
 
     Args:
         name: Name of the task, for messages.

@@ -245,7 +245,7 @@ _WITHOUT_BLANKS = re.compile(
     "\U00020000-\U0003ffff]+"
 )
 _MAX_LETTERS = 12
-"""Largest number of letters of the example."""
+"""Largest number of letters of an example text in the run's summary."""
 
 
 def words_without_blanks(plans: Iterable[ViewPlan], texts: Sequence[str], tokenizer: TextTokenizer) -> str | None:

@@ -247,7 +247,7 @@ def four_bit_options() -> dict[str, Any]:  # Any: Transformers' options
 
 
 def prepare_four_bits(model: PreTrainedModel) -> None:
-    """Prepares a 4-bit network for training, and makes its configuration that of a plain network."""
+    """Prepares a 4-bit network for training, and sets the configuration of a plain network."""
     del model.config.quantization_config
     for part in model.modules():
         if _in_four_bits(part):
@@ -300,7 +300,7 @@ def has_adapters(name: str) -> bool:
 
 
 def weights_source(name: str) -> str:
-    """Returns the folder or hub name of a model's weights; for a folder of only adapters, that of the base model.
+    """Returns the folder or hub name of a model's weights; for a folder of adapters alone, of the base model.
 
     sentence-transformers and peft save a network with adapters without the weights under them. The file
     ``adapter_config.json`` names these weights.

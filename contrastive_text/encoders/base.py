@@ -22,7 +22,9 @@ training_threads: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 
 
 class Encoder(nn.Module, ABC):
-    """Base class of encoders. A custom encoder sets at least ``features`` and ``vocabulary_size``.
+    """Base class of encoders, which convert token ids to token vectors.
+
+    A custom encoder sets at least ``features`` and ``vocabulary_size``.
 
     Attributes:
         features: Width D of the token vectors.
@@ -92,7 +94,7 @@ class Encoder(nn.Module, ABC):
         return False
 
     def is_causal(self) -> bool:
-        """Returns whether tokens don't attend to later tokens."""
+        """Returns whether the encoder is causal: tokens don't attend to later tokens."""
         return False
 
     def add_tokens(self, tokens: Sequence[str]) -> None:

@@ -53,7 +53,9 @@ def check_folder(name: str) -> None:
         weight_files = index.record("weight_map", {})
         for weight in weight_files:
             if Path(weight_files.text(weight)).name != weight_files.text(weight):
-                raise weight_files.refusal("the name of a file beside it", weight_files.values[weight], weight)
+                raise weight_files.refusal(
+                    "the name of a file in the same folder", weight_files.values[weight], weight
+                )
     if (config := records.get("config.json")) is not None:
         check_implementations(str(folder / "config.json"), config.values)
         if type(config.values.get("pad_token_id")) is int:  # some architectures have a list
@@ -102,7 +104,7 @@ def check_weight_files(files: Iterable[Path]) -> None:
 
 
 def _check_types(file: Path) -> None:
-    """Checks the types of a safetensors file. Only the header is read."""
+    """Checks that the tensors of a safetensors file have floating-point types. Only the header is read."""
     try:
         with safe_open(file, framework="pt") as weights:
             types = {name: str(weights.get_slice(name).get_dtype()) for name in weights.keys()}  # noqa: SIM118  # no mapping

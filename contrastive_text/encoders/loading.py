@@ -60,7 +60,10 @@ _T = TypeVar("_T")
 
 
 def _fetched(what: str, name: str, fetch: Callable[[], _T]) -> _T:
-    """Calls a loader of Transformers. Converts its errors to errors about the folder or the name on the hub."""
+    """Calls a function of Transformers that loads a model or tokenizer.
+
+    Converts its errors to errors about the folder or the name on the hub.
+    """
     try:
         with quiet():
             return fetch()
@@ -309,7 +312,10 @@ def _load(
     dtype: torch.dtype = torch.float32,
     **options: Any,  # Any: from ``four_bit_options``
 ) -> tuple[PreTrainedModel, list[str], list[str]]:
-    """Loads a Transformers model. Returns it, its weights missing in the checkpoint, and unused weights."""
+    """Loads a Transformers model and compares its weights with the checkpoint's.
+
+    Returns it, its weights missing in the checkpoint, and unused weights.
+    """
 
     def load() -> tuple[PreTrainedModel, list[str], list[str]]:
         model, report = kind.from_pretrained(

@@ -301,7 +301,9 @@ def heeds_positions(model: PreTrainedModel) -> bool:
 
 
 def is_causal(model: PreTrainedModel) -> bool:
-    """Returns whether tokens don't attend to later tokens. Settings may be wrong, so texts are run.
+    """Returns whether a network is causal: tokens don't attend to later tokens.
+
+    Settings may be wrong, so texts are run.
 
     Of three texts, the second differs from the first in its last token, the third in its first token. The effect
     of each change on the token at the other end is compared.

@@ -36,7 +36,10 @@ FixedLayout: TypeAlias = Literal["packed", "bucketed", "padded"]
 Layout: TypeAlias = Literal["auto", "packed", "bucketed", "padded"]
 
 _BUCKET = 16
-"""Number of rows of a bucket. On a CPU it is 2 to 3 times as fast as one padded block of 128 texts."""
+"""Number of rows of a bucket, which are padded to one length.
+
+On a CPU it is 2 to 3 times as fast as one padded block of 128 texts.
+"""
 ATTENTION = "contrastive_text"
 """Name under which ``attention`` is registered with Transformers."""
 
@@ -178,7 +181,7 @@ class Packing(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """Number of tokens of the longest row."""
+        """Number of tokens of the longest packed row."""
         return max((length for _, length in self.runs), default=0)
 
     def of_keys(self, query: Tensor, key: Tensor) -> Packing:
@@ -455,7 +458,10 @@ def checkpoint_layers(model: PreTrainedModel) -> None:
 
 
 def _recomputed(layer: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Calls a layer. The backward pass repeats the call with the same dropout masks and the same packing."""
+    """Calls a layer of a network with gradient checkpointing.
+
+    The backward pass repeats the call with the same dropout masks and the same packing.
+    """
     packing = _packing.get()
 
     def run(*inputs: Tensor) -> Tensor:

@@ -394,7 +394,10 @@ class TransformerEncoder(Encoder):
         return is_causal(self.model)
 
     def add_tokens(self, tokens: Sequence[str]) -> None:
-        """Adds tokens to the tokenizer and the token table. A vocabulary that is trained later includes them."""
+        """Adds tokens to the tokenizer and the embedding table.
+
+        A vocabulary that is trained later includes them.
+        """
         if self.tokenizer is None or not tokens:
             return
         missing = [token for token in tokens if token not in self.tokenizer.get_vocab()]

@@ -25,7 +25,7 @@ from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 _T = TypeVar("_T")
 _KEY_BYTES = 16
-"""Size of the digest of a text, in bytes."""
+"""Size of a text's digest in the cache, in bytes."""
 _TRUNCATED, _MODEL = "truncated", "model"
 """Metadata keys of a stored file: number of truncated texts, and identity of the model."""
 

@@ -46,9 +46,9 @@ class Protocol:
 STANDARD = Protocol(folds=10, optimizer=torch.optim.Adam, batch_size=64, tenacity=5, epoch_size=4)
 """Protocol of SentEval for papers, which SimCSE and DeCLUTR use too."""
 FAST = Protocol(folds=5, optimizer=torch.optim.RMSprop, batch_size=128, tenacity=3, epoch_size=2)
-"""Protocol of SentEval for prototypes."""
+"""Training protocol of SentEval for prototypes, which is faster."""
 PROTOCOLS = {"standard": STANDARD, "fast": FAST}
-"""Protocol by its name in ``--protocol``."""
+"""Value of ``--protocol`` -> training protocol of classifiers."""
 
 
 class Rows(NamedTuple):
@@ -185,7 +185,7 @@ class SklearnClassifier(Classifier):
 
 
 CLASSIFIERS: dict[str, Classifier] = {"torch": TorchClassifier(), "sklearn": SklearnClassifier()}
-"""Classifier by its name in ``--classifier``."""
+"""Value of ``--classifier`` -> classifier."""
 
 
 def predict(weights: Tensor, features: Tensor) -> Tensor:

@@ -169,7 +169,10 @@ class ModelComparison:
 
 
 MOST_TEXTS = 5000
-"""Largest number of texts on which agreement is measured. Time grows with its square."""
+"""Largest number of texts on which the agreement of two models' vectors is measured.
+
+Time grows with its square.
+"""
 
 
 class _Suite(NamedTuple):

@@ -32,7 +32,10 @@ from contrastive_text.metrics.verdicts import collapse
 from contrastive_text.poolers import FirstLastPooler, LastTwoPooler, MeanPooler
 
 REMOVED = (0, 2, 4, 8, 16, 34, 64, 128)
-"""Numbers of most frequent tokens to remove. BERT has 2 special tokens; 34 is best in the paper of ConSERT."""
+"""Numbers of most frequent tokens that are removed from the mean.
+
+BERT has 2 special tokens; 34 is best in the paper of ConSERT.
+"""
 
 _AT_ONCE = 8192
 """Largest number of tokens that the network encodes at a time."""
@@ -191,7 +194,10 @@ def vectors_without(
 
 
 LIMIT = 20_000
-"""Largest number of texts to measure. All pairs of these texts are compared, in 20 seconds of one processor."""
+"""Largest number of texts whose vectors are measured.
+
+All pairs of these texts are compared, in 20 seconds of one processor.
+"""
 
 ANISOTROPIC = 0.5
 """Mean cosine above which vectors form a cone. Plain encoders reach 0.5 (Ethayarajh 2019, figure 1), trained

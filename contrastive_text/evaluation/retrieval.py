@@ -62,8 +62,8 @@ def find_retrieval(
     path = Path(place)
     for option, value in (("corpus", corpus), ("columns", columns)):
         if value and not path.is_file():
-            todo = "a folder has a corpus, in columns of its own; leave it out"
-            raise reading_error(option, "a file of pairs beside it", str(place), todo)
+            todo = "a folder has its own corpus and columns; remove the option"
+            raise reading_error(option, "a file of pairs together with it", str(place), todo)
     if name == "hub":
         return {task: _on_hub(task, copy or NANO_PLACE) for task in _selected(tasks, NANO_SETS)}
     if path.is_file():

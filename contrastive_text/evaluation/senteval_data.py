@@ -122,7 +122,10 @@ def lines_of(path: Path, encoding: str = "utf-8") -> list[tuple[str, str]]:
 
 
 def row_of(where: str, cells: Iterable[str]) -> Row:
-    """Returns a row of a label and texts. Any white space in a text becomes a single blank, as in SentEval."""
+    """Returns a row of a SentEval task from a label and texts.
+
+    Any white space in a text becomes a single blank, as in SentEval.
+    """
     label, *texts = cells
     if not label.strip():
         raise reading_error(where, "a label", "none", "fetch the file again")

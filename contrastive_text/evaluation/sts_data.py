@@ -209,7 +209,10 @@ def _read_table(
 
 
 def _read_senteval(task: str, files: Sequence[str], split: str, scored: bool) -> STSPairs:
-    """Reads SentEval's files. The tokens of a text are joined by blanks, as in SimCSE's copy of SentEval."""
+    """Reads the pairs of an STS task from SentEval's files.
+
+    The tokens of a text are joined by blanks, as in SimCSE's copy of SentEval.
+    """
     data = _DATA_SETS[task]
     first, second, gold, subsets = [], [], [], []
     empty = 0

@@ -29,7 +29,10 @@ _AHEAD = 2
 _saved: tuple[bytes, str] = (b"", "")
 """Serialized function and device of this worker process; empty in the parent process."""
 _work: Callable[[Any], Any] | None = None  # Any: items and results of the parent process
-"""Function of this worker process. It is loaded with the first item, so that its errors reach the parent."""
+"""Function that this worker process of the pool applies.
+
+It is loaded with the first item, so that its errors reach the parent.
+"""
 
 
 def map_on_devices(

@@ -172,7 +172,9 @@ class UnfinishedVectors:
         self._ranges_digest = FileDigest.of(self._ranges)
 
     def append(self, vectors: Array, truncated: int) -> None:
-        """Writes the next vectors, (n, D), and their record. Returns when the disk has stored them (fsync).
+        """Appends vectors, (n, D), to the unfinished file, and writes their record.
+
+        Returns when the disk has stored them (fsync).
 
         Args:
             vectors: Vectors, with the same D and dtype in every call.

@@ -36,8 +36,8 @@ Device: TypeAlias = str | torch.device | list[str] | tuple[str, ...]
 """Device of an encoding call, or the names of several devices."""
 
 BLOCK_SIZE = 16_384
-"""Number of texts of a block. A block of 256 batches of 64 texts, sorted by length, has almost no padding. Its
-vectors take 25 MB with 384 features."""
+"""Number of texts of a block that is encoded together. A block of 256 batches of 64 texts, sorted by length, has
+almost no padding. Its vectors take 25 MB with 384 features."""
 
 _QUOTED = 60
 """Largest number of characters of a text that an error shows."""
@@ -111,7 +111,7 @@ class Encoding:
 
 
 class TextBlock(NamedTuple):
-    """Block of consecutive texts.
+    """Block of consecutive texts that are encoded together.
 
     Args:
         start: Index of the first text among all texts, from 0.

@@ -298,7 +298,10 @@ def _modes(pooler: Pooler) -> list[str]:
 
 
 def write_pooler(folder: Path, parts: ModelParts) -> str | None:
-    """Writes a pooler's settings. Returns its class path if sentence-transformers has no such pooler."""
+    """Writes a pooler's settings into its folder.
+
+    Returns its class path if sentence-transformers has no such pooler.
+    """
     assert parts.pooler is not None
     prompt_flag = {} if parts.prompts.pooled else {_INCLUDE_PROMPT: False}
     if not is_plain(parts):

@@ -30,7 +30,7 @@ _BLOCK_NUMBERS = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Mining:
-    """Rules that choose the hard negatives of a query.
+    """Rules that select the hard negatives of a query.
 
     Candidates are the ``range_max`` texts of the corpus that are nearest to the query. The query itself and all
     its positives, those of its other rows (siblings) included, are no candidates. The margins, score bounds and
@@ -190,7 +190,7 @@ class Space(NamedTuple):
 
 
 class Mined(NamedTuple):
-    """Hard negatives of one query.
+    """Mined hard negatives of one query, with their scores.
 
     Args:
         query: Index of the query.

@@ -273,7 +273,7 @@ class _Module(NamedTuple):
 
 
 def _read_modules(folder: Path) -> list[_Module]:
-    """Reads the list of modules of a folder. Returns an empty list for a plain Transformers model.
+    """Reads the list of modules of a model folder. Returns an empty list for a plain Transformers model.
 
     Raises:
         ValueError: A class is unknown, a name is repeated, the order of modules isn't supported, or the list is

@@ -119,7 +119,7 @@ def quantize(
 def check_ranges(
     ranges: Tensor | npt.NDArray[np.floating] | None, features: int, precision: Precision, where: str = "ranges"
 ) -> Tensor:
-    """Checks the value ranges of ``int8`` or ``uint8``. Returns them as a float32 tensor, (2, D).
+    """Checks the value ranges of features for ``int8`` or ``uint8``. Returns them as a float32 tensor, (2, D).
 
     Args:
         ranges: Result of ``value_ranges``.

@@ -142,7 +142,9 @@ def onnx_session(graph: Path, where: str) -> Any:  # Any: onnxruntime has no typ
 
 
 class Runtime(ABC):
-    """Base class of runtimes. An instance is an opened graph that computes token vectors on the CPU.
+    """Base class of runtimes, which compute a network in place of torch.
+
+    An instance is an opened graph that computes token vectors on the CPU.
 
     Args:
         graph: File of the graph.
@@ -272,7 +274,7 @@ class OpenVINORuntime(Runtime):
 
 
 BACKENDS: Mapping[str, type[Runtime]] = {"onnx": OnnxRuntime, "openvino": OpenVINORuntime}
-"""Value of ``backend`` -> its runtime."""
+"""Value of ``backend`` -> class of the runtime."""
 
 
 class _Layers(nn.Module):
@@ -455,5 +457,8 @@ class RuntimeEncoder(Encoder):
         return Hidden(vectors, mask, ids, None if self.tokenizer is None else self.tokenizer.mask_token_id)
 
     def __getstate__(self) -> dict[str, Any]:  # Any: state of a module
-        """Returns the state without opened graphs. A copy, or another process, opens them again."""
+        """Returns the encoder's state for pickling, without opened graphs.
+
+        A copy, or another process, opens them again.
+        """
         return {**self.__dict__, "_runtimes": {}}

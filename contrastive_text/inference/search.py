@@ -29,8 +29,8 @@ BLOCK = 4096
 """Number of rows and of columns of the largest tile of cosines in memory, which takes 64 MiB in float32."""
 
 _PARTS = 4
-"""Number of parts of a full tile. Each part is small enough for the processor's caches. With fewer queries a part
-has more columns, because a hundred small parts take a third longer."""
+"""Number of parts of a full tile of cosines. Each part is small enough for the processor's caches. With fewer
+queries a part has more columns, because a hundred small parts take a third longer."""
 
 _WIDEST = 8
 """Largest number of blocks of a corpus that are copied at a time."""

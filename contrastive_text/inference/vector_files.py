@@ -273,7 +273,7 @@ class Shard:
         return cls(int(match[1]), int(match[2]))
 
     def rows(self, texts: int) -> range:
-        """Returns the indices of the shard's texts. The sizes of shards differ by at most one text.
+        """Returns the indices of the texts in the shard. The sizes of shards differ by at most one text.
 
         Args:
             texts: Number of texts of all shards.

@@ -286,7 +286,7 @@ class TextVectors:
 
     @property
     def features(self) -> int:
-        """Number of features of a vector."""
+        """Number of features of the vectors in the file."""
         return int(self._parts[0].vectors.shape[1])
 
     @property

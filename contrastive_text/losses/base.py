@@ -136,7 +136,7 @@ class Loss(nn.Module, ABC):
         return {} if self.learned is None else {"temperature": self.learned().detach().squeeze()}
 
     def compare(self, blocks: Sequence[Comparison]) -> Tensor:
-        """Returns the loss terms of all blocks, concatenated."""
+        """Concatenates the loss terms of all blocks."""
         parts = [self.terms(block) for block in blocks]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 

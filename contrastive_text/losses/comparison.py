@@ -285,7 +285,7 @@ class Texts:
 
     @classmethod
     def join(cls, parts: Sequence[Texts]) -> Texts:
-        """Concatenates the texts of all parts. A part without a group gets ``NO_ID`` for it."""
+        """Concatenates sets of texts, with vectors and ids. A set without a group gets ``NO_ID`` for it."""
         groups = {
             name: torch.cat([part.groups.get(name, torch.full_like(part.first_ids, NO_ID)) for part in parts])
             for name in dict.fromkeys(name for part in parts for name in part.groups)

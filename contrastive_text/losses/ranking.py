@@ -127,7 +127,7 @@ class KLDivergence(ListNet):
         super().__init__(temperature, guide_temperature)
 
     def terms(self, student: Tensor, guide: Tensor, target: Tensor, hidden: Tensor) -> Tensor:  # noqa: ARG002  # part of the contract
-        """Returns the divergence of each row, (R,)."""
+        """Returns the Kullback-Leibler divergence of each row, (R,)."""
         guide_probabilities, guide_logs = _softmax(guide / self.guide_temperature, hidden)
         _, student_logs = _softmax(student / self.temperature, hidden)
         return self.temperature**2 * (guide_probabilities * (guide_logs - student_logs)).sum(dim=1)
@@ -164,7 +164,7 @@ class ListMLE(RankLoss):
         self.temperature = temperature
 
     def terms(self, student: Tensor, guide: Tensor, target: Tensor, hidden: Tensor) -> Tensor:  # noqa: ARG002  # part of the contract
-        """Returns the negative logarithm of each row's product, (R,)."""
+        """Returns the negative log-likelihood of the guide's order for each row, (R,)."""
         # Hidden candidates come first, so that no cumulative sum from the right includes them.
         order = guide.masked_fill(hidden, torch.inf).argsort(dim=1, descending=True, stable=True)
         logits = (student / self.temperature).gather(1, order)

@@ -352,7 +352,7 @@ class _OfVectors(Metric):
         self.add_state("vectors", default=[], dist_reduce_fx="cat")
 
     def update(self, x: Tensor) -> None:
-        """Adds a batch of vectors, (n, D)."""
+        """Adds a batch of vectors, (n, D), to the metric."""
         self.vectors.append(x.detach())
 
     def compute(self) -> Tensor:

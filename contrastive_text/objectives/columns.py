@@ -20,7 +20,7 @@ from contrastive_text.objectives.between import Between
 from contrastive_text.objectives.terms import Terms
 
 HARD = "hard negatives"
-"""Key of the hard negatives in ``Negatives.counts``."""
+"""Name of the hard negatives in ``Negatives.counts``."""
 
 Stage = Literal["ids", "examples", "columns", "rules"]
 """Names of the stages of ``Contrastive.columns``, in the order in which they run."""
@@ -128,7 +128,7 @@ class Pairs:
         )
 
     def add_columns(self, columns: Texts) -> Pairs:
-        """Appends columns that belong to no example.
+        """Appends columns that are part of no example, such as those of a queue.
 
         Args:
             columns: H columns, of width D.

@@ -85,7 +85,7 @@ class Matryoshka(Objective):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Widths from the widest to the narrowest."""
+        """Widths to which vectors are truncated, from the widest to the narrowest."""
         return tuple(self._weights)
 
     @property

@@ -35,7 +35,7 @@ class PairLabels(ColumnPart):
         return Classes.of(2, type(self).__name__)
 
     def __call__(self, pairs: Pairs) -> Pairs:
-        """Marks the positive pairs in ``pairs.paired``."""
+        """Marks the positive pairs of the batch in ``pairs.paired``, from their labels."""
         assert pairs.every.target is not None
         return replace(pairs, paired=pairs.every.target == 1)
 

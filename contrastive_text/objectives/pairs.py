@@ -97,7 +97,7 @@ class ConcatenationScorer(Scorer):
         self.linear: nn.Linear | None = None
 
     def build(self, features: int, classes: int) -> None:
-        """Builds the linear layer with 3D or 4D inputs."""
+        """Builds the scorer's linear layer, with 3D or 4D inputs."""
         self.linear = nn.Linear((4 if self.max_squared else 3) * features, classes)
 
     def forward(self, u: Tensor, v: Tensor) -> Tensor:

@@ -78,7 +78,9 @@ class Terms:
         return torch.full((), float(self.count), device=self.total.device)
 
     def loss(self) -> Tensor:
-        """Returns this rank's part of the loss. The mean over ranks is the loss of the whole batch.
+        """Returns this rank's part of the loss of an objective.
+
+        The mean over ranks is the loss of the whole batch.
 
         Example:
             >>> Terms(total=torch.tensor(6.0), count=4).loss()

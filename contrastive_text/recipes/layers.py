@@ -171,7 +171,7 @@ def layer_file(recipe: str | Path) -> Path:
 
 
 def merge(layers: Sequence[Config]) -> Config:
-    """Merges configurations. Later configurations override earlier ones.
+    """Merges configurations, of which later ones override earlier ones.
 
     Example:
         >>> merge([{"a": {"class_path": "X", "init_args": {"rate": 1}}}, {"a": {"class_path": "Y"}}])

@@ -215,7 +215,7 @@ class TaskEnsemble:
             folder: Folder that ``build_ensemble`` wrote.
             device: Device of the models. None is the GPU if there is one, else the CPU.
             trust: Modules whose classes the checkpoints may name, in addition to this library's
-                and those that are imported.
+                classes and imported modules.
 
         Raises:
             FileNotFoundError: The folder is no ensemble, or a checkpoint is missing.

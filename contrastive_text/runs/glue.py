@@ -224,7 +224,7 @@ def write_task(task: GlueTask, data: str, folder: Path) -> TaskFiles:
 def _read(
     task: GlueTask, data: str, name: str, skips: Counter[str]
 ) -> tuple[str, Iterator[tuple[int, dict[str, object]]]]:
-    """Reads a file of a task. Returns its path, and the line number and the cells by column of each row."""
+    """Reads a file of a GLUE task. Returns its path, and the line number and the cells by column of each row."""
     if data == HUB:
         split = name.replace("dev", "validation")
         where = f"{_REPOSITORY}:{task.config}:{split}"

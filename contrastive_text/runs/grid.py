@@ -17,7 +17,7 @@ from contrastive_text.recipes.layers import read_yaml
 _CALL = re.compile(r"[\w.]+\(.*\)", flags=re.DOTALL)
 _KEYS = re.compile(r"[\w.-]+(,[\w.-]+)*")
 _FIRST = "recipe"
-"""Key of the recipe. Its option comes before the user's options, which override the recipe."""
+"""Key of a grid that varies the recipe. Its option comes before the user's options, which override the recipe."""
 _LONGEST = 60
 """Largest number of letters in the name of a cell's folder, without the checksum."""
 

@@ -348,7 +348,10 @@ class SweepTable:
         return [run for run in self._ordered() if run.error]
 
     def markdown(self) -> str:
-        """Renders the tables of all reports with notes. Two axes have a grid in front of the table of cells."""
+        """Renders a sweep as Markdown: tables of all reports, with notes.
+
+        Two axes have a grid in front of the table of cells.
+        """
         lines = []
         for column in self.columns():
             lines += [f"# {as_markdown(column.report.title)}: {self._described(column.report)}", ""]

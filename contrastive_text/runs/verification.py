@@ -91,7 +91,7 @@ def _is_skipped(path: Path) -> bool:
 
 
 def _read(path: Path, read: Callable[[], _T]) -> tuple[_T | None, str | None]:
-    """Calls a function that reads a file. Returns its result or None, and the damage as text or None."""
+    """Reads a file by a function that checks it. Returns its result or None, and the damage as text or None."""
     try:
         return read(), None
     except ContrastiveTextError as error:

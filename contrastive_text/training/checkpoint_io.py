@@ -31,7 +31,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Writes a checkpoint. It replaces an older file only after it is complete and on the disk.
+        """Writes a checkpoint file atomically.
+
+        It replaces an older file only after it is complete and on the disk.
 
         Args:
             checkpoint: Content of the checkpoint, from Lightning.

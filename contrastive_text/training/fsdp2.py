@@ -90,7 +90,7 @@ def own_blocks(module: nn.Module) -> list[nn.Module]:
 
 
 def _count_weights(parts: Iterable[nn.Module]) -> Counter[nn.Parameter]:
-    """Counts the modules that have each weight."""
+    """Counts for each weight the modules that share it."""
     return Counter(weight for part in parts for weight in part.parameters(recurse=False))
 
 
@@ -182,7 +182,10 @@ class FSDP2Strategy(ModelParallelStrategy):
         super().setup_environment()
 
     def setup_optimizers(self, trainer: pl.Trainer) -> None:
-        """Creates the optimizers. Disables torch's fused kernels for groups with both split and whole weights."""
+        """Creates the optimizers of a module with split weights.
+
+        Disables torch's fused kernels for groups with both split and whole weights.
+        """
         super().setup_optimizers(trainer)
         for group in (group for optimizer in self.optimizers for group in optimizer.param_groups):
             if len({isinstance(weight, DTensor) for weight in group["params"]}) > 1:

@@ -202,7 +202,7 @@ class GuideModel(Guide):
 
 
 GUIDES = "guides"
-"""Checkpoint key of the identities of guides."""
+"""Checkpoint key of the identities of a module's guides."""
 
 
 def check_guides_read(guides: Mapping[str, Guide], objectives: Mapping[str, Objective]) -> None:

@@ -346,7 +346,7 @@ def _by_score_name(metrics: _Metrics) -> dict[str, Metric]:
 
 
 def _percentage(score: Tensor, task: str) -> Tensor:
-    """Returns a score times 100. An undefined score (NaN) gives 0 and a warning."""
+    """Returns a held-out score times 100. An undefined score (NaN) gives 0 and a warning."""
     if score.isnan():
         warnings.warn(
             f"{task}: the score is not defined, for all predictions or all gold scores are equal: it counts 0",
@@ -356,7 +356,7 @@ def _percentage(score: Tensor, task: str) -> Tensor:
 
 
 def predicting(objectives: Mapping[str, Objective]) -> Objective:
-    """Returns the first objective that predicts labels.
+    """Returns the first objective of a task that predicts labels.
 
     Raises:
         ValueError: No objective predicts labels.

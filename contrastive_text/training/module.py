@@ -222,7 +222,7 @@ class ContrastiveModule(StoredModule):
         self.hparams["chunk_tokens"] = chunk_tokens
 
     def objective_parts(self) -> dict[str, Objective]:
-        """Returns a dictionary from names to objectives."""
+        """Returns name -> objective of the module's objectives."""
         return {name: part for name, part in self.objectives.items() if isinstance(part, Objective)}
 
     def text_tokenizer(self, training: bool = True) -> TextTokenizer | None:

@@ -214,7 +214,7 @@ class SavedConfig(SaveConfigCallback):
         super().setup(trainer, pl_module, stage)
 
     def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
-        """Writes the configuration in UTF-8. It replaces an older file."""
+        """Writes the run's configuration to its folder, in UTF-8. It replaces an older file."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with replacing(self._folder / self.config_filename) as file:
             file.write(self.parser.dump(self.config, skip_none=False, skip_validation=True).encode())

@@ -44,7 +44,7 @@ VALUES = (
     *("seed_everything", "folder", "init_from", "keep_heads", "chunk", "oversubscribe", "ckpt_path"),
     "weights_only",
 )
-"""Keys of a configuration with a plain value."""
+"""Top-level keys of a configuration that have a plain value."""
 _METHODS = ("fit", "validate", "test", "predict")
 """Methods of the Trainer that a run calls."""
 _RUN_ARGUMENTS = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders"}
@@ -52,7 +52,10 @@ _RUN_ARGUMENTS = {"model", "datamodule", "dataloaders", "train_dataloaders", "va
 _CHECKPOINT_WORDS = ("best", "last", "hpc")
 """Lightning's names for a checkpoint of an earlier run of the same Trainer in the same process."""
 _WORKERS_A_CORE = 8
-"""Largest number of reading processes per core. They wait for the disk and the step, so they can share a core."""
+"""Largest number of data loading processes per core.
+
+They wait for the disk and the step, so they can share a core.
+"""
 _SEEDS = 2**32
 """Number of valid seeds: Lightning passes the seed to numpy, which reads 32 bits."""
 _NOT_ZERO = {
@@ -85,7 +88,7 @@ def run_parser(
 
 @cache  # reading the signatures takes as long as parsing, and a sweep needs a parser for each cell
 def _build(command: str, kind: type[LightningArgumentParser]) -> LightningArgumentParser:
-    """Builds a parser. Callers must use a copy of the cached result."""
+    """Builds the parser of a run's configuration. Callers must use a copy of the cached result."""
     parser = kind(
         prog=f"contrastive-text {command}",
         default_config_files=[str(BASE)],

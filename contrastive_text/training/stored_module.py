@@ -78,7 +78,7 @@ class StoredModule(SplitModule):
         return loaded
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Loads weights like torch. Each rank loads its part of split weights.
+        """Loads a state dict of the module like torch. Each rank loads its part of split weights.
 
         Weights under adapters stay unchanged if the state doesn't contain them.
 
@@ -130,7 +130,9 @@ class StoredModule(SplitModule):
             checkpoint[_TOKENIZER] = self._learned_tokenizer
 
     def on_load_checkpoint(self, checkpoint: Mapping[str, Any]) -> None:  # Any: content from Lightning
-        """Restores the learned tokenizer. If a run resumes, checks that this is possible (``check_resumed``).
+        """Restores the learned tokenizer from a checkpoint.
+
+        If a run resumes, checks that this is possible (``check_resumed``).
 
         A run that ended inside an epoch, such as by ``max_steps``, resumes inside the epoch if it gets longer.
 

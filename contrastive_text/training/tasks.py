@@ -137,7 +137,7 @@ class TaskParts:
         return {name: self._objectives[name] for name in names}
 
     def plan(self, task: str | None) -> ViewPlan:
-        """Returns the views of a task."""
+        """Returns the view plan of a task."""
         return self.common if task is None else self.own_plans.get(task, self.common)
 
     def data_needs(

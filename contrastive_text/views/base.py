@@ -46,7 +46,9 @@ Words = Literal["blanks", "letters", "tokenizer"]
 
 
 class View:
-    """Base class of all views. A new view subclasses one of the levels, such as ``TextView``, instead.
+    """Base class of all views, which alter a text, its tokens or its embeddings.
+
+    A new view subclasses one of the levels, such as ``TextView``, instead.
 
     Attributes:
         new_tokens: Tokens that are added to the encoder's vocabulary for the view, such as ``[DEL]``.

@@ -175,7 +175,10 @@ class ViewPlan:
         return tuple(dict.fromkeys(token for _, view in self.views_with_places() for token in view.new_tokens))
 
     def build(self, vocabulary: Vocabulary) -> None:
-        """Passes facts about the vocabulary to every view. Called in the main process, before the first batch."""
+        """Builds every view from facts about the vocabulary.
+
+        Called in the main process, before the first batch.
+        """
         self._specials = vocabulary.prefix, vocabulary.suffix
         for _, view in self.views_with_places():
             view.build(vocabulary)

@@ -443,7 +443,7 @@ class ShufflePositions(TokenView):
         self.specials = specials
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
-        """Returns the tokens with shuffled ``positions``."""
+        """Returns the tokens of the text with shuffled ``positions``."""
         before = tuple(range(len(tokens))) if tokens.positions is None else tokens.positions
         indices = [i for i, word in enumerate(tokens.words) if self.specials or word != NO_WORD]
         after = list(before)

@@ -85,7 +85,7 @@ class TextsFromFile(TextView):
         raise self._missing_error(text)
 
     def check(self, text: str) -> None:
-        """Checks that a text is in the file (ValueError)."""
+        """Checks that the file of alternatives contains a text (ValueError)."""
         if not self._offsets(text):
             raise self._missing_error(text)
 

@@ -190,7 +190,7 @@ def test_runs_in_one_folder_have_places_of_their_own_and_a_models_is_taken_if_it
     said = shell.refused("embed TEXTS v.npy --model runs/version_0")
     assert "the folder of a run; give runs/version_0/model" in said
     said = shell(f"{validated} --trainer.max_steps 1 --export.dirpath runs/version_0/model").out
-    assert "runs/version_0/model holds a model: this run's will take its place" in said
+    assert "runs/version_0/model contains a model, which this run will replace" in said
     assert "Model saved to runs/version_2/model" in shell("FIT TINY --trainer.max_steps 1").out
 
 

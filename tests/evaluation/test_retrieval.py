@@ -52,9 +52,9 @@ def test_sets_of_nano_beir_that_are_not_there_say_where_to_get_them(tmp_path: Pa
     assert "expected NanoFEVER/corpus.jsonl" in scores[0].missing and "give hub" in scores[0].missing
     with pytest.raises(FileNotFoundError, match="expected a folder of data sets or a file of pairs"):
         find_retrieval(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="corpus: expected a file of pairs beside it"):
+    with pytest.raises(ValueError, match="corpus: expected a file of pairs together with it"):
         find_retrieval(tmp_path, corpus=["more.txt"])
-    with pytest.raises(ValueError, match="columns: expected a file of pairs beside it"):
+    with pytest.raises(ValueError, match="columns: expected a file of pairs together with it"):
         find_retrieval(tmp_path, columns={"anchor": "searched"})
 
 

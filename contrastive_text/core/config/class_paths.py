@@ -226,7 +226,7 @@ def resolve(class_path: object, base: type[_T] | tuple[type[_T], ...], where: st
 
 
 def is_own(class_path: str) -> bool:
-    """Returns whether a class path is of this library."""
+    """Returns whether a class path names a class of this library."""
     return class_path.partition(".")[0] == _LIBRARY
 
 

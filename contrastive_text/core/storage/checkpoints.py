@@ -123,7 +123,9 @@ class BestSoFar:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Content of a checkpoint. Weights stay in the file until they are copied.
+    """Content of a checkpoint file: arguments, weights, step and facts of the run.
+
+    Weights stay in the file until they are copied.
 
     Args:
         path: The file.

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from contrastive_text.core.errors import ContrastiveTextError, DiskError, InvalidValueError
 
 TEMPORARIES = ".contrastive-text.*.tmp"
-"""Pattern of temporary names. A file or folder has such a name until it is complete."""
+"""Pattern of the names of temporary files and folders. A file or folder has such a name until it is complete."""
 _TEMPORARY = re.compile(r"\.contrastive-text\.(?P<host>.+)\.(?P<space>\d+)\.(?P<process>\d+)\.[0-9a-f]+\.tmp")
 # The target's name is not part of it: SLURM's auto-requeue reads numbers out of every name with "hpc_ckpt_" in
 # it.

@@ -99,7 +99,9 @@ class FileDigest:
         return asdict(self)
 
     def damage(self, path: Path, whole: bool = True, grows: bool = False) -> str | None:
-        """Compares a file with this digest. Returns a description of the difference, or None if they match.
+        """Compares a file with this recorded digest.
+
+        Returns a description of the difference, or None if they match.
 
         Args:
             path: The file.
@@ -121,7 +123,7 @@ class FileDigest:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Digests of all files of a folder.
+    """Manifest of a folder: the digests of all its files.
 
     Args:
         files: Name relative to the folder, with forward slashes -> digest.

@@ -104,7 +104,9 @@ def shown(value: object) -> str:
 
 
 class Record:
-    """A mapping from a file of any origin. Each field is read with its type; errors name the record and the field.
+    """JSON record: a mapping from a file of any origin, read field by field.
+
+    Each field is read with its type; errors name the record and the field.
 
     A field that is null counts as missing. For a missing field the ``default`` is returned, or an error is
     raised.
@@ -156,19 +158,19 @@ class Record:
         return InvalidValueError(f"{place}: expected {expected}, got {value_text}; {todo or self.todo}")
 
     def text(self, name: str, default: _T = _REQUIRED) -> str | _T:
-        """Reads a text field."""
+        """Reads a field of the record that is a text."""
         value: str | _T = self._read_field(name, default, str, "a text")
         return value
 
     def flag(self, name: str, default: _T = _REQUIRED) -> bool | _T:
-        """Reads a field that is true or false."""
+        """Reads a field of the record that is true or false."""
         value: bool | _T = self._read_field(name, default, bool, "true or false")
         return value
 
     def integer(
         self, name: str, default: _T = _REQUIRED, *, least: int | None = None, most: int | None = None
     ) -> int | _T:
-        """Reads an integer field, with bounds that are included."""
+        """Reads a field of the record that is an integer, with inclusive bounds."""
         expected = f"an integer{_bounds(least, most)}"
         value: int | _T = self._read_field(name, default, int, expected)
         too_small = least is not None and isinstance(value, int) and value < least
@@ -191,7 +193,7 @@ class Record:
         return number
 
     def texts(self, name: str, default: _T = _REQUIRED) -> list[str] | _T:
-        """Reads a field that is a list of texts."""
+        """Reads a field of the record that is a list of texts."""
         value: list[str] | _T = self._read_field(name, default, list, "a list of texts")
         invalid = [item for item in value if not isinstance(item, str)] if isinstance(value, list) else []
         if invalid:

@@ -71,7 +71,7 @@ class Bounds:
 
     @classmethod
     def of(cls, given: Mapping[str, int] | None) -> Bounds:
-        """Returns the default limits with some of them replaced.
+        """Returns the default size limits of data files with some of them replaced.
 
         Raises:
             ValueError: A name that is not a limit.

@@ -80,7 +80,7 @@ def check_dense(content: object, where: str, todo: str) -> None:
 
 
 def is_weight(name: str) -> bool:
-    """Returns whether a tensor's name is that of a layer's weight or bias, which must be floating-point.
+    """Returns whether a tensor's name ends like a layer's weight or bias, which must be floating-point.
 
     Example:
         >>> is_weight("encoder.layer.0.output.dense.weight"), is_weight("embeddings.position_ids")

@@ -29,7 +29,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "subset": "subset genre",
     }.items()
 }
-"""Library column -> its usual names in files.
+"""Column of this library -> its usual names in data files.
 
 Case, spaces, ``_`` and ``-`` are ignored, and the name of a negative may end in a number.
 """
@@ -148,7 +148,7 @@ def plan_columns(
             pair_columns = " ".join(f"text={column}" for name in pair for column in sources[name])
             naming = form.advice([("columns", pair_columns)], "name one column text")
             todo = f"set `pairing: Given` for pairs, or {naming}"
-            raise reading_error(where, "a column for text beside the target", header_names, todo)
+            raise reading_error(where, "a column for text in addition to the target", header_names, todo)
         sources["text"] = [column for column in header if any(column in sources[name] for name in PAIR)]
     if missing := [name for name in read_names if name in reads and not sources[name]]:
         todo = _missing_advice(header, missing, is_row, form)

@@ -89,7 +89,7 @@ class FileForm:
 
     @property
     def character(self) -> str | None:
-        """Character between fields; None to recognize it."""
+        """Character between the fields of a data file; None to recognize it."""
         return None if self.separator is None else _SEPARATOR_NAMES.get(self.separator, self.separator)
 
     def advice(self, choices: Iterable[tuple[str, str]], otherwise: str) -> str:
@@ -116,11 +116,11 @@ Record: TypeAlias = tuple[int, Cells]
 
 
 class Content(NamedTuple):
-    """Header and records of a file.
+    """Content of a data file: header and records.
 
     Args:
         header: A name for each cell of a record.
-        records: Function that returns a new iterator of the records. None stands for a blank line, or for an
+        records: Function that returns a new iterator of the records. None is a blank line, or for an
             empty file of a folder.
         unread: Number of other files in a folder.
         known: Number of records, if known without reading them.

@@ -42,7 +42,7 @@ def frame_columns(frame: Any) -> list[Any]:  # Any: a frame; names may not be st
 
 
 def frame_rows(frame: Any, classes: Mapping[str, ClassNames] | None = None) -> Iterator[tuple[object, ...]]:
-    """Yields the cells of each row. A class number of ``datasets`` becomes its name, if it has one.
+    """Yields the cells of each row of a table. A class number of ``datasets`` becomes its name, if it has one.
 
     Args:
         frame: Table with columns by name.

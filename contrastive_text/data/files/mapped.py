@@ -24,7 +24,7 @@ from contrastive_text.data.files.rows import FileRows
 MAPPED_ROWS = 1_000_000
 """Largest number of records of a table that are kept in memory. Rows of larger tables are mapped."""
 _FORMAT = 3
-"""Version of the mapped files. It is part of their key and changes with their meaning."""
+"""Version of the format of the mapped files. It is part of their key and changes with their meaning."""
 _BATCH_ROWS = 8192
 _CHUNK_BYTES = 1 << 22
 

@@ -32,7 +32,7 @@ from contrastive_text.data.files.rows import FileRows
 from contrastive_text.pairings.base import Documents
 
 _ROWS, _SIZES, _METADATA = "rows.arrow", "sizes", "table.json"
-"""Names of the files of mapped rows."""
+"""File names of the mapped rows in a cache entry."""
 
 
 @dataclass(frozen=True)

@@ -221,7 +221,10 @@ class FileRows:
                 yield record
 
     def _texts(self, line: int, name: str, column: str, cell: object) -> list[str]:
-        """Returns the texts of a cell, at least one. JSON's null and an empty list become an empty text."""
+        """Returns the texts in a cell of a data file, at least one.
+
+        JSON's null and an empty list become an empty text.
+        """
         if isinstance(cell, str) and "\0" not in cell:  # fast path for nearly all cells
             return [cell]
         texts = [cell] if isinstance(cell, str) else [""] if cell is None or cell == [] else _passages(cell)

@@ -230,7 +230,7 @@ def _quote(field: str) -> str:
 
 
 def _table(where: str, lines: Rows, notes: tuple[str, ...] = ()) -> Content:
-    """Returns the records below a header. Each record must have a field for each name."""
+    """Returns the records of a table below its header. Each record must have a field for each name."""
     _, header = next(lines(), (1, []))
     twice = [name for name, count in Counter(header).items() if count > 1]
     if twice and not is_row(header):
@@ -304,7 +304,7 @@ def _line_values(where: str, lines: Lines, depth: int) -> Iterator[tuple[int, ob
 
 
 def _content(where: str, values: Values, form: FileForm | None) -> Content:
-    """Returns the content of arrays, or of objects. The names of objects are the keys of all of them."""
+    """Returns header and records of JSON arrays or objects. The names of objects are the keys of all of them."""
     first = next((item[1] for item in values() if item), None)
     if isinstance(first, list):
         return _arrays(where, values, None if form is None else form.names)
@@ -424,7 +424,10 @@ def _parsed(where: str, text: str, depth: int, todo: str) -> object:
 
 
 def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Builds an object. The parser by itself would silently keep the last of equal keys."""
+    """Builds a mapping from the pairs of a JSON object, and refuses repeated keys.
+
+    The parser by itself would silently keep the last of equal keys.
+    """
     values = dict(pairs)
     if len(values) < len(pairs):
         repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
@@ -433,7 +436,7 @@ def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 _BRACKETS = re.compile(r'[][{}]|"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?$)', re.DOTALL)
-"""A bracket, or a string, whose brackets are ignored.
+"""Expression for a JSON bracket, or for a whole string, whose brackets are ignored.
 
 An unclosed string extends to the end of the text. Otherwise the search from each of its quotes would take
 quadratic time."""

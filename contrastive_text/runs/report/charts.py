@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH, HEIGHT = 352, 236
-"""Size of a chart in CSS pixels. The width is that of a phone, so that text isn't scaled down."""
+"""Size of a chart in CSS pixels, as wide as a phone, so that text isn't scaled down."""
 TIMES_100 = "\u00d7 100"
 """Suffix of the title of a chart whose scores are multiplied by 100."""
 STYLE_SHEET = files(__package__).joinpath("page.css").read_text(encoding="utf-8")

@@ -42,8 +42,8 @@ def write_report(
 ) -> Path:
     """Writes the report page of one run, or of several side by side, with its charts as PNG files.
 
-    The page is made from the configuration, ``metrics.csv``, the checkpoint and the saved model. It names what is
-    missing, and how to get it. The same runs give the same bytes.
+    The page is made from the configuration, ``metrics.csv``, the checkpoint and the saved model. It names missing
+    data, and how to get them. The same runs give the same bytes.
 
     Args:
         runs: Folders of runs or saved models, or folders that contain one run.

@@ -49,12 +49,12 @@ class RunRecord:
         folder: Folder of the run or of the saved model.
         changed: Time at which the metrics were last written, in UTC.
         model: Folder of the saved model, or None.
-        config: The configuration, as far as it is known.
+        config: The configuration; empty if it is unknown.
         config_text: Content of ``config.yaml``, empty without one.
         metrics: Name of a metric -> its series.
         diverged: The first step with a loss that is NaN or infinite, or None.
         checkpoint: The best checkpoint, or None.
-        lacks: Description of what is missing, with the reason; empty if nothing is missing.
+        lacks: Description of missing results, with the reason; empty if there are none.
     """
 
     number: int

@@ -96,7 +96,7 @@ def doubts(runs: Sequence[RunRecord], spaces: Sequence[Space]) -> list[str]:
 
 
 def judgments(spaces: Sequence[Space], material: Material, device: str | None = None) -> list[Judgment]:
-    """Compares the scores of each run with those of its initial weights, and with the first run.
+    """Compares each run's score with the score of its initial weights, and with the first run's score.
 
     Returns:
         A line for each run, then one for each run after the first; empty without scored pairs.

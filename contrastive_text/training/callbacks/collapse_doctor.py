@@ -82,7 +82,9 @@ class TrainingSigns:
         self._in_a_row: Counter[tuple[str, str]] = Counter()
 
     def read(self, step: int, figures: Mapping[str, float]) -> dict[str, str]:
-        """Reads the metrics of a step. Returns kind -> message of each problem that lasts for several readings.
+        """Looks for problems such as a collapse in the logged metrics of a step.
+
+        Returns kind -> message of each problem that lasts for several readings.
 
         Args:
             step: Number of the step.
@@ -339,7 +341,9 @@ class StopWhenSpread(Callback):
         self._step = 0
 
     def read(self, uniformity: Tensor) -> bool:
-        """Adds the uniformity of a step. Returns whether a window ends in which uniformity has fallen too little.
+        """Adds the uniformity of a step to the current window.
+
+        Returns whether a window ends in which uniformity has fallen too little.
 
         Args:
             uniformity: A scalar; NaN if the objective isn't in the step.

@@ -332,7 +332,7 @@ class EndWhenDiverged(Callback):
         self._first: Tensor | None = None  # step and loss of the first batch with a loss of NaN or infinity
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
-        """Clears the recorded loss of an earlier run."""
+        """Clears the loss that an earlier run of the callback recorded."""
         self._first = torch.tensor([math.inf, 0.0], device=pl_module.device)
 
     def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:  # Any: Lightning's

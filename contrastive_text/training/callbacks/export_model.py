@@ -70,14 +70,14 @@ class ExportModel(Callback):
             return
         if pl_module.is_split and not trainer.checkpoint_callbacks:
             raise InvalidValueError(
-                "export: expected a checkpoint beside it where weights are split (fsdp2), for it is made of one, "
-                "got a run without; leave out --trainer.enable_checkpointing false, or the export"
+                "export: expected checkpoints, from which split weights (fsdp2) are exported, got a run "
+                "without checkpoints; remove --trainer.enable_checkpointing false, or the export"
             )
         if isinstance(pl_module.encoder, TransformerEncoder):
             check_loadable(pl_module.encoder, where="ExportModel")
             older = self.dirpath is not None and Path(self.dirpath, MODULES).exists()
             if older and trainer.ckpt_path is None and trainer.is_global_zero:
-                console(soft_wrap=True).print(f"{self.dirpath} holds a model: this run's will take its place")
+                console(soft_wrap=True).print(f"{self.dirpath} contains a model, which this run will replace")
         elif trainer.is_global_zero:
             name = type(pl_module.encoder).__name__
             console().print(

@@ -46,7 +46,7 @@ class _Probe(Callback):
 
     @abstractmethod
     def measure(self, module: ContrastiveModule, rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-        """Returns a dictionary from names to metrics, times 100."""  # Any: cells of a file
+        """Computes the probe's metrics by name, times 100."""  # Any: cells of a file
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reads the probe's file, computes the metrics of the initial weights, and prints them.
@@ -125,7 +125,7 @@ class NeighborProbe(_Probe):
         )
 
     def measure(self, module: ContrastiveModule, rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-        """Returns the accuracy, times 100."""  # Any: cells of a file
+        """Returns the accuracy of the nearest-neighbor classifier, times 100."""  # Any: cells of a file
         vectors = torch.as_tensor(module.sentence_encoder().encode([str(row["text"]) for row in rows]))
         labels = torch.tensor([int(float(str(row["target"]))) for row in rows])
         return {f"knn@{self.k}": nearest_neighbor_accuracy(vectors, labels, self.k)}

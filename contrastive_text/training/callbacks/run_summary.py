@@ -34,7 +34,7 @@ TITLE = "What makes the result"
 """Title of the table with the summary of a run."""
 _STARTS_FROM = "starts from"
 _LIBRARIES = ("contrastive-text", "torch", "transformers", "tokenizers", "pytorch-lightning")
-"""Packages whose versions are in the summary."""
+"""Packages whose versions are in the summary of a run."""
 
 
 def model_facts(module: ContrastiveModule) -> dict[str, str]:

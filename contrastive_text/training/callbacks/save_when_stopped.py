@@ -99,7 +99,10 @@ class SaveWhenStopped(Callback):
         self._signal = number
 
     def on_train_batch_start(self, trainer: pl.Trainer, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
-        """Records the number of optimizer steps. With gradient accumulation not every batch ends a step."""
+        """Records the number of optimizer steps before each batch.
+
+        With gradient accumulation not every batch ends a step.
+        """
         self._before = trainer.global_step
 
     def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
@@ -190,7 +193,7 @@ def _let_lightning_stop(trainer: pl.Trainer, stops: bool) -> None:
 
 
 def _validates_now(trainer: pl.Trainer) -> bool:
-    """Returns whether a validation follows this batch. A run that resumed from before it would skip it."""
+    """Returns whether Lightning validates after this batch. A run that resumed from before it would skip it."""
     loop = trainer.fit_loop
     assert loop._data_fetcher is not None
     return loop.epoch_loop._should_check_val_fx(loop._data_fetcher)  # no public method has it

@@ -149,7 +149,7 @@ def add_up(values: Mapping[str, Tensor], mean: bool) -> Tensor:
 
 
 Scope = Literal["shared", "all"]
-"""Choice of the parameters over which two gradients are compared: those that both objectives use, or all."""
+"""Choice of the parameters over which two gradients are compared: shared parameters, or all parameters."""
 
 GradientReduction = Literal["sum", "mean", "mixed"]
 """Reduction of projected gradients: their sum, their mean over the objectives that use a parameter, or the mean

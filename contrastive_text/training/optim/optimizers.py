@@ -258,7 +258,7 @@ class TorchSchedule(Schedule):
 
     @property
     def needs_total(self) -> bool:
-        """True if an option has the value ``total``."""
+        """True if an option of the scheduler has the value ``total``."""
         return _TOTAL in (self.options or {}).values()
 
     def factor(self, step: int, total: int) -> float:

@@ -30,7 +30,7 @@ class Schedule(ABC):
 
     @property
     def needs_total(self) -> bool:
-        """True if ``factor`` reads ``total``. A run of unknown length is then refused."""
+        """True if the schedule reads the run's total number of steps. A run of unknown length is then refused."""
         return True
 
     @abstractmethod
