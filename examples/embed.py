@@ -1,4 +1,4 @@
-"""Embedding from Python: python embed.py MODEL_FOLDER TEXTS.txt"""
+"""Encodes a file of texts and searches it: python embed.py MODEL_FOLDER TEXTS.txt"""
 
 import sys
 from pathlib import Path

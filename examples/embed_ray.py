@@ -1,9 +1,9 @@
-"""Vectors of Parquet files on many machines, by Ray Data: each file of IN with one more column in OUT.
+"""Embeds Parquet files on many machines with Ray Data. Writes each file of IN to OUT, with a column of vectors.
 
     python embed_ray.py IN OUT --model my-model --workers 8 --gpus 1
 
-A file of OUT is there whole or not at all. Killed, the same command goes on with the files that aren't there yet.
-IN and OUT are folders that all machines see. Needs pip install 'contrastive-text[ray]'.
+Each file of OUT is written whole or not at all. If the command is killed, run it again: it continues with the
+missing files. All machines must see the folders IN and OUT. Needs pip install 'contrastive-text[ray]'.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from contrastive_text.core.storage.disk import alone_with, remove_abandoned, rep
 from contrastive_text.inference import BatchEncoder
 
 KEY = b"contrastive_text"
-"""Of what a file was made, in its metadata."""
+"""Key of a file's metadata that records the model, the column and the input of its vectors."""
 
 
 class FileEncoder:
-    """A worker: encodes file after file with a model that it loads once."""
+    """Worker that loads a model once and encodes file after file."""
 
-    rows = 4096  # that are read, encoded and written together
+    rows = 4096  # rows that are read, encoded and written together
 
     def __init__(self, model: str, column: str, identity: str | None) -> None:
         self.model = model
@@ -39,7 +39,7 @@ class FileEncoder:
         self.encode: BatchEncoder | None = None
 
     def loaded(self) -> BatchEncoder:
-        """Returns the encoder, loaded for the first file: an error then reaches the one who started this."""
+        """Returns the encoder. Loads it at the first file, so that an error reaches the main process."""
         if self.encode is None:
             self.encode = BatchEncoder(self.model, self.column)
         if self.identity not in (None, self.encode.model.identity):
@@ -50,7 +50,7 @@ class FileEncoder:
         return self.encode
 
     def __call__(self, batch: dict) -> dict:
-        """Encodes the files of a batch, of which there is one; gives its number of rows."""
+        """Encodes the single file of a batch and returns its number of rows."""
         (source,), (target,) = (map(Path, batch[name]) for name in ("source", "target"))
         encode = self.loaded()
         made_of = {"model": encode.model.identity, "column": self.column, "bytes": source.stat().st_size}
@@ -66,7 +66,7 @@ class FileEncoder:
 
 
 def files_of(source: Path, target: Path, column: str) -> dict[Path, Path]:
-    """Returns the files to read, which all have the column, each with the one to write."""
+    """Returns a dict of input file to output file. All input files have the column."""
     if target.resolve().is_relative_to(source.resolve()):
         raise InvalidValueError(f"{target}: expected a folder outside of {source}, which is read; name another")
     files = {path: target / path.relative_to(source) for path in sorted(source.rglob("*.parquet"))}
@@ -79,7 +79,7 @@ def files_of(source: Path, target: Path, column: str) -> dict[Path, Path]:
 
 
 def check_written(source: Path, target: Path, column: str) -> str:
-    """Returns the model of a file that is there, once it is known to be made of the one that is read."""
+    """Checks that an existing output file was made from its input file, and returns the identity of its model."""
     written = pyarrow.parquet.read_metadata(target)
     made_of = json.loads((written.metadata or {}).get(KEY, b"{}"))
     known = (made_of.get("column"), made_of.get("bytes"), written.num_rows)
@@ -93,7 +93,7 @@ def check_written(source: Path, target: Path, column: str) -> str:
 
 
 def embed(options: argparse.Namespace, worker: type[FileEncoder]) -> None:
-    """Encodes the files that aren't there yet, on a cluster that is there or on this machine."""
+    """Encodes the missing output files, on an existing cluster or on this machine."""
     files = files_of(options.source, options.target, options.column)
     models = {check_written(*each, options.column) for each in files.items() if each[1].exists()}
     if len(models) > 1:
@@ -122,7 +122,7 @@ def embed(options: argparse.Namespace, worker: type[FileEncoder]) -> None:
 
 
 def start(options: argparse.Namespace) -> None:
-    """Joins a cluster, or starts Ray on this machine alone."""
+    """Connects to a Ray cluster, or starts Ray on this machine alone."""
     ray.data.DataContext.get_current().enable_progress_bars = False
     if ray.is_initialized():
         return
@@ -134,7 +134,7 @@ def start(options: argparse.Namespace) -> None:
         address="local",
         num_cpus=max(os.cpu_count() or 1, options.workers * options.cpus),
         include_dashboard=False,
-        object_store_memory=100 * 2**20,  # of names of files
+        object_store_memory=100 * 2**20,  # it holds only names of files
         _node_ip_address="127.0.0.1",
     )
 

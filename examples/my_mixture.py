@@ -6,7 +6,7 @@ from contrastive_text.data import Mixture, Step, TaskSize, consecutive_steps
 
 
 class Shuffled(Mixture):
-    """A batch of one task in each step, in random order, so that larger tasks come more often."""
+    """Trains a batch of one task in each step. The order of steps is random, so larger tasks have more steps."""
 
     def __init__(self, seed: int = 42) -> None:
         self.seed = seed

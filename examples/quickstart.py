@@ -1,7 +1,7 @@
-"""Trains a real encoder on the documentation that every Python carries, scores it and searches with it.
+"""Trains a pretrained encoder on the documentation that every Python contains, scores it and searches with it.
 
-A docstring's first line is paired with its body. Scores are taken on modules that training never sees:
-given a first line, find its body among all held-out bodies.
+The first line of a docstring is paired with its body. The scores are of modules that training never sees:
+given a first line, the encoder must find its body among all held-out bodies.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ QUERIES = (
     "how do I pick a random element from a list",
     "what does the with statement do",
 )
-LENGTH = 64  # tokens that scores and search read of a document
-# Figure -> whether more of it is better.
+LENGTH = 64  # length limit of a document in scores and search, in tokens
+# Figure -> whether a higher value is better.
 FIGURES = {"recall@1 x 100": True, "MRR x 100": True, "alignment": False, "uniformity": False}
 
 
 def score(model: SentenceEncoder, held_out: Sequence[Document]) -> dict[str, float]:
-    """Returns the figures on held-out documents: the body is the answer to the first line."""
+    """Returns the retrieval figures of held-out documents. The body is the answer to the first line."""
     lines = torch.as_tensor(model.encode([d.summary for d in held_out], convert_to_tensor=True))
     bodies = torch.as_tensor(model.encode([d.body for d in held_out], convert_to_tensor=True))
     found = paired_retrieval(lines, bodies)
@@ -59,13 +59,13 @@ def score(model: SentenceEncoder, held_out: Sequence[Document]) -> dict[str, flo
 
 
 def write_pairs(path: Path, training: Sequence[Document]) -> None:
-    """Writes first lines and bodies as a file that the library trains from."""
+    """Writes first lines and bodies as a training file of pairs."""
     rows = [f"{' '.join(d.summary.split())}\t{' '.join(d.body.split())}" for d in training]
     path.write_text("\n".join(["anchor\tpositive", *rows, ""]), encoding="utf-8")
 
 
 def train(pairs: Path, folder: Path, steps: int, seed: int) -> None:
-    """Trains on the pairs and saves the model; the recipe is the best of those in docs/quickstart.md."""
+    """Trains on the pairs with the best settings of docs/quickstart.md, and saves the model."""
     pl.seed_everything(seed, verbose=False)
     module = ContrastiveModule(
         encoder=TransformerEncoder(str(minilm.get_model_path()), max_length=48),
@@ -90,7 +90,7 @@ def train(pairs: Path, folder: Path, steps: int, seed: int) -> None:
 
 
 def report(console: Console, before: dict[str, float], after: dict[str, float], count: int) -> None:
-    """Prints the table, and in plain words whether training helped."""
+    """Prints the scores before and after training, and a sentence that says whether training helped."""
     table = Table("figure", "before", "after", "change", "", title=f"{count} documents of unseen modules")
     for name, more_is_better in FIGURES.items():
         change = after[name] - before[name]
@@ -105,7 +105,7 @@ def report(console: Console, before: dict[str, float], after: dict[str, float], 
 
 
 def search(console: Console, model: SentenceEncoder, found: Sequence[Document]) -> None:
-    """Answers the example queries over all documents."""
+    """Searches all documents for the example queries and prints the results."""
     vectors = model.encode([f"{d.summary} {d.body}" for d in found], show_progress_bar=True)
     for query in QUERIES:
         console.print(f"\n[bold]{query}[/bold]")
@@ -116,7 +116,7 @@ def search(console: Console, model: SentenceEncoder, found: Sequence[Document]) 
 
 
 def main() -> None:
-    """Runs the whole path: corpus, score, training, score, saving, search."""
+    """Reads the corpus, scores the encoder, trains it, scores it again, and searches."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--seed", type=int, default=0)

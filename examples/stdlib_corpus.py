@@ -1,7 +1,7 @@
-"""Real English text that every Python installation carries.
+"""Provides English documents that every Python installation contains.
 
-The documents are the docstrings of the standard library, read from its source files without
-importing them, and the sections of the language reference.  A summary is answered by its body.
+The documents are the docstrings of the standard library, read from its source files without importing
+them, and the sections of the language reference. The body of a document is the answer to its summary.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TWINS = {"ntpath": "posixpath", "genericpath": "posixpath", "sre_parse": "re", "
 
 @dataclass(frozen=True)
 class Document:
-    """One piece of documentation: where it stands, the line that heads it, and what follows."""
+    """Docstring or section: its module and name, its first line (summary) and the following text (body)."""
 
     module: str
     name: str
@@ -30,19 +30,19 @@ class Document:
 
     @property
     def group(self) -> str:
-        """Returns the top-level module, the same for a module and its private or pure twin."""
+        """Returns the top-level module. A module and its private or pure twin have the same group."""
         top = self.module.partition(".")[0]
         return TWINS.get(top, re.sub(r"^_(py(?=[a-z]))?", "", top))
 
     def sentences(self) -> set[str]:
-        """Returns the summary, the body and their sentences of four words or more, lowered."""
+        """Returns the summary, the body and their sentences of four words or more, in lower case."""
         whole = [self.summary.lower(), self.body.lower()]
         parts = [part for text in whole for part in re.split(r"(?<=[.:!?])\s+", text)]
         return {*whole, *(part for part in parts if len(part.split()) >= 4)}
 
 
 def _words(text: str) -> int:
-    """Counts the words of a text that are made of letters alone."""
+    """Counts the words of a text that consist of letters only."""
     return sum(word.strip("()'\".,:;!?").isalpha() for word in text.split())
 
 
@@ -84,7 +84,7 @@ def _reference() -> Iterator[Document]:
 
 
 def documents() -> list[Document]:
-    """Returns the documents in a fixed order; no summary and no body occurs twice among them."""
+    """Returns the documents in a fixed order. No summary and no body occurs twice."""
     found, seen = [], set[str]()
     for document in (*_library(), *_reference()):
         texts = (document.summary.lower(), document.body.lower())
@@ -98,8 +98,8 @@ def documents() -> list[Document]:
 def split(found: Iterable[Document], every: int = 4) -> tuple[list[Document], list[Document]]:
     """Returns the training and the held-out documents.
 
-    About one module in ``every`` is held out whole, chosen by a checksum of its name.  A document
-    of another module that shares a sentence with a held-out one is in neither list.
+    About one module in ``every`` is held out as a whole, chosen by a checksum of its name. A document of another
+    module that shares a sentence with a held-out document is in neither list.
     """
     training, held_out = [], []
     for document in found:

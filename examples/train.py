@@ -1,4 +1,4 @@
-"""Training from Python: python train.py ENCODER TEXTS.txt MODEL_FOLDER"""
+"""Trains SimCSE on a file of texts: python train.py ENCODER TEXTS.txt MODEL_FOLDER"""
 
 import sys
 
