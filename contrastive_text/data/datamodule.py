@@ -229,7 +229,7 @@ class TextDataModule(pl.LightningDataModule):
         return data_sets
 
     def _with_learned_tokenizer(self, needs: DataNeeds) -> DataNeeds:
-        """Trains the module's tokenizer on the texts, in the first process. Returns the module's new needs."""
+        """Trains the module's tokenizer on the texts, in the first process. Returns the new requirements."""
         trainer, description = self.trainer, ""
         if trainer is None or trainer.is_global_zero:
             description = learned_tokenizer(self.table("train"), needs, self.seed)
@@ -256,7 +256,7 @@ class TextDataModule(pl.LightningDataModule):
         return module
 
     def _needs(self) -> DataNeeds:
-        """Returns the current needs of the module, whose tokenizer may be trained or come from a checkpoint."""
+        """Returns the current requirements of the module, whose tokenizer may be trained or loaded."""
         return self._consumer().data_needs(list(self.tasks or ()))
 
     @property

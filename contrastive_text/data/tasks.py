@@ -99,7 +99,7 @@ class _CleanedRows(Sequence[Row]):
 
 @dataclass(frozen=True)
 class TaskNeeds:
-    """Needs of the module from the rows of one task.
+    """Requirements of the module on the rows of one task.
 
     Args:
         objectives: Names of the objectives that read the task.
@@ -127,7 +127,7 @@ class TaskNeeds:
 
 @dataclass(frozen=True)
 class DataNeeds:
-    """Needs of the module from the data of a run.
+    """Requirements of the module on the data of a run.
 
     Args:
         tasks: Task -> needs from its rows; ``train`` for a single task without a name.
@@ -170,10 +170,10 @@ class DataNeeds:
 
 @runtime_checkable
 class BatchConsumer(Protocol):
-    """Protocol of a module that a data module can feed."""
+    """Protocol of a LightningModule that ``TextDataModule`` can provide with batches."""
 
     def data_needs(self, tasks: Sequence[str]) -> DataNeeds:
-        """Returns the module's needs from tasks with these names; an empty list means one task without a name.
+        """Returns the module's requirements on tasks with these names; empty for one task without a name.
 
         Raises:
             ValueError: Views or objectives of tasks that don't exist.

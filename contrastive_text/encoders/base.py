@@ -67,7 +67,7 @@ class Encoder(nn.Module, ABC):
         """
 
     def layout_on(self, device: torch.device) -> tuple[FixedLayout, str]:
-        """Returns the layout of the encoder's rows on a device, and the reason.
+        """Returns the layout of rows (packed, bucketed or padded) on a device, and the reason for it.
 
         Every network supports buckets, which avoid most of the padding on a CPU. On a GPU one block is faster.
         """

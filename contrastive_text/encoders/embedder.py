@@ -114,7 +114,7 @@ def _pooled(pooler: Pooler, blocks: Sequence[Hidden], rows: Tensor) -> Tensor:
 
 
 def in_order(vectors: Sequence[Tensor], groups: Sequence[RowGroup]) -> Tensor:
-    """Concatenates the vectors of groups in the order of the batch's rows, (S, D)."""
+    """Concatenates the vectors of groups of rows in the order of the batch's rows, (S, D)."""
     order = torch.cat([group.rows for group in groups]).argsort()
     return torch.cat(list(vectors))[sent(order, vectors[0].device)]
 

@@ -276,7 +276,7 @@ class TransformerEncoder(Encoder):
         return prepare_layout(self.model, self.layout, self.compiled, self.limit)
 
     def layout_on(self, device: torch.device) -> tuple[FixedLayout, str]:
-        """Returns the layout of the encoder's rows on a device, and the reason; see ``Encoder.layout_on``.
+        """Returns the layout of rows on a device, and the reason for it; see ``Encoder.layout_on``.
 
         Raises:
             ValueError: ``packed`` although another function checkpoints layers, which would recompute them

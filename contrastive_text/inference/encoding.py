@@ -348,7 +348,7 @@ def encode_ahead(
 
 @dataclass(frozen=True, slots=True)
 class _ArrayEncoder:
-    """Encodes a block to an array for a pipe. A tensor would need shared memory, which can be small."""
+    """Encodes a block of texts to an array for a pipe. A tensor would need shared memory, which can be small."""
 
     work: BlockEncoder
 

@@ -33,10 +33,10 @@ _PARTS = 4
 queries a part has more columns, because a hundred small parts take a third longer."""
 
 _WIDEST = 8
-"""Largest number of blocks of a corpus that are copied at a time."""
+"""Largest number of blocks of a corpus that are copied to the device at a time."""
 
 _CELL = 256
-"""Number of cosines of a cell of a search. The maximum of each cell is compared first."""
+"""Number of cosines of a cell of a search, of which the maximum is compared first."""
 
 _POWER = {"euclidean": 2.0, "manhattan": 1.0}
 

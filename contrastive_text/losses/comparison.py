@@ -431,7 +431,7 @@ class Triples:
         )
 
     def sides(self) -> tuple[Texts, Texts]:
-        """Returns the anchors as columns and the positives as columns."""
+        """Returns two sets of columns: the anchors and the positives of all examples."""
         anchor, positive, _ = self.guide or (None, None, None)
         anchor_groups = {name: group.anchor for name, group in self.groups.items()}
         positive_groups = {name: group.positive for name, group in self.groups.items()}
@@ -495,6 +495,6 @@ class Triples:
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
-    """Concatenates a tensor of all parts; returns None if a part lacks the tensor."""
+    """Concatenates a tensor of several sets of texts; returns None if a set lacks the tensor."""
     present = [part for part in parts if part is not None]
     return torch.cat(present) if len(present) == len(parts) else None

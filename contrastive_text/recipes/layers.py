@@ -119,17 +119,17 @@ def read_layers(path: str | Path, apart: bool = False) -> list[Config]:
     Raises:
         ValueError: See ``read_config``; or there is no such recipe.
     """
-    own = read_config(path)
-    base_name = own.pop("recipe", None)
-    is_method = bool(own.pop(METHOD, False))
+    layer = read_config(path)
+    base_name = layer.pop("recipe", None)
+    is_method = bool(layer.pop(METHOD, False))
     if apart and is_shipped(path):
-        own = _set_apart(own, is_method)
+        layer = _set_apart(layer, is_method)
     file, variant = split_variant(path)
     if base_name is not None:
         file = recipe_file(str(base_name), f"--config: {path}: recipe")
     elif not variant:
-        return [own]
-    return [*read_layers(file, apart), own]
+        return [layer]
+    return [*read_layers(file, apart), layer]
 
 
 def _set_apart(recipe: Config, is_method: bool) -> Config:
@@ -311,8 +311,8 @@ def _over(below: Any, above: Any, alone: bool = False) -> Any:  # Any: a place o
         return above
     if "class_path" in above and not _same_class(below.get("class_path"), above["class_path"]):
         return above
-    named = {name: _over(below.get(name), value, alone=name in _NAMED_ALONE) for name, value in above.items()}
-    return named if alone else {**below, **named}
+    values = {name: _over(below.get(name), value, alone=name in _NAMED_ALONE) for name, value in above.items()}
+    return values if alone else {**below, **values}
 
 
 def _same_class(one: object, other: object) -> bool:

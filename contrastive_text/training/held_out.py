@@ -104,7 +104,7 @@ class RankedScores:
         }
 
     def add(self, batch: Batch, number: int, vectors: Tensor) -> None:
-        """Adds the vectors of a batch of queries or documents, (N, D), from the loader with the given number."""
+        """Adds the vectors of a batch of queries or documents, (N, D), of the loader with the given number."""
         assert batch.target is not None
         side = self.sides[number]
         self._vectors[side.name, side.side].append((batch.target.long(), at_least_float32(vectors.detach())))

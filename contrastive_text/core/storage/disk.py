@@ -336,7 +336,7 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def _is_alive(process: int) -> bool:
-    """Returns whether another process of this machine runs. False for this process, which knows its own files."""
+    """Returns whether another process with an id runs on this machine. False for the id of this process."""
     if process == os.getpid():
         return False
     if os.name == "nt":

@@ -119,14 +119,14 @@ def read_paper(name: str) -> Paper:
     if name not in names:
         advice = nearest(name, names)
         raise InvalidValueError(f"paper: expected one of {', '.join(names)}, got {name!r}{advice}")
-    read: Mapping[str, Any] = read_yaml(_FOLDER / f"{name}.yaml", "paper")
+    content: Mapping[str, Any] = read_yaml(_FOLDER / f"{name}.yaml", "paper")
     names_of_fields = [field.name for field in fields(Item)]
-    for item in read["items"]:
+    for item in content["items"]:
         if unknown := [key for key in item if key not in names_of_fields]:
             raise InvalidValueError(
                 f"paper {name}, {item.get('name')}: expected {', '.join(names_of_fields)}, got {unknown[0]}"
             )
-    return Paper(read["paper"], read["intro"], [Item(**item) for item in read["items"]])
+    return Paper(content["paper"], content["intro"], [Item(**item) for item in content["items"]])
 
 
 def broken(command: str) -> str:

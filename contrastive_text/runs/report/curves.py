@@ -42,7 +42,7 @@ def training(runs: Sequence[RunRecord]) -> list[Chart | Note]:
     places = ["val"] if all(f"val/{name}" in run.metrics for run in runs for name in _PLANE) else []
     places = places or [n.rpartition("/")[0] for n in names if n.startswith("train/") and _last(n) == "alignment"]
     paths = [_path(runs, place) for place in places]
-    wanted = [
+    kinds = [
         ("Losses", losses, "train/*", "a run logs its losses every trainer.log_every_n_steps steps"),
         ("Learning rate", rates, "lr-*", "a LearningRateMonitor in trainer.callbacks logs it"),
         (
@@ -61,8 +61,8 @@ def training(runs: Sequence[RunRecord]) -> list[Chart | Note]:
     empty = ", ".join(run.name for run in runs if not run.metrics)
     notes = [
         Note(what, f"{empty} has no {METRICS}" if empty else f"{METRICS} has no {metrics}", remedy)
-        for what, found, metrics, remedy in wanted
-        if not found
+        for what, names_of_kind, metrics, remedy in kinds
+        if not names_of_kind
     ]
     return [*charts, *paths, *notes]
 
@@ -105,7 +105,7 @@ def _curve(runs: Sequence[RunRecord], name: str, title: str) -> Chart:
     logged = [(run, run.metrics[name]) for run in runs if name in run.metrics]
     means = {run.name: smoothed(points.values, _span(points)) for run, points in logged}
     limits = _limits([points.values for _, points in logged]) if name.startswith("train/") else None
-    kept = {run.name: _kept(run, points) if name.startswith("val/") else None for run, points in logged}
+    best = {run.name: _kept(run, points) if name.startswith("val/") else None for run, points in logged}
 
     def paint(axes: Axes) -> None:
         axes.locator_params(nbins=5)
@@ -115,10 +115,10 @@ def _curve(runs: Sequence[RunRecord], name: str, title: str) -> Chart:
                 axes.plot(points.steps, points.values, color=color_of(run.number), alpha=0.22, linewidth=0.9)
             dots = "." if len(points.values) < 25 else None
             axes.plot(points.steps, means[run.name], marker=dots, markersize=6, **line_of(run))
-            _ring(axes, run, points.steps, points.values, kept[run.name])
+            _ring(axes, run, points.steps, points.values, best[run.name])
         axes.set(xlabel="step", ylim=limits)
 
-    changes = {run.name: _change(points, means[run.name], kept[run.name]) for run, points in logged}
+    changes = {run.name: _change(points, means[run.name], best[run.name]) for run, points in logged}
     note = _sentence(runs, changes)
     if limits is not None:
         highest = number(max(max(points.values) for _, points in logged), ".4g")

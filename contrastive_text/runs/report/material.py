@@ -164,20 +164,20 @@ def gather(
     if limit < 20:
         raise InvalidValueError(f"report.limit: expected 20 texts or more, got {limit}")
     table, pairs_file = _pairs_of(files) if pairs is None else (_read_pairs(pairs), Path(pairs).name)
-    found, texts_file = _texts_of(files) if texts is None else (_read_texts(texts), Path(texts).name)
-    if not found and table is not None:
-        found, texts_file = row_texts(table.rows), pairs_file
+    candidates, texts_file = _texts_of(files) if texts is None else (_read_texts(texts), Path(texts).name)
+    if not candidates and table is not None:
+        candidates, texts_file = row_texts(table.rows), pairs_file
     sources = []
     if table is not None:
         order = sorted(_drawn(len(table), limit))
         sources.append(f"{_share(len(order), len(table))} pairs of {pairs_file}")
         table = dataclasses.replace(table, rows=tuple(table[i] for i in order), sizes=(len(order),))
     pairs_source = "".join(sources)
-    drawn = [found[i] for i in _drawn(len(found), limit)]
-    if drawn:
-        sources.append(f"{_share(len(drawn), len(found))} different texts of {texts_file}")
-    lacks = "; ".join(dict.fromkeys(each.lacks for each in files.values() if each.lacks))
-    return Material(drawn, table, pairs_source, " and ".join(sources), lacks)
+    sample = [candidates[i] for i in _drawn(len(candidates), limit)]
+    if sample:
+        sources.append(f"{_share(len(sample), len(candidates))} different texts of {texts_file}")
+    lacks = "; ".join(dict.fromkeys(run_files.lacks for run_files in files.values() if run_files.lacks))
+    return Material(sample, table, pairs_source, " and ".join(sources), lacks)
 
 
 def embed(run: RunRecord, material: Material, device: str | None = None) -> Space | Note:

@@ -102,8 +102,8 @@ def read_runs(paths: Sequence[str | Path]) -> list[RunRecord]:
         raise InvalidValueError(
             f"report: expected different runs, got {', '.join(map(str, folders))}; name each once"
         )
-    named = enumerate(zip(folders, _names(folders), strict=True))
-    return [_read(number, len(folders) == 1, name, folder) for number, (folder, name) in named]
+    numbered = enumerate(zip(folders, _names(folders), strict=True))
+    return [_read(number, len(folders) == 1, name, folder) for number, (folder, name) in numbered]
 
 
 def run_folder(path: str | Path) -> Path:
@@ -176,8 +176,8 @@ def _is_model(path: Path) -> bool:
 
 
 def _read(number: int, alone: bool, name: str, folder: Path) -> RunRecord:
-    written = next(path for path in (folder / METRICS, folder / CONFIG, folder) if path.exists())
-    changed = datetime.fromtimestamp(written.stat().st_mtime, tz=UTC)
+    latest_file = next(path for path in (folder / METRICS, folder / CONFIG, folder) if path.exists())
+    changed = datetime.fromtimestamp(latest_file.stat().st_mtime, tz=UTC)
     if _is_model(folder):
         lacks = f"{folder} is a saved model, without its run"
         return RunRecord(number, alone, name, folder, changed, model=folder, lacks=lacks)

@@ -114,10 +114,10 @@ def judgments(spaces: Sequence[Space], material: Material, device: str | None = 
         figures = f"{before} before ({change.start}), {after} after, {_interval(change.difference)}."
         lines.append(Judgment(space.run.says(""), answer, figures))
     first = spaces[0]
-    for other in spaces[1:]:
-        difference = _bootstrap(first.cosines, other.cosines, gold_scores(material.pairs))
+    for space in spaces[1:]:
+        difference = _bootstrap(first.cosines, space.cosines, gold_scores(material.pairs))
         answer = _judged(difference, better="higher", worse="lower")
-        pair = f"{other.run.name} against {first.run.name}"
+        pair = f"{space.run.name} against {first.run.name}"
         lines.append(Judgment("", "", f"{pair}: {answer}, {_interval(difference)}."))
     return lines
 
@@ -177,13 +177,13 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:  # Any:
         >>> flat({"data": {"train": "a.txt", "columns": None}, "views": [{"class_path": "a.Crop"}]})
         {'data.train': 'a.txt', 'views': '[Crop()]'}
     """
-    named: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, value in config.items():
         if isinstance(value, Mapping) and value:
-            named |= flat(value, f"{prefix}{name}.")
+            texts |= flat(value, f"{prefix}{name}.")
         elif value is not None:
-            named[f"{prefix}{name}"] = value if isinstance(value, str) else describe_spec(value)
-    return named
+            texts[f"{prefix}{name}"] = value if isinstance(value, str) else describe_spec(value)
+    return texts
 
 
 def _rows(columns: Sequence[Mapping[str, str]], absent: str = "\u2013") -> Rows:

@@ -108,10 +108,10 @@ def k_means(points: Tensor, count: int) -> Tensor:
         >>> k_means(torch.tensor([[0.0], [0.1], [0.2], [9.0], [9.1]]), 2)
         tensor([0, 0, 0, 1, 1])
     """
-    chosen = [int((points - points.mean(dim=0)).square().sum(dim=1).argmin())]
+    starts = [int((points - points.mean(dim=0)).square().sum(dim=1).argmin())]
     for _ in range(count - 1):
-        chosen.append(int(torch.cdist(points, points[chosen]).amin(dim=1).argmax()))
-    centers, groups = points[chosen], torch.full((len(points),), -1)
+        starts.append(int(torch.cdist(points, points[starts]).amin(dim=1).argmax()))
+    centers, groups = points[starts], torch.full((len(points),), -1)
     for _ in range(_ROUNDS):
         nearest = torch.cdist(points, centers).argmin(dim=1)
         if torch.equal(nearest, groups):
@@ -149,12 +149,12 @@ def words_of(texts: Sequence[str], groups: Tensor) -> list[str]:
     everywhere = Counter(word for words in words_by_text for word in words)
     names = []
     for group in range(max(numbers) + 1):
-        own = [words for words, number in zip(words_by_text, numbers, strict=True) if number == group]
-        others = len(texts) - len(own)
+        group_words = [words for words, number in zip(words_by_text, numbers, strict=True) if number == group]
+        other_count = len(texts) - len(group_words)
         parts = {}
-        for word, many in Counter(word for words in own for word in words).items():
-            share = (many + 1) / (len(own) + 2)
-            ratio = math.log(share) - math.log((everywhere[word] - many + 1) / (others + 2))
+        for word, many in Counter(word for words in group_words for word in words).items():
+            share = (many + 1) / (len(group_words) + 2)
+            ratio = math.log(share) - math.log((everywhere[word] - many + 1) / (other_count + 2))
             if ratio >= _APART:
                 parts[word] = ratio * many
         best = sorted(parts, key=lambda word: (-parts[word], word))[:_WORDS]
@@ -188,8 +188,8 @@ def principal_plane(points: Tensor, like: Tensor | None = None) -> tuple[Tensor,
     if places.shape[1] < 2:
         places = torch.cat([places, torch.zeros_like(places)], dim=1)
     if like is not None:
-        left, _, right = torch.linalg.svd(places.T @ like.double())
-        places = places @ left @ right
+        u, _, vh = torch.linalg.svd(places.T @ like.double())
+        places = places @ u @ vh
     variances = values.square()
     total = float(variances.sum())
     return places.float(), float(variances[:2].sum()) / total if total else 1.0
