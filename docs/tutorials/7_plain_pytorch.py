@@ -1,9 +1,9 @@
 # %% [markdown]
 # # The methods in plain PyTorch
 #
-# No Lightning, no recipe, no configuration. This tutorial takes losses, views and the encoder out of the
-# library and writes the training loop by hand: to understand a method, or to put it into a project that has a
-# loop already.
+# This tutorial uses losses, views and the encoder of the library in a training loop that is written by hand,
+# without Lightning, recipes or configurations. Read it to understand a method, or to use a method in a project
+# that already has a training loop.
 #
 # ## A loss is a function of vectors
 #
@@ -24,7 +24,8 @@ print("InfoNCE", InfoNCE(temperature=0.05)(anchor, positive))
 print("NT-Xent", NTXent(temperature=0.05)(anchor, positive))
 
 # %% [markdown]
-# InfoNCE, as SimCSE has it, is a cross entropy: among all positives, which is mine? In four lines it is
+# InfoNCE, as in SimCSE, is a cross entropy: which of all positives belongs to the anchor? In four lines of
+# PyTorch:
 
 # %%
 cosines = cosine_similarity(anchor[:, None], positive[None], dim=2)
@@ -33,13 +34,13 @@ print(by_hand)
 assert torch.allclose(by_hand, InfoNCE(temperature=0.05)(anchor, positive))
 
 # %% [markdown]
-# NT-Xent, as SimCLR and ConSERT have it, also takes the texts of one's own side as negatives, and looks from
-# both sides. The loss is higher, because there are more texts to tell apart.
+# NT-Xent, as in SimCLR and ConSERT, also uses the other anchors as negatives of an anchor, and compares in both
+# directions. The loss is higher, because each row has more negatives.
 #
 # ## A view changes a text, with randomness as an argument
 #
-# There are views of the string, of the tokens, and of the embeddings inside of the network. The same
-# generator gives the same result, on any machine and in any worker.
+# A view alters the string, the tokens, or the embeddings inside the network. The same generator gives the same
+# result, on any machine and in any worker.
 
 # %%
 import numpy as np
@@ -55,8 +56,8 @@ print(view(text, np.random.default_rng(1)))
 # %% [markdown]
 # ## Texts and an encoder
 #
-# The texts are first lines of docstrings of the standard library. The encoder is the first two layers of the
-# MiniLM that the extra `offline` brings.
+# The texts are first lines of docstrings of the standard library. The encoder is the first two layers of a
+# MiniLM, which the extra `offline` installs.
 
 # %%
 import ast
@@ -87,9 +88,9 @@ encoder = TransformerEncoder("encoder", max_length=32)
 # %% [markdown]
 # ## Rows without padding
 #
-# A batch here is *ragged*: the tokens of all texts one after another, and their lengths. Padding would only
-# cost time. A `Collator` makes batches: a pairing says what belongs together (`SameText`: each text with
-# itself), a plan says which views alter which side.
+# A `Batch` is *ragged*: it has the tokens of all texts one after another, and their lengths, without padding. A
+# `Collator` makes batches. Its pairing says which texts are positives of each other (`SameText`: each text of
+# itself). Its plan says which views alter the anchor and the positive.
 
 # %%
 from contrastive_text import SameText
@@ -137,7 +138,7 @@ def train(plan, loss, steps=20, size=32):
 
 
 # %% [markdown]
-# That is all. Now any method is a plan and a loss.
+# With this loop, a method is a plan of views and a loss.
 
 # %%
 no_views = ViewPlan({})
@@ -147,10 +148,10 @@ print("ConSERT-like: tokens deleted on one side, features cut off on the other, 
 consert = train(plan, NTXent(temperature=0.05))
 
 # %% [markdown]
-# Both losses are near 0 after a few steps: telling two copies of a text apart from 31 other texts is easy. That
-# is usual, and no sign that nothing more is learned. The two losses can't be compared, since they count
-# different negatives. A score can. Given a first line, find its body; the bodies took no part in training,
-# though the lines did.
+# Both losses are near 0 after a few steps, because it is easy to find a copy of a text among 31 other texts. This
+# is usual, and the encoder still learns. The values of the two losses can't be compared, because they have
+# different negatives. Scores can be compared: given a first line, find its body. The bodies were not used in
+# training, but the first lines were.
 
 # %%
 from contrastive_text import SentenceEncoder
@@ -169,14 +170,14 @@ for name, trained in {
     print(f"{name:<13} MRR x 100 {found.mrr:5.1f}")
 
 # %% [markdown]
-# One seed and 20 steps: read no order of methods from it.
+# These scores are of one seed and 20 steps, so they don't show which method is better.
 #
 # ## What you give up
 #
-# - A text that is in a batch twice is its own negative here; the library's objective masks it.
-# - With several processes each sees its own negatives alone; the objective gathers them, with an exact
-#   gradient.
-# - Checkpoints, resuming to the same bits, validation, the record of what made the result.
+# - In this loop, a text that is in a batch twice is its own negative. The library's objective masks it.
+# - With several processes, each process has only its own negatives. The objective gathers negatives of all
+#   processes, with an exact gradient.
+# - The loop has no checkpoints, no exact resume, no validation and no summary.
 #
 # `Embedder(encoder, pooler, chunk_tokens=4096)` still bounds the memory of a step, with the same gradient.
-# [Plain Lightning](../plain_lightning.md) is the same in a LightningModule.
+# [Plain Lightning](../plain_lightning.md) shows this loop in a LightningModule.
