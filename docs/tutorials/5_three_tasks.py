@@ -1,21 +1,22 @@
 # %% [markdown]
 # # One encoder, three tasks
 #
-# A multi-task system has one encoder and a head for each task. The course CS224N has students build one for
-# sentiment, paraphrase and similarity. This tutorial builds the same shape: a class of a text, a yes or no
-# about two texts, and a score of two texts.
+# A multi-task system has one encoder and a head for each task. In the course CS224N, students build such a
+# system for sentiment, paraphrase and similarity. This tutorial builds a system with the same kinds of tasks: a
+# class of a text, a yes or no about two texts, and a score of two texts.
 #
 # ## Three small data sets
 #
-# There is no labeled set in Python, but its documentation has structure that gives honest labels:
+# Python has no labeled data set, but the structure of its documentation gives labels:
 #
-# - **topic**: which of five packages a docstring comes from. Like sentiment, a class of one text.
-# - **belongs**: does this body belong to this first line, or is it the body of a neighbor in the same
-#   package? Like paraphrase, yes or no.
-# - **related**: 2 for a line and its body, 1 within a package, 0 between packages. Like similarity, a score.
+# - **topic**: the package of a docstring, one of five. Like sentiment, a class of one text.
+# - **belongs**: whether a body belongs to a first line, or is the body of another docstring of the package. Like
+#   paraphrase, yes or no.
+# - **related**: 2 for a first line and its body, 1 within a package, 0 between packages. Like similarity, a
+#   score.
 #
-# In each package every fourth file is held out, so that no file is on both sides; of these, every third
-# docstring is enough for a score.
+# In each package every fourth file is held out as a whole. Every third docstring of these files is used for
+# scores.
 
 # %%
 import ast
@@ -64,10 +65,10 @@ print(
 )
 
 # %% [markdown]
-# ## The system is a file
+# ## The configuration
 #
-# Objectives name the task that they read; tasks name their files. The two heads that read pairs share their
-# first layer.
+# The configuration of the system is a YAML file. Each objective names the task that it reads, and each task names
+# its files. The two heads that read pairs share their first layer.
 
 # %%
 Path("tasks.yaml").write_text("""
@@ -126,8 +127,8 @@ AutoModel.from_pretrained(source, num_hidden_layers=2).save_pretrained("encoder"
 # %% [markdown]
 # ## Training
 #
-# `AllTasks` puts a batch of each task into every step; the losses are added up. The best checkpoint goes by
-# the mean of the three scores.
+# With `AllTasks`, every step has a batch of each task, and the losses are added. The mean of the three scores
+# chooses the best checkpoint.
 
 # %%
 from IPython.utils.capture import capture_output
@@ -160,19 +161,21 @@ for number, row in enumerate(scores("runs/together"), start=1):
     print(f"step {30 * number}: ", *(f" {name.removeprefix('val/')} {value:5.1f}" for name, value in row.items()))
 
 # %% [markdown]
-# Compare each with what guessing gives: the commonest topic above, 50 for `belongs`, 0 for the correlation.
+# Compare each score with the score of guessing: the share of the most common topic, 50 for `belongs`, and 0 for
+# the correlation.
 #
-# - `related` has learned something.
-# - `belongs` is hardly above a coin: the wrong body comes from the same package, and 60 steps of a small
-#   encoder don't tell it apart.
-# - `topic` is still below always naming the commonest class, and that is no bug. We held out whole files, and
-#   one of them, `tkinter/__init__.py`, has most of what there is of tkinter: half of the held-out texts have
-#   a topic that training saw little of. An accuracy beside the share of the commonest class shows such a
-#   split at once; an accuracy alone would have looked like slow learning.
+# - The score of `related` is clearly above guessing.
+# - The score of `belongs` is hardly above guessing. The wrong body comes from the same package, and 60 steps of a
+#   small encoder are not enough to distinguish it.
+# - The score of `topic` is below the share of the most common topic. This is not a bug: we held out whole
+#   files, and one of them, `tkinter/__init__.py`, has most docstrings of tkinter. Half of the held-out texts
+#   therefore have a topic that is rare in training. Compare an accuracy with the share of the most common class
+#   to find such splits.
 #
 # ## When tasks pull in different directions
 #
-# `PCGrad` takes from each task's gradient the part that conflicts with another task's. One key changes:
+# `PCGrad` removes from each task's gradient the component that conflicts with another task's gradient. One key
+# of the configuration changes:
 
 # %%
 fit("runs/pcgrad", **{"model.combine": "PCGrad"})
@@ -181,13 +184,13 @@ for folder in ("runs/together", "runs/pcgrad"):
     print(f"{folder:<14}", *(f" {name.removeprefix('val/')} {value:5.1f}" for name, value in best.items()))
 
 # %% [markdown]
-# This is one seed, with some hundred held-out rows. A point of difference here is a handful of texts: it is
-# no reason to prefer either. [Tutorial 3](3_your_own_view.ipynb) shows how to get a spread: `sweep --vary
-# model.combine=WeightedSum,PCGrad`.
+# Each run has one seed and some hundred held-out rows. A difference of a point is a few texts, and no reason to
+# prefer a combiner. [Tutorial 3](3_your_own_view.ipynb) shows how to measure the variation over seeds: `sweep
+# --vary model.combine=WeightedSum,PCGrad`.
 #
 # ## Predictions
 #
-# The heads stay in the run's checkpoint, and predict in the words of the classes.
+# The checkpoint of the run has the heads. `predict` writes predictions with the names of the classes.
 
 # %%
 _ = Path("new.txt").write_text(
@@ -203,8 +206,8 @@ for file in sorted(Path("runs").rglob("predictions/topic.tsv")):
     print(file.read_text(encoding="utf-8"))
 
 # %% [markdown]
-# These three texts are ours, not Python's: read them as a try, not as a score. The last one is about tkinter,
-# and is named wrongly, for the same reason.
+# We wrote these three texts, so the predictions are examples and not a score. The last text is about tkinter,
+# and its prediction is wrong, because tkinter is rare in training.
 #
-# What `run.model` saves is the shared encoder alone, ready for search or clustering. [Tasks](../tasks.md) has
-# the other mixtures, stages, and an ensemble of the best model for each task.
+# `run.model` saves only the shared encoder, for search or clustering. [Tasks](../tasks.md) explains the other
+# mixtures, stages, and an ensemble of the best model for each task.

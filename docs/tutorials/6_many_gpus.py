@@ -1,18 +1,17 @@
 # %% [markdown]
 # # From a laptop to many GPUs
 #
-# The batch belongs to the method: it says how many negatives a text has. Processes, chunks and precision
-# belong to the hardware. This tutorial runs one small job in several ways and looks at what stays the same.
+# The batch size belongs to the method, because it determines how many negatives a text has. Processes, chunks and
+# precision belong to the hardware. This tutorial runs one small job in several ways and compares the results.
 #
-# It needs no GPU: two processes on the CPU talk over gloo just as two GPUs do over NCCL. Times say nothing
-# here, since two processes share the cores of one.
+# The tutorial needs no GPU: two processes on the CPU communicate over gloo, as two GPUs do over NCCL. Times mean
+# nothing here, because two processes share the cores of one machine.
 #
 # ## The job
 #
-# A file has it all, so that only the hardware's options change from command to command. Dropout is off at
-# first: its masks are drawn for each process and each chunk, and would hide what we want to compare. The
-# optimizer is plain AdamW with a large `eps`: with a tiny one, the first steps of Adam divide by almost
-# nothing and blow rounding up.
+# One file has all settings of the method, so the commands differ only in options of the hardware. Dropout is
+# off at first, because its masks differ between processes and chunks. The optimizer is AdamW with a large
+# `eps`. With a small `eps`, the first steps of Adam divide by almost 0 and amplify rounding.
 
 # %%
 import ast
@@ -60,9 +59,9 @@ print(len(lines), "texts")
 # %% [markdown]
 # ## One process, two processes, chunks
 #
-# `batch_size` counts all processes together. So the second command trains the same 32 texts a step, 16 in
-# each process, and each text still has all others as negatives. The third takes at most 256 tokens at a time
-# through the network: that is how a batch of thousands fits into a small memory.
+# `batch_size` counts the rows of all processes together. The second command therefore trains the same 32 texts
+# per step, 16 in each process, and each text still has all others as negatives. The third command encodes at
+# most 256 tokens at a time, so that a batch of thousands of texts fits into little memory.
 
 # %% language="bash"
 # export PYTHONWARNINGS=ignore
@@ -72,7 +71,7 @@ print(len(lines), "texts")
 # contrastive-text fit --recipe simcse --config job.yaml --folder runs/chunks --chunk 256 > chunks.log 2>&1
 
 # %% [markdown]
-# The losses of each step, and the weights at the end:
+# We print the losses of each step, and compare the weights at the end:
 
 # %%
 import csv
@@ -105,10 +104,9 @@ for folder in ("runs/one", "runs/two", "runs/chunks"):
     )
 
 # %% [markdown]
-# The losses are those of the same run. The weights agree to rounding, since sums are taken in another order:
-# they differ by less than a thousandth of how far training moved them. That holds for every objective and
-# view of the library, and is what its tests check. Without it, each process would have half of the negatives,
-# and the run would be another one.
+# The losses of the three runs are equal. The weights are equal up to rounding, because sums have another order.
+# They differ by less than a thousandth of the change by training. The tests of the library check this for every
+# objective and view. If each process compared only its own texts, each text would have half of the negatives.
 #
 # On GPUs the second command is the same with `--trainer.devices -1` and without `accelerator: cpu`; over
 # machines `torchrun` or SLURM starts it: [scale](../scale.md).
@@ -129,15 +127,13 @@ for folder in ("runs/one", "runs/half"):
     )
 
 # %% [markdown]
-# Here something does change: losses differ in their fourth digit, and weights by some hundredths of how far
-# training moved them. That is no error, and usually no loss of quality, but it is another run: name the
-# precision beside a score.
+# Precision changes the run: losses differ in their fourth digit, and weights by some hundredths of the change by
+# training. This is not an error, and usually no loss of quality. Report the precision together with a score.
 #
 # ## Stopped and resumed
 #
-# Machines are taken away. We switch dropout on again, train once to the end, and a second time with a SIGTERM
-# in the middle, as a scheduler would send it. The command that was stopped is then typed again; its
-# `--folder` knows where it was.
+# Schedulers stop runs. We turn dropout on again, and train once to the end. The second time we send a SIGTERM
+# in the middle, as a scheduler does, and run the same command again. `--folder` resumes the stopped run.
 
 # %%
 import shutil
@@ -166,16 +162,16 @@ print("steps:", len(losses("runs/stopped")), "and", len(losses("runs/whole")))
 print("all weights equal, to the last bit:", all(torch.equal(mine[name], theirs[name]) for name in theirs))
 
 # %% [markdown]
-# Equal to the last bit, dropout included: its masks come from the seed and the step, and not from how long
-# the process has lived. That is promised on the same machine, with the same versions and the same number of
-# threads and processes.
+# The weights of the resumed run are equal to the last bit, also with dropout, because its masks depend on the
+# seed and the step only. This holds on the same machine, with the same versions and the same number of threads
+# and processes.
 #
 # ## What to remember
 #
 # | you change | what stays |
 # | --- | --- |
 # | processes, machines | loss and gradient of the whole batch, to rounding |
-# | `--chunk N`, `--chunk auto` | the same, with the memory of one chunk; a second forward pass is its price |
-# | precision | the method; digits change |
+# | `--chunk N`, `--chunk auto` | loss and gradient of the whole batch; costs a second forward pass |
+# | precision | the method; the digits of losses and weights change |
 # | stop and resume | everything, bit for bit |
-# | `batch_size` | nothing: that is another run, with other negatives |
+# | `batch_size` | nothing: another batch size is another run, with other negatives |
