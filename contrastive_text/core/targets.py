@@ -156,7 +156,7 @@ class Classes(Target):
         if similar := get_close_matches(label, self.names, n=1):
             advice = f"did you mean {similar[0]}?"
         if not label:
-            value, advice = "an empty label", "mend the row, or leave such rows out with `labels: {'': '-'}`"
+            value, advice = "an empty label", "correct the row, or skip such rows with `labels: {'': '-'}`"
         raise InvalidValueError(f"expected one of the classes {', '.join(self.names)}, got {value}; {advice}")
 
     def understood(self, numbers: Mapping[str, float], rows: Mapping[str, int]) -> str:

@@ -368,12 +368,12 @@ def check_own_batches(trainer: pl.Trainer, stage: str) -> None:
     if injects and trainer.world_size > 1 and stage != "predict":
         raise InvalidValueError(
             "trainer.use_distributed_sampler: expected False with several processes, got True; give "
-            "Trainer(use_distributed_sampler=False), for the data share rows out: Lightning's sampler "
-            "repeats rows to even processes out, and a repeated row is a false negative of itself"
+            "Trainer(use_distributed_sampler=False). The data module divides rows among processes. Lightning's "
+            "sampler would repeat rows, and a repeated row is a false negative of itself"
         )
     if any(isinstance(callback, BatchSizeFinder) for callback in vars(trainer)["callbacks"]):
         raise InvalidValueError(
-            "trainer.callbacks: expected no BatchSizeFinder, got one; texts are compared with those of their "
-            "batch, so that another size gives another model. Choose data.batch_size for the result, and bound "
-            "memory with --chunk auto (the callback ChunkSize), which changes nothing but time"
+            "trainer.callbacks: expected no BatchSizeFinder, got BatchSizeFinder. The batch size changes the "
+            "model, because texts are compared within a batch; set data.batch_size, and bound memory with "
+            "--chunk auto (the callback ChunkSize), which changes only time"
         )

@@ -129,7 +129,7 @@ def _check_sizes(name: str, architecture: PreTrainedConfig) -> None:
     if _weight_counts[settings] > 2 * file_bytes:  # a weight takes at least half a byte, with 4 bits
         raise InvalidValueError(
             f"{folder / 'config.json'}: expected the sizes of the weight files ({weights[0].name}, "
-            f"{file_bytes:,} bytes in all), got those of {_weight_counts[settings]:,} weights; {TODO}"
+            f"{file_bytes:,} bytes in all), got sizes of {_weight_counts[settings]:,} weights; {TODO}"
         )
 
 

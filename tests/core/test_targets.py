@@ -87,8 +87,8 @@ def test_a_label_that_says_there_is_none_has_no_number(label: str) -> None:
         ("1.5", "got '1.5'; map it with labels, or add it to classes"),
         ("1_0", "got '1_0'; map it with labels, or add it to classes"),
         ("nan", "got 'nan'; map it with labels, or add it to classes"),
-        ("", "got an empty label; mend the row, or leave such rows out with `labels: {'': '-'}`"),
-        ("  ", "got an empty label; mend the row, or leave such rows out with `labels: {'': '-'}`"),
+        ("", "got an empty label; correct the row, or skip such rows with `labels: {'': '-'}`"),
+        ("  ", "got an empty label; correct the row, or skip such rows with `labels: {'': '-'}`"),
     ],
 )
 def test_an_unknown_class_says_what_to_do(label: str, end: str) -> None:

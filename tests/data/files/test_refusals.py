@@ -118,7 +118,7 @@ CELLS = [
               ["text and a gold label, got 2 rows without a gold label left out; name a file that has labels"],
               TARGETS) for missing in ("-", "-1", "-1.0")),
     Refusal("a.tsv", f"{LABELS}0\ta\tb\n\tc\td\n", SCORED, ["a.tsv:3: expected one of the classes",
-            "got an empty label; mend the row, or leave such rows out"], TARGETS),
+            "got an empty label; correct the row, or skip such rows"], TARGETS),
     *(Refusal("a.jsonl", scored(value), SCORED, ["a.jsonl:2: expected one", "got an empty label"], TARGETS)
       for value in ("null", '""', '" "')),
     *(Refusal("a.jsonl", f'{{"text": "a", "label": {value}}}', LABELED,
