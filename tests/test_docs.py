@@ -14,6 +14,7 @@ import pytest
 import retrieval_files
 import sts_files
 import tiny
+from shells import run_here
 
 from contrastive_text import SentenceEncoder, TransformerEncoder
 from contrastive_text.cli import run
@@ -92,6 +93,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files of the pages: texts, pairs, triples, labels, encoder/, teacher/ and minilm/."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr("contrastive_text.cli.sweep._call", run_here)  # processes: tests/cli/test_sweep.py
     tiny.save_bert(tmp_path / "encoder")
     shutil.copytree(tmp_path / "encoder", tmp_path / "teacher")
     encoder = TransformerEncoder(str(tmp_path / "encoder"))

@@ -1,14 +1,17 @@
 """Model folders in every layout of sentence-transformers 6.2: equal vectors, or a refusal with the reason.
 
-The folders are those of ``layouts``; each of ``GROUPS`` is a row of the table in ``docs/model_folders.md``.
+The folders are written by its classes with tiny weights. Each of ``GROUPS`` is a row of the table in
+``docs/model_folders.md``. Here are the modules of a folder, in ``test_layout_settings`` its settings.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +19,8 @@ import pytest
 import tiny
 import torch
 from covering import rest_slow
-from layouts import GROUPS, LAYOUTS, theirs
+from safetensors.torch import load_file
+from torch import nn
 
 from contrastive_text import Run
 from contrastive_text.core.storage.manifests import MANIFEST
@@ -29,27 +33,301 @@ LONG = " ".join(tiny.TEXTS[:6])
 TEXTS = [*tiny.TEXTS[::5], LONG, "The OLD Bird Sings", "a", ""]
 """Texts of all lengths, one longer than every limit, one in capitals, and one without a word."""
 
-QUICK = (
-    "pooling max and mean without the prompt", "Dense, LayerNorm, Dense, Normalize", "query_length",
-    "prompts with a default",
-)  # fmt: skip
-"""Rows of the default suite: poolings, modules and settings."""
-REFUSED = ("a class of another package with a known name", "a prompt with a place for the text")
 NO_POOLER = "ignore:.* names no pooler:UserWarning"
 DIMENSION = "ignore:Implicit dimension choice:UserWarning"  # torch's, of Softmax
-TRAINED = [next(iter(group)) for group in GROUPS.values() if not next(iter(group.values())).refused]
-TRAINED.remove("0_Transformer")  # tests/training has it
-PAGE = Path(__file__).parents[2] / "docs" / "model_folders.md"
+SETTINGS, MODEL, MODULES = "sentence_bert_config.json", "config_sentence_transformers.json", "modules.json"
+MODULES, POOLING, DENSE = "modules.json", "1_Pooling/config.json", "2_Dense/config.json"
+FLAGS = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+MODES = tuple(FLAGS)
+ACTIVATIONS = (
+    "CELU", "ELU", "GELU", "GLU", "Hardshrink", "Hardsigmoid", "Hardswish", "Hardtanh", "Identity", "LeakyReLU",
+    "LogSigmoid", "LogSoftmax", "Mish", "PReLU", "RReLU", "ReLU", "ReLU6", "SELU", "SiLU", "Sigmoid", "Softmax",
+    "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink",
+)  # fmt: skip
+"""The activations of ``torch.nn`` that are made without arguments and take a matrix."""
+PROMPTS = {"query": "the old ", "document": "a young bird "}
+
+Build = Callable[[Path, str], object]
+"""Writes a folder; the text names the folder of the tiny BERT."""
+Part = Callable[[Any], nn.Module]
+"""From sentence-transformers' modules to one of them."""
 
 
-def rows(refused: bool, quick: tuple[str, ...]) -> list[Any]:  # Any: what parametrize takes
-    names = [name for name, layout in LAYOUTS.items() if bool(layout.refused) is refused]
-    return rest_slow([*quick, *(name for name in names if name not in quick)], quick=len(quick))
+@dataclass(frozen=True)
+class Layout:
+    """A model folder in one layout.
+
+    Args:
+        build: Writes the folder.
+        refused: Pattern of the refusal; empty if the folder loads.
+        options: Arguments with which sentence-transformers loads it.
+        alone: Whether sentence-transformers takes each text alone, because others in the batch change its vector.
+    """
+
+    build: Build
+    refused: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    alone: bool = False
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny.save_bert(tmp_path_factory.mktemp("bert"))
+def theirs() -> SimpleNamespace:
+    """Returns sentence-transformers' names."""
+    pytest.importorskip("sentence_transformers", minversion="6.2", reason="the layouts are those of 6.2")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import modules
+
+    names = {name: vars(modules)[name] for name in modules.__all__}
+    return SimpleNamespace(SentenceTransformer=SentenceTransformer, **names)
+
+
+def saved(*parts: Part, **options: Any) -> Build:
+    """Returns what saves a model of the tiny BERT and these modules by sentence-transformers itself."""
+
+    def build(folder: Path, bert: str) -> None:
+        st = theirs()
+        torch.manual_seed(0)
+        modules = [st.Transformer(bert, max_seq_length=10), *(part(st) for part in parts)]
+        st.SentenceTransformer(modules=modules, device="cpu", **options).save(str(folder))
+
+    return build
+
+
+def pooling(*modes: str, include_prompt: bool = True) -> Part:
+    return lambda st: st.Pooling(16, pooling_mode=modes, include_prompt=include_prompt)
+
+
+def dense(width: int = 12, activation: str = "Tanh", **options: Any) -> Part:
+    return lambda st: st.Dense(16, width, activation_function=getattr(nn, activation)(), **options)
+
+
+def layer_norm(width: int = 16) -> Part:
+    def make(st: Any) -> nn.Module:
+        layer: nn.Module = st.LayerNorm(width)
+        for weight in layer.parameters():
+            nn.init.normal_(weight)
+        return layer
+
+    return make
+
+
+def normalize(st: Any) -> Any:
+    return st.Normalize()
+
+
+def dropout(st: Any) -> Any:
+    return st.Dropout(0.5)
+
+
+MEAN = pooling("mean")
+PLAIN = saved(MEAN)
+
+
+def then(build: Build, change: Callable[[Path], object]) -> Build:
+    """Returns what writes the folder and then changes it."""
+    return lambda folder, bert: (build(folder, bert), change(folder))
+
+
+def read(path: Path) -> Any:  # Any: JSON
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def changed(file: str, build: Build = PLAIN, drop: tuple[str, ...] = (), **values: object) -> Build:
+    """Returns what writes the folder and then changes keys of one of its files, or of each module in a list."""
+
+    def change(folder: Path) -> None:
+        content = read(folder / file)
+        for record in content if isinstance(content, list) else [content]:
+            record.update(values)
+            for key in drop:
+                record.pop(key, None)
+        (folder / file).write_text(json.dumps(content), encoding="utf-8")
+
+    return then(build, change)
+
+
+def replaced(file: str, content: object) -> Build:
+    """Returns what writes the folder with another content of one file."""
+    return then(PLAIN, lambda folder: (folder / file).write_text(json.dumps(content), encoding="utf-8"))
+
+
+def flags(*modes: str) -> dict[str, object]:
+    """Returns the settings of a pooling as older versions write them."""
+    return {"word_embedding_dimension": 16} | {flag: name in modes for name, flag in FLAGS.items()}
+
+
+def typed(*paths: str) -> Build:
+    """Returns what writes the folder with other class paths."""
+
+    def rename(folder: Path) -> None:
+        modules = [{**module, "type": path} for module, path in zip(read(folder / MODULES), paths, strict=True)]
+        (folder / MODULES).write_text(json.dumps(modules), encoding="utf-8")
+
+    return then(PLAIN, rename)
+
+
+def to_binary(folder: Path) -> None:
+    """Writes the weights of a Dense layer in the format before safetensors."""
+    path = folder / "2_Dense" / "model.safetensors"
+    torch.save(load_file(path), path.with_name("pytorch_model.bin"))
+    path.unlink()
+
+
+BASE, ST = "sentence_transformers.base.modules", "sentence_transformers.sentence_transformer.modules"
+SPARSE, MANY = (
+    "sentence_transformers.sparse_encoder.modules",
+    "sentence_transformers.multi_vector_encoder.modules",
+)
+FIRST = (
+    f"{ST}.bow.BoW", f"{ST}.word_embeddings.WordEmbeddings", f"{ST}.static_embedding.StaticEmbedding",
+    f"{BASE}.router.Router", "sentence_transformers.models.Asym", f"{ST}.clip_model.CLIPModel",
+    f"{SPARSE}.mlm_transformer.MLMTransformer", f"{SPARSE}.sparse_static_embedding.SparseStaticEmbedding",
+)  # fmt: skip
+LATER = (
+    f"{ST}.weighted_layer_pooling.WeightedLayerPooling", f"{ST}.cnn.CNN", f"{ST}.lstm.LSTM",
+    f"{ST}.word_weights.WordWeights", f"{SPARSE}.splade_pooling.SpladePooling",
+    f"{SPARSE}.sparse_auto_encoder.SparseAutoEncoder", f"{MANY}.multi_vector_mask.MultiVectorMask",
+    f"{MANY}.token_pooling.HierarchicalTokenPooling", f"{MANY}.token_pooling.LambdaTokenPooling",
+)  # fmt: skip
+OTHERS = {
+    **{path.rpartition(".")[2]: typed(path, f"{ST}.pooling.Pooling") for path in FIRST},
+    **{path.rpartition(".")[2]: typed(f"{BASE}.transformer.Transformer", path) for path in LATER},
+}
+"""Modules of sentence-transformers that have no equal here."""
+
+POOLINGS: dict[str, dict[str, Layout | Build]] = {
+    "`Pooling` in each of its six modes": {f"pooling {mode}": saved(pooling(mode)) for mode in MODES},
+    "`Pooling` by the flags of older versions, one, three or none of them": {
+        **{f"flag of {mode}": replaced(POOLING, flags(mode)) for mode in MODES},
+        "flags of three modes": replaced(POOLING, flags("lasttoken", "cls", "mean")),
+        "every flag false": replaced(POOLING, flags()),
+        "no mode": replaced(POOLING, {"embedding_dimension": 16}),
+    },
+    "`Pooling` in two modes, or all, in their order": {
+        "pooling cls and mean": saved(pooling("cls", "mean")),
+        "pooling mean and cls": saved(pooling("mean", "cls")),
+        "pooling of all modes": saved(pooling(*reversed(MODES))),
+    },
+    "`include_prompt: false`, in each mode and in two": {
+        **{
+            f"pooling {mode} without the prompt": saved(
+                pooling(mode, include_prompt=False), prompts=PROMPTS, default_prompt_name="query"
+            )
+            for mode in MODES
+        },
+        "pooling max and mean without the prompt": saved(
+            pooling("max", "mean", include_prompt=False), prompts=PROMPTS
+        ),
+    },
+    "`pooling_mode`: another name, or none": {
+        "pooling median": Layout(
+            replaced(POOLING, {"embedding_dimension": 16, "pooling_mode": "median"}), "pooling_mode: .*got median"
+        ),
+        "pooling of an empty list": Layout(
+            replaced(POOLING, {"embedding_dimension": 16, "pooling_mode": []}), "pooling_mode: .*got no mode"
+        ),
+    },
+}
+LAYERS: dict[str, dict[str, Layout | Build]] = {
+    "`Dense`: with and without bias, without an activation's name, in `pytorch_model.bin`": {
+        "Dense": saved(MEAN, dense()),
+        "Dense without bias": saved(MEAN, dense(bias=False)),
+        "Dense, activation not named": changed(
+            DENSE, saved(MEAN, dense()), drop=("activation_function", "bias", "module_input_name")
+        ),
+        "Dense in pytorch_model.bin": then(saved(MEAN, dense()), to_binary),
+    },
+    "`Dense` with each activation of `torch.nn` that needs no arguments": {
+        f"Dense with {name}": saved(MEAN, dense(12, name), normalize) for name in ACTIVATIONS
+    },
+    "`Normalize`, also without its empty folder": {
+        "Normalize": saved(MEAN, normalize),
+        "Normalize without a folder": then(
+            saved(MEAN, normalize), lambda folder: shutil.rmtree(folder / "2_Normalize")
+        ),
+    },
+    "`LayerNorm`": {"LayerNorm": saved(MEAN, layer_norm())},
+    "`Dropout`": {"Dropout": saved(MEAN, dropout)},
+    "`Dense`, `LayerNorm`, `Dropout`, `Normalize` in other orders, and several of each": {
+        "Normalize, Dense": saved(MEAN, normalize, dense()),
+        "Normalize, Dense, Normalize": saved(MEAN, normalize, dense(), normalize),
+        "LayerNorm, Normalize": saved(MEAN, layer_norm(), normalize),
+        "Dense, LayerNorm, Dense, Normalize": saved(MEAN, dense(16), layer_norm(), dense(8, "ReLU"), normalize),
+        "Dropout, Dense, Dropout, Normalize": saved(MEAN, dropout, dense(), dropout, normalize),
+    },
+    "`activation_function` of another package": {
+        "Dense with an activation of another package": Layout(
+            changed(DENSE, saved(MEAN, dense()), activation_function="evil.Tanh"),
+            r"activation_function: expected an activation of torch\.nn.*got .*evil\.Tanh",
+        )
+    },
+    "`use_residual`": {
+        "Dense with a shortcut": Layout(saved(MEAN, dense(use_residual=True)), "use_residual: expected false")
+    },
+    "`module_input_name`, `module_output_name` other than the sentence's vector": {
+        "Dense on tokens": Layout(
+            saved(MEAN, dense(module_input_name="token_embeddings")), "module_input_name: .*token_embeddings"
+        ),
+        "Dense into another name": Layout(
+            saved(MEAN, dense(module_output_name="other")), "module_output_name: .*other"
+        ),
+        "Normalize on tokens": Layout(
+            saved(MEAN, lambda st: st.Normalize(module_input_name="token_embeddings")),
+            "module_input_name: .*token_embeddings",
+        ),
+    },
+    f"{', '.join(f'`{name}`' for name in OTHERS)}": {
+        name: Layout(build, rf"type: .*{name}.*load this model with sentence-transformers")
+        for name, build in OTHERS.items()
+    },
+    "a class outside sentence-transformers, also one named `Pooling`, or one that it doesn't have": {
+        "a class of another package with a known name": Layout(
+            typed(f"{BASE}.transformer.Transformer", "evil.Pooling"), r"got evil\.Pooling"
+        ),
+        "a first class of another package with a known name": Layout(
+            typed("evil.Transformer", f"{ST}.pooling.Pooling"), r"type: .*evil\.Transformer"
+        ),
+        "a class that sentence-transformers doesn't have": Layout(
+            typed(f"{BASE}.transformer.Transformer", "sentence_transformers.models.Median"), r"models\.Median"
+        ),
+    },
+    "another order of modules, or two of one name": {
+        "two modules of one name": Layout(changed(MODULES, name="0"), "name: expected .*'0'"),
+        "a Normalize before the pooling": Layout(saved(normalize, MEAN), "got Transformer, Normalize, Pooling"),
+    },
+}
+Groups = dict[str, dict[str, Layout]]
+
+
+def grouped(groups: Mapping[str, Mapping[str, Layout | Build]]) -> Groups:
+    return {
+        row: {name: each if isinstance(each, Layout) else Layout(each) for name, each in group.items()}
+        for row, group in groups.items()
+    }
+
+
+GROUPS = grouped(POOLINGS | LAYERS)
+"""A row of the documented table -> its layouts; all of a row load, or none."""
+LAYOUTS = {name: layout for group in GROUPS.values() for name, layout in group.items()}
+
+
+def names(groups: Groups, refused: bool, *quick: str) -> list[Any]:  # Any: what parametrize takes
+    """Returns the names of the layouts that load, or are refused, all but the quick ones marked as slow."""
+    those = [
+        name for group in groups.values() for name, layout in group.items() if bool(layout.refused) is refused
+    ]
+    return rest_slow([*quick, *(name for name in those if name not in quick)], quick=len(quick))
+
+
+def first_names(groups: Groups) -> list[str]:
+    """Returns the first layout of each group that loads."""
+    return [next(iter(group)) for group in groups.values() if not next(iter(group.values())).refused]
 
 
 def vectors(model: Any, batch_size: int = len(TEXTS)) -> dict[str, Any]:  # Any: float32
@@ -78,10 +356,9 @@ def files(folder: Path) -> dict[str, Any]:  # Any: JSON, or bytes
     }
 
 
-@pytest.mark.filterwarnings(NO_POOLER, DIMENSION)
-@pytest.mark.parametrize("name", rows(refused=False, quick=QUICK))
-def test_a_layout_has_equal_vectors_loaded_and_saved(bert: str, tmp_path: Path, name: str) -> None:
-    layout, (given, one, two) = LAYOUTS[name], [tmp_path / part for part in ("given", "one", "two")]
+def check_loaded_and_saved(layout: Layout, bert: str, place: Path) -> None:
+    """Compares the vectors of a layout with those of sentence-transformers, loaded and saved again."""
+    given, one, two = (place / part for part in ("given", "one", "two"))
     given.mkdir()
     layout.build(given, bert)
     peer = theirs().SentenceTransformer(str(given), device="cpu", **layout.options)
@@ -105,42 +382,50 @@ def test_a_layout_has_equal_vectors_loaded_and_saved(bert: str, tmp_path: Path, 
     assert files(one) == files(two)
 
 
-@pytest.mark.parametrize("name", rows(refused=True, quick=REFUSED))
-def test_a_layout_without_an_equal_is_refused_by_its_name(bert: str, tmp_path: Path, name: str) -> None:
-    LAYOUTS[name].build(tmp_path, bert)
-    with pytest.raises(ValueError, match=LAYOUTS[name].refused):
-        SentenceEncoder.from_pretrained(tmp_path)
+def check_refused(layout: Layout, bert: str, folder: Path) -> None:
+    layout.build(folder, bert)
+    with pytest.raises(ValueError, match=layout.refused):
+        SentenceEncoder.from_pretrained(folder)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings(NO_POOLER, DIMENSION)
-@pytest.mark.parametrize("name", TRAINED)
-def test_a_layout_trains(bert: str, tmp_path: Path, name: str) -> None:
-    folder = tmp_path / "model"
+def check_trained(layout: Layout, bert: str, place: Path, length: int = 5) -> None:
+    """Takes a step from a layout, on texts of some tokens."""
+    folder = place / "model"
     folder.mkdir()
-    LAYOUTS[name].build(folder, bert)
+    layout.build(folder, bert)
     run = Run.from_recipe(
         "simcse",
         encoder=str(folder),
-        train=tiny.write_texts(tmp_path / "texts.txt"),
+        train=tiny.write_texts(place / "texts.txt"),
         batch_size=8,
         max_steps=1,
-        folder=str(tmp_path / "run"),
+        folder=str(place / "run"),
         accelerator="cpu",
         devices=1,
         enable_progress_bar=False,
         num_workers=0,
-        config={"model.encoder.max_length": 9 if "prompt" in name else 5},
+        config={"model.encoder.max_length": length},
     )
     run.fit()
     assert run.trainer.global_step == 1
 
 
-def test_the_documented_table_has_a_row_for_each_group_of_layouts() -> None:
-    table = PAGE.read_text(encoding="utf-8").partition("### Modules and settings\n")[2].partition("\n### ")[0]
-    row = r"^\| (.+?) \| (\d+) \| (?:(yes) \| yes \| yes \| yes \| |no \| \| \| \| .+ )\|$"
-    found = re.findall(row, table, flags=re.MULTILINE)
-    assert [title for title, *_ in found] == list(GROUPS)
-    for title, count, loads in found:
-        refusals = [bool(layout.refused) for layout in GROUPS[title].values()]
-        assert (len(refusals), set(refusals)) == (int(count), {not loads}), title
+QUICK = ("pooling max and mean without the prompt", "Dense, LayerNorm, Dense, Normalize")
+
+
+@pytest.mark.filterwarnings(NO_POOLER, DIMENSION)
+@pytest.mark.parametrize("name", names(GROUPS, False, *QUICK))
+def test_a_layout_has_equal_vectors_loaded_and_saved(bert: str, tmp_path: Path, name: str) -> None:
+    check_loaded_and_saved(LAYOUTS[name], bert, tmp_path)
+
+
+@pytest.mark.parametrize("name", names(GROUPS, True, "a class of another package with a known name"))
+def test_a_layout_without_an_equal_is_refused_by_its_name(bert: str, tmp_path: Path, name: str) -> None:
+    check_refused(LAYOUTS[name], bert, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(NO_POOLER, DIMENSION)
+@pytest.mark.parametrize("name", first_names(GROUPS))
+def test_a_layout_trains(bert: str, tmp_path: Path, name: str) -> None:
+    check_trained(LAYOUTS[name], bert, tmp_path, length=9 if "prompt" in name else 5)

@@ -10,7 +10,7 @@ import pytest
 import tiny
 import torch
 from covering import crossed, rest_slow
-from model_families import FAMILIES, save_network
+from inference.test_layout_families import FAMILIES, save_network
 from transformers import AutoModel
 
 from contrastive_text.data.prompts import Prompts

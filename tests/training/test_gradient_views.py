@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from architectures import PAIR
-from passes import PROMISE, TRIPLE, Along, ReadsAll, contrast, masked, module_of, texts
 from torch import Tensor, nn
+from training.test_forward_pass import PROMISE, TRIPLE, Along, ReadsAll, contrast, masked, module_of, texts
 
 from contrastive_text.core.batch import Batch, Encoded
 from contrastive_text.core.types import NO_LABEL, Slot
