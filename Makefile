@@ -67,10 +67,11 @@ portable-%: $(VENV)/dev.stamp
 slow: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m slow --numprocesses auto --dist worksteal
 
-# All combinations, of which make slow takes a part: an hour.
+# All combinations and long checks, of which make slow takes a part.
 exhaustive: $(VENV)/dev.stamp
 	CONTRASTIVE_TEXT_PART=1/1 $(BIN)/python -m pytest -m slow --numprocesses auto --dist worksteal \
-		tests/test_combinations.py tests/test_one_gradient.py
+		tests/test_combinations.py tests/test_one_gradient.py tests/test_server.py tests/recipes/test_papers.py \
+		tests/recipes/test_split_weights.py tests/training/test_split_weights.py tests/inference/test_onnx_export.py
 
 # The wheel and the archive of sources in dist/, by pinned tools that share no environment with the library.
 dist:

@@ -22,13 +22,17 @@ os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # a model of 40 small we
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # More threads than cores sleep while they wait. Otherwise a suite of four threads takes three times as long.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="contrastive_text_cache_")  # never the user's
 
 import pytest
 from bits import compares_bits
 from hypothesis import settings
 
-atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+# Never the user's cache; one for all workers of a run, so that each graph is exported once.
+_OURS = "CONTRASTIVE_TEXT_CACHE_OF_TESTS"
+if _OURS not in os.environ:
+    os.environ[_OURS] = tempfile.mkdtemp(prefix="contrastive_text_cache_")
+    atexit.register(shutil.rmtree, os.environ[_OURS], ignore_errors=True)
+os.environ["XDG_CACHE_HOME"] = os.environ[_OURS]
 SHARED = Path(os.environ.get("CONTRASTIVE_TEXT_SHARED", Path(__file__).parents[2] / "shared"))
 DATA = SHARED / "data"
 needs_data = pytest.mark.skipif(

@@ -23,6 +23,12 @@ def rest_slow(values: Iterable[Any], quick: int = 1) -> list[Any]:  # Any: what 
     return [pytest.param(*value, marks=[] if i < quick else [pytest.mark.slow]) for i, value in enumerate(each)]
 
 
+def third_quick(values: Sequence[Any]) -> list[Any]:  # Any: what parametrize takes
+    """Returns the values of a test, every third one first and all others marked as slow."""
+    rest = [value for i, value in enumerate(values) if i % 3]
+    return rest_slow([*values[::3], *rest], quick=len(values) - len(rest))
+
+
 def crossed(*axes: Iterable[Any]) -> list[Any]:  # Any: what parametrize takes
     """Returns every combination of some axes, marked as slow but for the few that show each choice once.
 
@@ -76,7 +82,22 @@ def share_of(every: Sequence[Combination]) -> list[Combination]:
     Which one says ``CONTRASTIVE_TEXT_PART``, the first of 64 where it isn't set: ``2/6`` is the second of
     six, ``1/1`` is everything.
     """
-    number, parts = map(int, os.environ.get("CONTRASTIVE_TEXT_PART", "1/64").split("/"))
-    assert 1 <= number <= parts, "CONTRASTIVE_TEXT_PART: expected a part such as 1/6"
+    number, parts = _part()
     drawn = random.Random(0).sample(every, len(every))
     return drawn[number - 1 :: parts]
+
+
+def turn_of(every: Iterable[Any], turns: int) -> list[Any]:  # Any: what parametrize takes
+    """Returns every n-th of some long checks, beginning with another one in each part; all of them in ``1/1``.
+
+    ``.ci/run`` takes another part with every commit: n commits see them all.
+    """
+    number, parts = _part()
+    return [*every] if parts == 1 else [*every][number % turns :: turns]
+
+
+def _part() -> tuple[int, int]:
+    """Returns the number of the part that this run takes, and the number of parts."""
+    number, parts = map(int, os.environ.get("CONTRASTIVE_TEXT_PART", "1/64").split("/"))
+    assert 1 <= number <= parts, "CONTRASTIVE_TEXT_PART: expected a part such as 1/6"
+    return number, parts

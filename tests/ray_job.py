@@ -27,7 +27,7 @@ JOB = os.getpid()
 class Dying(EXAMPLE["FileEncoder"]):  # type: ignore[misc]  # a class of a script
     """Kills a process in the middle of the second file that it encodes."""
 
-    rows = 500
+    rows = 100
     calls = 0
 
     def loaded(self):  # type: ignore[no-untyped-def]  # as the script's

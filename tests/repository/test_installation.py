@@ -175,7 +175,7 @@ from pathlib import Path
 import contrastive_text
 assert Path(contrastive_text.__file__).is_relative_to(sys.prefix), contrastive_text.__file__
 import pytest
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", sys.argv[1], "-k", "README"]))
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", sys.argv[1], "-m", "", "-k", "README"]))
 """
 
 

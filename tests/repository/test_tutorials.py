@@ -1,4 +1,4 @@
-"""Each tutorial's notebook is its source, executed without errors; two of them are executed here."""
+"""Each tutorial's notebook is its source, executed without errors; two of them are executed here, by turns."""
 
 import json
 import re
@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from covering import turn_of
 
 FOLDER = Path(__file__).parents[2] / "docs" / "tutorials"
 SOURCES = sorted(FOLDER.glob("[0-9]*.py"))
@@ -64,7 +65,7 @@ def test_the_page_names_each_with_its_seconds() -> None:
     assert named == [path.stem for path in SOURCES]
 
 
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("name", turn_of(SHORT, 2))
 def test_a_tutorial_runs_from_nothing(name: str, tmp_path: Path) -> None:
     if missing := [tool for tool in TOOLS if find_spec(tool) is None]:
         pytest.skip(f"needs {', '.join(missing)}: pip install '.[docs,offline]'")

@@ -10,7 +10,7 @@ import pytest
 import tiny
 import torch
 import torch.distributed as dist
-from covering import Pair, covering, pairs
+from covering import Pair, covering, pairs, turn_of
 from executions import PARTS, RANKS, VIEWS, Execution, Outcome, compare, execute, module_of
 from objective_cases import CASES
 from processes import free_ports, meeting, of_two_ranks, start_all
@@ -94,7 +94,7 @@ def run(ranks: str, ways: list[Way], bert: str, folder: Path) -> dict[Way, list[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", WAYS)
+@pytest.mark.parametrize("ranks", turn_of(WAYS, 2))
 def test_split_weights_give_the_plain_step_s_gradient_and_weights_with_every_objective(
     ranks: str, bert: str, tmp_path: Path
 ) -> None:
