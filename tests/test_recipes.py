@@ -145,6 +145,7 @@ def class_paths(plain: Any) -> set[str]:  # Any: what YAML can hold
     return set().union(*map(class_paths, plain)) if isinstance(plain, list) else set()
 
 
+@pytest.mark.slow
 def test_the_minilm_example_lays_itself_over_the_recipe(words: list[str], tmp_path: Path) -> None:
     bert = tiny.save_bert(tmp_path / "bert")
     chosen = ["--recipe", "simcse", "--config", str(EXAMPLES / "minilm.yaml")]

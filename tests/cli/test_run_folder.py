@@ -49,6 +49,7 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert (one / "metrics.csv").read_bytes() == (other / "metrics.csv").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_before_its_first_validation_resumes_in_its_folder(
     shell: Shell, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

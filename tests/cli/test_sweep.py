@@ -129,7 +129,7 @@ def test_a_dry_run_checks_and_runs_nothing(shell: Shell, here: Path) -> None:
         ("--report_data data", "--report_data: expected a report of a suite, such as sts:mean, got val/spearman"),
         ("--report sts:STS13 --report_data data", "sts:STS13: expected the data of sts:STS13 in"),
         ("--report transfer:mean --report_data data", "--report_data: expected the data"),
-    ], quick=6),
+    ], quick=3),
 )  # fmt: skip
 def test_what_is_wrong_is_said_before_the_first_run(shell: Shell, here: Path, more: str, said: str) -> None:
     (here / "data").mkdir()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
@@ -51,8 +51,6 @@ from contrastive_text.objectives import (
 EXACT = 1e-10
 """The promise of every way to compute a step, in float64."""
 
-NAMES = [(case, name) for case, each in CASES.items() for name in each.objectives({})]
-every_objective = pytest.mark.parametrize(("case", "name"), NAMES)
 
 # Column parts: class -> parts with other options.
 COLUMNS: dict[type[ColumnPart], list[Callable[[], ColumnPart]]] = {
@@ -86,6 +84,20 @@ def described(each: object) -> str:
 def inner(objective: Objective) -> Objective:
     """The objective that is computed at each width."""
     return objective.objective if isinstance(objective, Matryoshka) else objective
+
+
+def names() -> Iterator[Any]:  # Any: what parametrize takes
+    """Yields each objective; slow is one whose classes of losses, heads and columns earlier ones have."""
+    seen: set[type] = set()
+    for case, each in CASES.items():
+        for name, objective in each.objectives({}).items():
+            found = {type(part) for part in objective.modules()}
+            found |= {type(part) for part in getattr(inner(objective), "columns", ())}
+            yield pytest.param(case, name, marks=pytest.mark.slow if found <= seen else [])
+            seen |= found
+
+
+every_objective = pytest.mark.parametrize(("case", "name"), [*names()])
 
 
 def every_case() -> list[Objective]:

@@ -114,6 +114,7 @@ def test_the_shell_prints_main_scores_and_fills_the_folder(
     assert "mteb's results are in out/results" in captured.err and "names no pooler" in captured.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -139,6 +140,7 @@ def test_wrong_tasks_names_and_inputs_are_refused(
     check_refused(lambda: call(model), ValueError, words)
 
 
+@pytest.mark.slow
 def test_tasks_are_found_once_and_untrusted_ones_are_not_imported() -> None:
     assert [task.metadata.name for task in find_mteb(["STS12", "STS12", "SciFact"])] == ["STS12", "SciFact"]
     with pytest.raises(UntrustedError, match="nothing was imported: if you know what mine does"):

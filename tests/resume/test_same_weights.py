@@ -129,7 +129,8 @@ class SaveAfterwards(Callback):
             ((3, 7), {}),
             ((1, 3), {"by_epochs": 3}),  # epochs
             ((1, 3), {"by_epochs": 2, "limit_train_batches": 2}),
-        ]
+        ],
+        quick=0,
     ),
     ids=["inside an epoch", "accumulated", "an epoch's edge", "by epochs", "by limited epochs"],
 )

@@ -97,6 +97,7 @@ def data(files: dict[str, str], *tasks: str) -> TextDataModule:
     return TextDataModule(tasks=each, num_workers=0)
 
 
+@pytest.mark.slow
 def test_m15_a_task_is_predicted_by_the_model_with_the_best_score_on_its_validation_file(
     files: dict[str, str], runs: dict[str, Path], ensemble: Path, tmp_path: Path
 ) -> None:

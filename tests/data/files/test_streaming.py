@@ -6,6 +6,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from covering import rest_slow
 from data_files import PAIR, write
 
 from contrastive_text.data.files.columns import Labels
@@ -90,7 +91,7 @@ def test_a_distinct_stream_leaves_out_repeats_and_says_of_what(tmp_path: Path) -
     assert TextStream(path).scan().repeats == ()
 
 
-@pytest.mark.parametrize("suffix", [".txt", ".jsonl"])
+@pytest.mark.parametrize("suffix", rest_slow([".txt", ".jsonl"]))
 def test_memory_holds_a_few_lines(tmp_path: Path, suffix: str) -> None:
     line = '{"text": "%d and some more words"}' if suffix == ".jsonl" else "%d and some more words"
     path = write(tmp_path / f"a{suffix}", "".join(f"{line % n}\n" for n in range(8_000)))

@@ -48,6 +48,7 @@ def copied(trained: dict[str, Path], tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained["plain"] / "version_0", tmp_path / "run"))
 
 
+@pytest.mark.slow
 def test_a_page_has_every_section_and_a_picture_of_every_chart(page: Path) -> None:
     reader = Reader(page)
     assert [attributes["id"] for tag, attributes in reader.tags if tag == "section"] == list(SECTIONS)
@@ -58,7 +59,7 @@ def test_a_page_has_every_section_and_a_picture_of_every_chart(page: Path) -> No
     assert {"train-contrastive", "val-spearman", "cosines", "gold", "spectrum", "map-1"} <= {*charts}
 
 
-@pytest.mark.parametrize("name", rest_slow(["page", "page_of_two"]))
+@pytest.mark.parametrize("name", rest_slow(["page", "page_of_two"], quick=0))
 def test_a_page_is_small_and_whole_and_no_text_or_name_of_a_run_becomes_markup(
     name: str, nasty: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
@@ -97,6 +98,7 @@ def test_the_template_escapes_all_but_the_librarys_own_markup() -> None:
     assert "autoescape false" not in template
 
 
+@pytest.mark.slow
 def test_the_figures_are_those_of_diagnose(page: Path, trained: dict[str, Path]) -> None:
     texts = [str(row["text"]) for row in read_rows(trained["texts"], reads=("text",))]
     encoder = CachedEncoder(
