@@ -23,12 +23,6 @@ def rest_slow(values: Iterable[Any], quick: int = 1) -> list[Any]:  # Any: what 
     return [pytest.param(*value, marks=[] if i < quick else [pytest.mark.slow]) for i, value in enumerate(each)]
 
 
-def third_quick(values: Sequence[Any]) -> list[Any]:  # Any: what parametrize takes
-    """Returns the values of a test, every third one first and all others marked as slow."""
-    rest = [value for i, value in enumerate(values) if i % 3]
-    return rest_slow([*values[::3], *rest], quick=len(values) - len(rest))
-
-
 def crossed(*axes: Iterable[Any]) -> list[Any]:  # Any: what parametrize takes
     """Returns every combination of some axes, marked as slow but for the few that show each choice once.
 

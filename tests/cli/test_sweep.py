@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 import sts_files
 import tiny
-from covering import rest_slow
+from covering import rest_slow, turn_of
 from shells import Shell, run_here
 
 from contrastive_text.cli import sweep
@@ -191,7 +192,7 @@ def test_a_run_of_another_process_is_waited_for_and_an_unknown_figure_answered_w
 
 
 @pytest.mark.slow  # processes that import everything
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize("by", turn_of([signal.SIGINT, signal.SIGTERM], 2), ids=attrgetter("name"))
 def test_a_stopped_sweep_resumes_inside_the_run_that_it_was_in(
     by: signal.Signals, shell: Shell, here: Path, calls: list[Sequence[str]]
 ) -> None:

@@ -28,17 +28,11 @@ from contrastive_text.evaluation.senteval_data import (
 # The tasks with a few rows, as plain tables and as SentEval lays them out
 
 PROBING_FILES = {
-    "Length": "sentence_length.txt",
-    "WordContent": "word_content.txt",
-    "Depth": "tree_depth.txt",
-    "TopConstituents": "top_constituents.txt",
-    "BigramShift": "bigram_shift.txt",
-    "Tense": "past_present.txt",
-    "SubjNumber": "subj_number.txt",
-    "ObjNumber": "obj_number.txt",
-    "OddManOut": "odd_man_out.txt",
+    "Length": "sentence_length.txt", "WordContent": "word_content.txt", "Depth": "tree_depth.txt",
+    "TopConstituents": "top_constituents.txt", "BigramShift": "bigram_shift.txt", "Tense": "past_present.txt",
+    "SubjNumber": "subj_number.txt", "ObjNumber": "obj_number.txt", "OddManOut": "odd_man_out.txt",
     "CoordinationInversion": "coordination_inversion.txt",
-}
+}  # fmt: skip
 """As data/probing of SentEval has them."""
 WORDS = ("bad", "good", "fine")
 SIX = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
@@ -98,11 +92,9 @@ def write_tables(folder: Path) -> None:
 
 
 _OPPOSITES = {
-    "MR": ("rt-polarity.neg", "rt-polarity.pos"),
-    "CR": ("custrev.neg", "custrev.pos"),
-    "SUBJ": ("subj.subjective", "subj.objective"),
-    "MPQA": ("mpqa.neg", "mpqa.pos"),
-}
+    "MR": ("rt-polarity.neg", "rt-polarity.pos"), "CR": ("custrev.neg", "custrev.pos"),
+    "SUBJ": ("subj.subjective", "subj.objective"), "MPQA": ("mpqa.neg", "mpqa.pos"),
+}  # fmt: skip
 _LINES = (
     ("SST2", "SST/binary/sentiment-{}", "", "{1}\t{0}"),
     ("SST5", "SST/fine/sentiment-{}", "", "{0} {1}"),
@@ -118,7 +110,7 @@ _LINES = (
 _PARTS = {
     "TREC": {"train": "train_5500", "test": "TREC_10"},
     "SICK": {"train": "train", "dev": "trial", "test": "test_annotated"},
-}
+}  # fmt: skip
 
 
 def write_senteval(folder: Path) -> None:

@@ -46,11 +46,9 @@ from contrastive_text import Run, SentenceEncoder
 from contrastive_text.encoders import TransformerEncoder
 
 FLAGS = {
-    "mean": "pooling_mode_mean_tokens",
-    "cls": "pooling_mode_cls_token",
-    "weightedmean": "pooling_mode_weightedmean_tokens",
-    "lasttoken": "pooling_mode_lasttoken",
-}
+    "mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token",
+    "weightedmean": "pooling_mode_weightedmean_tokens", "lasttoken": "pooling_mode_lasttoken",
+}  # fmt: skip
 SIZE = {
     "vocab_size": 420, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
     "intermediate_size": 24, "max_position_embeddings": 64, "initializer_range": 0.3,
@@ -67,12 +65,9 @@ GPT_NEO = {
     "vocab_size": 420, "initializer_range": 0.3,
 }  # fmt: skip
 GEMMA_3 = {
-    "model_type": "gemma3_text",
-    "head_dim": 8,
-    "sliding_window": 4,
-    "layer_types": ["sliding_attention", "full_attention"],
-    "use_bidirectional_attention": True,
-}
+    "model_type": "gemma3_text", "head_dim": 8, "sliding_window": 4,
+    "layer_types": ["sliding_attention", "full_attention"], "use_bidirectional_attention": True,
+}  # fmt: skip
 
 
 class Dense(NamedTuple):
@@ -223,18 +218,26 @@ def ended(name: str, left: bool = False) -> PreTrainedTokenizerBase:
 BERT = {"model_type": "bert", **SIZE}
 MPNET = {"model_type": "mpnet", **SIZE, "max_position_embeddings": 66, "pad_token_id": 1}
 ROBERTA = {
-    "model_type": "roberta",
-    **SIZE,
-    "max_position_embeddings": 66,
-    "pad_token_id": 1,
-    "type_vocab_size": 1,
-}
+    "model_type": "roberta", **SIZE, "max_position_embeddings": 66, "pad_token_id": 1, "type_vocab_size": 1,
+}  # fmt: skip
 INSTRUCT = "Instruct: Given a question, retrieve passages\nQuery: "
 GEMMA_PROMPTS = {
-    "query": "task: search result | query: ",
-    "document": "title: none | text: ",
+    "query": "task: search result | query: ", "document": "title: none | text: ",
     "STS": "task: sentence similarity | query: ",
-}
+}  # fmt: skip
+DEBERTA = {
+    "model_type": "deberta-v2", **SIZE, "type_vocab_size": 0, "relative_attention": True,
+    "position_biased_input": False, "pos_att_type": ["p2c", "c2p"], "position_buckets": 16,
+    "share_att_key": True, "norm_rel_ebd": "layer_norm",
+}  # fmt: skip
+MODERNBERT = {
+    "model_type": "modernbert", **SIZE, "pad_token_id": 0, "cls_token_id": 2, "sep_token_id": 3,
+    "bos_token_id": 2, "eos_token_id": 3, "global_attn_every_n_layers": 2, "local_attention": 8,
+}  # fmt: skip
+CLIP = {
+    "model_type": "clip_text_model", **SIZE, "max_position_embeddings": 77, "bos_token_id": 414,
+    "eos_token_id": 415, "pad_token_id": 415, "initializer_factor": 8.0,
+}  # fmt: skip
 
 FAMILIES: dict[str, Family] = {
     "BERT": Family(BERT, bert_tokenizer),
@@ -247,31 +250,11 @@ FAMILIES: dict[str, Family] = {
     "ALBERT": Family({"model_type": "albert", **SIZE, "embedding_size": 8}, albert_tokenizer),
     "ELECTRA": Family({"model_type": "electra", **SIZE, "embedding_size": 8}, bert_tokenizer),
     "DeBERTa": Family(
-        {
-            "model_type": "deberta-v2",
-            **SIZE,
-            "type_vocab_size": 0,
-            "relative_attention": True,
-            "position_biased_input": False,
-            "pos_att_type": ["p2c", "c2p"],
-            "position_buckets": 16,
-            "share_att_key": True,
-            "norm_rel_ebd": "layer_norm",
-        },
+        DEBERTA,
         deberta_tokenizer,
     ),
     "ModernBERT": Family(
-        {
-            "model_type": "modernbert",
-            **SIZE,
-            "pad_token_id": 0,
-            "cls_token_id": 2,
-            "sep_token_id": 3,
-            "bos_token_id": 2,
-            "eos_token_id": 3,
-            "global_attn_every_n_layers": 2,
-            "local_attention": 8,
-        },
+        MODERNBERT,
         modernbert_tokenizer,
         limit=None,
         settings={"prompts": {"query": "search_query: ", "document": "search_document: "}},
@@ -300,15 +283,7 @@ FAMILIES: dict[str, Family] = {
     "mT5": Family({"model_type": "mt5", **T5}, t5_tokenizer, network=MT5EncoderModel),
     "UMT5": Family({"model_type": "umt5", **T5}, t5_tokenizer, network=UMT5EncoderModel),
     "CLIP text": Family(
-        {
-            "model_type": "clip_text_model",
-            **SIZE,
-            "max_position_embeddings": 77,
-            "bos_token_id": 414,
-            "eos_token_id": 415,
-            "pad_token_id": 415,
-            "initializer_factor": 8.0,
-        },
+        CLIP,
         clip_tokenizer,
         limit=77,
         network=CLIPTextModel,
@@ -412,11 +387,9 @@ def as_published(folder: Path, family: Family) -> None:
 TEXTS = ["b", "a bird", *tiny.TEXTS[:6], " ".join(tiny.TEXTS[:8])]
 """Texts of several lengths; the last is longer than every limit."""
 POOLERS = {
-    "mean": "MeanPooler",
-    "cls": "CLSPooler",
-    "lasttoken": "LastTokenPooler",
+    "mean": "MeanPooler", "cls": "CLSPooler", "lasttoken": "LastTokenPooler",
     "weightedmean": "WeightedMeanPooler",
-}
+}  # fmt: skip
 FIRST = ("CLIP text", "sentence-T5")
 NAMES = [*FIRST, *(name for name in FAMILIES if name not in FIRST)]
 

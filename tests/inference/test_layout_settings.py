@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from inference.test_layouts import (
-    BASE,
     GROUPS,
     MEAN,
-    MODULES,
+    MODEL,
     NO_POOLER,
     PLAIN,
     PROMPTS,
-    ST,
     Build,
     Layout,
     changed,
@@ -28,36 +24,16 @@ from inference.test_layouts import (
     grouped,
     names,
     normalize,
-    read,
     replaced,
     saved,
+    settings,
     then,
-    typed,
 )
 from transformers import AutoModel
 
-SETTINGS, MODEL = "sentence_bert_config.json", "config_sentence_transformers.json"
 TOKENIZER = "tokenizer_config.json"
-OLDER = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 TEXT = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 PAGE = Path(__file__).parents[2] / "docs" / "model_folders.md"
-
-
-def settings(**values: object) -> Build:
-    """Returns what writes a folder whose Transformer has these settings, in the form of older versions."""
-    return replaced(SETTINGS, {"max_seq_length": 10, "do_lower_case": False} | values)
-
-
-def to_subfolder(folder: Path) -> None:
-    """Moves the network into ``0_Transformer/``, as versions before 1.0 have it."""
-    inner = folder / "0_Transformer"
-    inner.mkdir()
-    outside = (MODULES, MODEL, "README.md")
-    for path in [path for path in folder.iterdir() if path.is_file() and path.name not in outside]:
-        path.rename(inner / path.name)
-    modules = read(folder / MODULES)
-    modules[0]["path"] = inner.name
-    (folder / MODULES).write_text(json.dumps(modules), encoding="utf-8")
 
 
 def to_half(folder: Path) -> None:
@@ -69,37 +45,6 @@ def cased(build: Build) -> Build:
     return changed("tokenizer.json", build, normalizer=None)
 
 
-PLACES: dict[str, dict[str, Layout | Build]] = {
-    "class paths `models.X`, `models.X.X`, of packages and of 6.2": {
-        "class paths models.X": typed(
-            *(f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling"))
-        ),
-        "class paths models.X.X": typed(
-            *(f"sentence_transformers.models.{name}.{name}" for name in ("Transformer", "Pooling"))
-        ),
-        "class paths of packages": typed(f"{BASE}.Transformer", f"{ST}.Pooling"),
-    },
-    "`0_Transformer/`": {"0_Transformer": then(PLAIN, to_subfolder)},
-    "`modules.json` without `idx`, with `kwargs`": {
-        "modules.json without idx": changed(MODULES, drop=("idx",)),
-        "modules.json with kwargs": changed(MODULES, kwargs=["task"]),
-    },
-    "a folder of Transformers alone, read with the mean": {
-        "a folder of Transformers alone": Layout(
-            lambda folder, bert: shutil.copytree(bert, folder, dirs_exist_ok=True)
-        )
-    },
-    "`sentence_bert_config.json`, its six older names, or none": {
-        **{
-            f"sentence_{kind}_config.json": then(
-                settings(max_seq_length=7),
-                lambda folder, kind=kind: (folder / SETTINGS).rename(folder / f"sentence_{kind}_config.json"),
-            )
-            for kind in ("bert", *OLDER)
-        },
-        "no settings of the Transformer": replaced(SETTINGS, {}),
-    },
-}
 OF_NETWORK: dict[str, dict[str, Layout | Build]] = {
     "`max_seq_length`: below the tokenizer's `model_max_length`, above it, null": {
         "max_seq_length 7": settings(max_seq_length=7),
@@ -239,9 +184,8 @@ OF_MODEL: dict[str, dict[str, Layout | Build]] = {
         ),
     },
 }
-OWN = grouped(PLACES | OF_NETWORK | OF_MODEL)
+OWN = grouped(OF_NETWORK | OF_MODEL)
 LAYOUTS = {name: layout for group in OWN.values() for name, layout in group.items()}
-TRAINED = [name for name in first_names(OWN) if name != "0_Transformer"]  # tests/training has it
 
 
 @pytest.mark.filterwarnings(NO_POOLER)
@@ -257,7 +201,7 @@ def test_a_layout_without_an_equal_is_refused_by_its_name(bert: str, tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings(NO_POOLER)
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", first_names(OWN))
 def test_a_layout_trains(bert: str, tmp_path: Path, name: str) -> None:
     check_trained(LAYOUTS[name], bert, tmp_path, length=9 if "prompt" in name else 5)
 

@@ -65,8 +65,8 @@ def write_all(folder: Path) -> Path:
     ]
     (folder / "nli_triples.tsv").write_text("\n".join(["anchor\tpositive\tnegative", *triples]) + "\n")
     for part in ("train", "dev"):
-        for name, path in recipe_options.task_files(folder).items():
-            Path(path).rename(folder / f"{_SETS[name]}.{part}.tsv")
+        for path in map(Path, recipe_options.task_files(folder).values()):
+            path.rename(folder / f"{path.stem}.{part}.tsv")
     sts_files.write_tables(folder / "STS")
     write_senteval(folder / "SENTEVAL")
     glue_files.write_glue(folder / "GLUE")
@@ -82,9 +82,6 @@ def write_all(folder: Path) -> Path:
             Path(f"{name}s", "version_0").rename(name)
         shutil.copytree("RUN/model", "MODEL")
     return folder
-
-
-_SETS = {"sentiment": "sst", "paraphrase": "quora", "similarity": "sts"}
 
 
 def small(words: Sequence[str], folder: Path) -> list[str]:
