@@ -128,6 +128,7 @@ def test_a_best_that_is_worse_than_the_start_is_said_at_the_end_and_on_the_page(
     assert said[worse] in html.unescape(page.read_text())
 
 
+@pytest.mark.slow
 def test_validation_and_evaluate_give_one_score(shell: Shell, here: Path) -> None:
     """To the last digit: ranks of float64 cosines, which no order of sums changes here."""
     shell(f"{VALIDATED} --trainer.max_steps 1")

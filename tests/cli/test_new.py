@@ -17,7 +17,7 @@ def class_of(kind: str) -> str:
     return kind.title().replace("_", "")
 
 
-@pytest.mark.parametrize("kind", rest_slow(KINDS, quick=2))
+@pytest.mark.parametrize("kind", rest_slow(KINDS))
 def test_what_is_written_trains_as_it_is(kind: str, shell: Shell, here: Path) -> None:
     name, module = f"Brand{class_of(kind)}", f"brand_{kind}"
     shell(f"new {kind} {name}")

@@ -97,6 +97,7 @@ def numbers(lines: Sequence[Sequence[str]]) -> torch.Tensor:
 # Files of predictions
 
 
+@pytest.mark.slow
 def test_predict_writes_a_table_for_each_task_and_says_so(
     shell: Shell, checkpoint: Path, predict: str, files: dict[str, str], here: Path
 ) -> None:

@@ -158,6 +158,7 @@ def test_a_longer_run_goes_on_where_a_shorter_one_ended(
         check_equal(whole, to(last, f"after {saved}", resume=str(tmp_path / "shorter" / f"{saved}.ckpt")))
 
 
+@pytest.mark.slow
 def test_a_run_resumed_at_an_epoch_s_edge_is_resumed_again(
     bert: str, tasks: dict[str, TextTask], tmp_path: Path
 ) -> None:

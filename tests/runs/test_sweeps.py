@@ -292,6 +292,7 @@ def test_csv_and_json_have_every_run_in_full() -> None:
 # Figures
 
 
+@pytest.mark.slow
 def test_a_figure_has_the_same_bytes_each_time() -> None:
     def drawn() -> bytes:
         none = heat_map([[NAN]], [[NAN]], ["a"], ["b"], ("x", "y"), "t")

@@ -59,6 +59,7 @@ def labse(bert: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 def test_a_model_whose_rate_moves_nothing_is_exported_as_it_was(
     labse: str, files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

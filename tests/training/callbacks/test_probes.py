@@ -57,6 +57,7 @@ def logged(folder: Path) -> dict[str, dict[str, float]]:
     return found
 
 
+@pytest.mark.slow
 def test_probes_find_the_figures_of_the_model_that_is_saved_and_change_no_bit_of_the_run(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
