@@ -95,7 +95,7 @@ def data_of(folder: Path, texts: list[str], rows: int) -> TextDataModule:
 def batches_of(module: ContrastiveModule, folder: Path, texts: list[str], rows: int) -> list[Batch]:
     """Returns the batches of one pass over the texts."""
     data = data_of(folder, texts, rows)
-    data.attach(module)
+    data.set_module(module)
     data.setup("fit")
     return list(data.train_dataloader())
 

@@ -38,7 +38,7 @@ from runs import (
 )
 
 from contrastive_text import SentenceEncoder
-from contrastive_text.inference.search import retrieved
+from contrastive_text.inference.search import rank_documents
 from contrastive_text.metrics import ranking_scores
 from contrastive_text.metrics.bootstrap import paired_bootstrap_mean
 
@@ -151,7 +151,7 @@ class Groups:
             {place: 1.0 for place, other in enumerate(group_of) if other == group and place != own}
             for own, group in enumerate(group_of)
         ]
-        found = retrieved(vectors[: len(texts)], vectors, k=10, own=range(len(texts)))
+        found = rank_documents(vectors[: len(texts)], vectors, k=10, own=range(len(texts)))
         each = ranking_scores(found, relevance, FIGURES)
         sizes = [len(group) for group in self.held]
         return {name: [float(part.mean()) for part in values.split(sizes)] for name, values in each.items()}

@@ -123,7 +123,7 @@ def step_turns(encoder: str, guide: str, texts: list[str], folder: Path) -> dict
             guides=None if guide is None else {"guide": guide},
         ).train()
         data = TextDataModule(train=str(file), batch_size=64, num_workers=0)
-        data.attach(module)
+        data.set_module(module)
         data.setup("fit")
         batches = iter(data.train_dataloader())
 

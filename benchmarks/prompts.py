@@ -39,7 +39,7 @@ from contrastive_text.evaluation.retrieval import retrieval_figures
 from contrastive_text.evaluation.sts import score_tasks
 from contrastive_text.evaluation.sts_data import STSPairs
 from contrastive_text.metrics.bootstrap import paired_bootstrap_mean
-from contrastive_text.training.held_out import RankedScores
+from contrastive_text.training.held_out import RetrievalScores
 from contrastive_text.training.run import Run
 from contrastive_text.training.run_parser import run_parser
 
@@ -91,15 +91,15 @@ def validated(place: Path) -> tuple[RetrievalSet, dict[str, Tensor], float]:
     (checkpoint,) = (path for path in (place / "checkpoints").iterdir() if path.stem != "last")
     module = ContrastiveModule.load_from_checkpoint(checkpoint, map_location="cpu")
     seen: dict[str, list[tuple[Tensor, Tensor]]] = {"anchor": [], "positive": []}
-    sets, add = [], RankedScores.add
+    sets, add = [], RetrievalScores.add
 
-    def watched(self: RankedScores, batch: Batch, number: int, vectors: Tensor) -> None:
+    def watched(self: RetrievalScores, batch: Batch, number: int, vectors: Tensor) -> None:
         assert batch.target is not None
         sets.append(self.sides[number].data)
         seen[self.sides[number].side].append((batch.target.long(), vectors))
         add(self, batch, number, vectors)
 
-    with patch.object(RankedScores, "add", watched):
+    with patch.object(RetrievalScores, "add", watched):
         found = run.trainer.validate(module, run.data, verbose=False)
     vectors = {}
     for side, each in seen.items():
@@ -123,7 +123,7 @@ def in_mteb(model: SentenceEncoder, data: RetrievalSet) -> tuple[dict[str, Any],
     import mteb
     from datasets import Dataset
 
-    names = [str(own) if own >= 0 else f"q{number}" for number, own in enumerate(data.own)]
+    names = [str(own) if own >= 0 else f"q{number}" for number, own in enumerate(data.own_documents)]
     documents = [{"id": str(number), "title": "", "text": text} for number, text in enumerate(data.documents)]
     split = {
         "queries": Dataset.from_list(

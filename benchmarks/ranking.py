@@ -23,7 +23,7 @@ from torch import Tensor
 
 from contrastive_text.data import RetrievalSet
 from contrastive_text.inference import retrieval_scores
-from contrastive_text.metrics import FIGURES
+from contrastive_text.metrics import RETRIEVAL_METRICS
 
 SIZES = ((50, 5_000), (500, 50_000), (1_000, 100_000))
 """Queries and documents: those of a set of NanoBEIR, and of middling ones of BEIR."""
@@ -63,7 +63,9 @@ def contenders(data: RetrievalSet, asked: Tensor, corpus: Tensor) -> dict[str, C
 
     def theirs() -> dict[str, float]:
         found = peer.compute_all_metrics(model, corpus_embeddings=corpus)["cosine"]
-        return {name: float(found[f"{name.split('@')[0]}@k"][int(name.split("@")[1])]) for name in FIGURES}
+        return {
+            name: float(found[f"{name.split('@')[0]}@k"][int(name.split("@")[1])]) for name in RETRIEVAL_METRICS
+        }
 
     return {"ours": ours, "sentence-transformers": theirs}
 
@@ -84,7 +86,7 @@ def measure(queries: int, documents: int, features: int, rounds: int) -> dict[st
     works = contenders(*made_up(queries, documents, features))
     found = take_turns({name: timed(work) for name, work in works.items()}, rounds)
     ours, theirs = (each[-1][1] for each in found.values())
-    apart = max(abs(ours[name] - theirs[name]) for name in FIGURES)
+    apart = max(abs(ours[name] - theirs[name]) for name in RETRIEVAL_METRICS)
     assert apart <= 1e-6, (ours, theirs)
     seconds = {name: [second for second, _ in each] for name, each in found.items()}
     return {"queries": queries, "documents": documents, "seconds": seconds, "apart": apart}

@@ -167,7 +167,7 @@ def forms(options: argparse.Namespace, folder: Path) -> None:
     for name, data in given.items():
         start = time.perf_counter()
         loaded = TextDataModule(data, task=TextTask(pairing=Given()), batch_size=500)
-        loaded.attach(module)
+        loaded.set_module(module)
         loaded.setup("fit")
         digests = [
             hash(

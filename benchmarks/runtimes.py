@@ -55,7 +55,7 @@ CONTENDERS = (
 BY_HAND = (16, 64)
 """Texts of a batch by hand: as many as ours has in a block of rows, and a common number."""
 STAGES = {
-    "TextTokenizer.framed": "tokenizing",
+    "TextTokenizer.tokenize_with_template": "tokenizing",
     "<method 'encode_batch' of 'tokenizers.Tokenizer' objects>": "tokenizing",
     "OnnxRuntime.__call__": "the graph",
     "OpenVINORuntime.__call__": "the graph",
@@ -78,7 +78,7 @@ def by_hand(folder: str, backend: str, precision: str, batch_size: int) -> Encod
 
     model = SentenceEncoder.from_pretrained(folder, backend=backend, dtype=getattr(torch, precision))
     assert model.runtime is not None
-    session = model.runtime.runtime((-1,))
+    session = model.runtime.open_runtime((-1,))
     tokenizer = Tokenizer.from_str(model.encoder.tokenizer.backend_tokenizer.to_str())
     tokenizer.enable_truncation(model.max_length)
     tokenizer.no_padding()

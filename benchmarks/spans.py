@@ -16,7 +16,7 @@ from typing import Any, get_args
 from runs import RESULTS, markdown, publish
 from transformers import AutoTokenizer
 
-from contrastive_text.core.random import fold, generator
+from contrastive_text.core.random import fold_key, generator
 from contrastive_text.data import TextTokenizer, read_rows
 from contrastive_text.data.cache import tokenize_documents
 from contrastive_text.pairings import Spans
@@ -43,8 +43,8 @@ def measure(
     lengths: list[int], pairing: Spans, limits: list[int], specials: int, seed: int
 ) -> list[dict[str, Any]]:
     """Returns a row for each limit of one choice of spans."""
-    served = [tokens for tokens in lengths if pairing.serves(tokens)]
-    drawn = [pairing.place(tokens, generator(fold(seed, i))) for i, tokens in enumerate(served)]
+    served = [tokens for tokens in lengths if pairing.accepts_length(tokens)]
+    drawn = [pairing.draw_spans(tokens, generator(fold_key(seed, i))) for i, tokens in enumerate(served)]
     rows = []
     for limit in limits:
         cut, common = shares(drawn, limit - specials)

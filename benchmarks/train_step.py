@@ -256,10 +256,10 @@ def write_texts(folder: Path, texts: Sequence[str], rows: int) -> tuple[str, str
     from contrastive_text.data.datamodule import TextDataModule
     from contrastive_text.data.loader import EpochBatchSampler
     from contrastive_text.data.mixture import TaskSize, consecutive_steps
-    from contrastive_text.data.tasks import ONLY
+    from contrastive_text.data.tasks import SINGLE_TASK
 
-    steps = consecutive_steps({ONLY: TaskSize(len(texts), rows)}, drop_last=True)
-    sampler = EpochBatchSampler({ONLY: len(texts)}, steps, seed=TextDataModule().seed)
+    steps = consecutive_steps({SINGLE_TASK: TaskSize(len(texts), rows)}, drop_last=True)
+    sampler = EpochBatchSampler({SINGLE_TASK: len(texts)}, steps, seed=TextDataModule().seed)
     given, ordered = folder / "texts.txt", folder / "ordered.txt"
     given.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     lines = (f"{texts[key.number]}\n" for keys in sampler for key in keys)

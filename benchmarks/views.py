@@ -109,7 +109,7 @@ def view_table(options: argparse.Namespace, texts: Sequence[str]) -> list[dict[s
     tokenizer = module.text_tokenizer()
     assert tokenizer is not None
     vocabulary = tokenizer.vocabulary(module.plan.new_tokens)
-    tokens = [tokenizer.cut(each) for each in tokenizer(texts)]
+    tokens = [tokenizer.truncate(each) for each in tokenizer(texts)]
     rows = [tokenizer.with_specials(each) for each in tokens]
     mark = {"mark": "[DEL]"}
     synonyms = WordNetSynonyms(options.nltk)
@@ -187,7 +187,7 @@ def collator_table(options: argparse.Namespace) -> list[dict[str, Any]]:
             task=TextTask(pairing=pairing),
             batch_size=4 if documents else 64,
         )
-        data.attach(module)
+        data.set_module(module)
         data.setup("fit")
         collator, size = data.collator(), data.batch_size
         rows = [KeyedRow(0, i, data.training.of().rows[i]) for i in range(size)]

@@ -56,9 +56,9 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from contrastive_text.core.lazy_imports import importing
+    from contrastive_text.core.lazy_imports import lazy_getattr
 
-    return importing(__name__)(name)
+    return lazy_getattr(__name__)(name)
 
 
 def __dir__() -> list[str]:

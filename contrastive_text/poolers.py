@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.batch import Hidden, sent
+from contrastive_text.core.batch import Hidden, move_to_device
 from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import InvalidTextError, InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
@@ -57,8 +57,8 @@ class Pooler(nn.Module, ABC):
         layers: Layers that ``forward`` reads, numbered as in ``Hidden``.
         template_bias: Whether the vector of each text's template, without the text and with the same positions,
             is subtracted from the vector of the text (see ``encoders.templates``).
-        reads_end: Whether the pooler reads only the last token. Training then appends the same last token to
-            every row (``append_eos`` of ``TransformerEncoder``).
+        reads_last_token: Whether the pooler reads only the last token. Training then appends the same last
+            token to every row (``append_eos`` of ``TransformerEncoder``).
 
     Example:
         >>> class MiddleToken(Pooler):
@@ -71,7 +71,7 @@ class Pooler(nn.Module, ABC):
 
     layers: tuple[int, ...] = (-1,)
     template_bias: bool = False
-    reads_end: bool = False
+    reads_last_token: bool = False
 
     @abstractmethod
     def forward(self, hidden: Hidden) -> Tensor:
@@ -191,7 +191,7 @@ class LastTokenPooler(Pooler):
         tensor([[3.]])
     """
 
-    reads_end = True
+    reads_last_token = True
 
     def forward(self, hidden: Hidden) -> Tensor:
         """Returns the vector of the last token that is not padding, (n, D)."""
@@ -243,7 +243,7 @@ class ConcatPooler(Pooler):
         self.poolers = list(poolers)
         self.members = nn.ModuleList(poolers)
         self.layers = tuple(dict.fromkeys(layer for pooler in poolers for layer in pooler.layers))
-        self.reads_end = all(pooler.reads_end for pooler in poolers)
+        self.reads_last_token = all(pooler.reads_last_token for pooler in poolers)
 
     def forward(self, hidden: Hidden) -> Tensor:
         """Returns the concatenated vectors of all poolers, (n, D + D' + ...)."""
@@ -311,7 +311,7 @@ class MaskTokenPooler(Pooler):
                 "MaskTokenPooler: expected an encoder that gives Hidden.ids and Hidden.mask_id, got no "
                 f"{missing}; set both in Encoder.forward, or use another pooler"
             )
-        mask, ids = hidden.on_host or (hidden.mask, hidden.ids)
+        mask, ids = hidden.host_copies or (hidden.mask, hidden.ids)
         masks = (ids == hidden.mask_id) & mask
         counts = masks.sum(dim=1)
         if bool((counts != 1).any()):
@@ -322,4 +322,4 @@ class MaskTokenPooler(Pooler):
                 "the texts",
                 number=row,
             )
-        return _token_at(hidden, sent(masks.int().argmax(dim=1), hidden.mask.device))
+        return _token_at(hidden, move_to_device(masks.int().argmax(dim=1), hidden.mask.device))

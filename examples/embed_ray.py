@@ -19,8 +19,8 @@ import pyarrow.parquet
 import ray
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, cause_of
-from contrastive_text.core.storage.disk import alone_with, remove_abandoned, replacing
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, find_cause
+from contrastive_text.core.storage.disk import atomic_file, lock_output, remove_abandoned
 from contrastive_text.inference import BatchEncoder
 
 KEY = b"contrastive_text"
@@ -56,7 +56,7 @@ class FileEncoder:
         made_of = {"model": encode.model.identity, "column": self.column, "bytes": source.stat().st_size}
         target.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(target.parent)
-        with pyarrow.parquet.ParquetFile(source) as parquet, replacing(target) as file:
+        with pyarrow.parquet.ParquetFile(source) as parquet, atomic_file(target) as file:
             schema = encode(parquet.schema_arrow.empty_table()).schema
             schema = schema.with_metadata({**(schema.metadata or {}), KEY: json.dumps(made_of).encode()})
             with pyarrow.parquet.ParquetWriter(file, schema) as writer:
@@ -78,7 +78,7 @@ def files_of(source: Path, target: Path, column: str) -> dict[Path, Path]:
     return files
 
 
-def check_written(source: Path, target: Path, column: str) -> str:
+def check_digests(source: Path, target: Path, column: str) -> str:
     """Checks that an existing output file was made from its input file, and returns the identity of its model."""
     written = pyarrow.parquet.read_metadata(target)
     made_of = json.loads((written.metadata or {}).get(KEY, b"{}"))
@@ -95,7 +95,7 @@ def check_written(source: Path, target: Path, column: str) -> str:
 def embed(options: argparse.Namespace, worker: type[FileEncoder]) -> None:
     """Encodes the missing output files, on an existing cluster or on this machine."""
     files = files_of(options.source, options.target, options.column)
-    models = {check_written(*each, options.column) for each in files.items() if each[1].exists()}
+    models = {check_digests(*each, options.column) for each in files.items() if each[1].exists()}
     if len(models) > 1:
         raise InvalidValueError(f"{options.target}: expected files of one model, got several; delete the others")
     left = [{"source": str(each), "target": str(target)} for each, target in files.items() if not target.exists()]
@@ -157,10 +157,10 @@ def main(words: list[str] | None = None, worker: type[FileEncoder] = FileEncoder
     options.model = str(Path(options.model).resolve()) if Path(options.model).exists() else options.model
     try:
         options.target.mkdir(parents=True, exist_ok=True)
-        with alone_with(options.target):
+        with lock_output(options.target):
             embed(options, worker)
     except Exception as error:
-        if (said := cause_of(error, ContrastiveTextError)) is None:
+        if (said := find_cause(error, ContrastiveTextError)) is None:
             raise
         print(f"error: {said}", file=sys.stderr)
         return 2

@@ -196,5 +196,5 @@ def held(objective: Objective, comparison: str = "texts") -> dict[str, Any]:
 def fill(objective: Objective) -> list[int]:
     """Columns in each queue of the objective."""
     queues = [part for part in objective.modules() if isinstance(part, Queue)]
-    names = objective._between.compared if isinstance(objective, Contrastive) else ("texts",)
-    return [part.filled(name) for part in queues for name in names]
+    names = objective._between.comparison_names if isinstance(objective, Contrastive) else ("texts",)
+    return [part.column_count(name) for part in queues for name in names]

@@ -23,12 +23,12 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from contrastive_text.core.batch import Batch
-from contrastive_text.core.distributed import rank, split_as, sum_over_ranks, whole, world_size
+from contrastive_text.core.distributed import full_tensor, rank, shard_like, sum_over_ranks, world_size
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import NO_LABEL
 from contrastive_text.encoders import TransformerEncoder, packing
-from contrastive_text.losses import by_rows
-from contrastive_text.losses.comparison import HIDDEN_ID
+from contrastive_text.losses import streaming
+from contrastive_text.losses.comparison import MASKED_ID
 from contrastive_text.objectives.queue import Queue
 from contrastive_text.training import forward_pass as encoding
 from contrastive_text.training.fsdp2 import average_gradients, split_weights
@@ -175,7 +175,7 @@ def batch_of(case: Case, views: str, step: int) -> Batch:
     text_ids[:EXAMPLES] %= EXAMPLES // 2
     negatives = [i for i, slot in enumerate(case.slots) if slot.role == "negative"]
     lacking = torch.isin(row_slots, torch.tensor(negatives)) & (torch.arange(rows) % EXAMPLES % 3 == 1)
-    text_ids[lacking] = HIDDEN_ID  # every third example lacks its hard negative
+    text_ids[lacking] = MASKED_ID  # every third example lacks its hard negative
     return Batch(
         ids=ids,
         lengths=lengths,
@@ -187,7 +187,7 @@ def batch_of(case: Case, views: str, step: int) -> Batch:
         positions=positions,
         labels=labels,
         unpooled=torch.ones(rows, dtype=torch.long) if case.prompted else None,
-        around=torch.tensor([[1, 2]]).expand(rows, 2) if case.template else None,
+        template_lengths=torch.tensor([[1, 2]]).expand(rows, 2) if case.template else None,
         target=torch.randint(case.classes, (EXAMPLES,), generator=noise).double() if case.classes else None,
     )
 
@@ -243,9 +243,9 @@ def watched(module: ContrastiveModule) -> Iterator[Seen]:
     with (
         mock.patch.object(encoding, "checkpoint", wraps=encoding.checkpoint) as checkpoint,
         mock.patch.object(packing, "checkpoint", wraps=packing.checkpoint) as layers,
-        mock.patch.object(by_rows, "_ENTRIES", ENTRIES),
-        mock.patch.object(by_rows, "_logits", wraps=by_rows._logits) as softmax,
-        mock.patch.object(by_rows, "checkpoint", wraps=by_rows.checkpoint) as some_rows,
+        mock.patch.object(streaming, "_ENTRIES", ENTRIES),
+        mock.patch.object(streaming, "_logits", wraps=streaming._logits) as softmax,
+        mock.patch.object(streaming, "checkpoint", wraps=streaming.checkpoint) as some_rows,
     ):
         yield seen
     handle.remove()
@@ -316,7 +316,7 @@ def execute(execution: Execution, module: ContrastiveModule | None = None, split
         if split:
             average_gradients(numbers)
             module.reshard()
-            gradients = {name: whole(p.grad) for name, p in parameters.items() if p.grad is not None}
+            gradients = {name: full_tensor(p.grad) for name, p in parameters.items() if p.grad is not None}
         else:
             gradients = mean_gradients(parameters)
         if found is None:
@@ -326,11 +326,11 @@ def execute(execution: Execution, module: ContrastiveModule | None = None, split
             seen.rows, seen.tokens = len(read), tokens
             found = Found(figures, copies, start, {}, seen)
         for name, gradient in gradients.items():
-            parameters[name].grad = split_as(gradient, parameters[name])
+            parameters[name].grad = shard_like(gradient, parameters[name])
         optimizer.step()
-        module.momentum.follow()
+        module.momentum.update_all()
     assert found is not None
-    found.weights = {name: whole(p.detach()) for name, p in parameters.items()}
+    found.weights = {name: full_tensor(p.detach()) for name, p in parameters.items()}
     queues = [part for part in module.modules() if isinstance(part, Queue)]
     found.seen.queued = sum(len(past["ids"]) for part in queues for past in part.get_extra_state().values())
     return found

@@ -10,7 +10,7 @@ import tiny
 import torch
 from torch import Tensor
 
-from contrastive_text.core.batch import Batch, sent
+from contrastive_text.core.batch import Batch, move_to_device
 from contrastive_text.core.types import Role, Slot
 from contrastive_text.heads import FineTuningHead, MLPHead, ProjectorHead, TanhHead
 from contrastive_text.losses import (
@@ -120,15 +120,15 @@ class Case:
 class Filling:
     """Stands in for a generator, which is float32, and whose largest score may be left to rounding."""
 
-    identity = "none"
+    fingerprint = "none"
 
-    def hide(self, batch: Batch, rate: float) -> Tensor:
+    def mask_tokens(self, batch: Batch, rate: float) -> Tensor:
         """Returns ids of which some are others, by their rows' keys."""
         rows = torch.repeat_interleave(torch.arange(len(batch)), batch.lengths)
-        keys = batch.draw_keys[sent(rows, batch.ids.device)]
+        keys = batch.draw_keys[move_to_device(rows, batch.ids.device)]
         return torch.where((keys + batch.ids) % 97 < 97 * rate, 4, batch.ids)
 
-    def fill(self, batch: Batch, dropout: bool) -> Tensor:  # noqa: ARG002  # the generator's signature
+    def predict_tokens(self, batch: Batch, dropout: bool) -> Tensor:  # noqa: ARG002  # the generator's signature
         """Returns ids of which some are others."""
         return torch.where(batch.ids % 3 > 0, batch.ids, 5 + batch.ids * 7 % 295)
 
@@ -169,7 +169,7 @@ class Known(Guide):
     def __call__(self, batch: Batch) -> Tensor:
         noise = torch.Generator().manual_seed(self.width)
         table = torch.randn(1000, self.width, generator=noise, dtype=torch.float64)
-        return sent(table[batch.known.text_ids], batch.ids.device)
+        return move_to_device(table[batch.host_ids.text_ids], batch.ids.device)
 
 
 def other_formulas(how: How) -> dict[str, Objective]:

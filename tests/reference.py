@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from contrastive_text.losses.comparison import HIDDEN_ID, Triples
+from contrastive_text.losses.comparison import MASKED_ID, ExampleVectors
 
 Vector = Sequence[float]
 Vectors = Sequence[Vector]
@@ -59,7 +59,7 @@ def rows(
     found = []
     for i in range(2 * n if same_side else n):
         target = (i + n) % (2 * n)
-        own = {ids[i], ids[target], HIDDEN_ID}
+        own = {ids[i], ids[target], MASKED_ID}
         hard, others = [], []
         for j in range(0 if same_side else n, 2 * n):
             if j not in (i, target) and ids[j] not in own:
@@ -94,23 +94,23 @@ Row = tuple[float, list[float], list[float]]
 """Similarities of a row with its target, its own hard negatives and all other columns that it sees."""
 
 
-def one_way(every: Triples) -> list[Row]:
+def one_way(every: ExampleVectors) -> list[Row]:
     """The rows of the anchors, which look for positives and hard negatives."""
     return _rows_of(every, same_side=False)
 
 
-def both_ways(every: Triples) -> list[Row]:
+def both_ways(every: ExampleVectors) -> list[Row]:
     """The rows of the anchors, then of positives that look for anchors alone."""
     ids = {"anchor_ids": every.positive_ids.tolist(), "positive_ids": every.anchor_ids.tolist()}
     return [*one_way(every), *rows(every.positive.tolist(), every.anchor.tolist(), **ids)]
 
 
-def both_sides(every: Triples) -> list[Row]:
+def both_sides(every: ExampleVectors) -> list[Row]:
     """The rows of all texts of both sides, which are columns too."""
     return _rows_of(every, same_side=True)
 
 
-def _rows_of(every: Triples, same_side: bool) -> list[Row]:
+def _rows_of(every: ExampleVectors, same_side: bool) -> list[Row]:
     return rows(
         every.anchor.tolist(),
         every.positive.tolist(),
@@ -148,7 +148,7 @@ def decoupled(rows: list[Row], t: float = 0.2, weights: list[float] | None = Non
     return terms
 
 
-def pair_weights(every: Triples) -> list[float]:
+def pair_weights(every: ExampleVectors) -> list[float]:
     pairs = zip(every.anchor.tolist(), every.positive.tolist(), strict=True)
     masses = [math.exp(cosine(*pair) / 0.5) for pair in pairs]
     return [2 - len(masses) * mass / sum(masses) for mass in masses]
@@ -172,7 +172,7 @@ def sigmoids(rows: list[Row]) -> list[float]:
     ]
 
 
-def by_class(every: Triples) -> list[float]:
+def by_class(every: ExampleVectors) -> list[float]:
     """Khosla et al. 2020, eq. 2, text by text: hard negatives are of no class."""
     assert every.target is not None
     n, classes = len(every.anchor), every.target.tolist() * 2
@@ -187,13 +187,13 @@ def by_class(every: Triples) -> list[float]:
             if every.negative is None or every.negative_ids is None
             else [*zip(every.negative.flatten(0, 1).tolist(), every.negative_ids.flatten().tolist(), strict=True)]
         )
-        further = [cosine(texts[i], v) / 0.2 for v, text in hard if text not in {*seen, HIDDEN_ID}]
+        further = [cosine(texts[i], v) / 0.2 for v, text in hard if text not in {*seen, MASKED_ID}]
         pulled = [logit for j, logit in logits.items() if classes[j] == classes[i]]
         terms.append(sum(cross_entropy(each, [*logits.values(), *further]) for each in pulled) / len(pulled))
     return terms
 
 
-def in_directions(every: Triples, directions: Sequence[str], log_weight: float = 0.0) -> list[float]:
+def in_directions(every: ExampleVectors, directions: Sequence[str], log_weight: float = 0.0) -> list[float]:
     """A term for each pair; texts of the row's own ids are left out, except for the pair's own two."""
     a, p = every.anchor.tolist(), every.positive.tolist()
     a_ids, p_ids = every.anchor_ids.tolist(), every.positive_ids.tolist()
@@ -210,7 +210,7 @@ def in_directions(every: Triples, directions: Sequence[str], log_weight: float =
         if every.negative is not None and every.negative_ids is not None:
             for j in range(len(a)):
                 for v, text in zip(every.negative[j].tolist(), every.negative_ids[j].tolist(), strict=True):
-                    if j != i and text not in (a_ids[i], p_ids[i], HIDDEN_ID):
+                    if j != i and text not in (a_ids[i], p_ids[i], MASKED_ID):
                         logits.append(cosine(a[i], v) / 0.2)
         terms.append(cross_entropy(target / 0.2, logits))
     return terms

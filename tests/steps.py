@@ -38,7 +38,7 @@ class Watch(pl.Callback):
 def batches(module: ContrastiveModule, train: str, **options: Any) -> list[Batch]:
     """The batches of the first epoch."""
     data = tiny.data(train, **options)
-    data.attach(module)
+    data.set_module(module)
     data.setup("fit")
     return list(data.train_dataloader())
 

@@ -109,7 +109,7 @@ def counted(number: int) -> dict[str, dict[str, int]]:
         with mock.patch.dict(CASES, {"one": case}):
             module = module_of(Execution("one", "no views", "packed", "whole", "dense", "two uneven ranks"))
         batch = part_of(batch_of(case, "no views", 0), slice(start, start + RANKS[number]))
-        batch = batch.replace(shares=None if name == UNKNOWN else RANKS)
+        batch = batch.replace(rank_sizes=None if name == UNKNOWN else RANKS)
         with Collectives() as seen:
             module.training_step(batch, 0).backward()
         found[name] = dict(seen.counts)
@@ -137,11 +137,11 @@ def test_shares_that_are_no_longer_true_are_refused(monkeypatch: pytest.MonkeyPa
     for name, answer in {"is_initialized": True, "get_world_size": 2, "get_rank": 1}.items():
         monkeypatch.setattr(dist, name, lambda answer=answer: answer)
     assert gather_sizes(3, device=torch.device("cpu"), known=[5, 3]) == [5, 3]
-    with pytest.raises(InvalidValueError, match=r"Batch.shares: expected 4 examples of rank 1, .* got 3"):
+    with pytest.raises(InvalidValueError, match=r"Batch.rank_sizes: expected 4 examples of rank 1, .* got 3"):
         gather_sizes(4, device=torch.device("cpu"), known=[5, 3])
 
 
 def test_a_batch_whose_rows_are_chosen_anew_has_no_shares() -> None:
-    batch = batch_of(STEPS["a guide"], "no views", 0).replace(shares=(12, 12))
-    assert batch.keep(batch.slots[:2]).shares == (12, 12)  # of the same examples
-    assert batch.split(torch.arange(6)).shares is None
+    batch = batch_of(STEPS["a guide"], "no views", 0).replace(rank_sizes=(12, 12))
+    assert batch.keep(batch.slots[:2]).rank_sizes == (12, 12)  # of the same examples
+    assert batch.split(torch.arange(6)).rank_sizes is None

@@ -21,12 +21,12 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from contrastive_text.core.types import Frame
+from contrastive_text.core.types import Template
 from contrastive_text.encoders import packing
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.inference.encoding import BlockEncoder, Encoding, TextBlock
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.losses import InfoNCE, by_rows
+from contrastive_text.losses import InfoNCE, streaming
 from contrastive_text.objectives import Contrastive, Objective
 from contrastive_text.objectives.queue import Queue
 from contrastive_text.poolers import MaskTokenPooler, MeanPooler
@@ -182,8 +182,8 @@ def step(
     for number in range(1 + queues):
         batch = batch_of(case, views, number)
         module.chunk_tokens = int(0.4 * int(batch.lengths.sum())) if chunked else None
-        batch = batch.replace(shares=(len(batch) // len(batch.slots),) * ranks if known else None)
-        parts = mock.patch.object(by_rows, "_ENTRIES", ENTRIES)
+        batch = batch.replace(rank_sizes=(len(batch) // len(batch.slots),) * ranks if known else None)
+        parts = mock.patch.object(streaming, "_ENTRIES", ENTRIES)
         with on_device(kernel) as calls, parts, one_of(ranks):
             moved = batch.to(DEVICE)
             if isinstance(module.combine, PCGrad):  # which compares gradients on the host
@@ -259,7 +259,7 @@ def test_a_block_of_encode_reads_nothing_back_before_its_vectors_are_checked(ber
     model = SentenceEncoder.from_pretrained(bert, device="cpu", pooler=MeanPooler())
     model.encoder = encoder_of("bert", layout=layout)
     encoding = Encoding(batch_size=4, normalize_embeddings=True, truncate_dim=5)
-    frame = Frame("the old ", unpooled=2)
+    frame = Template("the old ", unpooled=2)
     work = BlockEncoder(model.to(DEVICE), model.tokenizer, encoding, on_cpu=False, frame=frame)
     checked = []
     with (

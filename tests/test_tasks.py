@@ -44,7 +44,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> Tasks:
 
 
 def set_up(module: ContrastiveModule, data: TextDataModule) -> TextDataModule:
-    data.attach(module)
+    data.set_module(module)
     data.setup("fit")
     return data
 
@@ -137,7 +137,7 @@ def test_every_task_is_scored_and_overall_is_their_plain_mean(bert: str, tasks: 
     assert "val/spearman" in found
     # By hand: the share of sentiments that the classifier gets right.
     data = several.data(scored)
-    data.attach(module)
+    data.set_module(module)
     data.setup("validate")
     (batch,) = data.val_dataloader()[0]
     module.eval()
@@ -345,6 +345,6 @@ def test_held_out_files_shorter_than_the_processes_are_refused_by_name(
     monkeypatch.setattr("contrastive_text.data.run_tables.world_size", lambda: 25)
     train = tasks["sst"].train
     data = several.data({"sst": TextTask(train=train, validation=train)})
-    data.attach(tiny.module(bert, objectives={"a": TextClassification(3, task="sst")}))
+    data.set_module(tiny.module(bert, objectives={"a": TextClassification(3, task="sst")}))
     with pytest.raises(ValueError, match=r"expected a row for each of 25 processes in sst, got 24"):
         data.setup("validate")

@@ -20,12 +20,12 @@ LEAST = 14
 class Halves(Pairing):
     """Both sides of a random cut, as spans of the document's tokens."""
 
-    reads_tokens: ClassVar[bool] = True
+    token_roles: ClassVar[bool] = True
 
     def __init__(self, least: int = LEAST) -> None:
         self.least = least
 
-    def serves(self, tokens: int) -> bool:
+    def accepts_length(self, tokens: int) -> bool:
         return tokens >= self.least
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:

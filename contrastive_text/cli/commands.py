@@ -17,7 +17,7 @@ from contrastive_text.cli.new import New
 from contrastive_text.cli.onnx import Onnx
 from contrastive_text.cli.options import (
     FILES,
-    OTHERS,
+    UNPARSED,
     Backend,
     Cache,
     Column,
@@ -50,9 +50,9 @@ Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 
 def _vectors(path: Path) -> Sequence[Path]:
     """Returns the paths of a vector file and its companion files."""
-    from contrastive_text.inference.vector_files import files_of  # here: it imports torch
+    from contrastive_text.inference.vector_files import all_paths  # here: it imports torch
 
-    return files_of(path)
+    return all_paths(path)
 
 
 def _part(values: Mapping[str, object]) -> WrittenFile:
@@ -472,7 +472,7 @@ class Sweep:
     format: Annotated[Literal["markdown", "csv", "json"], "Format of the printed table."] = "markdown"
     dry_run: Annotated[bool, "Check all configurations without running them."] = False
     keep_weights: Annotated[bool, "Keep the checkpoints and the model of every run."] = False
-    fit: Annotated[Sequence[str], OTHERS] = ()
+    fit: Annotated[Sequence[str], UNPARSED] = ()
 
 
 _RECORDS = (

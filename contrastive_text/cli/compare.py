@@ -12,21 +12,21 @@ import torch
 from contrastive_text.cli.commands import Compare
 from contrastive_text.cli.files import plain_form, print_or_write
 from contrastive_text.cli.models import load_model, warnings_as_notes
-from contrastive_text.cli.options import check_read
+from contrastive_text.cli.options import check_options_used
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.text_files import Bounds
-from contrastive_text.core.terminal import say
+from contrastive_text.core.storage.text_files import SizeLimits
+from contrastive_text.core.terminal import print_message
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.classifiers import PROTOCOLS
-from contrastive_text.evaluation.compare import ModelComparison, check_pairs, check_some
+from contrastive_text.evaluation.compare import ModelComparison, check_any_data, check_pairs
 from contrastive_text.evaluation.compare import compare as measure
 from contrastive_text.evaluation.retrieval import find_retrieval
 from contrastive_text.evaluation.senteval import SIMCSE_TASKS, check_folds, find_tasks, outcomes
 from contrastive_text.evaluation.senteval_data import TRANSFER_TASKS, LabeledTexts
 from contrastive_text.evaluation.sts_data import STSPairs, find_sts
-from contrastive_text.inference.model_folder import names_pooler
+from contrastive_text.inference.model_folder import has_pooler
 from contrastive_text.metrics.bootstrap import check_resamples
 
 _FORMATS = {"text": ModelComparison.text, "markdown": ModelComparison.markdown, "json": ModelComparison.json}
@@ -50,19 +50,19 @@ def compare(options: Compare) -> None:
         raise InvalidValueError(
             f"models: expected two or more, got {options.models[0]} alone; the first is the baseline"
         )
-    check_read(options, _READ_BY, options.suite)
+    check_options_used(options, _READ_BY, options.suite)
     check_resamples(options.resamples)
     if "transfer" in options.suite and Path(options.data).is_file():
         raise InvalidValueError(f"--data: expected a folder with --suite transfer, got the file {options.data}")
-    bounds = Bounds.of(options.bounds)
+    bounds = SizeLimits.of(options.bounds)
     setting, protocol = options.setting or "all", options.protocol or "standard"
     tasks = _sts_tasks(options.data, options.columns, bounds) if "sts" in options.suite else None
     if tasks is not None:
-        check_some("--data", tasks)
+        check_any_data("--data", tasks)
         check_pairs(tasks, setting)
     data = find_tasks(options.data, TRANSFER_TASKS) if "transfer" in options.suite else None
     if data is not None:
-        check_some("--data", data)
+        check_any_data("--data", data)
         check_folds(data, PROTOCOLS[protocol])
     ranked = (
         find_retrieval(options.data, options.corpus, options.tasks, options.columns, bounds)
@@ -70,7 +70,7 @@ def compare(options: Compare) -> None:
         else None
     )
     if ranked is not None:
-        check_some("--data", ranked)
+        check_any_data("--data", ranked)
     # Repeated models are numbered.
     repeats = [options.models[:i].count(path) for i, path in enumerate(options.models)]
     names = {f"{path} ({n + 1})" if n else path: path for path, n in zip(options.models, repeats, strict=True)}
@@ -79,12 +79,12 @@ def compare(options: Compare) -> None:
     texts = None if rows is None else [str(row["text"]) for row in rows]
     with redirect_stdout(sys.stderr):  # standard output has the comparison only, for another program
         data_sets = (*(tasks or {}).values(), *(ranked or {}).values())
-        notes = [data.understood for data in data_sets if isinstance(data, STSPairs | RetrievalSet)]
-        say("\n".join([*notes, *([] if rows is None else [rows.understood])]))
+        notes = [data.description for data in data_sets if isinstance(data, STSPairs | RetrievalSet)]
+        print_message("\n".join([*notes, *([] if rows is None else [rows.description])]))
         with warnings_as_notes():
             models = {
                 name: CachedEncoder(
-                    load_model(path, options.device, None if names_pooler(path) else options.pooler),
+                    load_model(path, options.device, None if has_pooler(path) else options.pooler),
                     options.cache,
                     options.batch_size,
                     show_progress_bar=True,
@@ -112,12 +112,14 @@ def _say_truncated(models: Mapping[str, CachedEncoder]) -> None:
     for name, embed in models.items():
         length = embed.model.max_length
         if embed.truncated:
-            say(f"{name}: {embed.truncated:,} of {embed.encoded:,} texts are longer than {length} tokens")
+            print_message(
+                f"{name}: {embed.truncated:,} of {embed.encoded:,} texts are longer than {length} tokens"
+            )
         if embed.truncated_earlier:
-            say(f"{name}: {embed.truncated_earlier:,} texts of earlier runs are longer too")
+            print_message(f"{name}: {embed.truncated_earlier:,} texts of earlier runs are longer too")
 
 
-def _sts_tasks(data: str, columns: Mapping[str, str] | None, bounds: Bounds) -> Mapping[str, STSPairs | str]:
+def _sts_tasks(data: str, columns: Mapping[str, str] | None, bounds: SizeLimits) -> Mapping[str, STSPairs | str]:
     """Returns the STS tasks of a file or of a folder."""
     path = Path(data)
     if path.is_file():

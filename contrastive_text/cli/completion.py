@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contrastive_text.cli.commands import RECORDS, Completion
 from contrastive_text.cli.options import option_words
 from contrastive_text.cli.words import RUN_COMMANDS
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import print_message
 from contrastive_text.recipes import recipe_names
 
 _ZSH = "autoload -Uz bashcompinit && bashcompinit\n"  # lets zsh read a completion script for bash
@@ -28,7 +28,7 @@ complete -o default -F _contrastive_text contrastive-text"""
 
 def completion(options: Completion) -> None:
     """Prints the tab-completion script of a shell. The shell offers files where the script has no words."""
-    say((_ZSH if options.shell == "zsh" else "") + script())
+    print_message((_ZSH if options.shell == "zsh" else "") + script())
 
 
 def script() -> str:

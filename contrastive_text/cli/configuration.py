@@ -13,9 +13,9 @@ from pytorch_lightning.cli import LightningArgumentParser
 
 from contrastive_text.cli.paths import RUN_READS, RUN_WRITES, check_paths
 from contrastive_text.cli.words import option_value, option_values, with_values
-from contrastive_text.core.config.misspelt import parser_answer
+from contrastive_text.core.config.suggestions import shorten_parser_error
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import print_message
 from contrastive_text.recipes import BASE
 from contrastive_text.recipes.layers import (
     UNBOUNDED,
@@ -30,12 +30,12 @@ from contrastive_text.recipes.layers import (
     replace_bounds,
     split_variant,
 )
-from contrastive_text.training.folder_start import with_start
+from contrastive_text.training.folder_start import merge_start
 from contrastive_text.training.run_parser import (
-    answering,
     check_places,
     checkpoint_parts,
     importing_parts,
+    naming_options,
     run_parser,
 )
 
@@ -47,7 +47,7 @@ class _Parser(LightningArgumentParser):
         options = [option for action in self._actions for option in action.option_strings]
         if "--config" not in options:  # the parser of a single part: the outer parser adds the place
             super().error(message, ex)
-        say(f"error: {parser_answer(message, options)}", file=sys.stderr)
+        print_message(f"error: {shorten_parser_error(message, options)}", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -73,13 +73,13 @@ def configured(
     path = option_value(words, "--ckpt_path")
     if below is None:
         below = {} if path is None or command == "views" else checkpoint_parts(path, to_resume=command == "fit")
-    config, options = laid_over(below, words)
+    config, options = merge_options(below, words)
     merged = merge([read_config(BASE), config])
     pairs = [option.removeprefix("--").partition("=") for option in options if option.startswith("--")]
     for layer in (merged, *(put(merged, name, value) for name, _, value in pairs)):
         check_places(layer)
     values = [value or option for option, _, value in pairs]
-    with answering(), importing_parts(merged, is_foreign or path is not None, values):
+    with naming_options(), importing_parts(merged, is_foreign or path is not None, values):
         parsed = parser.parse_args([*(["--config", json.dumps(config)] if config else []), *options])
     if command != "fit":
         parsed["folder"] = None  # a configuration file holds the folder of its own run
@@ -89,7 +89,7 @@ def configured(
     return parser, parsed
 
 
-def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
+def merge_options(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
     """Merges the config files and the options of a command over a configuration.
 
     Files are merged in their order, and options after all files, whatever their position.
@@ -121,7 +121,7 @@ def laid_over(below: Config, words: Sequence[str]) -> tuple[Config, list[str]]:
             options.append([name, value] if joined and word.startswith("--") else [word])
         else:
             options[-1].append(word)
-    config = with_start(layers, lambda merged: _overridden(merged, options))
+    config = merge_start(layers, lambda merged: _overridden(merged, options))
     return _with_options(config, options)
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from contrastive_text.cli.paths import ReadPath, WrittenFile
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import print_message
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ def corpus(options: Corpus) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from contrastive_text.core.storage.disk import replacing
-    from contrastive_text.core.terminal import console
+    from contrastive_text.core.storage.disk import atomic_file
+    from contrastive_text.core.terminal import make_console
     from contrastive_text.evaluation.sts_data import PUBLISHED, consert_corpus
 
     if options.output.suffix != ".txt":
@@ -47,9 +47,9 @@ def corpus(options: Corpus) -> None:
     for task, part in parts.items():
         table.add_row(Text(task), f"{len(part.texts):,}", f"{PUBLISHED[task]:,}")
     table.add_row("all", f"{len(texts):,}", f"{sum(PUBLISHED.values()):,}")
-    with replacing(options.output) as file:
+    with atomic_file(options.output) as file:
         file.writelines(f"{text}\n".encode() for text in texts)
-    console().print(table)
+    make_console().print(table)
     for note in missing:
-        say(f"missing: {note}")
-    say(f"{len(texts):,} texts, including duplicates, written to {options.output}")
+        print_message(f"missing: {note}")
+    print_message(f"{len(texts):,} texts, including duplicates, written to {options.output}")

@@ -17,8 +17,8 @@ from contrastive_text.cli.commands import Diagnose
 from contrastive_text.cli.files import plain_form, print_or_write
 from contrastive_text.cli.models import load_model, say_truncated
 from contrastive_text.core.similarity import at_least_float32
-from contrastive_text.core.storage.text_files import Bounds
-from contrastive_text.core.terminal import console, say
+from contrastive_text.core.storage.text_files import SizeLimits
+from contrastive_text.core.terminal import make_console, print_message
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.diagnosis import Diagnosis, takes_mean
@@ -28,12 +28,12 @@ from contrastive_text.inference.vector_index import TextVectors
 
 def diagnose(options: Diagnose) -> None:
     """Prints the geometry metrics of the vectors of a file's texts, with a warning for each unusual value."""
-    bounds = Bounds.of(options.bounds)
+    bounds = SizeLimits.of(options.bounds)
     table = read_rows(options.texts, reads=("text",), bounds=bounds, form=plain_form())
     pairs = None if options.pairs is None else read_pairs(options.pairs, bounds=bounds, form=plain_form())
     as_json = options.format == "json"
     if not as_json:
-        say("\n".join(rows.understood for rows in (table, pairs) if rows is not None))
+        print_message("\n".join(rows.description for rows in (table, pairs) if rows is not None))
     with redirect_stdout(sys.stderr) if as_json else nullcontext():  # standard output has JSON only
         model = load_model(options.model, device=options.device, pooler=options.pooler)
         embed = CachedEncoder(model, batch_size=options.batch_size, show_progress_bar=not as_json)
@@ -53,7 +53,7 @@ def _guide(path: str, options: Diagnose) -> Callable[[Sequence[str]], Tensor]:
     """Returns a function from texts to the vectors of a guide, which is a vector file or a model."""
     if path.endswith(".npy"):
         vectors = TextVectors(path)
-        return lambda texts: at_least_float32(torch.from_numpy(vectors.of_texts(texts)))
+        return lambda texts: at_least_float32(torch.from_numpy(vectors.vectors_of_texts(texts)))
     model = load_model(path, device=options.device)
     return CachedEncoder(model, batch_size=options.batch_size, show_progress_bar=options.format != "json")
 
@@ -64,7 +64,7 @@ def _as_text(head: str, diagnosis: Diagnosis, mean: bool) -> str:
     for row in _rows(diagnosis, mean):
         table.add_row(*map(Text, row))
     screen = io.StringIO()
-    console(file=screen).print(table)
+    make_console(file=screen).print(table)
     verdicts = [f"warning: {warning}" for warning in diagnosis.warnings] or ["no warnings"]
     return "\n".join([head, screen.getvalue().rstrip(), *verdicts])
 

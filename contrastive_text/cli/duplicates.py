@@ -13,12 +13,12 @@ from contrastive_text.cli.commands import Duplicates
 from contrastive_text.cli.embed import index_of
 from contrastive_text.cli.files import form_of, table_row
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.disk import replacing
-from contrastive_text.core.storage.text_files import Bounds
-from contrastive_text.core.terminal import say
+from contrastive_text.core.storage.disk import atomic_file
+from contrastive_text.core.storage.text_files import SizeLimits
+from contrastive_text.core.terminal import print_message
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.duplicates import check_threshold, connected_groups, near_duplicates
-from contrastive_text.inference.vector_files import record_of
+from contrastive_text.inference.vector_files import record_path
 from contrastive_text.inference.vector_index import as_tensor
 
 
@@ -33,19 +33,19 @@ def duplicates(options: Duplicates) -> None:
         options.column,
         distinct=True,
         split=options.split,
-        bounds=Bounds.of(options.bounds),
+        bounds=SizeLimits.of(options.bounds),
         form=form_of(options),
     )
     if options.keep is not None and options.keep.suffix == ".txt":
         _check_lines(texts, options.keep)
     summary = texts.scan()
-    say(summary.understood)
+    print_message(summary.description)
     path = options.output.with_name(f"{options.output.name}.vectors.npy")  # deleted when the output is complete
     index = index_of(options, texts, path)
     near_pairs = near_duplicates(as_tensor(index.vectors), options.threshold, device=index.model.device)
     pairs, cosines = (tensor.cpu() for tensor in near_pairs)
     _write(options.output, _pair_rows(texts, pairs, cosines))
-    say(
+    print_message(
         f"{len(pairs):,} pairs of a cosine from {options.threshold} and {len(summary.repeats):,} exact repeats "
         f"written to {options.output}"
     )
@@ -55,9 +55,9 @@ def duplicates(options: Duplicates) -> None:
         if options.keep.suffix == ".jsonl":
             lines = (json.dumps({"text": text}, ensure_ascii=False) for text in lines)
         count = _write(options.keep, lines)
-        say(f"{count:,} of {summary.texts + len(summary.repeats):,} texts kept in {options.keep}")
+        print_message(f"{count:,} of {summary.texts + len(summary.repeats):,} texts kept in {options.keep}")
     path.unlink()
-    record_of(path).unlink()
+    record_path(path).unlink()
 
 
 def _pair_rows(texts: TextStream, pairs: Tensor, cosines: Tensor) -> Iterator[str]:
@@ -77,7 +77,7 @@ def _pair_rows(texts: TextStream, pairs: Tensor, cosines: Tensor) -> Iterator[st
 
 def _write(path: Path, lines: Iterable[str]) -> int:
     """Writes lines to a file and returns their number."""
-    with replacing(path) as file:
+    with atomic_file(path) as file:
         return sum(file.write(f"{line}\n".encode()) > 0 for line in lines)
 
 

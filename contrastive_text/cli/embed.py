@@ -12,14 +12,14 @@ from contrastive_text.cli.commands import Embed, EncodingCommand
 from contrastive_text.cli.files import form_of
 from contrastive_text.cli.models import check_device, load_model, say_truncated, warnings_as_notes
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.text_files import Bounds
-from contrastive_text.core.terminal import say
+from contrastive_text.core.storage.text_files import SizeLimits
+from contrastive_text.core.terminal import print_message
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.embedding_run import CALIBRATION, EmbeddingRun
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import Array, Shard, check_suffix, ids_of, is_begun
-from contrastive_text.inference.vector_index import VectorIndex, of_documents
+from contrastive_text.inference.vector_files import Array, Shard, check_output_path, has_files, ids_path
+from contrastive_text.inference.vector_index import VectorIndex, document_encoding
 
 
 def encoder_of(options: EncodingCommand) -> tuple[SentenceEncoder, list[str] | None]:
@@ -42,9 +42,9 @@ def index_of(options: EncodingCommand, texts: TextStream, path: Path, stays: boo
         stays: Whether later commands find the vector file.
     """
     model, devices = encoder_of(options)
-    if options.restart or not is_begun(path):
+    if options.restart or not has_files(path):
         encoding = Encoding(block_size=options.block_size, batch_size=options.batch_size, device=devices)
-        run = EmbeddingRun(model, texts, path, of_documents(model, encoding), restart=options.restart)
+        run = EmbeddingRun(model, texts, path, document_encoding(model, encoding), restart=options.restart)
         complete(run, stays=stays)
     return VectorIndex.load(model, texts, path)
 
@@ -62,7 +62,7 @@ def complete(run: EmbeddingRun, became: str = "encoded", stays: bool = True) -> 
     """
     before, start = run.done, time.perf_counter()
     if before:
-        say(f"{before:,} of {run.count:,} texts are encoded already; resuming after them")
+        print_message(f"{before:,} of {run.count:,} texts are encoded already; resuming after them")
     try:
         with warnings_as_notes():
             rows, width = run.finish(show_progress_bar=True)
@@ -70,12 +70,12 @@ def complete(run: EmbeddingRun, became: str = "encoded", stays: bool = True) -> 
         note = (
             f"the vectors of {run.done:,} of {run.count:,} texts are saved; the same command resumes after them"
         )
-        say(f"\nstopped: {note if stays else 'no vector is saved'}", file=sys.stderr)
+        print_message(f"\nstopped: {note if stays else 'no vector is saved'}", file=sys.stderr)
         raise SystemExit(130) from None
     speed = (rows - before) / (time.perf_counter() - start)
     say_truncated(run.truncated, rows, run.model)
     unit = "bytes" if "binary" in run.encoding.precision else "features"
-    say(f"{rows:,} vectors of {width} {unit} {became} ({speed:,.0f} texts/s)")
+    print_message(f"{rows:,} vectors of {width} {unit} {became} ({speed:,.0f} texts/s)")
 
 
 def _ranges(path: Path) -> Array:
@@ -95,9 +95,9 @@ def _ranges(path: Path) -> Array:
 
 def embed(options: Embed) -> None:
     """Writes one vector per text of a file."""
-    check_suffix(options.output)
+    check_output_path(options.output)
     ranges = None if options.ranges is None else _ranges(options.ranges)
-    bounds = Bounds.of(options.bounds)
+    bounds = SizeLimits.of(options.bounds)
     texts = TextStream(
         options.input,
         options.column,
@@ -106,7 +106,7 @@ def embed(options: Embed) -> None:
         bounds=bounds,
         form=form_of(options),
     )
-    say(texts.scan().understood)
+    print_message(texts.scan().description)
     model, devices = encoder_of(options)
     encoding = Encoding(
         block_size=options.block_size,
@@ -119,11 +119,11 @@ def embed(options: Embed) -> None:
         device=devices,
     )
     if model.prompts:
-        prompt, names = encoding.prompt_in(model.prompts), ", ".join(sorted(model.prompts.named))
+        prompt, names = encoding.resolve_prompt(model.prompts), ", ".join(sorted(model.prompts.named))
         usage = (
             f"texts are encoded with the prompt {prompt!r}" if prompt else "texts are encoded without a prompt"
         )
-        say(f"{usage}; --prompt_name selects one of {names}")
+        print_message(f"{usage}; --prompt_name selects one of {names}")
     shard = None if options.shard is None else Shard.parse(options.shard)
     run = EmbeddingRun(
         model, texts, options.output, encoding, options.restart, with_ids=options.distinct, shard=shard
@@ -131,6 +131,6 @@ def embed(options: Embed) -> None:
     complete(run, became=f"written to {run.path}")
     if encoding.is_byte:
         source = options.ranges or f"the vectors of the first {CALIBRATION:,} texts"
-        say(f"value ranges of the features are from {source}; saved to {run.ranges_path}")
+        print_message(f"value ranges of the features are from {source}; saved to {run.ranges_path}")
     if options.distinct:
-        say(f"text ids of the vectors are in {ids_of(run.path)}")
+        print_message(f"text ids of the vectors are in {ids_path(run.path)}")

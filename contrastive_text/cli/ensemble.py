@@ -24,13 +24,13 @@ def ensemble(options: Ensemble) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from contrastive_text.core.storage.disk import alone_with
-    from contrastive_text.core.terminal import console
+    from contrastive_text.core.storage.disk import lock_output
+    from contrastive_text.core.terminal import make_console
     from contrastive_text.runs.ensemble import build_ensemble
 
-    with alone_with(options.output):
+    with lock_output(options.output):
         choices = build_ensemble(options.output, options.runs)
     table = Table("task", "score", "x 100, validation", "best run", title=f"ensemble {options.output}")
     for task, choice in choices.items():
         table.add_row(task, choice.metric, f"{choice.score:.2f}", Text(choice.source))
-    console().print(table)
+    make_console().print(table)

@@ -16,15 +16,15 @@ from rich.text import Text
 from contrastive_text.cli.commands import Evaluate, Suite, Sweep
 from contrastive_text.cli.files import form_of, plain_form, print_or_write
 from contrastive_text.cli.models import load_readings, warnings_as_notes
-from contrastive_text.cli.options import check_read
+from contrastive_text.cli.options import check_options_used
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.text_files import Bounds
-from contrastive_text.core.terminal import print_whole, say
+from contrastive_text.core.storage.text_files import SizeLimits
+from contrastive_text.core.terminal import print_message, print_table
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.diagnosis import frequency_table
-from contrastive_text.evaluation.results import ScoreTable, TaskScore, figure_cell, written_together
+from contrastive_text.evaluation.results import ScoreTable, TaskScore, figure_cell, render_tables
 from contrastive_text.evaluation.sts import PairScore, TrainedPairs, check_labels, score_table, warnings_named
 from contrastive_text.evaluation.sts_data import STSPairs
 from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suites
@@ -88,12 +88,12 @@ def _check(options: Evaluate) -> None:
         raise InvalidValueError(
             f"files: expected files of scored pairs, or --suite {' '.join(_SUITES)}, got {got}"
         )
-    check_read(options, _READ_BY, asked=options.suite or ["files"])
+    check_options_used(options, _READ_BY, suites=options.suite or ["files"])
     for suite, reason in _ALONE.items():
         if suite in options.suite and len(options.suite) > 1:
             raise InvalidValueError(
-                f"--suite {suite}: expected no other suite, because {reason}, got {' '.join(options.suite)}; "
-                "run it by itself"
+                f"--suite {suite}: expected this suite alone, got {' '.join(options.suite)}; run it by itself, "
+                f"because {reason}"
             )
     if set(options.suite) & {*_WITH_DATA} and not options.data:
         raise InvalidValueError("--data: expected a folder of the suites' data sets, got no folder; add --data")
@@ -128,7 +128,9 @@ def _say_encoded(embeds: Mapping[str, CachedEncoder]) -> None:
     """Prints the numbers of encoded and truncated texts. Poolers differ only if a cache has vectors of some."""
     notes = {name: _encoded_note(embed) for name, embed in embeds.items()}
     are_equal = len(set(notes.values())) == 1
-    say(next(iter(notes.values())) if are_equal else "\n".join(f"{name}: {note}" for name, note in notes.items()))
+    print_message(
+        next(iter(notes.values())) if are_equal else "\n".join(f"{name}: {note}" for name, note in notes.items())
+    )
 
 
 def _encoded_note(embed: CachedEncoder) -> str:
@@ -143,14 +145,14 @@ def _evaluate_files(options: Evaluate) -> None:
     Notes go to standard error unless the format is text.
     """
     plain = options.output is None and options.format in (None, "text")
-    bounds = Bounds.of(options.bounds)
+    bounds = SizeLimits.of(options.bounds)
     with redirect_stdout(sys.stdout if plain else sys.stderr):
         form = form_of(options)
         tables = {
             path: read_pairs(path, columns=options.columns, bounds=bounds, form=form) for path in options.files
         }
         for path, table in tables.items():
-            say(table.understood)
+            print_message(table.description)
             if options.threshold is not None:
                 check_labels(path, table)
         embeds = _load(options)
@@ -167,7 +169,7 @@ def _evaluate_files(options: Evaluate) -> None:
     if plain:
         _print_files(scores, options.threshold)
     else:
-        text = written_together(_file_tables(scores, options.threshold), options.format or "text")
+        text = render_tables(_file_tables(scores, options.threshold), options.format or "text")
         print_or_write(text, options.output, "scores", options.format == "json")
 
 
@@ -185,7 +187,7 @@ def _print_files(scores: Mapping[str, Mapping[str, Sequence[PairScore]]], thresh
                 numbers = [figure_cell(figure) for figure in figures if figure is not None]
                 cells = [label, score.subset, f"{score.pairs:,}", *numbers, model]
                 table.add_row(*map(Text, cells[: len(head)]))
-    print_whole(table)
+    print_table(table)
 
 
 def _file_tables(
@@ -226,7 +228,9 @@ def _scored(options: Evaluate) -> dict[str, ScoreTable]:
     data = read_suites(options.data or "", options.suite, protocol)
     for name, rows in {task: rows for tasks in data.values() for task, rows in tasks.items()}.items():
         if isinstance(rows, STSPairs | TrainedPairs | RetrievalSet):
-            say(rows.understood if rows.understood.startswith(f"{name}: ") else f"{name}: {rows.understood}")
+            print_message(
+                rows.description if rows.description.startswith(f"{name}: ") else f"{name}: {rows.description}"
+            )
     corpus = _frequency_texts(options)
     embeds = _load(options)
     with warnings_as_notes():
@@ -261,13 +265,13 @@ def _finetuned(options: Evaluate) -> dict[str, ScoreTable]:
         if not problem
     }
     for files in task_files.values():
-        say(files.understood)
+        print_message(files.description)
     words = ["--recipe", "glue", *(word for file in options.config for word in ("--config", str(file)))]
     words += [f"--model.encoder.model_name_or_path={options.model}", "--model.encoder.config=null"]
     outcomes: dict[str, Finetuned | str] = dict(problems)
     for name, files in task_files.items():
         task, place = GLUE[name], folder / name
-        say(f"{name}: fine-tuned in {place}")
+        print_message(f"{name}: fine-tuned in {place}")
         grid = Sweep(
             grid=options.grid or GLUE_GRID,
             seeds=options.seeds or _GLUE_SEEDS,
@@ -278,7 +282,7 @@ def _finetuned(options: Evaluate) -> dict[str, ScoreTable]:
         table = sweep(grid)
         assert table is not None
         outcomes[name] = runs = Finetuned(task, sum(files.rows[part] for part in task.dev), table)
-        say(runs.describe())
+        print_message(runs.describe())
     return {"glue": glue_table(options.model, outcomes)}
 
 
@@ -298,7 +302,7 @@ def _scored_by_mteb(options: Evaluate) -> dict[str, ScoreTable]:
             for label, model in models.items()
         }
         if options.output is not None:
-            say(f"mteb's results are in {options.output}/results, under {name}")
+            print_message(f"mteb's results are in {options.output}/results, under {name}")
     return {"mteb": ScoreTable("main score x 100", rows)}
 
 
@@ -310,7 +314,7 @@ def _written(tables: Mapping[str, ScoreTable], options: Evaluate) -> str:
         if ranked := tables.get("retrieval"):
             all_tables |= {"retrieval": ranked.of_one_task()} if len(ranked.tasks) == 1 else ranked.by_part()
         all_tables |= tables["mteb"].subsets() if "mteb" in tables else {}
-    return written_together(all_tables, options.format or "text")
+    return render_tables(all_tables, options.format or "text")
 
 
 def _frequency_texts(options: Evaluate) -> list[str] | None:
@@ -318,5 +322,5 @@ def _frequency_texts(options: Evaluate) -> list[str] | None:
     if options.frequencies is None:
         return None
     table = read_rows(options.frequencies, reads=("text",), form=plain_form())
-    say(table.understood)
+    print_message(table.description)
     return [str(row["text"]) for row in table]

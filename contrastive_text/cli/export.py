@@ -8,7 +8,7 @@ from typing import Annotated
 
 from contrastive_text.cli.paths import ReadPath, WrittenFolder
 from contrastive_text.core.storage.manifests import MODULES
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import print_message
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,18 @@ class Export:
 def export(options: Export) -> None:
     """Saves the model of a checkpoint as a folder, as ``fit`` does with its best checkpoint."""
     from contrastive_text.core.storage.checkpoints import best_checkpoint
-    from contrastive_text.core.storage.disk import alone_with
+    from contrastive_text.core.storage.disk import lock_output
     from contrastive_text.training.callbacks.export_model import add_card
     from contrastive_text.training.module import ContrastiveModule
 
-    with alone_with(options.output):
+    with lock_output(options.output):
         is_replaced = Path(options.output, MODULES).exists()
         path = best_checkpoint(options.checkpoint, "checkpoint")
         module = ContrastiveModule.load_from_checkpoint(path, map_location="cpu")
         model = module.sentence_encoder()
         add_card(model, path)
         model.save_pretrained(options.output, options.adapters_beside)
-    say(f"Model of {path} saved to {options.output}{', replacing an older model' if is_replaced else ''}. Next:")
-    say(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {options.output}")
+    print_message(
+        f"Model of {path} saved to {options.output}{', replacing an older model' if is_replaced else ''}. Next:"
+    )
+    print_message(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {options.output}")

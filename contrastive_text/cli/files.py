@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from contrastive_text.core.storage.disk import replacing
-from contrastive_text.core.terminal import say, say_json
+from contrastive_text.core.storage.disk import atomic_file
+from contrastive_text.core.terminal import print_json, print_message
 from contrastive_text.data.files.formats import PYTHON, FileForm, options_of
 
 
@@ -56,8 +56,8 @@ def print_or_write(text: str, output: Path | None, what: str, as_json: bool = Fa
         as_json: Whether the text is JSON, which is printed without wrapping.
     """
     if output is None:
-        (say_json if as_json else say)(text)
+        (print_json if as_json else print_message)(text)
         return
-    with replacing(output) as file:
+    with atomic_file(output) as file:
         file.write(f"{text}\n".encode())
-    say(f"{what} written to {output}", file=sys.stderr)
+    print_message(f"{what} written to {output}", file=sys.stderr)

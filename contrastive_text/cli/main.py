@@ -14,12 +14,12 @@ import traceback
 from collections.abc import Sequence
 
 from contrastive_text import __version__
-from contrastive_text.cli.words import RUN_COMMANDS, expand_recipes, spelled_out, take_trust
-from contrastive_text.core.config.class_paths import UntrustedError, finding_own_parts, trusting
-from contrastive_text.core.config.misspelt import constructor_answer, nearest
-from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, cause_of, causes
+from contrastive_text.cli.words import RUN_COMMANDS, expand_recipes, expand_short_options, take_trust
+from contrastive_text.core.config.class_paths import UntrustedError, import_from_working_directory, trusting
+from contrastive_text.core.config.suggestions import find_constructor_error, suggest_name
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, find_cause, iter_causes
 from contrastive_text.core.libraries import is_out_of_memory, is_panic
-from contrastive_text.core.terminal import escaping_output, say
+from contrastive_text.core.terminal import escaping_output, print_message
 
 _TRAINING = ("fit", "validate", "test", "predict")
 _USAGE = """usage: contrastive-text COMMAND [options]
@@ -146,34 +146,34 @@ def run(words: Sequence[str]) -> int:
 
 def _run(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
-        say(_USAGE)
+        print_message(_USAGE)
         return 0 if words else 2
     if words[0] == "--version":
-        say(__version__)
+        print_message(__version__)
         return 0
     if words[0] == "fit" and words[1:] in (["-h"], ["--help"]):
-        say(_FIT)
+        print_message(_FIT)
         return 0
     if words[0] in _OWN and words[1:] in (["-h"], ["--help"]):
-        say(_OF_A_RUN.format(command=words[0], own=_OWN[words[0]]))
+        print_message(_OF_A_RUN.format(command=words[0], own=_OWN[words[0]]))
         return 0
     try:
         trusted, rest = take_trust(words[1:])
-        with trusting(trusted), finding_own_parts():
-            rest = spelled_out(rest) if words[0] in RUN_COMMANDS else rest
+        with trusting(trusted), import_from_working_directory():
+            rest = expand_short_options(rest) if words[0] in RUN_COMMANDS else rest
             _dispatch(words[0], expand_recipes(rest))
     except BaseException as error:
         if not (isinstance(error, Exception) or is_panic(error)):
             raise
         message = answer(error, words[0])
         if message is None:
-            say(traceback.format_exc(), file=sys.stderr, end="")
-            say("error: this is a bug in the library or in your own part; see above", file=sys.stderr)
+            print_message(traceback.format_exc(), file=sys.stderr, end="")
+            print_message("error: this is a bug in the library or in your own part; see above", file=sys.stderr)
             return 1
-        say(f"error: {message}", file=sys.stderr)
-        if (untrusted := cause_of(error, UntrustedError)) is not None:
+        print_message(f"error: {message}", file=sys.stderr)
+        if (untrusted := find_cause(error, UntrustedError)) is not None:
             remedy = ["contrastive-text", words[0], "--trust", untrusted.module, *words[1:]]
-            say(f"  {shlex.join(remedy)}", file=sys.stderr)
+            print_message(f"  {shlex.join(remedy)}", file=sys.stderr)
         return 2
     return 0
 
@@ -183,7 +183,7 @@ def _dispatch(command: str, words: list[str]) -> None:
     if command not in COMMANDS:
         raise InvalidValueError(
             f"contrastive-text: expected one of {', '.join(COMMANDS)}, got {command!r}"
-            f"{nearest(command, COMMANDS)}"
+            f"{suggest_name(command, COMMANDS)}"
         )
     if command in _TRAINING:
         from contrastive_text.cli.train import train
@@ -213,7 +213,7 @@ def answer(error: BaseException, command: str | None = None) -> str | None:
         ('a: expected 1, got 2', None)
     """
     if is_out_of_memory(error):
-        source = next(cause for cause in causes(error) if not isinstance(cause, ContrastiveTextError))
+        source = next(cause for cause in iter_causes(error) if not isinstance(cause, ContrastiveTextError))
         return _memory_answer(source, command)
     if is_panic(error):
         return (
@@ -226,7 +226,7 @@ def answer(error: BaseException, command: str | None = None) -> str | None:
         return (
             "processes: expected all processes of the run to live, got one that ended; its own message is above"
         )
-    return constructor_answer(error)
+    return find_constructor_error(error)
 
 
 def _outside_its_worker(message: str) -> str:

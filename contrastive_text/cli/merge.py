@@ -10,7 +10,7 @@ from typing import Annotated
 from contrastive_text.cli.options import Model, Texts, TextsCommand
 from contrastive_text.cli.paths import WrittenFolder
 from contrastive_text.core.storage.manifests import MODULES
-from contrastive_text.core.terminal import as_markdown, say
+from contrastive_text.core.terminal import as_markdown, print_message
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ def merge(options: Merge) -> None:
     """Saves the mean of the weights of models. With ``--pairs``, scores the merged model and its members."""
     from contrastive_text.cli.files import plain_form
     from contrastive_text.cli.models import load_model, warnings_as_notes
-    from contrastive_text.core.storage.disk import alone_with
-    from contrastive_text.core.storage.text_files import Bounds
+    from contrastive_text.core.storage.disk import lock_output
+    from contrastive_text.core.storage.text_files import SizeLimits
     from contrastive_text.data import read_pairs
     from contrastive_text.evaluation import evaluate_pairs
     from contrastive_text.inference.merging import merge as merged
     from contrastive_text.inference.merging import merged_card, short_names
 
-    bounds = Bounds.of(options.bounds)
+    bounds = SizeLimits.of(options.bounds)
     pairs = read_pairs(options.pairs, bounds=bounds, form=plain_form()) if options.pairs else None
     weights = options.weights or None
-    with alone_with(options.output):
+    with lock_output(options.output):
         with warnings_as_notes():
             model = merged(options.models, weights)
         if pairs is not None:
@@ -58,7 +58,7 @@ def merge(options: Merge) -> None:
             setting = f"{setting} {as_markdown(file_name)}."
             model.card = merged_card(model, options.models, weights, scores, setting)
             for name, score in scores.items():
-                say(f"{score:6.2f}  {name} x 100 on {options.pairs}")
+                print_message(f"{score:6.2f}  {name} x 100 on {options.pairs}")
         model.save_pretrained(options.output)
-    say(f"Mean of {len(options.models)} models saved to {options.output}. Next:")
-    say(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {options.output}")
+    print_message(f"Mean of {len(options.models)} models saved to {options.output}. Next:")
+    print_message(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {options.output}")

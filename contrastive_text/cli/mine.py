@@ -13,8 +13,8 @@ from contrastive_text.cli.commands import Mine
 from contrastive_text.cli.embed import encoder_of
 from contrastive_text.cli.files import form_of, plain_form
 from contrastive_text.cli.models import load_model, warnings_as_notes
-from contrastive_text.core.storage.text_files import Bounds
-from contrastive_text.core.terminal import say
+from contrastive_text.core.storage.text_files import SizeLimits
+from contrastive_text.core.terminal import print_message
 from contrastive_text.data import read_rows
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.encoding import Encoding
@@ -47,16 +47,18 @@ def mine(options: Mine) -> None:
         with warnings_as_notes():
             report = run.finish(show_progress_bar=True)
     except KeyboardInterrupt:
-        say("\nstopped: the vectors so far are saved; the same command resumes after them", file=sys.stderr)
+        print_message(
+            "\nstopped: the vectors so far are saved; the same command resumes after them", file=sys.stderr
+        )
         raise SystemExit(130) from None
     for line in _summary(report, mining):
-        say(line)
-    say(f"{report.rows:,} rows written to {options.output}")
+        print_message(line)
+    print_message(f"{report.rows:,} rows written to {options.output}")
 
 
 def _read(options: Mine) -> PairTexts:
     """Reads the pairs and the corpus, and prints how their columns were understood."""
-    bounds = Bounds.of(options.bounds)
+    bounds = SizeLimits.of(options.bounds)
     pairs = read_rows(
         options.input,
         ("anchor", "positive"),
@@ -65,19 +67,21 @@ def _read(options: Mine) -> PairTexts:
         bounds=bounds,
         form=form_of(options),
     )
-    say(pairs.understood)
+    print_message(pairs.description)
     further: Iterable[str] = ()
     if options.corpus is not None:
         form = plain_form(column="--column", split="--split")
         further = TextStream(
             options.corpus, options.column, distinct=True, split=options.split, bounds=bounds, form=form
         )
-        say(further.scan().understood)
+        print_message(further.scan().description)
     # Second texts of pairs with label 0 may become negatives, like texts of the corpus.
     labeled_negatives = [str(row["positive"]) for row in pairs if row.get("target") == 0.0]
     positives = [(str(row["anchor"]), str(row["positive"])) for row in pairs if row.get("target") != 0.0]
     texts = PairTexts(positives, chain(further, labeled_negatives))
-    say(f"{len(positives):,} pairs of {len(texts.queries):,} queries; a corpus of {len(texts.corpus):,} texts")
+    print_message(
+        f"{len(positives):,} pairs of {len(texts.queries):,} queries; a corpus of {len(texts.corpus):,} texts"
+    )
     return texts
 
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import torch
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import print_message
 from contrastive_text.inference.model_folder import local_folder, read_folder
-from contrastive_text.inference.readings import readings
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.several_poolers import models_by_pooler
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "int8")}
 """Value of ``--dtype`` -> data type of torch."""
@@ -42,7 +42,7 @@ def warnings_as_notes() -> Iterator[None]:
         finally:
             notes = [str(item.message) for item in caught if issubclass(item.category, UserWarning)]
             for note in dict.fromkeys(notes):
-                say(f"note: {note}")
+                print_message(f"note: {note}")
 
 
 def load_model(
@@ -74,14 +74,14 @@ def load_readings(
     if poolers:
         check_device(device)
         with warnings_as_notes():
-            parts = read_folder(local_folder(path)).run_by(backend, DTYPES[dtype])
-            by_pooler = readings(parts, poolers, name=path)
-        place, kind = parts.place(device, DTYPES[dtype])
+            parts = read_folder(local_folder(path)).with_runtime(backend, DTYPES[dtype])
+            by_pooler = models_by_pooler(parts, poolers, name=path)
+        place, kind = parts.device_and_dtype(device, DTYPES[dtype])
         models = {f"{path} ({pooler})": model.to(place, kind).eval() for pooler, model in by_pooler.items()}
     else:
         models = {path: load_model(path, device, backend=backend, dtype=dtype)}
     for model in models.values():
-        say(f"{path}: {model.pooling}, at most {model.max_length} tokens")
+        print_message(f"{path}: {model.pooling}, at most {model.max_length} tokens")
     return models
 
 
@@ -94,4 +94,4 @@ def say_truncated(truncated: int, texts: int, model: SentenceEncoder) -> None:
         model: The model that encoded the texts.
     """
     if truncated:
-        say(f"{truncated:,} of {texts:,} texts exceed {model.max_length} tokens and were truncated")
+        print_message(f"{truncated:,} of {texts:,} texts exceed {model.max_length} tokens and were truncated")

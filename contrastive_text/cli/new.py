@@ -11,7 +11,7 @@ from string import Template
 from typing import Annotated, Literal
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import print_message
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def new(options: New) -> None:
             f"new: expected a name whose module is free, got {options.name}. Python has another module {module}; "
             f"use My{options.name}"
         )
-    files = written(options.kind, options.name)
+    files = template_files(options.kind, options.name)
     if existing := [name for name in files if Path(name).exists()]:
         raise InvalidValueError(
             f"new: expected new files, got existing files: {', '.join(existing)}; use another name"
@@ -54,10 +54,12 @@ def new(options: New) -> None:
     for name, text in files.items():
         with open(name, "x", encoding="utf-8") as file:
             file.write(text)
-        say(f"{name} written")
-    say("The template works unchanged. Next: change it, and run")
-    say(f"  pytest test_{module}.py")
-    say(f"  contrastive-text fit --recipe simcse --config {module}.yaml --encoder ENCODER --train TEXTS.txt")
+        print_message(f"{name} written")
+    print_message("The template works unchanged. Next: change it, and run")
+    print_message(f"  pytest test_{module}.py")
+    print_message(
+        f"  contrastive-text fit --recipe simcse --config {module}.yaml --encoder ENCODER --train TEXTS.txt"
+    )
 
 
 def module_name(name: str) -> str:
@@ -70,11 +72,11 @@ def module_name(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-def written(kind: str, name: str) -> dict[str, str]:
+def template_files(kind: str, name: str) -> dict[str, str]:
     """Returns file name -> text of each file of a template.
 
     Example:
-        >>> list(written("view", "DropStopWords"))
+        >>> list(template_files("view", "DropStopWords"))
         ['drop_stop_words.py', 'test_drop_stop_words.py', 'drop_stop_words.yaml']
     """
     text = Template((_TEMPLATES / f"{kind}.txt").read_text(encoding="utf-8"))

@@ -20,12 +20,12 @@ from types import NoneType
 from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from contrastive_text.cli.paths import ReadPath, Role, WrittenFile, WrittenFolder, check_paths
-from contrastive_text.core.config.misspelt import nearest
+from contrastive_text.core.config.suggestions import suggest_name
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.text_files import USUAL
 
 _T = TypeVar("_T")
-OTHERS = object()
+UNPARSED = object()
 """Metadata of the record's field that collects unknown words, for another parser to read."""
 _NO_OPTION = "\0"
 """Prefix of words after ``--``, so that argparse does not parse them as options. No shell word begins with it."""
@@ -96,7 +96,7 @@ def read_options(record: type[_T], words: Sequence[str]) -> _T:
             missing one. See also ``check_paths``.
     """
     unfolded = _unfolded_fields(record)
-    unknown_fields = [name for name, (*_, notes) in unfolded.items() if OTHERS in notes]
+    unknown_fields = [name for name, (*_, notes) in unfolded.items() if UNPARSED in notes]
     parser = _parser_of(record)
     if unknown_fields:
         namespace, unknown_words = parser.parse_known_args(words)
@@ -134,13 +134,13 @@ def paths_of(record: type) -> dict[str, Role]:
     return {name: note for name, note in notes if isinstance(note, Role)}
 
 
-def check_read(options: object, readers: Mapping[str, Sequence[str]], asked: Sequence[str]) -> None:
+def check_options_used(options: object, readers: Mapping[str, Sequence[str]], suites: Sequence[str]) -> None:
     """Checks that a suite of the command reads each option that the user set.
 
     Args:
         options: The record of the command.
         readers: Names of the suites that read an option, by the name of the option.
-        asked: Names of the suites that the command runs.
+        suites: Names of the suites that the command runs.
 
     Raises:
         ValueError: No suite reads an option.
@@ -149,9 +149,9 @@ def check_read(options: object, readers: Mapping[str, Sequence[str]], asked: Seq
     defaults = {field.name: field.default for field in record_fields}
     for name, reads in readers.items():
         value = vars(options)[name]
-        if value and value != defaults[name] and not set(reads) & set(asked):
+        if value and value != defaults[name] and not set(reads) & set(suites):
             todo = f"leave it out, or score {' or '.join(reads)}"
-            raise InvalidValueError(f"--{name}: expected something that reads it, got {' '.join(asked)}; {todo}")
+            raise InvalidValueError(f"--{name}: expected something that reads it, got {' '.join(suites)}; {todo}")
 
 
 def _unfolded_fields(record: type) -> dict[str, tuple[object, object, list[object]]]:
@@ -165,7 +165,7 @@ def _parser_of(record: type) -> _Parser:
     own_fields = inspect.get_annotations(record)  # listed before inherited fields
     all_fields: Iterable[Field[Any]] = fields(record)
     for field in sorted(all_fields, key=lambda field: field.name not in own_fields):
-        if OTHERS not in unfolded[field.name][2]:
+        if UNPARSED not in unfolded[field.name][2]:
             _add(parser, field, *unfolded[field.name])
     parser.shorten_usage()
     return parser
@@ -184,7 +184,7 @@ class _Parser(argparse.ArgumentParser):
         end = words.index("--") if "--" in words else len(words)
         for word in words[:end]:
             if word.startswith("--") and (option := word.partition("=")[0]) not in options:
-                self.error(f"no option {option}{nearest(option, options)}")
+                self.error(f"no option {option}{suggest_name(option, options)}")
         # argparse ends the options at "--", but loses the words after it if there are words before it.
         arguments = [f"{_NO_OPTION}{word}" for word in words[end + 1 :]]
         return self.parse_intermixed_args([*words[:end], *(["--", *arguments] if arguments else [])])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import print_message
 
 
 @dataclass(frozen=True)
@@ -23,4 +23,4 @@ def paper(options: Paper) -> None:
     """
     from contrastive_text.recipes.papers import read_paper
 
-    say(read_paper(options.name).markdown())
+    print_message(read_paper(options.name).markdown())

@@ -8,16 +8,16 @@ from contrastive_text.cli.commands import Postprocess
 from contrastive_text.cli.files import form_of, plain_form
 from contrastive_text.cli.models import load_model, say_truncated
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.disk import alone_with
-from contrastive_text.core.storage.text_files import Bounds
-from contrastive_text.core.terminal import say
+from contrastive_text.core.storage.disk import lock_output
+from contrastive_text.core.storage.text_files import SizeLimits
+from contrastive_text.core.terminal import print_message
 from contrastive_text.data import Table, read_pairs, read_rows
 from contrastive_text.evaluation import evaluate_pairs
 from contrastive_text.inference.postprocessing import (
     fit_component_removal,
     fit_whitening,
-    unnormalized,
     with_layer,
+    without_normalization,
 )
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.metrics import mean_cosine
@@ -38,12 +38,12 @@ def postprocess(options: Postprocess) -> None:
             "--features: expected it with --whiten, got it with --remove_components, which keeps all features; "
             "drop --features"
         )
-    with alone_with(options.output):
+    with lock_output(options.output):
         _postprocess(options)
 
 
 def _postprocess(options: Postprocess) -> None:
-    bounds = Bounds.of(options.bounds)
+    bounds = SizeLimits.of(options.bounds)
     table = read_rows(
         options.texts,
         reads=("text",),
@@ -51,11 +51,11 @@ def _postprocess(options: Postprocess) -> None:
         bounds=bounds,
         form=form_of(options),
     )
-    say(table.understood)
+    print_message(table.description)
     pairs = read_pairs(options.pairs, bounds=bounds, form=plain_form()) if options.pairs else None
     texts = list(dict.fromkeys(str(row["text"]) for row in table))
     model = load_model(options.model, device=options.device)
-    plain = unnormalized(model)
+    plain = without_normalization(model)
     encoded = plain.encode(texts, batch_size=options.batch_size, show_progress_bar=True, convert_to_tensor=True)
     vectors = torch.as_tensor(encoded).cpu()
     say_truncated(plain.truncated, len(texts), plain)
@@ -67,13 +67,13 @@ def _postprocess(options: Postprocess) -> None:
     processed = with_layer(model, layer)
     processed.save_pretrained(options.output)
     widths = f"{layer.in_features} -> {layer.out_features} features"
-    say(f"{change}: {widths}, fitted on {len(texts):,} different texts")
+    print_message(f"{change}: {widths}, fitted on {len(texts):,} different texts")
     after = layer(vectors.double())
-    say(f"mean cosine of two texts: {mean_cosine(vectors):.4f} before, {mean_cosine(after):.4f} after")
+    print_message(f"mean cosine of two texts: {mean_cosine(vectors):.4f} before, {mean_cosine(after):.4f} after")
     if pairs is not None:
         old, new = (_score(scored, pairs, options.batch_size) for scored in (model, processed))
-        say(f"Spearman x 100 on {options.pairs}: {old:.2f} before, {new:.2f} after")
-    say(f"saved to {options.output}")
+        print_message(f"Spearman x 100 on {options.pairs}: {old:.2f} before, {new:.2f} after")
+    print_message(f"saved to {options.output}")
 
 
 def _score(model: SentenceEncoder, pairs: Table, batch_size: int) -> float:

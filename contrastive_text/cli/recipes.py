@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated
 
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import print_message
 from contrastive_text.recipes import BASE, recipe_file, recipe_texts
 
 
@@ -27,16 +27,16 @@ def recipes(options: Recipes) -> None:
     """
     if options.name is not None:
         recipe_file(options.name, where="recipes")  # raises for an unknown name
-        say(recipe_texts()[options.name], end="")
+        print_message(recipe_texts()[options.name], end="")
         return
     files = dict(sorted(recipe_texts().items()))
     parents = {name: parent(text) for name, text in files.items()}
     for name, text in files.items():
         if parents[name] is None:
-            say(f"{name:<14} {title(text)}")
-            for variant in below(name, parents):
-                say(f"  {variant}: {title(files[variant])}")
-    say(f"\nPrint one recipe: contrastive-text recipes NAME. Folder of the files: {BASE.parent}")
+            print_message(f"{name:<14} {title(text)}")
+            for variant in variants_of(name, parents):
+                print_message(f"  {variant}: {title(files[variant])}")
+    print_message(f"\nPrint one recipe: contrastive-text recipes NAME. Folder of the files: {BASE.parent}")
 
 
 def title(text: str) -> str:
@@ -61,7 +61,7 @@ def parent(text: str) -> str | None:
     return match and match[1]
 
 
-def below(name: str, parents: dict[str, str | None]) -> list[str]:
+def variants_of(name: str, parents: dict[str, str | None]) -> list[str]:
     """Returns the variants of a recipe, each followed by its own variants."""
     variants = [variant for variant, recipe in parents.items() if recipe == name]
-    return [descendant for variant in variants for descendant in (variant, *below(variant, parents))]
+    return [descendant for variant in variants for descendant in (variant, *variants_of(variant, parents))]

@@ -10,7 +10,7 @@ from typing import Annotated
 from contrastive_text.cli.options import Device, Texts
 from contrastive_text.cli.paths import ReadPath, WrittenFolder
 from contrastive_text.core.libraries import require
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import print_message
 
 
 @dataclass(frozen=True)
@@ -46,4 +46,4 @@ def report(options: Report) -> None:
             limit=options.limit,
             device=options.device,
         )
-    say(f"{page} written ({page.stat().st_size / 1e6:.2f} MB), and its charts as PNG files next to it")
+    print_message(f"{page} written ({page.stat().st_size / 1e6:.2f} MB), and its charts as PNG files next to it")

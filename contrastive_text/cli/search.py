@@ -15,8 +15,8 @@ from contrastive_text.cli.embed import index_of
 from contrastive_text.cli.files import form_of, plain_form, table_row
 from contrastive_text.cli.models import say_truncated
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.text_files import Bounds, is_blank
-from contrastive_text.core.terminal import say, say_json
+from contrastive_text.core.storage.text_files import SizeLimits, is_blank
+from contrastive_text.core.terminal import print_json, print_message
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.search import Hit
 from contrastive_text.inference.vector_index import index_path
@@ -38,19 +38,19 @@ def search(options: Search) -> None:
         raise InvalidValueError(f"--top_k: expected 1 or more, got {options.top_k}")
     if options.index is not None:
         index_path(options.index)
-    bounds = Bounds.of(options.bounds)
+    bounds = SizeLimits.of(options.bounds)
     # Cleanup errors: the index may still be mapped when its folder is deleted.
     with redirect_stdout(sys.stderr), TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         form = form_of(options)
         corpus = TextStream(options.corpus, options.column, split=options.split, bounds=bounds, form=form)
-        say(corpus.scan().understood)
+        print_message(corpus.scan().description)
         queries = [_as_utf8(query) for query in options.query]
         if options.queries is not None:
             form = plain_form(column="--query_column", split="--split")
             query_texts = TextStream(
                 options.queries, options.query_column, split=options.split, bounds=bounds, form=form
             )
-            say(query_texts.scan().understood)
+            print_message(query_texts.scan().description)
             queries += query_texts
         path = options.index or Path(temporary, "corpus.npy")
         index = index_of(options, corpus, path, stays=options.index is not None)
@@ -58,7 +58,7 @@ def search(options: Search) -> None:
         say_truncated(index.model.truncated, len(queries), index.model)
         hit_ids = {hit.corpus_id for hits in results for hit in hits}
         texts = {i: line for i, line in enumerate(corpus.numbered()) if i in hit_ids}
-    show = say_json if options.format == "json" else say
+    show = print_json if options.format == "json" else print_message
     for output_line in _FORMATS[options.format](queries, results, texts):
         show(output_line)
 

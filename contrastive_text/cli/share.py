@@ -1,4 +1,4 @@
-"""Command ``share``: uploads a saved model to the hub."""
+"""Command ``fraction``: uploads a saved model to the hub."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from contrastive_text.cli.paths import ReadPath
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import print_message
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ def share(options: Share) -> None:
     check_name(options.to)
     files, foreign_files = files_to_share(options.folder)
     for name, size in files.items():
-        say(f"{size:>15,} bytes  {name}")
+        print_message(f"{size:>15,} bytes  {name}")
     total = f"{len(files)} files, {sum(files.values()):,} bytes"
     if foreign_files:
         names = ", ".join(foreign_files[:4]) + f" and {len(foreign_files) - 4} more" * (len(foreign_files) > 4)
-        say(f"not uploaded, because this library didn't write them: {names}")
+        print_message(f"not uploaded, because this library didn't write them: {names}")
     target = f"{options.to} ({'public' if options.public else 'private'})"
     if options.dry_run:
-        say(f"{total} would be uploaded to {target}; nothing was uploaded")
+        print_message(f"{total} would be uploaded to {target}; nothing was uploaded")
         return
-    say(f"uploading {total} to {target}")
-    say(f"uploaded: {upload(options.folder, files, options.to, options.public)}")
+    print_message(f"uploading {total} to {target}")
+    print_message(f"uploaded: {upload(options.folder, files, options.to, options.public)}")

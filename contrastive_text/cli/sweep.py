@@ -22,10 +22,10 @@ from contrastive_text.cli.train import quieten
 from contrastive_text.cli.words import SHORT, option_value
 from contrastive_text.core.config.class_paths import trusted
 from contrastive_text.core.errors import InvalidValueError, RunError
-from contrastive_text.core.storage.disk import held, replacing
-from contrastive_text.core.terminal import say
-from contrastive_text.inference.model_parts import pooler_name, pooler_of
-from contrastive_text.metrics.verdicts import Mode, usual_mode
+from contrastive_text.core.storage.disk import atomic_file, hold_lock
+from contrastive_text.core.terminal import print_message
+from contrastive_text.inference.model_parts import build_pooler, pooler_name
+from contrastive_text.metrics.collapse import Mode, usual_mode
 from contrastive_text.recipes.layers import read_config
 from contrastive_text.runs.grid import Axis, Cell, parse_vary, plan, read_grid
 from contrastive_text.runs.sweep_figures import heat_map, picture, points
@@ -62,10 +62,10 @@ def sweep(options: Sweep) -> SweepTable | None:
     check_words(options.fit, axes)
     runs = Runs(options, cells, seeds)
     counts = [_count(len(cells), "cell"), _count(len(seeds), "seed"), _count(len(runs.every), "run")]
-    say(f"{counts[0]} x {counts[1]} = {counts[2]}, in {options.output}")
+    print_message(f"{counts[0]} x {counts[1]} = {counts[2]}, in {options.output}")
     if options.dry_run:
         for cell in cells:
-            say(f"  {cell.name}:\n    contrastive-text {shlex.join(runs.words(cell, seeds[0]))}")
+            print_message(f"  {cell.name}:\n    contrastive-text {shlex.join(runs.words(cell, seeds[0]))}")
         return None
     runs.check_folders()
     options.output.mkdir(parents=True, exist_ok=True)
@@ -76,14 +76,14 @@ def sweep(options: Sweep) -> SweepTable | None:
             names, cells, runs.results(), seeds, runs.select, options.take, runs.mode, runs.reports
         )
         for name, render in _FORMATS.values():
-            with replacing(options.output / name) as file:
+            with atomic_file(options.output / name) as file:
                 file.write(f"{render(table)}\n".encode())
         return table
 
     _run_all(runs, tabulate)
     table = tabulate()
     draw(table, options.output)
-    say(_FORMATS[options.format][1](table))
+    print_message(_FORMATS[options.format][1](table))
     if failures := table.failures():
         raise RunError(
             f"sweep: {len(failures)} of {len(runs.every)} runs failed, the first, "
@@ -147,7 +147,7 @@ class Runs:
         first = self._configs[cells[0]]
         self.select = options.select or str(first["checkpoint"]["monitor"] or usual_score(first))
         self.mode: Mode = first["checkpoint"]["mode"] or usual_mode(self.select)
-        pooler = None if options.report_pooler is None else pooler_of(options.report_pooler)
+        pooler = None if options.report_pooler is None else build_pooler(options.report_pooler)
         self._suffix = "" if pooler is None else f" ({pooler_name(pooler)})"
         self.reports = read_reports(options, self.select, self.mode, self._suffix)
         self._parts = {part for report in self.reports for part in report.parts}
@@ -274,7 +274,7 @@ def _call(words: Sequence[str], log: Path, mode: Literal["wb", "ab"] = "wb") -> 
             except SystemExit:
                 process.terminate()
                 process.wait()
-                say(f"stopped; the same command resumes the run of {log}")
+                print_message(f"stopped; the same command resumes the run of {log}")
                 raise
     finally:
         for number, handler in old_handlers.items():
@@ -289,13 +289,13 @@ def _run_all(runs: Runs, tabulate: Callable[[], SweepTable]) -> None:
     """Runs all unfinished runs of the sweep, seed by seed. Waits for runs that another process trains."""
     waiting = [pair for pair in runs.every if not runs.is_finished(*pair)]
     if len(waiting) < len(runs.every):
-        say(f"{len(runs.every) - len(waiting)} of them are finished already")
+        print_message(f"{len(runs.every) - len(waiting)} of them are finished already")
     seconds: list[float] = []
     tabulate()
     while waiting:
         busy = []
         for cell, seed in waiting:
-            with held(runs.lock(cell, seed)) as is_mine:
+            with hold_lock(runs.lock(cell, seed)) as is_mine:
                 if not is_mine or _is_training(runs.place(cell, seed)):
                     busy.append((cell, seed))
                 elif not runs.is_finished(cell, seed):  # another process may have finished it
@@ -310,7 +310,7 @@ def _run_all(runs: Runs, tabulate: Callable[[], SweepTable]) -> None:
 
 def _is_training(place: Path) -> bool:
     """Returns whether the fit of a killed sweep still runs in a folder."""
-    with held(place) as is_free:
+    with hold_lock(place) as is_free:
         return not is_free
 
 
@@ -320,7 +320,7 @@ def _say_run(runs: Runs, table: SweepTable, cell: Cell, seed: int, seconds: Sequ
     scores = ", ".join(f"{report.name} {figure:.2f}" for report, figure in table.reported(run).items())
     remaining = len(runs.every) - len(table.runs)
     result = f"failed: {run.error}" if run.error else scores
-    say(f"{cell.name}, seed {seed}: {result} ({seconds[-1]:.0f} s){time_left(seconds, remaining)}")
+    print_message(f"{cell.name}, seed {seed}: {result} ({seconds[-1]:.0f} s){time_left(seconds, remaining)}")
 
 
 def time_left(seconds: Sequence[float], runs: int) -> str:
@@ -364,9 +364,9 @@ def draw(table: SweepTable, folder: Path) -> None:
             grids = [[[figures[row, label][i] for label in columns] for row in rows] for i in (0, 1)]
             figure = heat_map(grids[0], grids[1], rows, columns, (table.axes[0], table.axes[1]), title)
     except ImportError as error:
-        say(f"note: no figure: {error}")
+        print_message(f"note: no figure: {error}")
         return
     kinds: tuple[Literal["png", "svg"], ...] = ("png", "svg")
     for kind in kinds:
-        with replacing(folder / f"{name}.{kind}") as file:
+        with atomic_file(folder / f"{name}.{kind}") as file:
             file.write(picture(figure, kind))

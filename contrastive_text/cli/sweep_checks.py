@@ -15,10 +15,10 @@ from contrastive_text.cli.configuration import configured
 from contrastive_text.cli.options import paths_of
 from contrastive_text.cli.paths import RUN_READS, check_paths
 from contrastive_text.cli.words import expand_recipes, option_values, with_values
-from contrastive_text.core.config.misspelt import constructor_answer, nearest
+from contrastive_text.core.config.suggestions import find_constructor_error, suggest_name
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.evaluation.suites import SUITES, missing_data, read_suites
-from contrastive_text.metrics.verdicts import Mode, usual_mode
+from contrastive_text.metrics.collapse import Mode, usual_mode
 from contrastive_text.recipes.layers import Config, split_variant
 from contrastive_text.runs.grid import Axis, Cell
 from contrastive_text.runs.sweep_table import Report
@@ -54,7 +54,7 @@ def check_words(words: Sequence[str], axes: Sequence[Axis]) -> None:
     for key in (*options, *(key for axis in axes for key in axis.name.split(","))):
         if key in _OURS:
             raise InvalidValueError(
-                f"--{key}: expected no such option, because the sweep sets it, got {key}; give {_OURS[key]}"
+                f"--{key}: expected options that the sweep doesn't set itself, got {key}; give {_OURS[key]}"
             )
 
 
@@ -128,7 +128,7 @@ def _naming(cell: Cell) -> Iterator[None]:
         reason = output.getvalue().rpartition("error: ")[2].strip()
         raise InvalidValueError(f"in the cell {cell.name}: {reason}") from error
     except ValueError as error:
-        raise InvalidValueError(f"in the cell {cell.name}: {constructor_answer(error) or error}") from error
+        raise InvalidValueError(f"in the cell {cell.name}: {find_constructor_error(error) or error}") from error
     finally:
         logging.disable(logging.NOTSET)
 
@@ -152,7 +152,7 @@ def read_reports(options: Sweep, select: str, mode: Mode, suffix: str) -> list[R
         if not name.startswith("val/") and not (colon and source in SUITES):
             raise InvalidValueError(
                 f"--report: expected val/METRIC, or a task or mean of a suite ({', '.join(SUITES)}) as in "
-                f"sts:mean, got {name}{nearest(source, SUITES)}"
+                f"sts:mean, got {name}{suggest_name(source, SUITES)}"
             )
         if colon and options.take == "last":
             raise InvalidValueError(
@@ -179,7 +179,7 @@ def read_reports(options: Sweep, select: str, mode: Mode, suffix: str) -> list[R
         if task not in (*problems, _MEAN):
             choices = [*problems, _MEAN]
             raise InvalidValueError(
-                f"--report {name}: expected one of {', '.join(choices)}, got {task}{nearest(task, choices)}"
+                f"--report {name}: expected one of {', '.join(choices)}, got {task}{suggest_name(task, choices)}"
             )
         all_tasks = [task] if task != _MEAN else SUITES[suite].averaged or list(problems)
         tasks = [task for task in all_tasks if not problems[task]]

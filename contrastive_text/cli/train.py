@@ -12,20 +12,20 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from contrastive_text.cli.configuration import configured, laid_over
+from contrastive_text.cli.configuration import configured, merge_options
 from contrastive_text.cli.files import table_row
 from contrastive_text.cli.words import option_value, option_values, with_values
-from contrastive_text.core.config.foreign import check_foreign
-from contrastive_text.core.distributed import leaving_the_group
+from contrastive_text.core.config.untrusted import check_untrusted
+from contrastive_text.core.distributed import temporary_process_group
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
-from contrastive_text.core.storage.disk import replacing
+from contrastive_text.core.storage.disk import atomic_file
 from contrastive_text.core.targets import Classes, Target
-from contrastive_text.core.terminal import console, say, shown
+from contrastive_text.core.terminal import escape_controls, make_console, print_message
 from contrastive_text.core.types import Row
 from contrastive_text.inference.vector_files import write_vectors
 from contrastive_text.recipes.layers import Config, read_config
 from contrastive_text.runs.ensemble import Choice, is_ensemble, read_choices
-from contrastive_text.training.held_out import OVERALL, predicting
+from contrastive_text.training.held_out import OVERALL, find_predictor
 from contrastive_text.training.run import RUNS, Run
 from contrastive_text.training.run_folder import CONFIG
 from contrastive_text.training.run_parser import PLACES, VALUES, checkpoint_parts
@@ -40,7 +40,7 @@ def quieten() -> None:
 
 
 def _is_no_tip(record: logging.LogRecord) -> bool:
-    record.msg, record.args = shown(record.getMessage()), ()  # a path can hold control characters
+    record.msg, record.args = escape_controls(record.getMessage()), ()  # a path can hold control characters
     return "Tip:" not in record.msg
 
 
@@ -58,7 +58,7 @@ def train(words: list[str]) -> None:
     checkpoint = option_value(rest, "--ckpt_path")
     if command != "fit" and option_value(rest, "--init_from") is not None:
         raise InvalidValueError(f"--init_from: expected it with fit, got it with {command}; give --ckpt_path")
-    with leaving_the_group():
+    with temporary_process_group():
         if checkpoint is not None and is_ensemble(checkpoint):
             _run_members(command, rest, checkpoint)
         else:
@@ -93,7 +93,7 @@ def _check_config(config: Mapping[str, object], file: Path) -> None:
         raise InvalidValueError(
             f"{file}: expected the keys of a run ({keys}), got {unknown[0]!r}; start a new run"
         )
-    check_foreign(config, str(file))
+    check_untrusted(config, str(file))
 
 
 def _perform(command: str, run: Run, folder: Path | None = None, dry_run: bool = False) -> Path | None:
@@ -146,7 +146,7 @@ def _run_members(command: str, words: Sequence[str], folder: str) -> None:
                 f"{path}: expected the checkpoint of a run with the task {absent[0]}, got the tasks "
                 f"{', '.join(parts['data'].get('tasks') or {}) or 'of no run'}; build the ensemble again"
             )
-        config, options = laid_over(parts, words)
+        config, options = merge_options(parts, words)
         _check_data(config, options, parts, choices, _PARTS[command])
         if not _route(config, parts, member_tasks, _PARTS[command]):
             continue
@@ -203,7 +203,7 @@ def _print_scores(part: str, choices: dict[str, Choice], figures: dict[str, floa
             scores.append(score)
             table.add_row(task, choice.metric, f"{score:.2f}", choice.member)
     table.add_row(OVERALL, "mean", f"{math.fsum(scores) / len(scores):.2f}", "")
-    console().print(table)
+    make_console().print(table)
 
 
 def write_outputs(run: Run, folder: Path | None = None) -> Path:
@@ -228,14 +228,14 @@ def write_outputs(run: Run, folder: Path | None = None) -> Path:
             path = folder / "predictions.npy"
             path.parent.mkdir(parents=True, exist_ok=True)
             write_vectors(path, result.numpy())
-            say(f"{len(result):,} vectors of {result.shape[1]} features written to {path}")
+            print_message(f"{len(result):,} vectors of {result.shape[1]} features written to {path}")
             continue
         path = folder / "predictions" / f"{name}.tsv"
-        target = predicting(run.module.by_task.objectives(name)).target
+        target = find_predictor(run.module.by_task.objectives(name)).target
         assert target is not None
         changed = write_predictions(path, table.rows, result, target)
         note = f" (tabs and newlines of {changed:,} rows became spaces)" if changed else ""
-        say(f"{len(result):,} predictions of {name} written to {path}{note}")
+        print_message(f"{len(result):,} predictions of {name} written to {path}{note}")
     return folder
 
 
@@ -253,7 +253,7 @@ def write_predictions(path: Path, rows: Sequence[Row], scores: Tensor, target: T
     Returns:
         Number of rows with a replaced tab or newline.
     """
-    words = target.write(scores)
+    words = target.format(scores)
     columns = [*rows[0], "prediction"]
     cells = [[*map(str, row.values()), word] for row, word in zip(rows, words, strict=True)]
     if isinstance(target, Classes):
@@ -262,6 +262,6 @@ def write_predictions(path: Path, rows: Sequence[Row], scores: Tensor, target: T
         cells = [[*row, f"{float(share):.6f}"] for row, share in zip(cells, highest, strict=True)]
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [table_row(row) for row in (columns, *cells)]
-    with replacing(path) as file:
+    with atomic_file(path) as file:
         file.write(("\n".join(lines) + "\n").encode())
     return sum(line != "\t".join(row) for line, row in zip(lines[1:], cells, strict=True))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from contrastive_text.cli.paths import ReadPath
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import print_message
 
 if TYPE_CHECKING:
-    from contrastive_text.runs.verification import Found
+    from contrastive_text.runs.verification import FileCheck
 
 
 @dataclass(frozen=True)
@@ -41,21 +41,21 @@ def verify(options: Verify) -> None:
     """
     from contrastive_text.runs.verification import verify as verified
 
-    checks: list[Found] = []
+    checks: list[FileCheck] = []
     damaged = 0
     for check in verified(options.path):
         checks.append(check)
         damaged += check.damage is not None
-        if check.known and (check.damage is None or damaged <= _LINES):
-            say(f"{_in_a_line(check.path)}: {_verdict(check)}")
-    unknown = [check.path for check in checks if not check.known]
+        if check.has_digest and (check.damage is None or damaged <= _LINES):
+            print_message(f"{_in_a_line(check.path)}: {_verdict(check)}")
+    unknown = [check.path for check in checks if not check.has_digest]
     for folder, files in groupby(unknown, key=lambda path: path.parent):
         names = [_in_a_line(file.name) for file in files]
         listing = ", ".join(names[:_NAMED]) + f" and {len(names) - _NAMED} more" * (len(names) > _NAMED)
-        say(f"{_in_a_line(folder)}: no digest of this library for {listing}")
+        print_message(f"{_in_a_line(folder)}: no digest of this library for {listing}")
     checked = len(checks) - len(unknown)
     if damaged > _LINES:
-        say(f"{damaged - _LINES:,} more are damaged")
+        print_message(f"{damaged - _LINES:,} more are damaged")
     if damaged:
         raise InvalidValueError(
             f"{options.path}: expected files that match their digests, got {damaged:,} damaged of {checked:,} "
@@ -66,8 +66,8 @@ def verify(options: Verify) -> None:
             f"{options.path}: expected files with digests, got files without a digest. This version of the "
             "library did not write them; if they load, save them again to get digests"
         )
-    if whole := sum(check.known and check.every_byte for check in checks):
-        say(f"{whole:,} files are byte for byte what was written")
+    if whole := sum(check.has_digest and check.every_byte for check in checks):
+        print_message(f"{whole:,} files are byte for byte what was written")
 
 
 def _in_a_line(name: object) -> str:
@@ -80,7 +80,7 @@ def _in_a_line(name: object) -> str:
     return str(name).replace("\n", "\\n")
 
 
-def _verdict(check: Found) -> str:
+def _verdict(check: FileCheck) -> str:
     if check.damage is not None:
         return f"damaged: {check.damage}"
     return "ok" if check.every_byte else "ok by the checksums of its archive"

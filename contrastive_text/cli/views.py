@@ -14,12 +14,12 @@ from contrastive_text.cli.train import quieten
 from contrastive_text.core.batch import Batch, Encoded
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.terminal import console
+from contrastive_text.core.terminal import make_console
 from contrastive_text.data import Collator
 from contrastive_text.data.preparation import TrainingData
 from contrastive_text.data.prompts import NO_PROMPTS
 from contrastive_text.data.training_set import words_without_blanks
-from contrastive_text.evaluation.view_edits import Ordered, Piece, altered_rows, guide_order
+from contrastive_text.evaluation.view_edits import Piece, RankedColumn, altered_rows, guide_order
 from contrastive_text.objectives import Contrastive, FalseNegatives, Matryoshka
 from contrastive_text.training.guides import guide_vectors
 from contrastive_text.training.module import ContrastiveModule
@@ -40,9 +40,9 @@ def views(words: list[str]) -> None:
     _take_single_rows(config["data"])
     run = Run(parser, config)
     module, data = run.module, run.data
-    data.attach(module)
+    data.set_module(module)
     data.setup("fit")
-    screen = console()
+    screen = make_console()
     for name, training in data.training.tasks.items():
         if data.tasks:
             screen.rule(name)
@@ -86,8 +86,8 @@ def show_task(
     else:
         screen.print("views: none; copies of a text differ by dropout only")
     for objective, part in module.by_task.objectives(training.name).items():
-        if part.keys is not None:
-            screen.print(f"momentum columns of {objective}: {describe(part.keys)}", markup=False)
+        if part.momentum is not None:
+            screen.print(f"momentum columns of {objective}: {describe(part.momentum)}", markup=False)
     orders = _orders(module, training.name, altered.batch)
     table = Table("", *altered.slots, *(f"by {guide}" for guide in orders), show_lines=True)
     for number, texts in enumerate(altered.examples):
@@ -101,7 +101,7 @@ def show_task(
         screen.print("[-gone-] and {+new+} mark the changes of the text and token views")
 
 
-def _orders(module: ContrastiveModule, task: str, batch: Batch) -> dict[str, list[list[Ordered]]]:
+def _orders(module: ContrastiveModule, task: str, batch: Batch) -> dict[str, list[list[RankedColumn]]]:
     """Returns the columns of each row in the order of each guide of a task, by guide."""
     parts = module.by_task.objectives(task)
     plain = {name: part.objective if isinstance(part, Matryoshka) else part for name, part in parts.items()}
@@ -110,7 +110,7 @@ def _orders(module: ContrastiveModule, task: str, batch: Batch) -> dict[str, lis
         for name, part in plain.items()
         if isinstance(part, Contrastive)
         and isinstance(column_filter := part.part(FalseNegatives), FalseNegatives)
-        and "positive" in part.reads
+        and "positive" in part.required_roles
     }
     orders = {
         name: guide_order(
@@ -126,11 +126,11 @@ def _orders(module: ContrastiveModule, task: str, batch: Batch) -> dict[str, lis
     return {name: order for name, order in orders.items() if order is not None}
 
 
-def _ordered(columns: Sequence[Ordered], row: int) -> Text:
+def _ordered(columns: Sequence[RankedColumn], row: int) -> Text:
     """Returns the nearest columns of a row, one per line. Texts of other rows have the row's number."""
     lines = [
         f"{column.cosine:.2f} {column.role}{'' if column.row == row else f' of {column.row}'}"
-        + (f", masked by {' and '.join(column.left_out)}" if column.left_out else "")
+        + (f", masked by {' and '.join(column.masked_by)}" if column.masked_by else "")
         for column in columns[:_NEAREST]
     ]
     more = [f"and {len(columns) - _NEAREST} more"] if len(columns) > _NEAREST else []

@@ -91,7 +91,7 @@ def take_trust(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return trusted, [*(word for word, module in pairs if module is None), *words[end:]]
 
 
-def spelled_out(words: Sequence[str]) -> list[str]:
+def expand_short_options(words: Sequence[str]) -> list[str]:
     """Replaces short options by their keys.
 
     Words NAME=COLUMN after an option that ends in ``columns`` become one mapping. A repeated name gets a list of
@@ -101,11 +101,11 @@ def spelled_out(words: Sequence[str]) -> list[str]:
         ValueError: An option is given by its short name and by its key.
 
     Example:
-        >>> spelled_out(["--lr", "3e-5", "--epochs=1"])
+        >>> expand_short_options(["--lr", "3e-5", "--epochs=1"])
         ['--model.optimizer.lr', '3e-5', '--trainer.max_epochs=1']
-        >>> spelled_out(["--columns", "anchor=searched", "positive=clicked", "--lr", "3e-5"])
+        >>> expand_short_options(["--columns", "anchor=searched", "positive=clicked", "--lr", "3e-5"])
         ['--data.task.columns', '{"anchor": "searched", "positive": "clicked"}', '--model.optimizer.lr', '3e-5']
-        >>> spelled_out(["--lr", "1e-5", "--model.optimizer.lr=3e-5"])
+        >>> expand_short_options(["--lr", "1e-5", "--model.optimizer.lr=3e-5"])
         Traceback (most recent call last):
         contrastive_text.core.errors.InvalidValueError: --lr: expected one spelling of ...
     """

@@ -20,7 +20,7 @@ V  entries of the vocabulary
 
 from typing import TYPE_CHECKING
 
-from contrastive_text.core.lazy_imports import importing
+from contrastive_text.core.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from contrastive_text.core.batch import Batch, Encoded, Hidden, StepBatch, StepKind
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
         gather_rows,
         gather_sizes,
         is_distributed,
-        least_over_ranks,
+        min_over_ranks,
         rank,
         sum_over_ranks,
         world_size,
     )
     from contrastive_text.core.errors import ContrastiveTextError
-    from contrastive_text.core.random import RowRandom, fold, fold_each, generator, seed_torch, text_id
+    from contrastive_text.core.random import RowRandom, fold_key, fold_keys, generator, seed_torch, text_id
     from contrastive_text.core.similarity import at_least_float32
     from contrastive_text.core.targets import Classes, Scores, Target
     from contrastive_text.core.types import (
         NO_LABEL,
         NO_WORD,
-        Alter,
+        EmbeddingChange,
         Example,
         Row,
         Slot,
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_LABEL",
     "NO_WORD",
-    "Alter",
     "Batch",
     "Classes",
     "ContrastiveTextError",
+    "EmbeddingChange",
     "Encoded",
     "Example",
     "Hidden",
@@ -73,14 +73,14 @@ __all__ = [
     "Tokens",
     "Vocabulary",
     "at_least_float32",
-    "fold",
-    "fold_each",
+    "fold_key",
+    "fold_keys",
     "gather_all",
     "gather_rows",
     "gather_sizes",
     "generator",
     "is_distributed",
-    "least_over_ranks",
+    "min_over_ranks",
     "rank",
     "seed_torch",
     "sum_over_ranks",
@@ -89,4 +89,4 @@ __all__ = [
 ]
 
 # Imported on demand: the command line reads errors from here before it needs torch.
-__getattr__ = importing(__name__)
+__getattr__ = lazy_getattr(__name__)

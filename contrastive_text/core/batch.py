@@ -13,7 +13,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import Role, Slot
 
 
-def sent(values: Tensor, device: torch.device) -> Tensor:
+def move_to_device(values: Tensor, device: torch.device) -> Tensor:
     """Copies a tensor to a device without making the host wait. Returns the tensor itself if it is there already.
 
     A GPU works through its queue while the host prepares the next step. A copy from ordinary memory would make
@@ -21,7 +21,7 @@ def sent(values: Tensor, device: torch.device) -> Tensor:
 
     Example:
         >>> values = torch.arange(2)
-        >>> sent(values, torch.device("cpu")) is values
+        >>> move_to_device(values, torch.device("cpu")) is values
         True
     """
     if values.device.type != "cpu" or device.type == "mps":  # MPS doesn't keep the source memory of a queued copy
@@ -31,7 +31,7 @@ def sent(values: Tensor, device: torch.device) -> Tensor:
     return values.to(device, non_blocking=True)
 
 
-def unpadded(rows: Tensor, mask: Tensor) -> Tensor:
+def select_tokens(rows: Tensor, mask: Tensor) -> Tensor:
     """Returns the entries of a tensor where a mask is True, row by row, (S, L, ...) and (S, L) -> (tokens, ...).
 
     Args:
@@ -39,19 +39,19 @@ def unpadded(rows: Tensor, mask: Tensor) -> Tensor:
         mask: On the host if the rows are on a GPU: the host would wait for a mask on the GPU.
 
     Example:
-        >>> unpadded(torch.tensor([[7, 0], [8, 9]]), torch.tensor([[True, False], [True, True]]))
+        >>> select_tokens(torch.tensor([[7, 0], [8, 9]]), torch.tensor([[True, False], [True, True]]))
         tensor([7, 8, 9])
     """
     if mask.device == rows.device:
         return rows[mask]
-    return rows.flatten(0, 1)[sent(mask.flatten().nonzero().flatten(), rows.device)]
+    return rows.flatten(0, 1)[move_to_device(mask.flatten().nonzero().flatten(), rows.device)]
 
 
-def of_slots(rows: Tensor, slots: Sequence[int]) -> Tensor:
+def select_slots(rows: Tensor, slots: Sequence[int]) -> Tensor:
     """Returns the given slots of a batch, (slots, N, ...) -> (given slots, N, ...), without copying an index.
 
     Example:
-        >>> of_slots(torch.tensor([[1], [2], [3]]), [2, 0]).tolist()
+        >>> select_slots(torch.tensor([[1], [2], [3]]), [2, 0]).tolist()
         [[3], [1]]
     """
     first = slots[0] if slots else 0
@@ -60,7 +60,7 @@ def of_slots(rows: Tensor, slots: Sequence[int]) -> Tensor:
     return torch.stack([rows[slot] for slot in slots])
 
 
-class OnHost(NamedTuple):
+class HostCopies(NamedTuple):
     """Copies on the host of the token ids and text ids of a batch whose tensors are on a device.
 
     Args:
@@ -75,7 +75,8 @@ class OnHost(NamedTuple):
 class Batch:
     """N examples as S rows of different lengths, without padding.
 
-    ``lengths``, ``row_slots``, ``labels``, ``unpooled`` and ``around`` stay on the host, whatever device the
+    ``lengths``, ``row_slots``, ``labels``, ``unpooled`` and ``template_lengths`` stay on the host, whatever
+    device the
     batch is on. Shapes and indices are computed from them, and the host would have to wait to read them from a
     GPU.
 
@@ -100,13 +101,13 @@ class Batch:
         labels: Labels for masked language modeling, (T,), on the host, or None.
         target: Label or score of each example, (N,), float64, or None.
         unpooled: Tokens at the start of each row that the pooler skips, (S,), on the host, or None.
-        around: Number of prompt, template and special tokens before and after the text of each row, (S, 2), on
-            the host. None if only special tokens surround every text.
+        template_lengths: Number of prompt, template and special tokens before and after the text of each row,
+            (S, 2), on the host. None if only special tokens surround every text.
         truncated: Number of rows that were cut to the length limit.
         texts: The S texts before any view and without prompts, or None if no part of the run reads them.
-        shares: Number of examples of each rank in the step, in rank order, including this rank's N. None if
+        rank_sizes: Number of examples of each rank in the step, in rank order, including this rank's N. None if
             unknown: ranks then exchange them.
-        on_host: Host copies of ids. None if the batch is on the host, or if its ids were created on a device.
+        host_copies: Host copies of ids. None if the batch is on the host, or if its ids were created on a device.
     """
 
     def __init__(
@@ -123,11 +124,11 @@ class Batch:
         labels: Tensor | None = None,
         target: Tensor | None = None,
         unpooled: Tensor | None = None,
-        around: Tensor | None = None,
+        template_lengths: Tensor | None = None,
         truncated: int = 0,
         texts: tuple[str, ...] | None = None,
-        shares: tuple[int, ...] | None = None,
-        on_host: OnHost | None = None,
+        rank_sizes: tuple[int, ...] | None = None,
+        host_copies: HostCopies | None = None,
     ) -> None:
         self.ids = ids
         self.lengths = lengths
@@ -141,11 +142,11 @@ class Batch:
         self.labels = labels
         self.target = target
         self.unpooled = unpooled
-        self.around = around
+        self.template_lengths = template_lengths
         self.truncated = truncated
         self.texts = texts
-        self.shares = shares
-        self.on_host = on_host
+        self.rank_sizes = rank_sizes
+        self.host_copies = host_copies
 
     def __len__(self) -> int:
         """Number of rows of the batch, S."""
@@ -153,14 +154,14 @@ class Batch:
 
     def replace(self, **changes: Any) -> Batch:  # Any: of the arguments above
         """Returns a copy of the batch with other values of some arguments."""
-        if not changes.keys().isdisjoint(OnHost._fields):
-            changes = {"on_host": None, **changes}  # the host copies are of the previous ids
+        if not changes.keys().isdisjoint(HostCopies._fields):
+            changes = {"host_copies": None, **changes}  # the host copies are of the previous ids
         return Batch(**{**vars(self), **changes})
 
     @property
-    def known(self) -> OnHost:
+    def host_ids(self) -> HostCopies:
         """Copies of token ids and text ids on the host; reading them never waits for a device."""
-        return self.on_host or OnHost(self.ids, self.text_ids)
+        return self.host_copies or HostCopies(self.ids, self.text_ids)
 
     def target_for(self, vectors: Tensor) -> Tensor | None:
         """Returns the targets in the precision of the vectors, in at least float32, (N,), or None."""
@@ -179,22 +180,24 @@ class Batch:
         ends = lengths.cumsum(0)
         tokens = torch.arange(int(ends[-1]) if len(ends) else 0)
         tokens += torch.repeat_interleave(starts - (ends - lengths), lengths)
-        device, on_host = self.ids.device, self.on_host
-        here, of_rows = sent(tokens, device), sent(rows, device)
+        device, host_copies = self.ids.device, self.host_copies
+        here, of_rows = move_to_device(tokens, device), move_to_device(rows, device)
         return self.replace(
             ids=self.ids[here],
             lengths=lengths,
             row_slots=self.row_slots[rows],
             draw_keys=self.draw_keys[of_rows],
             text_ids=self.text_ids[of_rows],
-            on_host=None if on_host is None else OnHost(on_host.ids[tokens], on_host.text_ids[rows]),
+            host_copies=None
+            if host_copies is None
+            else HostCopies(host_copies.ids[tokens], host_copies.text_ids[rows]),
             positions=None if self.positions is None else self.positions[here],
             types=None if self.types is None else self.types[here],
             labels=None if self.labels is None else self.labels[tokens],
             unpooled=None if self.unpooled is None else self.unpooled[rows],
-            around=None if self.around is None else self.around[rows],
+            template_lengths=None if self.template_lengths is None else self.template_lengths[rows],
             texts=None if self.texts is None else tuple(self.texts[row] for row in rows.tolist()),
-            shares=None,  # other ranks may select other rows
+            rank_sizes=None,  # other ranks may select other rows
         )
 
     def keep(self, slots: Sequence[Slot]) -> Batch:
@@ -206,18 +209,20 @@ class Batch:
         part = self.split(torch.cat(rows or [self.lengths[:0]]))
         counts = torch.tensor([len(row_numbers) for row_numbers in rows])
         row_slots = torch.arange(len(numbers)).repeat_interleave(counts)
-        return part.replace(slots=tuple(self.slots[i] for i in numbers), row_slots=row_slots, shares=self.shares)
+        return part.replace(
+            slots=tuple(self.slots[i] for i in numbers), row_slots=row_slots, rank_sizes=self.rank_sizes
+        )
 
     def to(self, device: torch.device | str) -> Batch:
-        """Returns the batch on a device, without waiting for a GPU (``sent``)."""
+        """Returns the batch on a device, without waiting for a GPU (``move_to_device``)."""
         place = torch.device(device)
         batch = self
         if self.target is not None and place.type == "mps":
             batch = self.replace(target=self.target.float())  # Apple's GPUs have no float64
-        on_host = None
+        host_copies = None
         if place.type != "cpu":
-            on_host = self.known if self.ids.device.type == "cpu" else self.on_host
-        return batch._map_tensors(lambda t: sent(t, place)).replace(on_host=on_host)
+            host_copies = self.host_ids if self.ids.device.type == "cpu" else self.host_copies
+        return batch._map_tensors(lambda t: move_to_device(t, place)).replace(host_copies=host_copies)
 
     def pin_memory(self) -> Batch:
         """Returns the batch with the tensors that are copied to a device in page-locked memory."""
@@ -267,7 +272,7 @@ class StepBatch:
         return replace(self, batches={task: move(batch) for task, batch in self.batches.items()})
 
 
-class PaddedOnHost(NamedTuple):
+class PaddedHostCopies(NamedTuple):
     """Host copies of the mask and the token ids of padded rows whose vectors are on a device.
 
     Args:
@@ -289,7 +294,7 @@ class Hidden:
         mask: True on tokens, False on padding, (n, L).
         ids: Token ids, of any value on padding, (n, L). None for a custom encoder that doesn't return them.
         mask_id: Id of the mask token; None if the tokenizer has none.
-        on_host: Host copies of mask and ids for vectors on a device; None otherwise.
+        host_copies: Host copies of mask and ids for vectors on a device; None otherwise.
 
     Example:
         >>> hidden = Hidden({-1: torch.tensor([[[1.0], [3.0], [9.0]]])}, mask=torch.tensor([[True, True, False]]))
@@ -302,11 +307,11 @@ class Hidden:
     mask: Tensor
     ids: Tensor | None = None
     mask_id: int | None = None
-    on_host: PaddedOnHost | None = None
+    host_copies: PaddedHostCopies | None = None
 
     def tokens(self, layer: int) -> Tensor:
         """Returns the token vectors of a layer without padding, one row after another, (tokens, D)."""
-        return unpadded(self.layers[layer], self.mask if self.on_host is None else self.on_host.mask)
+        return select_tokens(self.layers[layer], self.mask if self.host_copies is None else self.host_copies.mask)
 
 
 OwnPass: TypeAlias = Callable[
@@ -334,10 +339,10 @@ class Encoded:
         token_logits: Maps such vectors to a score for every entry of the vocabulary, (M, D) -> (M, V), or None.
         guides: Name of a guide -> its vectors of the texts of the rows, (S, Dg), without a gradient.
         batch: The rows, encoded or not, whose token ids an objective reads; None if no objective reads any.
-        by_groups: Runs a network over rows in the chunks of the encoder; see ``OwnPass``.
+        run_in_chunks: Runs a network over rows in the chunks of the encoder; see ``OwnPass``.
         keys: Settings of a momentum encoder, private to an objective -> its output for the slots that it encodes,
             after the objective's head and without a gradient. Empty outside training.
-        shares: Number of examples of each rank, as ``Batch.shares``; None if unknown.
+        rank_sizes: Number of examples of each rank, as ``Batch.rank_sizes``; None if unknown.
         logged: Whether metrics next to the loss are logged in this step; if not, an objective may skip them.
     """
 
@@ -350,9 +355,9 @@ class Encoded:
     token_logits: Callable[[Tensor], Tensor] | None = None
     guides: Mapping[str, Tensor] = field(default_factory=dict)
     batch: Batch | None = None
-    by_groups: OwnPass | None = None
+    run_in_chunks: OwnPass | None = None
     keys: Mapping[object, Encoded] = field(default_factory=dict)
-    shares: tuple[int, ...] | None = None
+    rank_sizes: tuple[int, ...] | None = None
     logged: bool = True
 
     def role(self, role: Role) -> Tensor:
@@ -379,16 +384,16 @@ class Encoded:
         """Returns the rows of the given roles with their token ids, slot by slot.
 
         Raises:
-            ValueError: No objective of the step lists these roles in ``reads_tokens``.
+            ValueError: No objective of the step lists these roles in ``token_roles``.
         """
         rows_by_role = [] if self.batch is None else [self.batch.by_role(role) for role in roles]
         if self.batch is None or not all(len(rows) for rows in rows_by_role):
             raise InvalidValueError(
                 f"Encoded.tokens: expected roles whose tokens an objective reads, got {', '.join(roles)}; name "
-                "them in reads_tokens of the objective"
+                "them in token_roles of the objective"
             )
         return self.batch.split(torch.cat(rows_by_role))
 
     def _of(self, role: Role, rows: Tensor) -> Tensor:
         numbers = [i for i, slot in enumerate(self.slots) if slot.role == role]
-        return of_slots(rows.reshape(len(self.slots), -1, *rows.shape[1:]), numbers).transpose(0, 1)
+        return select_slots(rows.reshape(len(self.slots), -1, *rows.shape[1:]), numbers).transpose(0, 1)

@@ -79,7 +79,9 @@ def above(name: str, value: _Number, bound: float = 0, advice: str = "") -> _Num
     raise _refusal(name, f"a finite number above {bound:,}", f"{value:,}", advice)
 
 
-def share(name: str, value: _Number, advice: str = "", with_zero: bool = True, with_one: bool = True) -> _Number:
+def fraction(
+    name: str, value: _Number, advice: str = "", with_zero: bool = True, with_one: bool = True
+) -> _Number:
     """Checks that a number is a share: between 0 and 1.
 
     Args:
@@ -90,7 +92,7 @@ def share(name: str, value: _Number, advice: str = "", with_zero: bool = True, w
         with_one: Whether 1 is allowed.
 
     Example:
-        >>> share("MLPHead.dropout", 1, with_one=False)
+        >>> fraction("MLPHead.dropout", 1, with_one=False)
         Traceback (most recent call last):
         contrastive_text.core.errors.InvalidValueError: MLPHead.dropout: expected a share from 0 to below 1, ... 1
     """

@@ -31,7 +31,7 @@ def is_distributed() -> bool:
 
 
 @contextmanager
-def leaving_the_group() -> Iterator[None]:
+def temporary_process_group() -> Iterator[None]:
     """Destroys a process group that was initialized inside the block.
 
     Without this, the threads of gloo run until the process is torn down, which sometimes aborts the process.
@@ -146,7 +146,7 @@ def gather_sizes(size: int, device: torch.device, known: Sequence[int] | None = 
     Args:
         size: Number of rows of this rank.
         device: Device on which the ranks communicate.
-        known: Number of rows of every rank, such as ``Batch.shares``: given on all ranks or on none. None to
+        known: Number of rows of every rank, such as ``Batch.rank_sizes``: given on all ranks or on none. None to
             exchange them.
 
     Raises:
@@ -161,8 +161,8 @@ def gather_sizes(size: int, device: torch.device, known: Sequence[int] | None = 
     if known is not None and len(known) == world_size():
         if known[rank()] != size:
             raise InvalidValueError(
-                f"Batch.shares: expected {size} examples of rank {rank()}, which it has, got {known[rank()]}; "
-                "give shares=None to Batch.replace if it selects other rows"
+                f"Batch.rank_sizes: expected {size} examples of rank {rank()}, which it has, got "
+                f"{known[rank()]}; give rank_sizes=None to Batch.replace if it selects other rows"
             )
         return list(known)
     sizes = [torch.zeros(1, dtype=torch.long, device=device) for _ in range(world_size())]
@@ -206,17 +206,17 @@ def gather_all(tensors: Sequence[Tensor], sizes: list[int]) -> list[Tensor]:
     return list(tensors) if len(sizes) == 1 else list(_GatherRows.apply(sizes, *tensors))  # type: ignore[no-untyped-call]  # torch's
 
 
-def least_over_ranks(value: int, device: torch.device) -> int:
+def min_over_ranks(value: int, device: torch.device) -> int:
     """Returns the smallest of the values of all ranks.
 
     Example:
-        >>> least_over_ranks(3, torch.device("cpu"))  # in one process
+        >>> min_over_ranks(3, torch.device("cpu"))  # in one process
         3
     """
-    return -most_over_ranks([-value], device)[0]
+    return -max_over_ranks([-value], device)[0]
 
 
-def most_over_ranks(values: list[int], device: torch.device) -> list[int]:
+def max_over_ranks(values: list[int], device: torch.device) -> list[int]:
     """Returns the elementwise maximum of the values of all ranks."""
     if not is_distributed():
         return values
@@ -239,21 +239,21 @@ def sum_over_ranks(value: Tensor) -> Tensor:
 
 
 def means_over_ranks(
-    figures: Mapping[str, Tensor], weights: Mapping[str, Tensor | float] | None = None
+    metrics: Mapping[str, Tensor], weights: Mapping[str, Tensor | float] | None = None
 ) -> dict[str, Tensor]:
     """Returns the weighted mean of each metric over all ranks, in one reduction and without a gradient.
 
     Args:
-        figures: Name -> scalar, all on one device, with the same names on every rank.
+        metrics: Name -> scalar, all on one device, with the same names on every rank.
         weights: Name -> weight of this rank, such as its number of rows. Default: 1. A metric of weight 0 may be
             NaN.
 
     Returns:
         Name -> mean in the precision of the metric, in at least float32; 0 if all weights are 0.
     """
-    if not is_distributed() or not figures:
-        return dict(figures)
-    local = {name: figures[name].detach().reshape(()) for name in sorted(figures)}  # in one order on all ranks
+    if not is_distributed() or not metrics:
+        return dict(metrics)
+    local = {name: metrics[name].detach().reshape(()) for name in sorted(metrics)}  # in one order on all ranks
     dtypes = {name: torch.promote_types(figure.dtype, torch.float32) for name, figure in local.items()}
     dtype = reduce(torch.promote_types, dtypes.values())
     values = torch.stack([figure.to(dtype) for figure in local.values()])
@@ -265,20 +265,20 @@ def means_over_ranks(
     totals, divisors = sum_over_ranks(torch.stack([torch.where(factor > 0, values * factor, 0), factor]))
     means = torch.where(divisors > 0, totals / divisors, 0)
     mean_of = dict(zip(local, means.unbind(), strict=True))
-    return {name: mean_of[name].to(dtypes[name]) for name in figures}
+    return {name: mean_of[name].to(dtypes[name]) for name in metrics}
 
 
-def whole(value: Tensor) -> Tensor:
+def full_tensor(value: Tensor) -> Tensor:
     """Returns the full tensor of a DTensor, and any other tensor unchanged. All ranks must call it together."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def own_part(value: Tensor) -> Tensor:
+def local_tensor(value: Tensor) -> Tensor:
     """Returns the shard of this rank of a DTensor, in the same memory, and any other tensor unchanged."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
-def split_as(value: Tensor, like: Tensor) -> Tensor:
+def shard_like(value: Tensor, like: Tensor) -> Tensor:
     """Returns the shard of this rank of a full tensor, sharded like another tensor; unchanged if that is not."""
     if not isinstance(like, DTensor) or isinstance(value, DTensor) or value.shape != like.shape:
         return value

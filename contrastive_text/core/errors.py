@@ -35,7 +35,8 @@ class InvalidValueError(ContrastiveTextError, ValueError):
 
 
 class InvalidTextError(InvalidValueError):
-    """Raised if one of several texts is invalid. ``at`` changes the text's number for a larger set of texts.
+    """Raised if one of several texts is invalid. ``renumbered`` changes the text's number for a larger set of
+    texts.
 
     Args:
         what: What is wrong with the text, and what to do.
@@ -43,7 +44,7 @@ class InvalidTextError(InvalidValueError):
         text: The text itself, if it is known.
 
     Example:
-        >>> print(InvalidTextError("expected a word, got only blanks", number=2).at(7, "!"))
+        >>> print(InvalidTextError("expected a word, got only blanks", number=2).renumbered(7, "!"))
         text 7 ('!'): expected a word, got only blanks
     """
 
@@ -55,7 +56,7 @@ class InvalidTextError(InvalidValueError):
     def __reduce__(self) -> tuple[type[InvalidTextError], tuple[str, int, str]]:
         return InvalidTextError, (self.what, self.number, self.text)  # other processes raise it too
 
-    def at(self, number: int, text: str = "") -> InvalidTextError:
+    def renumbered(self, number: int, text: str = "") -> InvalidTextError:
         """Returns the same error with another number of the invalid text."""
         return InvalidTextError(self.what, number, text)
 
@@ -87,20 +88,20 @@ class RunError(ContrastiveTextError, RuntimeError):
     """Raised if a run can't continue, for example because its loss is NaN."""
 
 
-def cause_of(error: BaseException | None, kind: type[_Error]) -> _Error | None:
+def find_cause(error: BaseException | None, kind: type[_Error]) -> _Error | None:
     """Returns the first error of a class in a chain of causes: the error itself or a cause of it, else None.
 
     Example:
         >>> error = KeyError("a")
         >>> error.__cause__ = InvalidValueError("a: expected 1, got 2")
-        >>> cause_of(error, ContrastiveTextError)
+        >>> find_cause(error, ContrastiveTextError)
         InvalidValueError('a: expected 1, got 2')
     """
-    match: _Error | None = next((cause for cause in causes(error) if isinstance(cause, kind)), None)
+    match: _Error | None = next((cause for cause in iter_causes(error) if isinstance(cause, kind)), None)
     return match
 
 
-def causes(error: BaseException | None, with_context: bool = False) -> Iterator[BaseException]:
+def iter_causes(error: BaseException | None, with_context: bool = False) -> Iterator[BaseException]:
     """Yields an error and its chain of causes, each once: errors of a parser may be each other's cause.
 
     Args:
@@ -111,7 +112,7 @@ def causes(error: BaseException | None, with_context: bool = False) -> Iterator[
     Example:
         >>> first, second = ValueError("a"), KeyError("b")
         >>> first.__cause__, second.__cause__ = second, first
-        >>> list(causes(first))
+        >>> list(iter_causes(first))
         [ValueError('a'), KeyError('b')]
     """
     earlier: list[BaseException] = []

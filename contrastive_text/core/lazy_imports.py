@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 
-def importing(package: str) -> Callable[[str], object]:
+def lazy_getattr(package: str) -> Callable[[str], object]:
     """Returns a ``__getattr__`` for a package that imports each name on first access.
 
     The imports under ``if TYPE_CHECKING`` in the package's file are the only list of its names and their modules.
@@ -19,7 +19,7 @@ def importing(package: str) -> Callable[[str], object]:
         package: ``__name__`` of the package.
 
     Example:
-        >>> importing("contrastive_text")("NTXent").__name__
+        >>> lazy_getattr("contrastive_text")("NTXent").__name__
         'NTXent'
     """
 

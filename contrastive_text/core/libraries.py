@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from logging import ERROR
 from types import ModuleType
 
-from contrastive_text.core.errors import ContrastiveTextError, MissingLibraryError, causes
+from contrastive_text.core.errors import ContrastiveTextError, MissingLibraryError, iter_causes
 
 _OUT_OF_MEMORY = re.compile(
     "can't allocate memory|Cannot allocate memory|os error 12\\b|bad_alloc|bad allocation|out of memory"
@@ -56,7 +56,7 @@ def require(module: str, where: str) -> ModuleType:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def silence_transformers() -> Iterator[None]:
     """Silences the load report and the progress bar of Transformers, which every process would print."""
     from transformers.utils import logging  # here: views are imported without Transformers
 
@@ -86,7 +86,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         >>> is_out_of_memory(ValueError("no memory of that"))
         False
     """
-    for cause in causes(error):
+    for cause in iter_causes(error):
         has_number = isinstance(cause, OSError) and cause.errno == errno.ENOMEM
         has_message = (
             not isinstance(cause, ContrastiveTextError) and _OUT_OF_MEMORY.search(str(cause)) is not None
@@ -96,7 +96,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return False
 
 
-def is_failure(error: BaseException) -> bool:
+def is_read_error(error: BaseException) -> bool:
     """Returns whether an error while reading a file means damage, not an intended exit or a lack of memory.
 
     A panic of tokenizers counts, although it is no ``Exception``.

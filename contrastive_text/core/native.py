@@ -88,14 +88,14 @@ def has_fast_layers() -> bool:
     return has_onednn() and torch.backends.cpu.get_cpu_capability().startswith("AVX512")
 
 
-def products(rows: Tensor, columns: Tensor) -> Tensor:
+def dot_products(rows: Tensor, columns: Tensor) -> Tensor:
     """Returns the dot product of every row with every column, without a gradient, (R, D), (C, D) -> (R, C).
 
     Rounding depends on the processor. The products of equal columns may differ in their last bits, within a block
     and between blocks.
 
     Example:
-        >>> products(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
+        >>> dot_products(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.0], [0.0, 1.0]]))
         tensor([[3., 2.]])
     """
     is_plain = all(matrix.device.type == "cpu" and matrix.dtype == torch.float32 for matrix in (rows, columns))
@@ -131,7 +131,7 @@ def signal_stack() -> SignalStack:
 
 
 @contextmanager
-def kept_signal_stack() -> Iterator[None]:
+def restored_signal_stack() -> Iterator[None]:
     """Restores the signal stack of this thread after a library has changed it. On other systems it does nothing.
 
     OpenVINO 2026.4 gives the thread that compiles a network a stack that belongs to the network. When the network
@@ -140,7 +140,7 @@ def kept_signal_stack() -> Iterator[None]:
     fault.
 
     Example:
-        >>> with kept_signal_stack():
+        >>> with restored_signal_stack():
         ...     pass  # compile a network
     """
     if sys.platform != "linux":

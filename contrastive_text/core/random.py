@@ -39,11 +39,11 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-def fold(*parts: int) -> int:
+def fold_key(*parts: int) -> int:
     """Hashes integers, in order, to a signed 64-bit key.
 
     Example:
-        >>> fold(1, 2) == fold(1, 2), fold(1, 2) == fold(2, 1)
+        >>> fold_key(1, 2) == fold_key(1, 2), fold_key(1, 2) == fold_key(2, 1)
         (True, False)
     """
     state = 0
@@ -52,11 +52,11 @@ def fold(*parts: int) -> int:
     return _signed(state)
 
 
-def mix_each(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def splitmix64(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Applies the finalizer of SplitMix64 to each 64-bit word, a bijection in which all bits depend on all bits.
 
     Example:
-        >>> mix_each(np.array([0, 1], dtype=np.uint64)).tolist()
+        >>> splitmix64(np.array([0, 1], dtype=np.uint64)).tolist()
         [0, 6238072747940578789]
     """
     for shift, factor in ((30, _MIX1), (27, _MIX2)):
@@ -64,17 +64,17 @@ def mix_each(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return state ^ (state >> np.uint64(31))
 
 
-def fold_each(*parts: npt.NDArray[np.int64] | int) -> npt.NDArray[np.int64]:
-    """Hashes arrays elementwise to keys, as ``fold`` hashes integers; the parts are broadcast.
+def fold_keys(*parts: npt.NDArray[np.int64] | int) -> npt.NDArray[np.int64]:
+    """Hashes arrays elementwise to keys, as ``fold_key`` hashes integers; the parts are broadcast.
 
     Example:
-        >>> fold_each(7, np.array([1, 2])).tolist() == [fold(7, 1), fold(7, 2)]
+        >>> fold_keys(7, np.array([1, 2])).tolist() == [fold_key(7, 1), fold_key(7, 2)]
         True
     """
     state = np.zeros(1, dtype=np.uint64)  # arrays wrap silently, scalars warn
     for part in parts:
         words = part.astype(np.uint64) if isinstance(part, np.ndarray) else np.uint64(part & _MASK)
-        state = mix_each(state + (words + np.array([_GAMMA], dtype=np.uint64)))
+        state = splitmix64(state + (words + np.array([_GAMMA], dtype=np.uint64)))
     return state.view(np.int64)
 
 
@@ -165,7 +165,7 @@ def seed_torch(key: int, device: torch.device) -> None:
         torch.manual_seed(key)
 
 
-def drop(values: Tensor, p: float) -> Tensor:
+def dropout(values: Tensor, p: float) -> Tensor:
     """Drops out values: sets each to zero with probability p and scales the rest by 1 / (1 - p).
 
     Srivastava et al. 2014, "Dropout" (JMLR 15), section 10. On a CPU torch draws a float for every value, which
@@ -180,7 +180,7 @@ def drop(values: Tensor, p: float) -> Tensor:
 
     Example:
         >>> _ = torch.manual_seed(0)
-        >>> drop(torch.ones(6), p=0.5)
+        >>> dropout(torch.ones(6), p=0.5)
         tensor([0., 0., 2., 0., 0., 0.])
     """
     if p == 0:
@@ -210,11 +210,11 @@ def dropout_factors(count: int, p: float, dtype: torch.dtype) -> Tensor:
 
 
 class Dropout(nn.Dropout):
-    """Dropout layer that uses ``drop`` in place of torch's dropout."""
+    """Dropout layer that uses ``dropout`` in place of torch's dropout."""
 
     def forward(self, input: Tensor) -> Tensor:  # the base's name
         """Returns the values with new random zeros in training mode, unchanged in evaluation mode."""
-        return drop(input, self.p) if self.training else input
+        return dropout(input, self.p) if self.training else input
 
 
 def replace_dropouts(network: nn.Module) -> None:
@@ -279,7 +279,7 @@ class RowRandom:
 
     def _bits(self, *shape: int) -> Tensor:
         self._calls += 1
-        state = _mix_tensor(self.keys + _signed(fold(self.view, self._calls)))
+        state = _mix_tensor(self.keys + _signed(fold_key(self.view, self._calls)))
         for size in shape:
             indices = torch.arange(1, size + 1, device=state.device) * _signed(_GAMMA)
             state = _mix_tensor(state.unsqueeze(-1) + indices)

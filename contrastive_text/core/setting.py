@@ -110,22 +110,23 @@ def _thread_setter() -> Callable[[int], object]:
         return torch.set_num_threads
 
 
-def other_setting(kept: object, current: Mapping[str, str]) -> str:
+def describe_setting_change(recorded: object, current: Mapping[str, str]) -> str:
     """Describes how a recorded setting differs from the current one; empty if they are equal.
 
     Args:
-        kept: The recorded setting. Any other object, such as the record of an older version, gives an empty text.
+        recorded: The recorded setting. Any other object, such as the record of an older version, gives an
+            empty text.
         current: The setting from ``current_setting``.
 
     Example:
-        >>> other_setting({"threads": "2", "torch": "2.13.0"}, {"threads": "1", "torch": "2.13.0"})
+        >>> describe_setting_change({"threads": "2", "torch": "2.13.0"}, {"threads": "1", "torch": "2.13.0"})
         'threads 2 then, 1 now'
     """
-    if not isinstance(kept, Mapping):
+    if not isinstance(recorded, Mapping):
         return ""
-    names = [name for name in dict.fromkeys([*current, *kept]) if kept.get(name) != current.get(name)]
+    names = [name for name in dict.fromkeys([*current, *recorded]) if recorded.get(name) != current.get(name)]
     differences = [
-        f"{_shown(name)} {_shown(kept.get(name))} then, {_shown(current.get(name))} now" for name in names
+        f"{_shown(name)} {_shown(recorded.get(name))} then, {_shown(current.get(name))} now" for name in names
     ]
     return "; ".join(differences)
 

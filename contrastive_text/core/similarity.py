@@ -111,7 +111,7 @@ def unit_vectors(vectors: Tensor) -> Tensor:
     return unit
 
 
-def comparable(vectors: Tensor, similarity: Similarity) -> Tensor:
+def prepare_vectors(vectors: Tensor, similarity: Similarity) -> Tensor:
     """Returns vectors whose dot products are the chosen similarity, (N, D), in at least float32."""
     return unit_vectors(vectors) if similarity == "cosine" else at_least_float32(vectors)
 
@@ -156,8 +156,8 @@ def similarity_matrix(
         tensor([[12.]])
     """
     with full_precision(rows.device):
-        row_vectors = comparable(rows, similarity)
-        column_vectors = row_vectors if columns is rows else comparable(columns, similarity)
+        row_vectors = prepare_vectors(rows, similarity)
+        column_vectors = row_vectors if columns is rows else prepare_vectors(columns, similarity)
         if rows.shape[-1] < len(columns):
             return (row_vectors / temperature) @ column_vectors.T
         return (row_vectors @ column_vectors.T) / temperature

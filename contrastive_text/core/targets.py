@@ -30,13 +30,13 @@ UNLABELED = ("-", "-1")
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
 
 
-def number_of(cell: object) -> float:
+def parse_number(cell: object) -> float:
     """Converts a cell to the number that it holds in decimal notation; NaN if it holds no number.
 
     It rejects ``1_000`` and digits of other scripts, which Python's ``float`` accepts. True is 1, false is 0.
 
     Example:
-        >>> number_of("2.5"), number_of("1_000"), number_of(True)
+        >>> parse_number("2.5"), parse_number("1_000"), parse_number(True)
         (2.5, nan, 1.0)
     """
     if not isinstance(cell, str | int | float):
@@ -51,7 +51,7 @@ class Target(ABC):
     """Value of an example that a supervised objective learns to predict: a class or a score."""
 
     @abstractmethod
-    def read(self, cell: str) -> float | None:
+    def parse(self, cell: str) -> float | None:
         """Converts the cell of a file to a number; None for ``UNLABELED`` cells.
 
         Raises:
@@ -59,7 +59,7 @@ class Target(ABC):
                 advice".
         """
 
-    def understood(self, numbers: Mapping[str, float], rows: Mapping[str, int]) -> str:
+    def describe_labels(self, numbers: Mapping[str, float], rows: Mapping[str, int]) -> str:
         """Describes how the labels of a file were read; for scores their range.
 
         Args:
@@ -69,11 +69,11 @@ class Target(ABC):
         lowest, highest = (pick(numbers, key=lambda label: numbers[label]) for pick in (min, max))
         return f"{lowest} to {highest} ({sum(rows[label] for label in numbers):,})"
 
-    def serves(self, other: Target) -> bool:
+    def is_compatible_with(self, other: Target) -> bool:
         """Returns whether two targets convert labels to the same numbers, so that both can read a column."""
         return self == other
 
-    def unseen(self, numbers: Collection[float]) -> list[str]:  # noqa: ARG002  # subclasses use it
+    def missing_classes(self, numbers: Collection[float]) -> list[str]:  # noqa: ARG002  # subclasses use it
         """Returns the names of the classes that don't occur among the given class numbers; empty for scores."""
         return []
 
@@ -85,7 +85,7 @@ class Target(ABC):
         """
 
     @abstractmethod
-    def write(self, predictions: Tensor) -> list[str]:
+    def format(self, predictions: Tensor) -> list[str]:
         """Converts each prediction to text as in a data file: the name of a class, or a score."""
 
 
@@ -103,7 +103,7 @@ class Classes(Target):
 
     Example:
         >>> nli = Classes(("contradiction", "entailment", "neutral"))
-        >>> nli.read("neutral"), nli.read("1"), nli.read("-")
+        >>> nli.parse("neutral"), nli.parse("1"), nli.parse("-")
         (2.0, 2.0, None)
     """
 
@@ -125,19 +125,19 @@ class Classes(Target):
             ('0', '1', '2')
         """
         names = tuple(str(i) for i in range(classes)) if isinstance(classes, int) else tuple(map(str, classes))
-        if len(names) < 2 or len({plain_label(name) for name in names}) < len(names):
+        if len(names) < 2 or len({normalize_label(name) for name in names}) < len(names):
             raise InvalidValueError(
                 f"{where}: expected two classes or more of different names, got {classes!r}; give their number "
                 "or a list of their names"
             )
         return cls(names)
 
-    def read(self, cell: str) -> float | None:
+    def parse(self, cell: str) -> float | None:
         """Converts a label to the number of its class; None for ``UNLABELED`` labels."""
         if cell.strip() in self.names:  # before case is ignored: A and a may be two classes
             return float(self.names.index(cell.strip()))
-        label = plain_label(cell)
-        number_of_name = {plain_label(name).casefold(): index for index, name in enumerate(self.names)}
+        label = normalize_label(cell)
+        number_of_name = {normalize_label(name).casefold(): index for index, name in enumerate(self.names)}
         if label.casefold() in number_of_name:
             return float(number_of_name[label.casefold()])
         if label in UNLABELED:
@@ -159,7 +159,7 @@ class Classes(Target):
             value, advice = "an empty label", "correct the row, or skip such rows with `labels: {'': '-'}`"
         raise InvalidValueError(f"expected one of the classes {', '.join(self.names)}, got {value}; {advice}")
 
-    def understood(self, numbers: Mapping[str, float], rows: Mapping[str, int]) -> str:
+    def describe_labels(self, numbers: Mapping[str, float], rows: Mapping[str, int]) -> str:
         """Lists the labels of a file with their rows, and the class name of a label that isn't one."""
         labels = sorted(numbers, key=lambda label: numbers[label])
         class_names = {label: self.names[int(numbers[label])] for label in labels}
@@ -168,7 +168,7 @@ class Classes(Target):
             for label in labels
         )
 
-    def unseen(self, numbers: Collection[float]) -> list[str]:
+    def missing_classes(self, numbers: Collection[float]) -> list[str]:
         """Returns the names of the classes that don't occur among the given class numbers."""
         return [name for number, name in enumerate(self.names) if number not in numbers]
 
@@ -178,7 +178,7 @@ class Classes(Target):
 
         return "accuracy", MulticlassAccuracy(num_classes=len(self.names), average="micro")
 
-    def write(self, predictions: Tensor) -> list[str]:
+    def format(self, predictions: Tensor) -> list[str]:
         """Returns the name of the class with the highest score in each row, (N, classes)."""
         return [self.names[int(number)] for number in predictions.argmax(dim=1)]
 
@@ -189,11 +189,11 @@ def _whole(label: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def plain_label(cell: str | float) -> str:
+def normalize_label(cell: str | float) -> str:
     """Normalizes a label: strips blanks, and writes 1.0 as 1 and JSON's true as "true".
 
     Example:
-        >>> plain_label(" 1.0 "), plain_label(2), plain_label(True), plain_label("neutral")
+        >>> normalize_label(" 1.0 "), normalize_label(2), normalize_label(True), normalize_label("neutral")
         ('1', '2', 'true', 'neutral')
     """
     label = str(cell).lower() if isinstance(cell, bool) else str(cell).strip()
@@ -213,7 +213,7 @@ class Scores(Target):
         ValueError: Bounds that aren't finite, or ``low`` not below ``high``.
 
     Example:
-        >>> Scores(low=1.0, high=5.0).read("4")
+        >>> Scores(low=1.0, high=5.0).parse("4")
         0.75
     """
 
@@ -226,14 +226,14 @@ class Scores(Target):
                 f"Scores: expected finite bounds low < high, got {self.low} and {self.high}; 0 and 5"
             )
 
-    def read(self, cell: str) -> float | None:
+    def parse(self, cell: str) -> float | None:
         """Converts a score to its fraction of the range from low to high.
 
         Returns None for -1, if -1 is outside the range: it marks a missing score in GLUE's test files.
         """
-        number = number_of(cell)
+        number = parse_number(cell)
         if not self.low <= number <= self.high:
-            if plain_label(cell) in UNLABELED:
+            if normalize_label(cell) in UNLABELED:
                 return None
             value = "an empty score" if not cell.strip() else repr(cell)
             raise InvalidValueError(
@@ -242,7 +242,7 @@ class Scores(Target):
             )
         return (number - self.low) / (self.high - self.low)
 
-    def serves(self, other: Target) -> bool:
+    def is_compatible_with(self, other: Target) -> bool:
         """Returns whether the other target is equal, or has the labels 0 and 1 and this one the scores 0 to 1."""
         return self == other or (other == Classes(("0", "1")) and (self.low, self.high) == (0, 1))
 
@@ -252,6 +252,6 @@ class Scores(Target):
 
         return "pearson", PearsonCorrCoef()
 
-    def write(self, predictions: Tensor) -> list[str]:
+    def format(self, predictions: Tensor) -> list[str]:
         """Converts predictions, (N,), from the range 0 to 1 to the scale of the scores in the file."""
         return [f"{self.low + float(share) * (self.high - self.low):.4f}" for share in predictions]

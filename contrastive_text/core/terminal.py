@@ -26,13 +26,13 @@ _UNSAFE = re.compile(
 )
 
 
-def shown(text: object) -> str:
+def escape_controls(text: object) -> str:
     r"""Replaces characters that control a terminal, or that it doesn't show, by escapes.
 
     Example:
-        >>> print(shown("a \x1b[31mred\x1b[0m word"))
+        >>> print(escape_controls("a \x1b[31mred\x1b[0m word"))
         a \x1b[31mred\x1b[0m word
-        >>> shown("naïve 東京 🙂")
+        >>> escape_controls("naïve 東京 🙂")
         'naïve 東京 🙂'
     """
     return _UNSAFE.sub(lambda match: _escape(match[0]), str(text))
@@ -43,7 +43,7 @@ def _escape(letter: str) -> str:
     return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}" if number < 65536 else f"\\U{number:08x}"
 
 
-def say(text: object = "", file: TextIO | None = None, end: str = "\n") -> None:
+def print_message(text: object = "", file: TextIO | None = None, end: str = "\n") -> None:
     """Prints a text, with escapes in place of characters that control the terminal.
 
     Args:
@@ -57,7 +57,7 @@ def say(text: object = "", file: TextIO | None = None, end: str = "\n") -> None:
     stream = sys.stdout if file is None else file
     encoding = stream.encoding or "utf-8"
     try:
-        stream.write(shown(text).encode(encoding, "backslashreplace").decode(encoding) + end)
+        stream.write(escape_controls(text).encode(encoding, "backslashreplace").decode(encoding) + end)
         stream.flush()
     except BrokenPipeError:
         with open(os.devnull, "w") as nowhere:  # receives the rest of the buffer when Python exits
@@ -65,20 +65,21 @@ def say(text: object = "", file: TextIO | None = None, end: str = "\n") -> None:
         raise SystemExit(128 + 13) from None  # the number of SIGPIPE, which Windows lacks
 
 
-def say_json(text: str) -> None:
-    r"""Prints JSON on standard output, with JSON's own escapes for characters that ``say`` would escape.
+def print_json(text: str) -> None:
+    r"""Prints JSON on standard output, with JSON's own escapes for characters that ``print_message`` would
+    escape.
 
     Example:
-        >>> say_json('{"text": "caf\u00e9 \x7f"}')
+        >>> print_json('{"text": "caf\u00e9 \x7f"}')
         {"text": "café \u007f"}
     """
     encoding = sys.stdout.encoding or "utf-8"
 
     def printable(letter: str) -> str:
-        plain = shown(letter) == letter and letter.encode(encoding, "ignore") != b""
+        plain = escape_controls(letter) == letter and letter.encode(encoding, "ignore") != b""
         return letter if plain else json.dumps(letter, ensure_ascii=True).strip('"').replace("\x7f", "\\u007f")
 
-    say(text if text.isascii() and shown(text) == text else "".join(map(printable, text)))
+    print_message(text if text.isascii() and escape_controls(text) == text else "".join(map(printable, text)))
 
 
 @contextmanager
@@ -122,12 +123,12 @@ def show_warnings() -> None:
         line: str | None = None,
     ) -> None:
         text = warnings.formatwarning(message, category, filename, lineno, line)  # as it is at that time
-        say(text, file=sys.stderr if file is None else file, end="")
+        print_message(text, file=sys.stderr if file is None else file, end="")
 
     warnings.showwarning = show
 
 
-def console(file: TextIO | None = None, soft_wrap: bool = False) -> Console:
+def make_console(file: TextIO | None = None, soft_wrap: bool = False) -> Console:
     """Returns a console for tables that ignores markup and escapes characters that control the terminal.
 
     Args:
@@ -147,9 +148,9 @@ def console(file: TextIO | None = None, soft_wrap: bool = False) -> Console:
     return result
 
 
-def print_whole(table: Table) -> None:
+def print_table(table: Table) -> None:
     """Prints a table; outside a terminal at full width, so that no name is cut off and taken for another."""
-    screen = console()
+    screen = make_console()
     if not screen.is_terminal:
         options = screen.options.update(max_width=10_000)
         screen.width = max(screen.width, Measurement.get(screen, options, table).maximum)
@@ -170,7 +171,7 @@ class _Escaped:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         segments: Iterable[Segment] = console.render(self.renderable, options)
         for segment in segments:
-            yield segment if segment.control else Segment(shown(segment.text), segment.style)
+            yield segment if segment.control else Segment(escape_controls(segment.text), segment.style)
 
 
 def html_table(caption: str, cells: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> str:
@@ -229,7 +230,7 @@ def as_markdown(text: object) -> str:
         >>> print(as_markdown("](javascript:x) `code`\nmodel_name_or_path __init__"))
         \](javascript:x) \`code\` model_name_or_path \__init_\_
     """
-    return _MARKUP.sub(r"\\\g<0>", shown(_one_line(text)))
+    return _MARKUP.sub(r"\\\g<0>", escape_controls(_one_line(text)))
 
 
 def _one_line(text: object) -> str:
@@ -243,7 +244,7 @@ def code_span(text: object) -> str:
         >>> code_span("bert-base"), code_span("a`b"), code_span("`a")
         ('`bert-base`', '``a`b``', '`` `a ``')
     """
-    line = shown(_one_line(text)) or " "
+    line = escape_controls(_one_line(text)) or " "
     fence = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
     pad = " " if line[0] == "`" or line[-1] == "`" else ""
     return f"{fence}{pad}{line}{pad}{fence}"

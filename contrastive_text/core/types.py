@@ -22,7 +22,7 @@ NO_WORD = -1
 """Word number of a special token, which is part of no word."""
 
 
-Alter: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+EmbeddingChange: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Function that alters the embedding output of a batch: embeddings (S, L, D), mask (S, L) -> (S, L, D)."""
 
 
@@ -90,7 +90,7 @@ class TextPair(NamedTuple):
     second: str
 
 
-class Frame(NamedTuple):
+class Template(NamedTuple):
     """Strings before and after a text: a prompt or template. No view alters them; truncation cuts only the text.
 
     Args:
@@ -105,12 +105,12 @@ class Frame(NamedTuple):
 
     before: str = ""
     after: str = ""
-    apart: bool = False
-    counted: bool = True
+    tokenized_apart: bool = False
+    counts_to_limit: bool = True
     unpooled: int = 0
 
     @classmethod
-    def of(cls, template: str, where: str, apart: bool = False, counted: bool = True) -> Frame:
+    def parse(cls, template: str, where: str, apart: bool = False, counted: bool = True) -> Template:
         """Parses a prompt, which comes before a text, or a template with ``{text}`` in it.
 
         Args:
@@ -123,38 +123,41 @@ class Frame(NamedTuple):
             ValueError: ``{text}`` more than once.
 
         Example:
-            >>> Frame.of("It says: {text}!", "prompt")[:2], Frame.of("query: ", "prompt")[:2]
+            >>> Template.parse("It says: {text}!", "prompt")[:2], Template.parse("query: ", "prompt")[:2]
             (('It says: ', '!'), ('query: ', ''))
         """
-        if (count := template.count(SLOT)) > 1:
+        if (count := template.count(TEXT_PLACEHOLDER)) > 1:
             raise InvalidValueError(
-                f"{where}: expected {SLOT} once at most, got {template!r}, which has it {count} times; write "
-                f"{SLOT} once"
+                f"{where}: expected {TEXT_PLACEHOLDER} once at most, got {template!r}, which has it {count} "
+                f"times; write {TEXT_PLACEHOLDER} once"
             )
-        before, _, after = template.partition(SLOT)
+        before, _, after = template.partition(TEXT_PLACEHOLDER)
         return cls(before, after, apart, counted)
 
     def __bool__(self) -> bool:
         return bool(self.before or self.after)
 
-    def around(self, inner: Frame) -> Frame:
+    def wrap(self, inner: Template) -> Template:
         """Combines two templates: this one outside, the other one next to the text.
 
         Example:
-            >>> Frame("so: ").around(Frame("a ", " b"))[:2]
+            >>> Template("so: ").wrap(Template("a ", " b"))[:2]
             ('so: a ', ' b')
         """
-        apart, counted = self.apart or inner.apart, self.counted and inner.counted
-        return Frame(self.before + inner.before, inner.after + self.after, apart, counted, self.unpooled)
+        apart, counted = (
+            self.tokenized_apart or inner.tokenized_apart,
+            self.counts_to_limit and inner.counts_to_limit,
+        )
+        return Template(self.before + inner.before, inner.after + self.after, apart, counted, self.unpooled)
 
 
-NO_FRAME = Frame()
+NO_TEMPLATE = Template()
 """Empty template, which adds nothing to a text."""
 
-SLOT = "{text}"
+TEXT_PLACEHOLDER = "{text}"
 """Placeholder of the text in a template."""
 
-MASK = "{mask}"
+MASK_PLACEHOLDER = "{mask}"
 """Placeholder of the tokenizer's mask token in a prompt or a template."""
 
 Text: TypeAlias = str | Tokens | TextPair
@@ -163,7 +166,7 @@ Text: TypeAlias = str | Tokens | TextPair
 Row: TypeAlias = Mapping[str, Text | float]
 """A record of a data file, under the library's column names (``text``, ``anchor``, ``target``, ...).
 
-A text is a string; for a pairing with ``reads_tokens`` it is already tokenized.
+A text is a string; for a pairing with ``token_roles`` it is already tokenized.
 """
 
 

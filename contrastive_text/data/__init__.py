@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from contrastive_text.core.lazy_imports import importing
-from contrastive_text.core.storage.text_files import Bounds
+from contrastive_text.core.lazy_imports import lazy_getattr
+from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.data.collator import Collator, KeyedRow
 from contrastive_text.data.files.readers import Table, read_pairs, read_rows
 from contrastive_text.data.mixture import (
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AllTasks",
     "BatchRoundRobin",
-    "Bounds",
     "Clean",
     "Collator",
     "EpochRoundRobin",
@@ -42,6 +41,7 @@ __all__ = [
     "Retrieval",
     "RetrievalSet",
     "Rounds",
+    "SizeLimits",
     "Step",
     "Steps",
     "Table",
@@ -58,4 +58,4 @@ __all__ = [
 ]
 
 
-__getattr__ = importing(__name__)  # TextDataModule needs Lightning
+__getattr__ = lazy_getattr(__name__)  # TextDataModule needs Lightning

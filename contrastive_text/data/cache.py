@@ -19,8 +19,8 @@ from rich.progress import track
 from transformers import PreTrainedTokenizerFast
 
 from contrastive_text.core.errors import DiskError, InvalidTypeError
-from contrastive_text.core.storage.disk import held, remove_abandoned
-from contrastive_text.core.storage.manifests import MANIFEST, Manifest, whole_folder
+from contrastive_text.core.storage.disk import hold_lock, remove_abandoned
+from contrastive_text.core.storage.manifests import MANIFEST, Manifest, folder_with_manifest
 from contrastive_text.core.types import Row, Tokens
 from contrastive_text.data.tokenizing import TextTokenizer
 
@@ -37,7 +37,7 @@ _PROGRESS_DOCUMENTS = 2000
 """Smallest number of documents whose tokenization shows a progress bar."""
 
 
-def cached(
+def get_cache_entry(
     folder: Path, key: str, what: str, names: Sequence[str], make: Callable[[Path], None]
 ) -> tuple[Path, bool]:
     """Returns the folder of a cache entry, and whether this call created it.
@@ -65,7 +65,7 @@ def cached(
         try:
             folder.mkdir(parents=True, exist_ok=True)
             remove_abandoned(folder)
-            stack.enter_context(held(entry, wait=True))
+            stack.enter_context(hold_lock(entry, wait=True))
         except OSError as error:
             raise DiskError(
                 f"cache_dir: expected a folder that can be written, got {folder} ({error}); name another one"
@@ -76,18 +76,18 @@ def cached(
             warnings.warn(f"{entry}: damaged {what} ({'; '.join(damage)}); they are created again", stacklevel=3)
         if not entry.is_dir():
             entry.unlink(missing_ok=True)
-        with whole_folder(entry, last=names[-1]) as temporary:
+        with folder_with_manifest(entry, last=names[-1]) as temporary:
             make(temporary)
     return entry, True
 
 
-def cache_folder(given: Path | None, kind: str) -> Path:
+def cache_folder(folder: Path | None, kind: str) -> Path:
     """Returns the folder of a cache: the given folder, or ``contrastive_text/KIND`` in the user's cache folder.
 
     The user's cache folder is ``$XDG_CACHE_HOME`` or ``~/.cache``.
     """
-    if given is not None:
-        return given.expanduser().absolute()
+    if folder is not None:
+        return folder.expanduser().absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "contrastive_text", kind).absolute()
 
 
@@ -162,7 +162,7 @@ def tokenize_documents(
         cache_dir: Folder of all entries; None for ``contrastive_text/tokens`` in the user's cache folder.
 
     Returns:
-        The tokens; ``source`` says whether they were read from the cache.
+        The tokens; ``wrap_rows`` says whether they were read from the cache.
 
     Warns:
         UserWarning: A damaged entry.
@@ -181,7 +181,7 @@ def tokenize_documents(
         ([3, 2], 'tokenized')
     """
     folder = cache_folder(cache_dir, "tokens")
-    entry, is_new = cached(
+    entry, is_new = get_cache_entry(
         folder, _key(texts, tokenizer), "tokens", _FILES, lambda is_new: _write(is_new, texts, tokenizer)
     )
     return TokenTable(entry, source=f"tokenized and cached in {entry}" if is_new else f"tokens read from {entry}")

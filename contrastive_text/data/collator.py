@@ -15,17 +15,28 @@ from torch import Tensor
 
 from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import fold, fold_each, generator, hash_rows, text_id
-from contrastive_text.core.types import NO_LABEL, ROLES, Example, Frame, Role, Row, Slot, Text, TextPair, Tokens
+from contrastive_text.core.random import fold_key, fold_keys, generator, hash_rows, text_id
+from contrastive_text.core.types import (
+    NO_LABEL,
+    ROLES,
+    Example,
+    Role,
+    Row,
+    Slot,
+    Template,
+    Text,
+    TextPair,
+    Tokens,
+)
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
-from contrastive_text.data.tokenizing import Framed, TextRow, TextTokenizer
-from contrastive_text.losses.comparison import HIDDEN_ID
+from contrastive_text.data.tokenizing import TemplatedText, TextRow, TextTokenizer
+from contrastive_text.losses.comparison import MASKED_ID
 from contrastive_text.pairings import Pairing
 from contrastive_text.views import ViewPlan
 from contrastive_text.views.plan import role_of
 
 
-class Tokenized:
+class BatchTexts:
     """Tokens of the texts of a batch that share a template; each distinct text is tokenized once.
 
     Args:
@@ -35,22 +46,28 @@ class Tokenized:
         with_words: Whether views read the word numbers of tokens.
     """
 
-    def __init__(self, texts: Iterable[Text], tokenizer: TextTokenizer, frame: Frame, with_words: bool) -> None:
+    def __init__(
+        self, texts: Iterable[Text], tokenizer: TextTokenizer, frame: Template, with_words: bool
+    ) -> None:
         self.tokenizer = tokenizer
         distinct = list(dict.fromkeys(texts))
         strings = [text for text in distinct if isinstance(text, str)]
         pairs = [text for text in distinct if isinstance(text, TextPair)]
-        self._framed_texts = dict(zip(strings, tokenizer.framed(strings, frame, with_words), strict=True))
-        self._empty_frame = tokenizer.framed(["a"], frame)[0] if frame else Framed(Tokens((), ()))
+        self._framed_texts = dict(
+            zip(strings, tokenizer.tokenize_with_template(strings, frame, with_words), strict=True)
+        )
+        self._empty_frame = (
+            tokenizer.tokenize_with_template(["a"], frame)[0] if frame else TemplatedText(Tokens((), ()))
+        )
         self._plain_rows: dict[Text, TextRow] = dict(zip(pairs, tokenizer.pair_rows(pairs), strict=True))
 
     def plain(self, text: Text) -> TextRow:
         """Returns the token ids of the row of a text that no token view alters."""
         if text not in self._plain_rows:
-            self._plain_rows[text] = framed_row(self.framed(text), self.tokenizer)
+            self._plain_rows[text] = build_row(self.templated(text), self.tokenizer)
         return self._plain_rows[text]
 
-    def framed(self, text: Text) -> Framed:
+    def templated(self, text: Text) -> TemplatedText:
         """Returns the tokens of a text and of its template, uncut and without special tokens."""
         assert not isinstance(text, TextPair)  # ``check_roles`` refuses views on text pairs
         return self._framed_texts[text] if isinstance(text, str) else self._empty_frame._replace(tokens=text)
@@ -62,7 +79,7 @@ class Alteration(Protocol):
     def __call__(self, tokens: Tokens, *, after_specials: bool = False) -> Tokens: ...
 
 
-def framed_row(framed: Framed, tokenizer: TextTokenizer, alter: Alteration | None = None) -> TextRow:
+def build_row(framed: TemplatedText, tokenizer: TextTokenizer, alter: Alteration | None = None) -> TextRow:
     """Builds the row of a text with its template and special tokens. Only the text is truncated.
 
     Args:
@@ -71,7 +88,7 @@ def framed_row(framed: Framed, tokenizer: TextTokenizer, alter: Alteration | Non
         alter: Alters the tokens of the text after truncation, and then the tokens of the whole row. Tokens that
             it adds are cut only at the network's limit.
     """
-    taken = tokenizer.taken(framed)
+    taken = tokenizer.template_length(framed)
     around = len(tokenizer.prefix) + len(framed.before), len(framed.after) + len(tokenizer.suffix)
     has_frame = bool(framed.before or framed.after)
     if alter is None:  # fast path for most texts
@@ -79,22 +96,25 @@ def framed_row(framed: Framed, tokenizer: TextTokenizer, alter: Alteration | Non
         cut_ids = ids if tokenizer.room is None else ids[: max(tokenizer.room - taken, 0)]
         ids_with_specials = [*tokenizer.prefix, *framed.before, *cut_ids, *framed.after, *tokenizer.suffix]
         return TextRow(
-            ids_with_specials, len(cut_ids) < len(ids), bare=cut_ids if has_frame else None, around=around
+            ids_with_specials,
+            len(cut_ids) < len(ids),
+            text_ids=cut_ids if has_frame else None,
+            template_lengths=around,
         )
-    tokens = tokenizer.cut(framed.tokens, taken)
-    altered = tokenizer.cut(alter(tokens), len(framed.before) + len(framed.after), altered=True)
+    tokens = tokenizer.truncate(framed.tokens, taken)
+    altered = tokenizer.truncate(alter(tokens), len(framed.before) + len(framed.after), altered=True)
     row = alter(tokenizer.with_specials(altered, framed.before, framed.after), after_specials=True)
     return TextRow(
         row.ids,
         truncated=len(tokens) < len(framed.tokens),
-        bare=altered.ids if has_frame else None,
+        text_ids=altered.ids if has_frame else None,
         positions=row.positions,
         labels=row.labels,
-        around=around,
+        template_lengths=around,
     )
 
 
-def batch_of(
+def build_batch(
     rows: Sequence[TextRow], tokenizer: TextTokenizer, slots: tuple[Slot, ...], keys: Tensor, text_ids: Tensor
 ) -> Batch:
     """Joins rows to a batch without padding and without targets.
@@ -109,64 +129,66 @@ def batch_of(
     types = [row.types or tokenizer.types(len(row.ids)) for row in rows]
     examples, specials = len(rows) // len(slots), (len(tokenizer.prefix), len(tokenizer.suffix))
     return Batch(
-        ids=flat([row.ids for row in rows]),
-        lengths=flat([[len(row.ids) for row in rows]]),
+        ids=concatenate([row.ids for row in rows]),
+        lengths=concatenate([[len(row.ids) for row in rows]]),
         slots=slots,
         row_slots=torch.arange(len(slots)).repeat_interleave(examples),
         draw_keys=keys,
         text_ids=text_ids,
-        seed=fold(*keys[:examples].tolist()),
-        positions=flat([row.positions or range(len(row.ids)) for row in rows])
+        seed=fold_key(*keys[:examples].tolist()),
+        positions=concatenate([row.positions or range(len(row.ids)) for row in rows])
         if any(row.positions is not None for row in rows)
         else None,
-        types=flat([row_types or (0,) * len(row.ids) for row_types, row in zip(types, rows, strict=True)])
+        types=concatenate([row_types or (0,) * len(row.ids) for row_types, row in zip(types, rows, strict=True)])
         if any(types)
         else None,
-        labels=flat([row.labels or (NO_LABEL,) * len(row.ids) for row in rows])
+        labels=concatenate([row.labels or (NO_LABEL,) * len(row.ids) for row in rows])
         if any(row.labels is not None for row in rows)
         else None,
-        around=torch.tensor([row.around or specials for row in rows])
-        if any(row.bare is not None for row in rows)
+        template_lengths=torch.tensor([row.template_lengths or specials for row in rows])
+        if any(row.text_ids is not None for row in rows)
         else None,
         truncated=sum(row.truncated for row in rows),
     )
 
 
-def collate_texts(tokenizer: TextTokenizer, texts: Sequence[Framed], unpooled: int = 0) -> Batch:
+def collate_texts(tokenizer: TextTokenizer, texts: Sequence[TemplatedText], unpooled: int = 0) -> Batch:
     """Builds a batch of unaltered anchors from tokenized texts, for encoding outside of training.
 
     Args:
         tokenizer: Tokenizer, which sets special tokens and lengths.
-        texts: Tokens of each text and of its template, from ``tokenizer.framed``.
+        texts: Tokens of each text and of its template, from ``tokenizer.tokenize_with_template``.
         unpooled: Number of tokens at the start of each row that the pooler skips.
 
     Raises:
         ValueError: A text without a token, if the tokenizer adds no special tokens.
     """
-    rows = [framed_row(text, tokenizer) for text in texts]
+    rows = [build_row(text, tokenizer) for text in texts]
     lengths = [len(row.ids) for row in rows]
     if 0 in lengths:
         raise InvalidValueError(
             f"texts[{lengths.index(0)}]: expected at least one token, got ''; this tokenizer adds no special "
             "tokens, so leave empty texts out"
         )
-    text_ids = flat([[text_id(np.array(text.tokens.ids).tobytes()) for text in texts]])
+    text_ids = concatenate([[text_id(np.array(text.tokens.ids).tobytes()) for text in texts]])
     keys = torch.zeros(len(rows), dtype=torch.long)
-    batch = batch_of(rows, tokenizer, (Slot("anchor", 0),), keys, text_ids)
+    batch = build_batch(rows, tokenizer, (Slot("anchor", 0),), keys, text_ids)
     return batch.replace(unpooled=torch.full_like(batch.lengths, unpooled)) if unpooled else batch
 
 
-def edited_ids(rows: Sequence[TextRow], tokenizer: TextTokenizer) -> Tensor:
+def hash_edited_rows(rows: Sequence[TextRow], tokenizer: TextTokenizer) -> Tensor:
     """Returns a hash of the token ids of each row, (S,). With templates only the ids of texts are hashed."""
     before, after = len(tokenizer.prefix), len(tokenizer.suffix)
-    if all(row.bare is None for row in rows):
+    if all(row.text_ids is None for row in rows):
         id_lists: list[Sequence[int]] = [row.ids for row in rows]
     else:
-        id_lists = [row.ids[before : len(row.ids) - after] if row.bare is None else row.bare for row in rows]
-    return hash_rows(flat(id_lists), flat([[len(row_ids) for row_ids in id_lists]]))
+        id_lists = [
+            row.ids[before : len(row.ids) - after] if row.text_ids is None else row.text_ids for row in rows
+        ]
+    return hash_rows(concatenate(id_lists), concatenate([[len(row_ids) for row_ids in id_lists]]))
 
 
-def flat(rows: Sequence[Sequence[int]]) -> Tensor:
+def concatenate(rows: Sequence[Sequence[int]]) -> Tensor:
     """Concatenates the integers of all rows to one array, (T,), int64."""
     return torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=sum(map(len, rows))))
 
@@ -179,7 +201,7 @@ def row_keys(
     seed: int, task: str, epochs: npt.NDArray[np.int64], numbers: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
     """Returns the keys of rows of a task, from which all their random draws derive."""
-    return fold_each(seed, text_id(task), epochs, numbers)
+    return fold_keys(seed, text_id(task), epochs, numbers)
 
 
 _NO_ROW: Row = {}
@@ -266,7 +288,7 @@ class Collator:
             self.originals = 0
         for role in ROLES:
             prompt = self._prompt(role)
-            if prompt and self.pairing.joins:
+            if prompt and self.pairing.joins_texts:
                 raise InvalidValueError(
                     f"model.prompts: expected none before two texts in one sequence, got {prompt.before!r} for "
                     f"{type(self.pairing).__name__}; set an empty prompt for the data set: "
@@ -274,17 +296,17 @@ class Collator:
                 )
             self.tokenizer.check_frame(prompt, f"model.prompts, {role}")
             for name in self.plan.chains:
-                if role_of(name) == role and self.plan.around(name):
+                if role_of(name) == role and self.plan.combined_template(name):
                     self.tokenizer.check_frame(self._frame(role, name), f"views.{name}")
 
-    def _prompt(self, role: Role) -> Frame:
+    def _prompt(self, role: Role) -> Template:
         return self.prompts.frame(self.prompts.of_role(role, self.task), self.tokenizer)
 
-    def _frame(self, role: Role, chain_name: str | None) -> Frame:
+    def _frame(self, role: Role, chain_name: str | None) -> Template:
         """Returns the template of the texts of a role that a chain alters, from its views and the prompt."""
-        prompt, views = self._prompt(role), self.plan.around(chain_name)
+        prompt, views = self._prompt(role), self.plan.combined_template(chain_name)
         # Only one template may have a part after the text: a view's template then replaces the prompt.
-        return views if prompt.after and views.after else prompt.around(views)
+        return views if prompt.after and views.after else prompt.wrap(views)
 
     def __call__(self, items: Sequence[KeyedRow]) -> Batch:
         """Builds a batch from keyed rows: pairing, views, tokenization and truncation.
@@ -294,7 +316,7 @@ class Collator:
         """
         epochs, numbers = np.array([(item.epoch, item.number) for item in items], dtype=np.int64).T
         keys_of_rows = row_keys(self.seed, self.task, epochs, numbers)
-        row_draws = zip(items, fold_each(keys_of_rows, PAIRING).tolist(), strict=True)
+        row_draws = zip(items, fold_keys(keys_of_rows, PAIRING).tolist(), strict=True)
         rows = [self.pairing(item.row, generator(key)) for item, key in row_draws]
         examples = [example for row in rows for example in row]
         texts = [example_texts(example, self.originals) for example in examples]
@@ -310,7 +332,7 @@ class Collator:
             )
         slots = tuple(slot for slot, _ in example_slots(examples[0], self.originals))
         slot_numbers = np.arange(len(slots))[:, np.newaxis, np.newaxis]
-        keys = fold_each(keys_of_rows[:, np.newaxis], np.arange(len(rows[0])), slot_numbers)
+        keys = fold_keys(keys_of_rows[:, np.newaxis], np.arange(len(rows[0])), slot_numbers)
         row_targets = [
             cell if isinstance(cell := item.row.get("target"), int | float) else None for item in items
         ]
@@ -320,7 +342,7 @@ class Collator:
             for example in row
         ]
         ordered_texts = [text for slot in zip(*texts, strict=True) for text in slot]
-        batch = assemble(
+        batch = build_altered_batch(
             ordered_texts,
             slots=slots,
             keys=keys.ravel(),
@@ -332,7 +354,7 @@ class Collator:
         kept_texts = tuple(map(self.tokenizer.text, ordered_texts)) if self.keep_texts else None
         # Every row gives the same number of examples.
         shares = tuple(share * len(rows[0]) for share in items[0].shares)
-        return batch.replace(texts=kept_texts, shares=shares or None)
+        return batch.replace(texts=kept_texts, rank_sizes=shares or None)
 
 
 @dataclass(frozen=True)
@@ -359,17 +381,17 @@ class StepCollator:
 def _content_id(text: Text) -> int:
     if isinstance(text, Tokens):
         return text_id(np.array(text.ids).tobytes())
-    return text_id(text) if isinstance(text, str) else fold(*map(text_id, text))
+    return text_id(text) if isinstance(text, str) else fold_key(*map(text_id, text))
 
 
-def assemble(
+def build_altered_batch(
     texts: Sequence[Text],
     slots: tuple[Slot, ...],
     keys: npt.NDArray[np.int64],
     tokenizer: TextTokenizer,
     plan: ViewPlan,
     targets: Sequence[float | None] = (),
-    frames: Sequence[Frame] = (),
+    frames: Sequence[Template] = (),
 ) -> Batch:
     """Applies the views to texts, tokenizes them, and joins them to a batch.
 
@@ -387,7 +409,7 @@ def assemble(
         frames: Template of the texts of each slot; empty for no templates.
     """
     examples = len(texts) // len(slots)
-    row_frames = [frame for frame in frames or [Frame()] * len(slots) for _ in range(examples)]
+    row_frames = [frame for frame in frames or [Template()] * len(slots) for _ in range(examples)]
     draw_keys = keys.tolist()
     names = [name for name in map(plan.chain_name, slots) for _ in range(examples)]
     missing = [i for i, text in enumerate(texts) if text == "" and slots[i // examples].role == "negative"]
@@ -405,7 +427,7 @@ def assemble(
             altered_texts[i] = string
         rngs |= generators
     tokenized = {
-        frame: Tokenized(
+        frame: BatchTexts(
             (text for text, text_frame in zip(altered_texts, row_frames, strict=True) if text_frame == frame),
             tokenizer,
             frame,
@@ -417,20 +439,20 @@ def assemble(
         tokenized[frame].plain(text)
         if name is None or name not in plan.token_chains
         # Each generator is released before the next one is requested, so that it can be reused.
-        else framed_row(
-            tokenized[frame].framed(text),
+        else build_row(
+            tokenized[frame].templated(text),
             tokenizer,
             partial(plan.alter_tokens, name, rng=rngs.pop(i) if i in rngs else generator(draw_keys[i])),
         )
         for i, (text, name, frame) in enumerate(zip(altered_texts, names, row_frames, strict=True))
     ]
     ids = {text: _content_id(text) for text in dict.fromkeys(texts)}
-    text_ids = flat([[ids[text] for text in texts]])
+    text_ids = concatenate([[ids[text] for text in texts]])
     if plan.text_chains or plan.token_chains:  # views can make different texts equal
-        text_ids = torch.stack([text_ids, edited_ids(rows, tokenizer)], dim=1)
+        text_ids = torch.stack([text_ids, hash_edited_rows(rows, tokenizer)], dim=1)
     if missing:
-        text_ids[missing] = HIDDEN_ID
-    batch = batch_of(rows, tokenizer, slots, torch.from_numpy(keys), text_ids)
+        text_ids[missing] = MASKED_ID
+    batch = build_batch(rows, tokenizer, slots, torch.from_numpy(keys), text_ids)
     return batch.replace(
         target=torch.tensor(targets, dtype=torch.float64) if targets and None not in targets else None,
         unpooled=torch.tensor([frame.unpooled for frame in row_frames])

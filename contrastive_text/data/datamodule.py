@@ -16,26 +16,31 @@ from contrastive_text.core.checks import at_least
 from contrastive_text.core.config.specs import part_spec, to_plain
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.storage.checkpoints import load_options
-from contrastive_text.core.storage.text_files import Bounds
+from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.core.terminal import facts_table
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
-from contrastive_text.data.files.given import Source, check_given, given_sources, in_memory_rows, source
+from contrastive_text.data.files.in_memory import Source, check_given, given_sources, in_memory_rows, wrap_rows
 from contrastive_text.data.files.readers import Table
 from contrastive_text.data.loader import ResumableLoader, describe_orders, epoch_loader
 from contrastive_text.data.mixture import AllTasks, Mixture, describe_steps
-from contrastive_text.data.preparation import TrainingData, prepare
+from contrastive_text.data.preparation import TrainingData, prepare_training_data
 from contrastive_text.data.retrieval import NO_RETRIEVAL, Retrieval
 from contrastive_text.data.run_tables import PARTS, HeldOutRows, PlainLoaders, RunTables
 from contrastive_text.data.tasks import (
-    ONLY,
     PLAIN_TASK,
+    SINGLE_TASK,
     BatchConsumer,
     DataNeeds,
     TextTask,
     check_tasks,
 )
 from contrastive_text.data.tokenizing import single_threaded_tokenizers
-from contrastive_text.data.training_set import TrainingSet, check_examples, check_turns, learned_tokenizer
+from contrastive_text.data.training_set import (
+    TrainingSet,
+    check_examples,
+    check_objective_groups,
+    learned_tokenizer,
+)
 from contrastive_text.recipes.layers import build_part, merge, read_recipe
 
 
@@ -69,7 +74,7 @@ class TextDataModule(pl.LightningDataModule):
         drop_last: Whether an epoch skips its last, smaller batch.
         cache_dir: Folder of cached tokens and mapped rows; None for ``contrastive_text`` in the user's cache
             folder.
-        bounds: Size limits of values in files, by the names of ``Bounds``: ``line``, ``depth``, ``ratio``.
+        bounds: Size limits of values in files, by the names of ``SizeLimits``: ``line``, ``depth``, ``ratio``.
 
     Raises:
         TypeError: An iterator in place of rows, or an object without rows.
@@ -107,8 +112,8 @@ class TextDataModule(pl.LightningDataModule):
         super().__init__()
         # Stored under the arguments' names: Lightning compares them with the hyperparameters, which fails for
         # frames.
-        train, validation = source("data.train", train), source("data.validation", validation)
-        test, predict = source("data.test", test), source("data.predict", predict)
+        train, validation = wrap_rows("data.train", train), wrap_rows("data.validation", validation)
+        test, predict = wrap_rows("data.test", test), wrap_rows("data.predict", predict)
         self.train = train
         self.validation = validation
         self.test = test
@@ -141,11 +146,11 @@ class TextDataModule(pl.LightningDataModule):
         self._loader: ResumableLoader | None = None
         self._resume_state: dict[str, int] | None = None
         self.tables = RunTables(
-            self.each_task,
+            self.named_tasks,
             named=bool(tasks),
             files={"validation": validation, "test": test, "predict": predict},
             eval_columns=task.eval_columns,
-            bounds=Bounds.of(bounds),
+            bounds=SizeLimits.of(bounds),
             retrieval=retrieval,
             cache_dir=None if cache_dir is None else Path(cache_dir),
         )
@@ -191,9 +196,9 @@ class TextDataModule(pl.LightningDataModule):
         return data
 
     @property
-    def each_task(self) -> dict[str, TextTask]:
+    def named_tasks(self) -> dict[str, TextTask]:
         """Tasks by name; a single task has the name ``train``."""
-        return self.tasks or {ONLY: replace(self.task, train=self.train)}
+        return self.tasks or {SINGLE_TASK: replace(self.task, train=self.train)}
 
     def setup(self, stage: str) -> None:
         """Reads the data of a stage, once, and checks it against the module's objectives and views.
@@ -203,7 +208,7 @@ class TextDataModule(pl.LightningDataModule):
         """
         if self.trainer is not None:
             check_own_batches(self.trainer, stage)
-        if hard := [name for name, task in self.each_task.items() if task.pair_labels == "hard"]:
+        if hard := [name for name, task in self.named_tasks.items() if task.pair_labels == "hard"]:
             self._consumer().take_negative_pairs(hard if self.tasks else [None])
         needs = self._needs()
         for part in PARTS[stage]:
@@ -213,8 +218,8 @@ class TextDataModule(pl.LightningDataModule):
                 needs = self._with_learned_tokenizer(needs)
             training, mixture = self._prepared("train", needs), self.mixture or AllTasks()
             named = bool(self.tasks)
-            self._training = TrainingSet.arranged(training, mixture, self.batch_size, self.drop_last, named)
-            check_turns(self._training, needs)
+            self._training = TrainingSet.build(training, mixture, self.batch_size, self.drop_last, named)
+            check_objective_groups(self._training, needs)
             if self.trainer is not None:  # without a trainer no step is taken
                 check_examples(self._training, needs)
         held_out = self._prepared("held_out", needs)
@@ -222,10 +227,10 @@ class TextDataModule(pl.LightningDataModule):
 
     def _prepared(self, part: str, needs: DataNeeds) -> dict[str, TrainingData]:
         """Prepares the data sets of ``train`` or ``held_out``. The limit on rows applies only to training."""
-        tasks, data_sets = self.each_task, {}
+        tasks, data_sets = self.named_tasks, {}
         for name, table in self.tables.of(part).items():
             task = tasks[name] if part == "train" else replace(tasks[name], limit=None)
-            data_sets[name] = prepare(table, task, name, needs, self.seed, self.cache_dir)
+            data_sets[name] = prepare_training_data(table, task, name, needs, self.seed, self.cache_dir)
         return data_sets
 
     def _with_learned_tokenizer(self, needs: DataNeeds) -> DataNeeds:
@@ -235,14 +240,14 @@ class TextDataModule(pl.LightningDataModule):
             description = learned_tokenizer(self.table("train"), needs, self.seed)
         if trainer is not None:
             description = trainer.strategy.broadcast(description)
-        self._consumer().adopt_tokenizer(description)
+        self._consumer().set_tokenizer(description)
         return self._needs()
 
     def table(self, part: str) -> dict[str, Table]:
         """Returns name -> table of ``train``, ``validation``, ``test`` or ``predict``, after ``setup``."""
         return self.tables.of(part)
 
-    def attach(self, module: BatchConsumer) -> None:
+    def set_module(self, module: BatchConsumer) -> None:
         """Sets the module whose views and tokenizer are used if no trainer runs."""
         self._module = module
 
@@ -277,7 +282,7 @@ class TextDataModule(pl.LightningDataModule):
         self._loader = epoch_loader(
             {name: data.rows for name, data in training.tasks.items()},
             training.steps,
-            StepCollator(collators) if self.tasks or self.mixture else collators[ONLY],
+            StepCollator(collators) if self.tasks or self.mixture else collators[SINGLE_TASK],
             seed=self.seed,
             same_order=self.trainer is not None and vars(self.trainer)["overfit_batches"] > 0,
             num_workers=self.num_workers,
@@ -338,11 +343,11 @@ class TextDataModule(pl.LightningDataModule):
 
     def facts(self) -> dict[str, str]:
         """Returns facts about the training data for the run's summary, after ``setup("fit")``."""
-        facts = self.training.facts(self._needs(), self.seed, tasks=self.each_task)
+        facts = self.training.facts(self._needs(), self.seed, tasks=self.named_tasks)
         if self.tasks or self.mixture:
             facts["mixture"] = describe_steps(self.training.steps, self.training.sizes)
         facts["order"] = describe_orders(self.training.sizes)
-        validation = "\n".join([*self.tables.understood("validation"), *map(str, self.held_out_rows)])
+        validation = "\n".join([*self.tables.describe("validation"), *map(str, self.held_out_rows)])
         return facts | {"validation data": validation or "none: the last weights are kept, not the best"}
 
     def _repr_html_(self) -> str:

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.distributed import rank, world_size
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import fold, generator, mix_each, text_id
+from contrastive_text.core.random import fold_key, generator, splitmix64, text_id
 from contrastive_text.core.types import Row
 from contrastive_text.data.collator import KeyedRow
 from contrastive_text.data.mixture import Step, Steps, TaskSize
@@ -62,7 +62,7 @@ class Bijection:
         bits = max(1, ((size - 1).bit_length() + 1) // 2)
         self._bits, self._shift = np.uint64(bits), np.uint64(64 - bits)
         self._mask = np.uint64((1 << bits) - 1)
-        self._keys = [np.array([fold(key, number)]).view(np.uint64) for number in range(ROUNDS)]
+        self._keys = [np.array([fold_key(key, number)]).view(np.uint64) for number in range(ROUNDS)]
 
     def __len__(self) -> int:
         return self.size
@@ -79,7 +79,7 @@ class Bijection:
     def _network(self, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
         left, right = numbers >> self._bits, numbers & self._mask
         for key in self._keys:
-            left, right = right, left ^ (mix_each(right + key) >> self._shift)
+            left, right = right, left ^ (splitmix64(right + key) >> self._shift)
         return left << self._bits | right
 
 
@@ -87,7 +87,7 @@ Order: TypeAlias = "npt.NDArray[np.integer] | Bijection"
 """Protocol of a sequence of row numbers in the order of an epoch, which can be sliced."""
 
 
-def keyed_order(size: int, key: int) -> Order:
+def draw_order(size: int, key: int) -> Order:
     """Returns the numbers below a size in an order drawn from a key: a permutation, or a ``Bijection`` if large.
 
     Args:
@@ -95,7 +95,7 @@ def keyed_order(size: int, key: int) -> Order:
         key: Key of the order.
 
     Example:
-        >>> keyed_order(5, key=1)[:].tolist()
+        >>> draw_order(5, key=1)[:].tolist()
         [0, 1, 2, 4, 3]
     """
     if size > PERMUTATION_ROWS:
@@ -139,8 +139,8 @@ class EpochOrder:
         if self._order is None or self._pass_number != number:
             self._order = None  # frees the memory before the next order is drawn, which has the same size
             # The key of the first pass has no number, so that runs without repeats keep their order.
-            key = fold(*self.key, *[number][:number])
-            self._pass_number, self._order = number, keyed_order(self.size, key)
+            key = fold_key(*self.key, *[number][:number])
+            self._pass_number, self._order = number, draw_order(self.size, key)
         return self._order
 
 
@@ -242,7 +242,7 @@ class EpochBatchSampler:
                         f"batch_size: expected a row of {task} for each of {self.world_size} ranks in every "
                         f"step, got {stop - start}; raise batch_size, or set drop_last"
                     )
-        self._steps = steps.where(
+        self._steps = steps.filter(
             lambda step: any(stop - start > self.rank for start, stop in step.parts.values())
         )
         self.epoch = self.skip = 0
@@ -322,19 +322,19 @@ class ResumableLoader(DataLoader[KeyedRow]):
             pin_memory=torch.cuda.is_available(),
         )
         self.order = sampler
-        self.given = 0
+        self.batches_done = 0
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # Any: the base's iterator yields any batch type
         # Nothing is drawn before the first batch is requested. Lightning sets the epoch before that, and workers
         # that prefetch would miss it.
-        self.given = self.order.skip
+        self.batches_done = self.order.skip
         for batch in super().__iter__():
-            self.given += 1
+            self.batches_done += 1
             yield batch
 
     def state_dict(self) -> dict[str, int]:
         """Returns the loader's position in the run: epoch, batches received and in all, identity of the order."""
-        place = {"epoch": self.order.epoch, "given": self.given, "batches": len(self.order)}
+        place = {"epoch": self.order.epoch, "given": self.batches_done, "batches": len(self.order)}
         return place | {"order": self.order.identity}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -376,7 +376,7 @@ def epoch_loader(
     return ResumableLoader(KeyedRows(rows), order, collate, num_workers=num_workers)
 
 
-def loader_in_order(
+def sequential_loader(
     name: str, rows: Rows, batch_size: int, collate: Callable[[Sequence[KeyedRow]], Batch | StepBatch]
 ) -> ResumableLoader:
     """Returns a loader of rows in the order of the file, ``batch_size`` rows per rank, the last batch smaller.

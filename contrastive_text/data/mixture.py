@@ -39,11 +39,11 @@ class Step:
     parts: Mapping[str, tuple[int, int]]
     objectives: tuple[str, ...] | None = None
 
-    def later(self, rounds: int) -> Step:
+    def shift(self, rounds: int) -> Step:
         """Returns the step of a later round, which has the next rows of each task.
 
         Example:
-            >>> Step({"a": (0, 2), "b": (4, 7)}).later(2)
+            >>> Step({"a": (0, 2), "b": (4, 7)}).shift(2)
             Step(parts={'a': (4, 6), 'b': (10, 13)}, objectives=None)
         """
         parts = {
@@ -83,7 +83,7 @@ class Steps(Sequence[Step]):
         >>> steps = Steps([Rounds((Step({"a": (0, 2)}), Step({"b": (0, 1)})), count=1_000_000)])
         >>> len(steps), steps[-1]
         (2000000, Step(parts={'b': (999999, 1000000)}, objectives=None))
-        >>> steps.taken("a"), steps.largest("a")
+        >>> steps.rows_taken("a"), steps.largest_step("a")
         (2000000, 2)
     """
 
@@ -104,7 +104,7 @@ class Steps(Sequence[Step]):
         groups: list[Rounds] = []
         for step in steps:
             group = groups[-1] if groups else Rounds((step,), 0)
-            next_step = group.first[0].later(group.count)
+            next_step = group.first[0].shift(group.count)
             # Equal mappings may differ in the order of their tasks, which is the order of tasks in a batch.
             if groups and step == next_step and list(step.parts) == list(next_step.parts):
                 groups[-1] = Rounds(group.first, group.count + 1)
@@ -128,7 +128,7 @@ class Steps(Sequence[Step]):
         group_number = bisect_right(self.ends, number)
         rounds = self.rounds[group_number]
         round_number, turn = divmod(number - self.ends[group_number] + len(rounds), len(rounds.first))
-        return rounds.first[turn].later(round_number)
+        return rounds.first[turn].shift(round_number)
 
     def __repr__(self) -> str:
         return f"Steps({list(self.rounds)})"
@@ -138,17 +138,17 @@ class Steps(Sequence[Step]):
         """The distinct steps, in the order of the first of each: all other steps differ only in their rows."""
         return [step for rounds in self.rounds for step in rounds.first]
 
-    def taken(self, task: str) -> int:
+    def rows_taken(self, task: str) -> int:
         """Returns the number of rows of a task that an epoch takes, with repetition."""
-        last_parts = (step.later(rounds.count - 1).parts for rounds in self.rounds for step in rounds.first)
+        last_parts = (step.shift(rounds.count - 1).parts for rounds in self.rounds for step in rounds.first)
         return max((parts[task][1] for parts in last_parts if task in parts), default=0)
 
-    def largest(self, task: str) -> int:
+    def largest_step(self, task: str) -> int:
         """Returns the largest number of rows of a task in a step."""
         parts = (step.parts[task] for step in self.kinds if task in step.parts)
         return max((stop - start for start, stop in parts), default=0)
 
-    def where(self, kept: Callable[[Step], bool]) -> Steps:
+    def filter(self, kept: Callable[[Step], bool]) -> Steps:
         """Returns the steps that a function selects, in their order."""
         return Steps(Rounds(tuple(filter(kept, rounds.first)), rounds.count) for rounds in self.rounds)
 
@@ -199,10 +199,10 @@ def describe_steps(steps: Steps, sizes: Mapping[str, TaskSize]) -> str:
     first_steps = [", ".join(step.objectives or step.parts) for step in steps[:4]]
     lines = [f"{len(steps):,} steps: {'; '.join(first_steps)}{'; ...' if len(steps) > 4 else ''}"]
     for task, size in sizes.items():
-        count = steps.taken(task)
+        count = steps.rows_taken(task)
         suffix = ", others each time" if count < size.rows else ""
         amount = f"{count:,} of {size.rows:,} rows" if count <= size.rows else f"{size.rows:,} rows as {count:,}"
-        lines.append(f"{task}: {amount} an epoch, {steps.largest(task):,} a step{suffix}")
+        lines.append(f"{task}: {amount} an epoch, {steps.largest_step(task):,} a step{suffix}")
     return "\n".join(lines)
 
 

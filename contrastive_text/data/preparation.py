@@ -15,14 +15,14 @@ from torch.utils.data import Subset
 
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import fold, generator, text_id
+from contrastive_text.core.random import fold_key, generator, text_id
 from contrastive_text.core.types import Example, Role, Row, Slot, TextPair
 from contrastive_text.data.cache import TokenTable, tokenize_documents
 from contrastive_text.data.collator import example_slots
 from contrastive_text.data.files import mapped
-from contrastive_text.data.files.mapped import repeats
+from contrastive_text.data.files.mapped import count_repeats
 from contrastive_text.data.files.readers import Table
-from contrastive_text.data.loader import Rows, keyed_order
+from contrastive_text.data.loader import Rows, draw_order
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.tasks import DataNeeds, TextTask, option_place
 from contrastive_text.data.tokenizing import TextTokenizer
@@ -45,7 +45,7 @@ class TrainingData(NamedTuple):
         pairing: Part that turns a row into examples.
         rows: Rows for training: all rows that the pairing can use, or a sample of them.
         texts: The same rows, untokenized.
-        chosen: Description of how the rows were selected; empty if all rows are used.
+        selection_note: Description of how the rows were selected; empty if all rows are used.
         slots: Slots of its examples.
         examples_per_row: Number of examples that a row gives.
     """
@@ -56,7 +56,7 @@ class TrainingData(NamedTuple):
     pairing: Pairing
     rows: Rows
     texts: Sequence[Row]
-    chosen: str
+    selection_note: str
     slots: tuple[Slot, ...]
     examples_per_row: int
 
@@ -66,7 +66,7 @@ class TrainingData(NamedTuple):
         A text that occurs twice in an example is yielded once, unless its prompts differ. A pairing of token
         spans has no texts in its examples: its documents are yielded, without a prompt.
         """
-        if self.pairing.reads_tokens:
+        if self.pairing.token_roles:
             yield from (("", str(self.texts[number]["text"])) for number in numbers)
             return
         rng = generator(0)
@@ -83,7 +83,7 @@ class TrainingData(NamedTuple):
     def hard_negatives(self) -> tuple[int, int, float] | None:
         """Fewest, most and mean number of hard negatives in the first 100,000 rows; None if they are equal."""
         rng, slots = generator(0), sum(slot.role == "negative" for slot in self.slots)
-        if not slots or self.pairing.reads_tokens:
+        if not slots or self.pairing.token_roles:
             return None
         examples = chain.from_iterable(self.pairing(row, rng) for row in islice(self.texts, _COUNTED_ROWS))
         counts = [sum(text != "" for text in example.negatives) for example in examples]
@@ -92,16 +92,16 @@ class TrainingData(NamedTuple):
     def facts(self) -> dict[str, str]:
         """Returns facts about the data set for the run's summary."""
         first = self.pairing.reads[0]
-        duplicates = repeats(self.texts, first)
+        duplicates = count_repeats(self.texts, first)
         facts = {
-            "training data": self.table.understood,
+            "training data": self.table.description,
             "pairing": describe(self.pairing),
             "duplicates": f"{duplicates:,} of {len(self.texts):,} rows repeat the {first} of another",
         }
-        return facts | ({"rows": self.chosen} if self.chosen else {})
+        return facts | ({"rows": self.selection_note} if self.selection_note else {})
 
 
-def prepare(
+def prepare_training_data(
     table: Table,
     task: TextTask,
     name: str,
@@ -128,24 +128,24 @@ def prepare(
     if task.join is not None:
         assert needs.tokenizer is not None
         where = f"{option_place(name)}.join"
-        reserved = 0 if pairing.reads_tokens else needs.taken(name)
-        table = joined(table, task.join, needs.tokenizer, folder, where, not pairing.reads_tokens, reserved)
+        reserved = 0 if pairing.token_roles else needs.prompt_tokens(name)
+        table = join_texts(table, task.join, needs.tokenizer, folder, where, not pairing.token_roles, reserved)
     texts, note = pairing.arrange(table.documents)
     rows: Rows = texts
     numbers: Sequence[int] = range(len(texts))
-    if pairing.reads_tokens:
+    if pairing.token_roles:
         assert needs.tokenizer is not None
         if needs.tokenizer.room is not None:
-            pairing.check_room(needs.tokenizer.room - needs.taken(name))
+            pairing.check_length_limit(needs.tokenizer.room - needs.prompt_tokens(name))
         cached = tokenize_documents([str(row["text"]) for row in texts], needs.tokenizer, cache_dir=folder)
         targets = [target for row in texts if isinstance(target := row.get("target"), float)]
         rows = tokens = TokenTable(cached.folder, cached.source, targets or None)
-        numbers, note = served(tokens, pairing)
+        numbers, note = select_documents(tokens, pairing)
     chosen = [note] if note else []
-    if pairing.joins and needs.tokenizer is not None:
+    if pairing.joins_texts and needs.tokenizer is not None:
         chosen.append(f"two texts in a sequence: {needs.tokenizer.pair_template}")
     if task.limit is not None:
-        numbers, note = drawn(numbers, task.limit, seed, name)
+        numbers, note = sample_rows_by_seed(numbers, task.limit, seed, name)
         chosen.append(note)
     if len(numbers) < len(texts):
         subset: Any = partial(Subset, indices=numbers)  # Any: torch declares data sets, and reads any sequence
@@ -154,13 +154,13 @@ def prepare(
     examples = pairing(rows[0], generator(seed))
     task_needs, further_numbers = needs.tasks[name], range(1, min(len(rows), _CHECKED_ROWS))
     further = (example for number in further_numbers for example in pairing(rows[number], generator(seed)))
-    slots = check_roles(pairing, examples, task_needs.plan, task_needs.roles, task_needs.two_texts, further)
+    slots = check_roles(pairing, examples, task_needs.plan, task_needs.roles, task_needs.needs_two_texts, further)
     return TrainingData(
         name, task, table, pairing, rows, texts, "; ".join(chosen), slots, examples_per_row=len(examples)
     )
 
 
-def joined(
+def join_texts(
     table: Table,
     limit: int,
     tokenizer: TextTokenizer,
@@ -213,8 +213,8 @@ def joined(
     long_count = sum(length > room for length in token_counts)
     note = f"joined: {len(rows):,} rows of up to {limit} tokens, from {len(texts):,} texts in {len(documents):,} "
     note += f"documents, {long_count:,} of them longer and alone"
-    sizes, understood = tuple(map(len, documents)), f"{table.understood}\n{note}"
-    return replace(table, rows=rows, sizes=sizes, files=(), understood=understood, digest="")
+    sizes, description = tuple(map(len, documents)), f"{table.description}\n{note}"
+    return replace(table, rows=rows, sizes=sizes, files=(), description=description, digest="")
 
 
 def _document_rows(
@@ -240,14 +240,14 @@ _LIMIT = -1
 """Number in place of the epoch in the key of rows that are drawn once for the whole run."""
 
 
-def served(table: TokenTable, pairing: Pairing) -> tuple[array[int], str]:
+def select_documents(table: TokenTable, pairing: Pairing) -> tuple[array[int], str]:
     """Returns the numbers of the documents that are long enough for a pairing, and a note for the run's summary.
 
     Raises:
         ValueError: All documents are too short.
     """
     lengths, inverse = np.unique(table.lengths, return_inverse=True)
-    is_usable = np.array([pairing.serves(length) for length in lengths.tolist()], dtype=bool)
+    is_usable = np.array([pairing.accepts_length(length) for length in lengths.tolist()], dtype=bool)
     indices = np.flatnonzero(is_usable[inverse])
     if not len(indices):
         raise InvalidValueError(
@@ -257,13 +257,13 @@ def served(table: TokenTable, pairing: Pairing) -> tuple[array[int], str]:
     note = f"{len(indices):,} of {len(table):,} documents are long enough for the pairing"
     if len(indices) < len(table):
         note += f", {len(table) - len(indices):,} left out"
-    is_shrunk = np.array([pairing.shrinks(length) for length in lengths.tolist()], dtype=bool)
+    is_shrunk = np.array([pairing.shortens_spans(length) for length in lengths.tolist()], dtype=bool)
     if shrunk_count := int((is_usable & is_shrunk)[inverse].sum()):
         note += f", {shrunk_count:,} of them only with shorter spans"
     return array("q", indices.astype(np.int64).tobytes()), f"{note}; {table.source}"
 
 
-def drawn(numbers: Sequence[int], limit: int | str, seed: int, task: str) -> tuple[array[int], str]:
+def sample_rows_by_seed(numbers: Sequence[int], limit: int | str, seed: int, task: str) -> tuple[array[int], str]:
     """Draws a sample of rows that doesn't depend on batches or processes, and describes it.
 
     With the same seed a smaller sample is a subset of a larger one.
@@ -281,7 +281,7 @@ def drawn(numbers: Sequence[int], limit: int | str, seed: int, task: str) -> tup
         ValueError: The limit is larger than the number of rows.
 
     Example:
-        >>> [drawn(range(100), limit, seed=1, task="train")[0].tolist() for limit in (2, "4%")]
+        >>> [sample_rows_by_seed(range(100), limit, seed=1, task="train")[0].tolist() for limit in (2, "4%")]
         [[30, 73], [30, 54, 73, 80]]
     """
     if isinstance(limit, str):
@@ -291,7 +291,7 @@ def drawn(numbers: Sequence[int], limit: int | str, seed: int, task: str) -> tup
             f"{option_place(task)}.limit: expected at most the {len(numbers):,} rows of the data, got "
             f"{limit:,}; give more text, or remove limit to use all"
         )
-    order = keyed_order(len(numbers), fold(seed, text_id(task), _LIMIT))
+    order = draw_order(len(numbers), fold_key(seed, text_id(task), _LIMIT))
     drawn_numbers = array("q", (numbers[i] for i in np.sort(order[:limit])))
     return drawn_numbers, f"{limit:,} of {len(numbers):,} rows, drawn by seed {seed}"
 
@@ -301,7 +301,7 @@ def check_roles(
     examples: Sequence[Example],
     plan: ViewPlan,
     reads: Sequence[Role],
-    two_texts: str | None = None,
+    needs_two_texts: str | None = None,
     further: Iterable[Example] = (),
 ) -> tuple[Slot, ...]:
     """Returns the slots of a pairing's examples. Checks that views and objectives use only roles that it gives.
@@ -311,12 +311,12 @@ def check_roles(
         examples: Examples of the first row.
         plan: The views.
         reads: Roles that the objectives read. The role ``original`` is given by any pairing.
-        two_texts: Name of a part that needs an anchor and a positive that differ; None if there is none.
+        needs_two_texts: Name of a part that needs an anchor and a positive that differ; None if there is none.
         further: Examples of further rows, read until an example has two texts.
 
     Raises:
         ValueError: No example, a role that isn't given, ``FixedDropout`` on texts other than the anchor, or
-            equal anchors and positives if ``two_texts`` needs two.
+            equal anchors and positives if ``needs_two_texts`` needs two.
     """
     name = type(pairing).__name__
     if not examples:
@@ -334,7 +334,7 @@ def check_roles(
                 f"({', '.join(sorted(given_roles))}), got {chain_name}; give the data such texts or drop the "
                 "views"
             )
-    if pairing.joins and (token_views := [*plan.text_chains, *plan.token_chains]):
+    if pairing.joins_texts and (token_views := [*plan.text_chains, *plan.token_chains]):
         raise InvalidValueError(
             f"views.{token_views[0]}: expected no views of words or tokens on two texts in one sequence, got "
             f"views with pairing {name}; remove them (views of embeddings may stay), or set pairing: Given"
@@ -346,9 +346,11 @@ def check_roles(
                     f"FixedDropout: expected a pairing that repeats the anchor, got {name}; take SameText, "
                     "because each mask belongs to the position of a token"
                 )
-    if two_texts and all(set(example.positives) == {example.anchor} for example in chain(examples, further)):
+    if needs_two_texts and all(
+        set(example.positives) == {example.anchor} for example in chain(examples, further)
+    ):
         raise InvalidValueError(
-            f"pairing {name}: expected two texts for {two_texts}, got one text twice; set pairing: Given"
+            f"pairing {name}: expected two texts for {needs_two_texts}, got one text twice; set pairing: Given"
         )
     if missing_roles := [role for role in reads if role not in given_roles]:
         raise InvalidValueError(

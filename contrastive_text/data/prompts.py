@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.core.types import MASK, SLOT, Frame, Role
+from contrastive_text.core.types import MASK_PLACEHOLDER, TEXT_PLACEHOLDER, Role, Template
 from contrastive_text.data.tokenizing import TextTokenizer
 
 QUERY, DOCUMENT, DEFAULT = "query", "document", "default"
@@ -31,7 +31,7 @@ class Prompts:
     Args:
         named: Name -> text.
         default: Name of the prompt of texts that are neither queries nor documents. An empty name means no
-            prompt. None also means no prompt, except in training (see ``trained``).
+            prompt. None also means no prompt, except in training (see ``with_training_defaults``).
         pooled: Whether the pooler reads the prompt's tokens (E5). Otherwise it skips them, with the special
             tokens before them (INSTRUCTOR: ``include_prompt: false`` of sentence-transformers' ``Pooling``).
         apart: Whether prompts and texts are tokenized separately (PromptBERT), or as one string.
@@ -61,7 +61,7 @@ class Prompts:
         for name, text in self.named.items():
             if not isinstance(text, str):
                 raise InvalidTypeError(f"prompts.{name}: expected a text, got {text!r}; {_TODO}")
-            if Frame.of(text, f"prompts.{name}").after and not self.pooled:
+            if Template.parse(text, f"prompts.{name}").after and not self.pooled:
                 raise InvalidValueError(
                     f"prompts.{name}: expected nothing after the text where the pooler leaves prompts out, got "
                     f"{text!r}; drop pooled: false (include_prompt)"
@@ -72,7 +72,7 @@ class Prompts:
                 "name one of them, or none"
             )
 
-    def trained(self) -> Prompts:
+    def with_training_defaults(self) -> Prompts:
         """Returns the prompts that a model has after training with them, with missing names filled in.
 
         A prompt named ``default`` is also used for ``query`` and ``document`` if they have none. If ``default``
@@ -80,7 +80,7 @@ class Prompts:
         E5 has "query: " on both sides if they are of one kind.
 
         Example:
-            >>> Prompts({"default": "text: "}).trained().named
+            >>> Prompts({"default": "text: "}).with_training_defaults().named
             {'query': 'text: ', 'document': 'text: ', 'default': 'text: '}
         """
         if self.default is not None:
@@ -106,16 +106,18 @@ class Prompts:
     def is_plain(self) -> bool:
         """True if all prompts are strings before texts, the only form that sentence-transformers supports."""
         texts = "".join(self.named.values())
-        return not self or (not self.apart and self.counted and SLOT not in texts and MASK not in texts)
+        return not self or (
+            not self.apart and self.counted and TEXT_PLACEHOLDER not in texts and MASK_PLACEHOLDER not in texts
+        )
 
-    def frame(self, prompt: str | None, tokenizer: TextTokenizer) -> Frame:
+    def frame(self, prompt: str | None, tokenizer: TextTokenizer) -> Template:
         """Returns the template of a text with this prompt, which need not be in ``named``; None for the default.
 
         Raises:
             ValueError: ``{text}`` more than once in the prompt.
         """
-        frame = Frame.of(self.text() if prompt is None else prompt, "prompt", self.apart, self.counted)
-        return frame if self.pooled else frame._replace(unpooled=tokenizer.left_out(frame.before))
+        frame = Template.parse(self.text() if prompt is None else prompt, "prompt", self.apart, self.counted)
+        return frame if self.pooled else frame._replace(unpooled=tokenizer.count_unpooled(frame.before))
 
     def text(self, name: str | None = None) -> str:
         """Returns the prompt of a name; None for the default prompt, which may be empty.
@@ -133,24 +135,24 @@ class Prompts:
             )
         return self.named[name]
 
-    def of_kind(self, kind: str) -> str:
+    def for_kind(self, kind: str) -> str:
         """Returns the prompt of ``query`` or ``document``; empty if the model has none."""
         return self.named.get(kind, "")
 
     @property
-    def ranks(self) -> bool:
+    def has_retrieval_prompts(self) -> bool:
         """True if queries and documents have different prompts."""
-        return self.of_kind(QUERY) != self.of_kind(DOCUMENT)
+        return self.for_kind(QUERY) != self.for_kind(DOCUMENT)
 
     @property
-    def alike(self) -> Prompts:
+    def same_for_all(self) -> Prompts:
         """Prompts for texts that are neither queries nor documents: the default prompt for every role."""
         return replace(self, named=dict.fromkeys((QUERY, DOCUMENT), self.text()), default=None)
 
     def options(self, kind: str, given: Mapping[str, Any]) -> dict[str, Any]:  # Any: of encode
         """Returns options of ``encode`` for texts of a kind, with its prompt unless the options name one."""
         is_chosen = any(given.get(name) is not None for name in ("prompt", "prompt_name"))
-        return dict(given) if is_chosen else {**given, "prompt_name": None, "prompt": self.of_kind(kind)}
+        return dict(given) if is_chosen else {**given, "prompt_name": None, "prompt": self.for_kind(kind)}
 
     def name_of(self, kind: str | None, *sets: str) -> str | None:
         """Returns the most specific prompt name for texts of a kind; None if there is no such name.

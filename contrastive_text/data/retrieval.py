@@ -13,18 +13,18 @@ import numpy as np
 from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.core.random import text_id
-from contrastive_text.core.storage.text_files import USUAL, Bounds, is_blank
+from contrastive_text.core.storage.text_files import USUAL, SizeLimits, is_blank
 from contrastive_text.data.files.formats import (
     PYTHON,
     Content,
     FileForm,
-    counted,
-    listed,
+    count_noun,
+    join_names,
     reading_error,
     short,
 )
 from contrastive_text.data.files.frames import PREFIX, hub_content
-from contrastive_text.data.files.given import GIVEN, Source, source
+from contrastive_text.data.files.in_memory import GIVEN, Source, wrap_rows
 from contrastive_text.data.files.parsing import parse
 from contrastive_text.data.files.readers import read_rows
 from contrastive_text.data.tasks import file_name, files_of
@@ -34,7 +34,7 @@ from contrastive_text.data.tasks import file_name, files_of
 class RetrievalSet:
     """Queries and the corpus of documents in which they are searched, with relevance grades.
 
-    The order of the documents settles ties: see ``inference.retrieval.retrieved``. A query that is also a
+    The order of the documents settles ties: see ``inference.search.rank_documents``. A query that is also a
     document of the corpus, with the same id and text, is excluded from its own results, as in BEIR (Thakur et al.
     2021, https://arxiv.org/abs/2104.08663; ``ignore_identical_ids`` of its code).
 
@@ -42,22 +42,22 @@ class RetrievalSet:
         queries: Texts of the queries, Q.
         documents: Texts of the corpus, C.
         relevance: For each query document number -> grade, with at least one grade above 0.
-        own: For each query the number of the document that is the query itself, or -1.
-        understood: Description of how the files were read, and of skipped queries.
+        own_documents: For each query the number of the document that is the query itself, or -1.
+        description: Description of how the files were read, and of skipped queries.
     """
 
     queries: tuple[str, ...]
     documents: tuple[str, ...]
     relevance: tuple[Mapping[int, float], ...]
-    own: tuple[int, ...]
-    understood: str = ""
+    own_documents: tuple[int, ...]
+    description: str = ""
 
     @property
     def identity(self) -> int:
         """Hash of the texts and grades, which doesn't depend on the path of their files."""
-        return text_id(repr((self.queries, self.documents, self.relevance, self.own)))
+        return text_id(repr((self.queries, self.documents, self.relevance, self.own_documents)))
 
-    def bounded(self, most: int, seed: int = 42) -> RetrievalSet:
+    def limit_documents(self, most: int, seed: int = 42) -> RetrievalSet:
         """Limits the corpus to a number of documents: all judged documents, and a random sample of the rest.
 
         A smaller corpus is easier, so scores are comparable only with scores for the same limit.
@@ -71,7 +71,7 @@ class RetrievalSet:
 
         Example:
             >>> whole = RetrievalSet(("a?",), ("b", "a", "c", "d"), ({1: 1.0},), (-1,))
-            >>> whole.bounded(2, seed=0).documents
+            >>> whole.limit_documents(2, seed=0).documents
             ('a', 'd')
         """
         at_least("documents", most, 1, "leave it out for all")
@@ -89,13 +89,13 @@ class RetrievalSet:
             relevance=tuple(
                 {new_numbers[number]: grade for number, grade in grades.items()} for grades in self.relevance
             ),
-            own=tuple(new_numbers.get(number, -1) for number in self.own),
-            understood=f"{self.understood}; {counted(len(numbers), 'document')} of them ranked: "
+            own_documents=tuple(new_numbers.get(number, -1) for number in self.own_documents),
+            description=f"{self.description}; {count_noun(len(numbers), 'document')} of them ranked: "
             f"{len(judged_numbers):,} judged and {len(numbers) - len(judged_numbers):,} drawn",
         )
 
 
-def judged(
+def build_retrieval_set(
     source: str,
     queries: Mapping[str, str],
     documents: Mapping[str, str],
@@ -131,7 +131,7 @@ def judged(
     )
     relevant = sum(grade > 0 for grades in relevance for grade in grades.values())
     facts = [
-        f"{source}: {_queries(len(query_ids))}, {counted(len(documents), 'document')}, {relevant:,} relevant"
+        f"{source}: {_queries(len(query_ids))}, {count_noun(len(documents), 'document')}, {relevant:,} relevant"
     ]
     if skipped_count := len(queries) - len(query_ids):
         facts.append(f"{_queries(skipped_count)} without a relevant document left out")
@@ -141,8 +141,8 @@ def judged(
         queries=tuple(queries[query] for query in query_ids),
         documents=tuple(documents.values()),
         relevance=relevance,
-        own=own_numbers,
-        understood="; ".join([*facts, *notes]),
+        own_documents=own_numbers,
+        description="; ".join([*facts, *notes]),
     )
 
 
@@ -155,7 +155,7 @@ def read_pair_corpus(
     texts: str | Sequence[str] | None = None,
     columns: Mapping[str, str | Sequence[str]] | None = None,
     split: str | None = None,
-    bounds: Bounds = USUAL,
+    bounds: SizeLimits = USUAL,
     options: Mapping[str, str] = PYTHON,
 ) -> RetrievalSet:
     r"""Reads pairs as a retrieval set: distinct anchors are the queries, distinct positives the documents.
@@ -198,13 +198,13 @@ def read_pair_corpus(
         grades.setdefault(str(row["anchor"]), {})[str(row["positive"])] = 1.0
     positives = dict.fromkeys(str(row["positive"]) for row in table)
     corpus = positives | dict.fromkeys(str(row["text"]) for row in extra_texts or ())
-    return judged(
+    return build_retrieval_set(
         str(path),
         queries={text: text for text in grades},
         documents={text: text for text in corpus},
         grades=grades,
         own={text: text for text in grades},
-        notes=[table.understood, *([] if extra_texts is None else [extra_texts.understood])],
+        notes=[table.description, *([] if extra_texts is None else [extra_texts.description])],
     )
 
 
@@ -226,7 +226,7 @@ def holds_corpus(folder: Path) -> bool:
     return any((folder / f"{_CORPUS}.jsonl{suffix}").is_file() for suffix in ("", ".gz"))
 
 
-def read_beir(folder: str | Path, split: str, bounds: Bounds = USUAL) -> RetrievalSet:
+def read_beir(folder: str | Path, split: str, bounds: SizeLimits = USUAL) -> RetrievalSet:
     """Reads a data set of BEIR (Thakur et al. 2021, https://arxiv.org/abs/2104.08663), or a set in its layout.
 
     ``corpus.jsonl`` has ``_id``, ``text`` and usually ``title``, which is put before the text. ``queries.jsonl``
@@ -240,7 +240,7 @@ def read_beir(folder: str | Path, split: str, bounds: Bounds = USUAL) -> Retriev
 
     Returns:
         The documents in the order of their ids, and the queries with a relevant document. Other queries are
-        counted in ``understood``, because ``queries.jsonl`` usually has the queries of all splits.
+        counted in ``description``, because ``queries.jsonl`` usually has the queries of all splits.
 
     Raises:
         FileNotFoundError: A file doesn't exist; the message lists the splits that do.
@@ -250,7 +250,7 @@ def read_beir(folder: str | Path, split: str, bounds: Bounds = USUAL) -> Retriev
 
     Example:
         >>> data = read_beir("nfcorpus", "test")  # doctest: +SKIP
-        >>> data.understood  # doctest: +SKIP
+        >>> data.description  # doctest: +SKIP
         'nfcorpus, test: 323 queries, 3,633 documents, 12,334 relevant; 2,914 queries without ... left out'
     """
     root = Path(folder)
@@ -279,7 +279,7 @@ def _file(root: Path, part: str) -> Path:
         if (path := root / f"{part}{suffix}{compression}").is_file():
             return path
     split_names = splits(root) if part.startswith(_QRELS) else []
-    got = f"only judgments of {listed(split_names)}" if split_names else "no such file"
+    got = f"only judgments of {join_names(split_names)}" if split_names else "no such file"
     raise MissingFileError(
         f"{root}: expected {part}{suffix}, as BEIR's layout has it, got {got}; give a folder with corpus.jsonl, "
         "queries.jsonl and qrels/SPLIT.tsv"
@@ -311,7 +311,7 @@ def _read(source: str, corpus: _Source, queries: _Source, qrels: _Source) -> Ret
             got = f"a blank one for {short(name)}"
             raise reading_error(queries[0], "a text for every query", got, "drop it")
     grades = _grades(qrels, query_texts, documents)
-    return judged(
+    return build_retrieval_set(
         source,
         queries={name: text for name, (text, _) in query_texts.items()},
         # Title and text are joined as in BEIR's code.
@@ -363,8 +363,8 @@ def _rows(source: _Source, needed: Sequence[str], optional: Sequence[str]) -> It
     where, content = source
     header = content.header
     if header and (missing_columns := [name for name in needed if name not in header]):
-        got = f"{listed(map(short, header[:6]))}, without {missing_columns[0]}"
-        raise reading_error(where, f"the columns {listed(needed)} in its header", got, "write the header")
+        got = f"{join_names(map(short, header[:6]))}, without {missing_columns[0]}"
+        raise reading_error(where, f"the columns {join_names(needed)} in its header", got, "write the header")
     indices = [header.index(name) if name in header else None for name in (*needed, *optional)]
     for record in content.records():
         if record is not None:
@@ -423,10 +423,10 @@ class Retrieval:
 
     def __post_init__(self) -> None:
         for name in ("files", "corpus"):
-            object.__setattr__(self, name, source(f"data.retrieval.{name}", vars(self)[name]))
+            object.__setattr__(self, name, wrap_rows(f"data.retrieval.{name}", vars(self)[name]))
         at_least("data.retrieval.documents", self.documents, 1)
 
-    def read(self, taken: Collection[str] = (), bounds: Bounds = USUAL) -> dict[str, RetrievalSet]:
+    def read(self, taken: Collection[str] = (), bounds: SizeLimits = USUAL) -> dict[str, RetrievalSet]:
         """Returns name -> retrieval set for each file and folder, limited to ``documents``; equal for all seeds.
 
         Args:
@@ -453,14 +453,14 @@ class Retrieval:
                 )
         return {name: self._read(source, bounds) for name, source in zip(names, sources, strict=True)}
 
-    def _read(self, source: str, bounds: Bounds) -> RetrievalSet:
+    def _read(self, source: str, bounds: SizeLimits) -> RetrievalSet:
         if _is_dir(source):
             data = read_beir(Path(source), chosen_split(Path(source), "dev"), bounds)
         else:
             options = {"columns": "--data.retrieval.columns"}
             corpus = files_of(self.corpus) or None
             data = read_pair_corpus(source, corpus, self.columns, bounds=bounds, options=options)
-        return data if self.documents is None else data.bounded(self.documents)
+        return data if self.documents is None else data.limit_documents(self.documents)
 
 
 def _is_dir(source: str) -> bool:

@@ -14,13 +14,13 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.core.distributed import world_size
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import text_id
-from contrastive_text.core.storage.text_files import USUAL, Bounds
+from contrastive_text.core.storage.text_files import USUAL, SizeLimits
 from contrastive_text.core.types import Row
 from contrastive_text.data.collator import Collator, KeyedRow, StepCollator
 from contrastive_text.data.files.formats import FileForm
-from contrastive_text.data.files.given import GIVEN, Source
+from contrastive_text.data.files.in_memory import GIVEN, Source
 from contrastive_text.data.files.readers import Table, read_pairs, read_rows
-from contrastive_text.data.loader import KeyedRows, ResumableLoader, epoch_loader, loader_in_order
+from contrastive_text.data.loader import KeyedRows, ResumableLoader, epoch_loader, sequential_loader
 from contrastive_text.data.mixture import TaskSize, consecutive_steps
 from contrastive_text.data.preparation import TrainingData
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
@@ -58,17 +58,17 @@ class RunTables:
         cache_dir: Folder of mapped rows, as for ``read_rows``.
 
     Attributes:
-        ranked: Name -> retrieval set, as far as they have been read.
+        retrieval_sets: Name -> retrieval set, as far as they have been read.
     """
 
     tasks: Mapping[str, TextTask]
     named: bool
     files: Mapping[str, Source | None]
     eval_columns: Mapping[str, str | list[str]] | None
-    bounds: Bounds = USUAL
+    bounds: SizeLimits = USUAL
     retrieval: Retrieval = NO_RETRIEVAL
     cache_dir: Path | None = None
-    ranked: dict[str, RetrievalSet] = field(default_factory=dict, init=False)
+    retrieval_sets: dict[str, RetrievalSet] = field(default_factory=dict, init=False)
     _tables: dict[tuple[str, str], Table] = field(default_factory=dict, init=False)
 
     def of(self, part: str) -> dict[str, Table]:
@@ -80,7 +80,7 @@ class RunTables:
         """Name of a task, file or retrieval set -> hash of its validation rows, after they have been read."""
         held_out = {f"{name}, held out": digest for name, digest in self.contents("held_out").items()}
         identities = {name: text_id(digest) for name, digest in (self.contents("validation") | held_out).items()}
-        return identities | {name: data.identity for name, data in self.ranked.items()}
+        return identities | {name: data.identity for name, data in self.retrieval_sets.items()}
 
     def contents(self, part: str) -> dict[str, str]:
         """Returns table name -> digest of its rows. Equal rows have equal digests in any file."""
@@ -109,12 +109,12 @@ class RunTables:
                     "give the same rows, or start from the weights alone with --init_from"
                 )
 
-    def understood(self, part: str) -> list[str]:
+    def describe(self, part: str) -> list[str]:
         """Describes how the files of a part, such as ``train``, were read."""
-        retrieval_sets = self.ranked.values() if part == "validation" else ()
+        retrieval_sets = self.retrieval_sets.values() if part == "validation" else ()
         return [
-            *(table.understood for table in self.of(part).values()),
-            *(data.understood for data in retrieval_sets),
+            *(table.description for table in self.of(part).values()),
+            *(data.description for data in retrieval_sets),
         ]
 
     def by_file(self, part: str) -> Iterator[tuple[str, str, Sequence[Row]]]:
@@ -170,14 +170,14 @@ class RunTables:
             if (part, name) not in self._tables:
                 self._tables[part, name] = read_pairs(path, self.eval_columns, SPLITS[part], self.bounds, form)
         tables = self.of(part)
-        if part == "validation" and self.retrieval.files and not self.ranked:
-            self.ranked = self.retrieval.read(taken=tables, bounds=self.bounds)
+        if part == "validation" and self.retrieval.files and not self.retrieval_sets:
+            self.retrieval_sets = self.retrieval.read(taken=tables, bounds=self.bounds)
         if part == "validation":
-            optional |= bool(self.ranked or self.of("held_out"))
+            optional |= bool(self.retrieval_sets or self.of("held_out"))
         if not tables and not optional:
             raise InvalidValueError(f"data.{part}: expected a file, got no file; give --data.{part} FILE")
         rows = {name: min(table.files, default=len(table)) for name, table in tables.items()}
-        rows |= {name: min(len(data.queries), len(data.documents)) for name, data in self.ranked.items()}
+        rows |= {name: min(len(data.queries), len(data.documents)) for name, data in self.retrieval_sets.items()}
         for name, count in rows.items() if part in ("held_out", "validation", "test") else ():
             if count < world_size():
                 raise InvalidValueError(
@@ -190,7 +190,7 @@ Side = Literal["anchor", "positive"]
 """Role of the queries (anchor) or of the documents (positive) of a retrieval set."""
 
 
-class Ranked(NamedTuple):
+class RetrievalSide(NamedTuple):
     """The queries or the documents of a retrieval set, as rows to encode.
 
     Args:
@@ -226,7 +226,7 @@ class RankedCollator:
     """
 
     collator: Collator
-    ranked: Ranked
+    ranked: RetrievalSide
 
     def __call__(self, items: Sequence[KeyedRow]) -> Batch:
         """Builds a batch of queries or documents, without the copies of its rows in the other role."""
@@ -257,13 +257,13 @@ class PlainLoaders:
     def scored(self, part: str) -> list[ResumableLoader]:
         """Returns a loader per file of a part and, for validation, two for each retrieval set."""
         loaders = [
-            loader_in_order(name, rows, self.batch_size, self._collator(name, rows, file))
+            sequential_loader(name, rows, self.batch_size, self._collator(name, rows, file))
             for name, file, rows in self.tables.by_file(part)
         ]
-        for name, data in self.tables.ranked.items() if part == "validation" else ():
-            for side in (Ranked(name, data, "anchor"), Ranked(name, data, "positive")):
+        for name, data in self.tables.retrieval_sets.items() if part == "validation" else ():
+            for side in (RetrievalSide(name, data, "anchor"), RetrievalSide(name, data, "positive")):
                 collate = RankedCollator(self._make_collator(name, SameText(), self.prompts), side)
-                loaders.append(loader_in_order(name, side.rows, self.batch_size, collate))
+                loaders.append(sequential_loader(name, side.rows, self.batch_size, collate))
         return loaders
 
     def predicted(self) -> list[DataLoader[KeyedRow]]:
@@ -282,9 +282,9 @@ class PlainLoaders:
         task = self.tasks.get(name)
         pairing = None if task is None else task.pairing
         plain_pairing: Pairing = Given() if "anchor" in rows[0] else SameText()
-        prompts = self.prompts.alike if task is None and "anchor" not in rows[0] else self.prompts
+        prompts = self.prompts.same_for_all if task is None and "anchor" not in rows[0] else self.prompts
         collator = self._make_collator(
-            name, pairing if pairing is not None and pairing.joins else plain_pairing, prompts
+            name, pairing if pairing is not None and pairing.joins_texts else plain_pairing, prompts
         )
         return collator if task is None else StepCollator({name: collator}, file)
 
@@ -330,7 +330,7 @@ class HeldOutRows:
         self.seed = seed
         self.size = TaskSize(len(data.rows), min(data.task.batch_size or batch_size, len(data.rows)))
         objectives = needs.tasks[data.name].objectives
-        self.objectives = needs.tasks[data.name].unaltered
+        self.objectives = needs.tasks[data.name].held_out_objectives
         self._skipped = [name for name in objectives if name not in self.objectives]
         if not self.objectives:
             raise InvalidValueError(
@@ -357,7 +357,7 @@ class HeldOutRows:
     def __str__(self) -> str:
         """Describes the held-out loss: its rows, objectives and batches."""
         batches, remainder = divmod(self.size.rows, self.size.batch_size)
-        text = f"{self.data.table.understood}; the loss of {', '.join(self.objectives)} is taken of {batches:,} "
+        text = f"{self.data.table.description}; the loss of {', '.join(self.objectives)} is taken of {batches:,} "
         text += f"batches of {self.size.batch_size:,} rows"
         text += f", {remainder:,} rows after them left out" if remainder else ""
         return text + (f"; {', '.join(self._skipped)} has none without views" if self._skipped else "")

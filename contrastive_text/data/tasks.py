@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
-from contrastive_text.core.checks import at_least, share
+from contrastive_text.core.checks import at_least, fraction
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.text_files import USUAL, Bounds
+from contrastive_text.core.storage.text_files import USUAL, SizeLimits
 from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.types import ROLES, Role, Row
 from contrastive_text.data.files.formats import FileForm, PairRows, options_of
-from contrastive_text.data.files.given import GIVEN, Source, source
-from contrastive_text.data.files.mapped import ArrowRows, sampled
+from contrastive_text.data.files.in_memory import GIVEN, Source, wrap_rows
+from contrastive_text.data.files.mapped import ArrowRows, sample_if_large
 from contrastive_text.data.files.readers import Table, read_rows
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.data.tokenizing import TextTokenizer
@@ -56,9 +56,9 @@ class Clean:
         """Returns a table with normalized texts, and a note on the number of changed rows in its description."""
         is_mapped = isinstance(table.rows, ArrowRows)
         rows: Sequence[Row] = _CleanedRows(table.rows, self) if is_mapped else tuple(map(self.row, table.rows))
-        samples = sampled(rows, seed=0)
+        samples = sample_if_large(rows, seed=0)
         changed_count = sum(
-            row != before for row, before in zip(samples, sampled(table.rows, seed=0), strict=True)
+            row != before for row, before in zip(samples, sample_if_large(table.rows, seed=0), strict=True)
         )
         steps = {
             "white space collapsed": self.collapse,
@@ -69,7 +69,7 @@ class Clean:
         note = f"cleaned: {', '.join(step for step, is_applied in steps.items() if is_applied) or 'nothing'}; "
         note += f"{changed_count:,} of {extent} rows changed, and no text that is scored or embedded"
         digest = f"{table.digest} {self}" if is_mapped else ""
-        return replace(table, rows=rows, understood=f"{table.understood}\n{note}", digest=digest)
+        return replace(table, rows=rows, description=f"{table.description}\n{note}", digest=digest)
 
     def row(self, row: Row) -> Row:
         """Returns a row with normalized texts."""
@@ -107,8 +107,8 @@ class TaskNeeds:
         roles: Roles whose vectors or tokens its objectives read.
         target: How its objectives read the labels; None if they read no labels.
         predicts: Whether an objective predicts the labels.
-        two_texts: Name of a part that needs an anchor and a positive that differ; None if there is none.
-        unaltered: Names of the objectives that have a loss without views.
+        needs_two_texts: Name of a part that needs an anchor and a positive that differ; None if there is none.
+        held_out_objectives: Names of the objectives that have a loss without views.
         texts: Whether its batches keep the texts.
         check_examples: Function of the number of examples in a step and of hard negatives per example. It checks
             that the objectives have something to compare (``Objective.check_examples``). None for no check.
@@ -119,8 +119,8 @@ class TaskNeeds:
     roles: tuple[Role, ...]
     target: Target | None
     predicts: bool
-    two_texts: str | None
-    unaltered: tuple[str, ...] = ()
+    needs_two_texts: str | None
+    held_out_objectives: tuple[str, ...] = ()
     texts: bool = False
     check_examples: Callable[[int, int], None] | None = None
 
@@ -146,12 +146,14 @@ class DataNeeds:
     new_tokens: tuple[str, ...]
     prompts: Prompts = NO_PROMPTS
 
-    def taken(self, task: str) -> int:
+    def prompt_tokens(self, task: str) -> int:
         """Returns the number of tokens of the longest prompt of a task, without special tokens."""
         if self.tokenizer is None:
             return 0
         prompts = dict.fromkeys(self.prompts.of_role(role, task) for role in ROLES)
-        return max(self.tokenizer.taken(self.prompts.frame(prompt, self.tokenizer)) for prompt in prompts)
+        return max(
+            self.tokenizer.template_length(self.prompts.frame(prompt, self.tokenizer)) for prompt in prompts
+        )
 
     def known_tokenizer(self, training: bool) -> TextTokenizer:
         """Returns the tokenizer of training or of inference.
@@ -186,13 +188,13 @@ class BatchConsumer(Protocol):
             ValueError: A task has no objective that can.
         """
 
-    def adopt_tokenizer(self, description: str) -> None:
+    def set_tokenizer(self, description: str) -> None:
         """Sets a tokenizer that was trained on the texts, given as JSON."""
 
 
-ONLY = "train"
+SINGLE_TASK = "train"
 """Name of the data set of a run with a single data set."""
-_RESERVED = (ONLY, "overall", "spearman", "pearson", *ROLES)
+_RESERVED = (SINGLE_TASK, "overall", "spearman", "pearson", *ROLES)
 """Names of tasks that are refused, because they are names of scores, tables or roles."""
 SPLITS = {"train": "train", "held_out": "dev", "validation": "dev", "test": "test", "predict": "all"}
 """Part of a run -> split that is read from a file with several splits."""
@@ -265,7 +267,7 @@ class TextTask:
 
     def __post_init__(self) -> None:
         for part in SPLITS:
-            object.__setattr__(self, part, source(f"data.tasks.{part}", vars(self)[part]))
+            object.__setattr__(self, part, wrap_rows(f"data.tasks.{part}", vars(self)[part]))
 
     def files(self, part: str) -> list[str]:
         """Returns the files of ``train``, ``held_out``, ``validation``, ``test`` or ``predict``."""
@@ -279,9 +281,9 @@ def option_place(task: str, part: str = "") -> str:
         >>> option_place("train"), option_place("train", "train"), option_place("reviews", "train")
         ('data.task', 'data.train', 'data.tasks.reviews.train')
     """
-    if task == ONLY and part == "train":
+    if task == SINGLE_TASK and part == "train":
         return "data.train"
-    return ".".join(filter(None, ("data.task" if task == ONLY else f"data.tasks.{task}", part)))
+    return ".".join(filter(None, ("data.task" if task == SINGLE_TASK else f"data.tasks.{task}", part)))
 
 
 def files_of(paths: Source | None) -> list[str]:
@@ -326,7 +328,7 @@ def check_tasks(tasks: Mapping[str, TextTask], only: TextTask) -> None:
                 f"{', '.join(_RESERVED)}, got {name!r}; choose another name"
             )
         _check_rows(option_place(name), task)
-    _check_rows(option_place(ONLY), only)
+    _check_rows(option_place(SINGLE_TASK), only)
     for name, value in vars(only).items():
         if name in SPLITS and name != "held_out" and value is not None:
             raise InvalidValueError(
@@ -357,7 +359,7 @@ def _check_rows(place: str, task: TextTask) -> None:
             )
     else:
         at_least(f"{place}.limit", task.limit, 1)
-    share(f"{place}.fraction", task.fraction, "such as 0.06", with_zero=False)
+    fraction(f"{place}.fraction", task.fraction, "such as 0.06", with_zero=False)
     if task.fraction is not None and task.repeat is not None:
         raise InvalidValueError(
             f"{place}.repeat: expected no repeat next to fraction, got {task.repeat}; remove repeat or fraction"
@@ -373,7 +375,7 @@ def read_task(
     task: TextTask,
     part: str,
     needs: TaskNeeds,
-    bounds: Bounds = USUAL,
+    bounds: SizeLimits = USUAL,
     cache_dir: Path | None = None,
 ) -> Table:
     """Reads the files of a part of a task, such as ``train``.

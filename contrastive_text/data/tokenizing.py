@@ -15,11 +15,11 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase, PreTrainedToken
 from contrastive_text.core.errors import InvalidValueError, first_line
 from contrastive_text.core.libraries import is_panic
 from contrastive_text.core.types import (
-    MASK,
-    NO_FRAME,
+    MASK_PLACEHOLDER,
     NO_LABEL,
+    NO_TEMPLATE,
     NO_WORD,
-    Frame,
+    Template,
     Text,
     TextPair,
     Tokens,
@@ -113,7 +113,8 @@ class TextRow(NamedTuple):
     Args:
         ids: Token ids of the row, including special tokens.
         truncated: Whether the text was truncated.
-        bare: Token ids of the text without its template and special tokens; None for a text without a template.
+        text_ids: Token ids of the text without its template and special tokens; None for a text without a
+            template.
         positions: Positions of the tokens, as in ``Tokens``.
         types: Token type of each token: first or second text.
         labels: Ids to predict, as in ``Tokens``.
@@ -122,14 +123,14 @@ class TextRow(NamedTuple):
 
     ids: Sequence[int]
     truncated: bool
-    bare: Sequence[int] | None = None
+    text_ids: Sequence[int] | None = None
     positions: Sequence[int] | None = None
     types: Sequence[int] | None = None
     labels: Sequence[int] | None = None
-    around: tuple[int, int] | None = None
+    template_lengths: tuple[int, int] | None = None
 
 
-class Framed(NamedTuple):
+class TemplatedText(NamedTuple):
     """Tokens of a text, with the tokens of its prompt or template.
 
     Args:
@@ -231,7 +232,9 @@ class TextTokenizer:
             for ids, row in zip(encoding["input_ids"], words, strict=True)
         ]
 
-    def framed(self, texts: Sequence[str], frame: Frame = NO_FRAME, with_words: bool = True) -> list[Framed]:
+    def tokenize_with_template(
+        self, texts: Sequence[str], frame: Template = NO_TEMPLATE, with_words: bool = True
+    ) -> list[TemplatedText]:
         """Tokenizes texts with a template, uncut and without special tokens.
 
         By default text and template are one string for the tokenizer, as in sentence-transformers. A token that
@@ -248,28 +251,31 @@ class TextTokenizer:
         Example:
             >>> from contrastive_text.data import learn_vocabulary
             >>> tokenizer = TextTokenizer(learn_vocabulary(["query: a bird"], 60), max_length=None)
-            >>> (framed,) = tokenizer.framed(["a bird"], Frame("query: "))
+            >>> (framed,) = tokenizer.tokenize_with_template(["a bird"], Template("query: "))
             >>> [tokenizer.tokenizer.decode(list(ids)) for ids in (framed.before, framed.tokens.ids)]
             ['query :', 'a bird']
         """
         if not texts:
             return []
-        if MASK in frame.before + frame.after:
+        if MASK_PLACEHOLDER in frame.before + frame.after:
             mask = self.tokenizer.mask_token
             if mask is None:
                 raise InvalidValueError(
-                    f"{frame.before + frame.after!r}: expected a vocabulary with a mask token for {MASK}, got "
-                    f"one without; use another encoder, or another template"
+                    f"{frame.before + frame.after!r}: expected a vocabulary with a mask token for "
+                    f"{MASK_PLACEHOLDER}, got one without; use another encoder, or another template"
                 )
-            frame = frame._replace(before=frame.before.replace(MASK, mask), after=frame.after.replace(MASK, mask))
-        if not frame or frame.apart:
+            frame = frame._replace(
+                before=frame.before.replace(MASK_PLACEHOLDER, mask),
+                after=frame.after.replace(MASK_PLACEHOLDER, mask),
+            )
+        if not frame or frame.tokenized_apart:
             before, after = (tuple(self._ids(part)) if part else () for part in frame[:2])
             token_lists = (
                 self(texts)
                 if with_words
                 else [Tokens(ids=tuple(ids), words=(NO_WORD,) * len(ids)) for ids in self.ids(texts)]
             )
-            return [Framed(tokens, before, after, frame.counted) for tokens in token_lists]
+            return [TemplatedText(tokens, before, after, frame.counts_to_limit) for tokens in token_lists]
         start = len(frame.before)
         encoding = self._encode([f"{frame.before}{text}{frame.after}" for text in texts])
         framed_texts = []
@@ -281,20 +287,22 @@ class TextTokenizer:
             first = next((word for word in words[begin:stop] if word is not None), 0)
             word_numbers = tuple(NO_WORD if word is None else word - first for word in words[begin:stop])
             framed_texts.append(
-                Framed(Tokens(ids[begin:stop], word_numbers), ids[:begin], ids[stop:], frame.counted)
+                TemplatedText(
+                    Tokens(ids[begin:stop], word_numbers), ids[:begin], ids[stop:], frame.counts_to_limit
+                )
             )
         return framed_texts
 
-    def taken(self, around: Frame | Framed) -> int:
+    def template_length(self, template: Template | TemplatedText) -> int:
         """Returns the number of tokens by which a template shortens the text."""
-        if isinstance(around, Frame):
-            return self.taken(self.framed(["a"], around)[0]) if around else 0
-        tokens = len(around.before) + len(around.after)
-        if around.counted:
+        if isinstance(template, Template):
+            return self.template_length(self.tokenize_with_template(["a"], template)[0]) if template else 0
+        tokens = len(template.before) + len(template.after)
+        if template.counted:
             return tokens
         return 0 if self.spare is None else max(tokens - self.spare, 0)
 
-    def check_frame(self, frame: Frame, where: str) -> None:
+    def check_frame(self, frame: Template, where: str) -> None:
         """Checks that a template leaves room for at least one token of the text.
 
         Args:
@@ -304,24 +312,30 @@ class TextTokenizer:
         Raises:
             ValueError: The template takes the whole row.
         """
-        if self.room is None or self.taken(frame) < self.room:
+        if self.room is None or self.template_length(frame) < self.room:
             return
-        spare = 0 if frame.counted else self.spare or 0
+        spare = 0 if frame.counts_to_limit else self.spare or 0
         spare_note = f" and the {spare} beyond it" if spare else ""
         raise InvalidValueError(
             f"{where}: expected fewer tokens than the {self.room + spare} that max_length {self.max_length}"
-            f"{spare_note} leaves for a text and its template, got {self.taken(frame._replace(counted=True))} of "
+            f"{spare_note} leaves for a text and its template, got "
+            f"{self.template_length(frame._replace(counts_to_limit=True))} of "
             f"{frame.before + frame.after!r}; shorten it, or raise max_length"
         )
 
-    def left_out(self, prompt: str) -> int:
+    def count_unpooled(self, prompt: str) -> int:
         """Returns the number of tokens at the start of a row that a pooler skips, if it doesn't read the prompt.
 
         These are the tokens of the prompt alone and the special tokens before it, counted as in
         sentence-transformers. A blank at its end counts as a token even if the tokenizer joins it to the next
         word, whose first token is then skipped.
         """
-        return len(self.prefix) + len(self.framed([""], Frame(prompt, apart=True))[0].before) if prompt else 0
+        return (
+            len(self.prefix)
+            + len(self.tokenize_with_template([""], Template(prompt, tokenized_apart=True))[0].before)
+            if prompt
+            else 0
+        )
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the token ids of each text, uncut and without special tokens: ``__call__`` without words."""
@@ -395,7 +409,7 @@ class TextTokenizer:
             for i, (ids, types) in enumerate(rows)
         ]
 
-    def cut(self, tokens: Tokens, taken: int = 0, altered: bool = False) -> Tokens:
+    def truncate(self, tokens: Tokens, taken: int = 0, altered: bool = False) -> Tokens:
         """Truncates a text's tokens at the end, to the number of tokens that fit into the row.
 
         Args:
@@ -407,12 +421,12 @@ class TextTokenizer:
         room = None if self.room is None or spare is None else max(self.room + spare - taken, 0)
         return tokens if room is None or len(tokens) <= room else tokens.take(range(room))
 
-    def cuts(self, text: str | TextPair, frame: Frame = NO_FRAME) -> bool:
+    def is_truncated(self, text: str | TextPair, frame: Template = NO_TEMPLATE) -> bool:
         """Returns whether the length limit truncates a text, or one of two texts in a sequence."""
         if isinstance(text, TextPair):
             return self.pair_rows([text])[0].truncated
-        (framed,) = self.framed([text], frame)
-        return self.room is not None and len(framed.tokens) > self.room - self.taken(framed)
+        (framed,) = self.tokenize_with_template([text], frame)
+        return self.room is not None and len(framed.tokens) > self.room - self.template_length(framed)
 
     @property
     def specials(self) -> int:

@@ -14,10 +14,10 @@ import numpy as np
 from contrastive_text.core.batch import StepKind
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import fold_each, generator
-from contrastive_text.core.types import MASK, SLOT, Row
+from contrastive_text.core.random import fold_keys, generator
+from contrastive_text.core.types import MASK_PLACEHOLDER, TEXT_PLACEHOLDER, Row
 from contrastive_text.data.collator import PAIRING, row_keys
-from contrastive_text.data.files.mapped import sampled
+from contrastive_text.data.files.mapped import sample_if_large
 from contrastive_text.data.files.readers import Table
 from contrastive_text.data.loader import Rows
 from contrastive_text.data.mixture import Mixture, Steps, TaskSize
@@ -47,7 +47,7 @@ class TrainingSet:
     named: bool
 
     @classmethod
-    def arranged(
+    def build(
         cls, tasks: Mapping[str, TrainingData], mixture: Mixture, batch_size: int, drop_last: bool, named: bool
     ) -> TrainingSet:
         """Builds a training set from tasks, with the steps of a mixture.
@@ -90,7 +90,7 @@ class TrainingSet:
 
     def rows_per_step(self, task: str) -> int:
         """Returns the largest number of rows of a task in a step, over all ranks."""
-        return self.steps.largest(task)
+        return self.steps.largest_step(task)
 
     def facts(self, needs: DataNeeds, seed: int, tasks: Iterable[str] = ()) -> dict[str, str]:
         """Returns facts for the run's summary: each task's, tasks that are only scored, and truncation.
@@ -110,7 +110,7 @@ class TrainingSet:
         tokenizer = needs.tokenizer
         if tokenizer is None:
             return facts
-        span_tasks = {name: data for name, data in self.tasks.items() if data.pairing.reads_tokens}
+        span_tasks = {name: data for name, data in self.tasks.items() if data.pairing.token_roles}
         text_tasks = {name: data for name, data in self.tasks.items() if name not in span_tasks}
         samples = sample_rows([len(data.texts) for data in text_tasks.values()], seed)
         texts = [
@@ -126,10 +126,10 @@ class TrainingSet:
             return facts
         notes = []
         if texts:
-            cut = sum(tokenizer.cuts(text, frame) for frame, text in texts)
+            cut = sum(tokenizer.is_truncated(text, frame) for frame, text in texts)
             notes.append(f"{cut / len(texts):.1%} of {len(texts):,} sampled texts are longer and will be cut")
         notes += [
-            cut_spans(data.rows, data.pairing, tokenizer.room - needs.taken(name), name, seed)
+            cut_spans(data.rows, data.pairing, tokenizer.room - needs.prompt_tokens(name), name, seed)
             for name, data in span_tasks.items()
         ]
         return facts | {"length limit": f"{tokenizer.max_length} tokens with special ones; {'; '.join(notes)}"}
@@ -137,7 +137,7 @@ class TrainingSet:
     def _repeats(self, task: str) -> dict[str, str]:
         """Describes how often the rows of a task are repeated in an epoch; empty without repeats."""
         rows, step = len(self.tasks[task].rows), self.rows_per_step(task)
-        count = self.steps.taken(task)
+        count = self.steps.rows_taken(task)
         if count <= rows:
             return {}
         note = f"{count:,} an epoch: each of the {rows:,} comes some {count / rows:,.1f} times, altered each time"
@@ -149,8 +149,11 @@ class TrainingSet:
 
 def learned_tokenizer(tables: Mapping[str, Table], needs: DataNeeds, seed: int) -> str:
     """Trains a tokenizer on all texts of the tables, or on a sample, and returns its JSON."""
-    rows = chain.from_iterable(sampled(table.rows, seed) for table in tables.values())
-    prompts = (text.replace(SLOT, " ").replace(MASK, " ") for text in needs.prompts.named.values())
+    rows = chain.from_iterable(sample_if_large(table.rows, seed) for table in tables.values())
+    prompts = (
+        text.replace(TEXT_PLACEHOLDER, " ").replace(MASK_PLACEHOLDER, " ")
+        for text in needs.prompts.named.values()
+    )
     texts = (text for row in rows for text in row.values() if isinstance(text, str))
     tokenizer = learn_vocabulary(chain(prompts, texts), needs.vocabulary_size, new_tokens=needs.new_tokens)
     return tokenizer.backend_tokenizer.to_str()
@@ -168,7 +171,7 @@ def check_examples(training: TrainingSet, needs: DataNeeds) -> None:
             check(examples, sum(slot.role == "negative" for slot in data.slots))
 
 
-def check_turns(training: TrainingSet, needs: DataNeeds) -> None:
+def check_objective_groups(training: TrainingSet, needs: DataNeeds) -> None:
     """Checks that a mixture with groups of objectives names every trained objective, and no others.
 
     Raises:
@@ -224,7 +227,7 @@ def cut_spans(rows: Rows, pairing: Pairing, room: int, task: str, seed: int) -> 
     """
     (samples,) = sample_rows([len(rows)], seed)
     numbers = np.array(samples, dtype=np.int64)
-    keys = fold_each(row_keys(seed, task, np.zeros_like(numbers), numbers), PAIRING).tolist()
+    keys = fold_keys(row_keys(seed, task, np.zeros_like(numbers), numbers), PAIRING).tolist()
     lengths = [
         len(span)
         for number, key in zip(numbers.tolist(), keys, strict=True)
@@ -260,7 +263,7 @@ def words_without_blanks(plans: Iterable[ViewPlan], texts: Sequence[str], tokeni
         An example for each kind of words. None if no view uses words, or no text is of such a language.
     """
     kinds: dict[Words, dict[str, None]] = {}
-    for view in (view for plan in plans for _, view in plan.views_with_places()):
+    for view in (view for plan in plans for _, view in plan.named_views()):
         if kind := "tokenizer" if isinstance(view, TokenView) and view.unit == "word" else view.words:
             kinds.setdefault(kind, {})[describe(view)] = None
     runs = [match[0] for text in texts if (match := _WITHOUT_BLANKS.search(text))]

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from contrastive_text.core.checks import above, at_least, one_of, share
+from contrastive_text.core.checks import above, at_least, fraction, one_of
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
-from contrastive_text.core.libraries import is_failure, require
-from contrastive_text.core.storage.manifests import TODO
+from contrastive_text.core.libraries import is_read_error, require
+from contrastive_text.core.storage.manifests import MANIFEST_ADVICE
 from contrastive_text.core.storage.records import Record
 from contrastive_text.encoders.networks import POOLER
 
@@ -71,7 +71,7 @@ class Adapters(ABC):
             layers: Names of all linear layers of the network's blocks.
         """
 
-    def put_into(self, model: PreTrainedModel) -> frozenset[str]:
+    def add_to(self, model: PreTrainedModel) -> frozenset[str]:
         """Adds float32 adapters to a network in place, and freezes all other weights.
 
         Returns:
@@ -114,7 +114,7 @@ class LoRA(Adapters):
     ) -> None:
         self.rank = at_least("LoRA.rank", rank, 1, "8 to 64 are usual")
         self.alpha = above("LoRA.alpha", alpha, advice="try the rank")
-        self.dropout = share("LoRA.dropout", dropout, "0.1 is usual", with_one=False)
+        self.dropout = fraction("LoRA.dropout", dropout, "0.1 is usual", with_one=False)
         if targets is not None and not targets:
             raise InvalidValueError(
                 "LoRA.targets: expected names of layers, or null for all, got []; set it to null"
@@ -153,8 +153,8 @@ def check_base(adapters: Adapters | None, config: object, weights_dtype: str) ->
     one_of("encoder.weights_dtype", weights_dtype, WeightsType)
     if adapters is None and weights_dtype != "float32":
         raise InvalidValueError(
-            "encoder.weights_dtype: expected float32 for trained weights, because smaller types round small "
-            f"updates away, got {weights_dtype}; set encoder.adapters too"
+            f"encoder.weights_dtype: expected float32 for trained weights, got {weights_dtype}; set "
+            "encoder.adapters too. Smaller types round small updates away."
         )
     if adapters is not None and config is not None:
         raise InvalidValueError(
@@ -168,7 +168,7 @@ def _ends(name: str, target: str) -> bool:
 
 
 def _inject(model: PreTrainedModel, settings: PeftConfig) -> frozenset[str]:
-    """Adds the adapters of peft's settings to a network in place; see ``Adapters.put_into``."""
+    """Adds the adapters of peft's settings to a network in place; see ``Adapters.add_to``."""
     peft = require("peft", _WHERE)
     names = {name for name, _ in model.named_parameters()}
     try:
@@ -191,7 +191,7 @@ def plain_name(name: str) -> str:
     return name.replace(".base_layer.", ".")
 
 
-def take_out(model: PreTrainedModel, merge: bool) -> None:
+def remove_adapters(model: PreTrainedModel, merge: bool) -> None:
     """Removes the adapters from a network in place. All of its weights can then be trained again.
 
     Args:
@@ -272,7 +272,7 @@ def _plain_layer(layer: nn.Linear) -> nn.Linear:
     return plain
 
 
-def unpacked(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def state_without_packing(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns a network's state in which packed weights are replaced by empty weights of their plain shapes."""
     packed = ((name, part) for name, part in model.named_modules() if _in_four_bits(part))
     shapes = {f"{name}.weight": (part.out_features, part.in_features) for name, part in packed}
@@ -311,7 +311,7 @@ def weights_source(name: str) -> str:
     settings = Path(name, _SETTINGS)
     if not settings.is_file() or Path(name, "config.json").is_file():
         return name
-    record = Record.read(settings, TODO)
+    record = Record.read(settings, MANIFEST_ADVICE)
     base = record.text("base_model_name_or_path")
     if not base or Path(base).resolve() == Path(name).resolve():
         raise record.refusal("the folder or hub name of the base model", base, "base_model_name_or_path")
@@ -361,7 +361,7 @@ def merge_adapters(folder: Path, model: PreTrainedModel) -> None:
         ValueError: Settings beyond plain LoRA, or weights that don't match them.
     """
     require("peft", str(folder))
-    settings = Record.read(folder / _SETTINGS, TODO)
+    settings = Record.read(folder / _SETTINGS, MANIFEST_ADVICE)
     try:
         _inject(model, _lora(settings))
         weights: Mapping[str, Tensor] = load_file(folder / _WEIGHTS)
@@ -373,18 +373,18 @@ def merge_adapters(folder: Path, model: PreTrainedModel) -> None:
         if differences:
             raise InvalidValueError(
                 f"{folder / _WEIGHTS}: expected the weights that {_SETTINGS} describes, got a difference "
-                f"in {', '.join(differences[:2])}, ...; {TODO}"
+                f"in {', '.join(differences[:2])}, ...; {MANIFEST_ADVICE}"
             )
         adapter_weights = {names[key]: weight for key, weight in weights.items() if key in names}
         model.load_state_dict(adapter_weights, strict=False)
     except BaseException as error:
-        if isinstance(error, ContrastiveTextError) or not is_failure(error):
+        if isinstance(error, ContrastiveTextError) or not is_read_error(error):
             raise
         raise InvalidValueError(
             f"{folder}: expected adapters that fit the weights, got {type(error).__name__}: {first_line(error)}; "
-            f"{TODO}"
+            f"{MANIFEST_ADVICE}"
         ) from error
-    take_out(model, merge=True)
+    remove_adapters(model, merge=True)
 
 
 def _lora(settings: Record) -> PeftConfig:

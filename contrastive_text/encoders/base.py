@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from contrastive_text.core.batch import Batch, Hidden
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.types import Alter
+from contrastive_text.core.types import EmbeddingChange
 from contrastive_text.encoders.packing import FixedLayout
 
 training_threads: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
@@ -37,7 +37,7 @@ class Encoder(nn.Module, ABC):
         takes_types: Whether the network reads ``Batch.types``, the number of a token's text in a text pair.
         dropout_in_effect: Dropout probabilities by name, as the run's summary prints them.
         base_identity: Identity of the weights under adapters; None without adapters.
-        in_lockstep: Whether all ranks must run the network equally often, because each holds a part of its
+        equalize_groups: Whether all ranks must run the network equally often, because each holds a part of its
             weights.
     """
 
@@ -51,10 +51,12 @@ class Encoder(nn.Module, ABC):
     takes_types: bool = False
     dropout_in_effect: Mapping[str, float] = MappingProxyType({})
     base_identity: str | None = None
-    in_lockstep: bool = False
+    equalize_groups: bool = False
 
     @abstractmethod
-    def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:
+    def forward(
+        self, batch: Batch, alter: EmbeddingChange | None = None, layers: tuple[int, ...] = (-1,)
+    ) -> Hidden:
         """Encodes the rows of a batch to token vectors.
 
         Args:
@@ -75,7 +77,9 @@ class Encoder(nn.Module, ABC):
             return "bucketed", f"the fastest on a CPU that {type(self).__name__} takes"
         return "padded", "one block of rows for a GPU"
 
-    def blocks(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> list[Hidden]:
+    def blocks(
+        self, batch: Batch, alter: EmbeddingChange | None = None, layers: tuple[int, ...] = (-1,)
+    ) -> list[Hidden]:
         """Returns the token vectors of ``forward`` in blocks that cover the rows in order, with little padding.
 
         Args:
@@ -85,11 +89,11 @@ class Encoder(nn.Module, ABC):
         """
         return [self(batch, alter=alter, layers=layers)]
 
-    def token_vectors(self, batch: Batch, alter: Alter | None = None) -> Tensor:
+    def token_vectors(self, batch: Batch, alter: EmbeddingChange | None = None) -> Tensor:
         """Returns the vectors of the last layer of all tokens, one row of the batch after another, (T, D)."""
         return torch.cat([block.tokens(-1) for block in self.blocks(batch, alter=alter)])
 
-    def heeds_positions(self) -> bool:
+    def reads_positions(self) -> bool:
         """Returns whether ``Batch.positions`` change the token vectors."""
         return False
 
@@ -114,7 +118,7 @@ class Encoder(nn.Module, ABC):
             "use another encoder, or remove MaskedLM"
         )
 
-    def twin(self) -> Encoder:
+    def clone(self) -> Encoder:
         """Returns a copy of the encoder with its own weights, equal at first, and without a token head."""
         return deepcopy(self)
 

@@ -9,13 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.batch import Batch, Hidden, OnHost, sent
+from contrastive_text.core.batch import Batch, Hidden, HostCopies, move_to_device
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidTextError, InvalidValueError
 from contrastive_text.core.random import hash_rows, seed_torch
-from contrastive_text.core.types import NO_LABEL, Alter
+from contrastive_text.core.types import NO_LABEL, EmbeddingChange
 from contrastive_text.encoders.base import Encoder
-from contrastive_text.encoders.packing import in_lockstep, natural_positions, split_rows
+from contrastive_text.encoders.packing import equalize_groups, natural_positions, split_rows
 from contrastive_text.poolers import Pooler
 
 _JOINED_FIELDS = ("ids", "positions", "types", "lengths", "row_slots", "draw_keys", "text_ids", "unpooled")
@@ -54,16 +54,16 @@ class Embedder(NamedTuple):
     def groups(self, batch: Batch) -> list[RowGroup]:
         """Splits a batch by the encoder's layout and the bound on tokens, long rows first.
 
-        If ranks hold parts of the encoder's weights, all of them make equally many groups (``in_lockstep``).
+        If ranks hold parts of the encoder's weights, all of them make equally many groups (``equalize_groups``).
         """
         layout, _ = self.encoder.layout_on(batch.ids.device)
         row_groups = split_rows(batch.lengths, layout, self.chunk_tokens)
-        if self.encoder.in_lockstep and (self.chunk_tokens is not None or layout == "bucketed"):
-            row_groups = in_lockstep(row_groups, batch.ids.device)  # otherwise all ranks have one part
+        if self.encoder.equalize_groups and (self.chunk_tokens is not None or layout == "bucketed"):
+            row_groups = equalize_groups(row_groups, batch.ids.device)  # otherwise all ranks have one part
         return [RowGroup(batch.split(rows), rows, masks=number) for number, rows in enumerate(row_groups)]
 
     def encode(
-        self, group: RowGroup, alter: Alter | None = None, seed: int | None = None
+        self, group: RowGroup, alter: EmbeddingChange | None = None, seed: int | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Encodes a group of rows and pools the token vectors.
 
@@ -85,19 +85,22 @@ class Embedder(NamedTuple):
         if self.pooler.template_bias:
             batch, template_of = with_templates(batch)
         blocks = self.encoder.blocks(batch, alter=alter, layers=layers)
-        readable = blocks if batch.unpooled is None else pooled_part(blocks, batch.unpooled)
+        readable = blocks if batch.unpooled is None else mask_unpooled(blocks, batch.unpooled)
         pooled = _pooled(self.pooler, readable, group.rows)
         if template_of is not None:
-            pooled = pooled[: len(group.batch)] - pooled[len(group.batch) :][sent(template_of, pooled.device)]
+            pooled = (
+                pooled[: len(group.batch)]
+                - pooled[len(group.batch) :][move_to_device(template_of, pooled.device)]
+            )
         if labels is None:
             return pooled, None
         tokens = torch.cat([block.tokens(-1) for block in blocks])[: len(labels)]
-        return pooled, tokens[sent((labels != NO_LABEL).nonzero().flatten(), tokens.device)]
+        return pooled, tokens[move_to_device((labels != NO_LABEL).nonzero().flatten(), tokens.device)]
 
     def pool(self, batch: Batch) -> Tensor:
         """Returns the vectors of inference for a batch, without any view, (S, D)."""
         groups = self.groups(batch)
-        pooled = in_order([self.encode(group)[0] for group in groups], groups)
+        pooled = restore_order([self.encode(group)[0] for group in groups], groups)
         return pooled if self.head is None else self.head(pooled)
 
 
@@ -108,18 +111,18 @@ def _pooled(pooler: Pooler, blocks: Sequence[Hidden], rows: Tensor) -> Tensor:
         try:
             vectors.append(pooler(block))
         except InvalidTextError as error:
-            raise error.at(int(rows[start + error.number])) from None
+            raise error.renumbered(int(rows[start + error.number])) from None
         start += len(block.mask)
     return torch.cat(vectors)
 
 
-def in_order(vectors: Sequence[Tensor], groups: Sequence[RowGroup]) -> Tensor:
+def restore_order(vectors: Sequence[Tensor], groups: Sequence[RowGroup]) -> Tensor:
     """Concatenates the vectors of groups of rows in the order of the batch's rows, (S, D)."""
     order = torch.cat([group.rows for group in groups]).argsort()
-    return torch.cat(list(vectors))[sent(order, vectors[0].device)]
+    return torch.cat(list(vectors))[move_to_device(order, vectors[0].device)]
 
 
-def pooled_part(blocks: Sequence[Hidden], unpooled: Tensor) -> list[Hidden]:
+def mask_unpooled(blocks: Sequence[Hidden], unpooled: Tensor) -> list[Hidden]:
     """Returns token vectors whose masks exclude the tokens of a prompt that the pooler skips.
 
     Args:
@@ -128,14 +131,15 @@ def pooled_part(blocks: Sequence[Hidden], unpooled: Tensor) -> list[Hidden]:
     """
 
     def read(mask: Tensor, excluded: Tensor) -> Tensor:
-        return mask & (mask.cumsum(dim=1) > sent(excluded, mask.device).unsqueeze(1))
+        return mask & (mask.cumsum(dim=1) > move_to_device(excluded, mask.device).unsqueeze(1))
 
     unpooled_by_block = torch.split(unpooled, [len(block.mask) for block in blocks])
     return [
         replace(
             block,
             mask=read(block.mask, excluded),
-            on_host=block.on_host and block.on_host._replace(mask=read(block.on_host.mask, excluded)),
+            host_copies=block.host_copies
+            and block.host_copies._replace(mask=read(block.host_copies.mask, excluded)),
         )
         for block, excluded in zip(blocks, unpooled_by_block, strict=True)
     ]
@@ -160,31 +164,31 @@ def with_templates(batch: Batch) -> tuple[Batch, Tensor]:
     Example:
         >>> ids, lengths = torch.tensor([1, 7, 2, 3, 1, 8, 9, 2, 3, 1, 6, 2, 3]), torch.tensor([4, 5, 4])
         >>> keys, around = torch.arange(3), torch.tensor([[1, 2]] * 3)
-        >>> batch = Batch(ids, lengths, (), torch.zeros(3).long(), keys, keys, around=around)
+        >>> batch = Batch(ids, lengths, (), torch.zeros(3).long(), keys, keys, template_lengths=around)
         >>> whole, template_of = with_templates(batch)
         >>> own = int(lengths.sum())
         >>> template_of.tolist(), whole.ids[own:].tolist(), whole.positions[own:].tolist()
         ([0, 1, 0], [1, 2, 3, 1, 2, 3], [0, 2, 3, 0, 3, 4])
     """
-    if batch.around is None:
+    if batch.template_lengths is None:
         raise InvalidValueError(
             "MaskTokenPooler.template_bias: expected a template around texts, got texts without one; set "
             "model.prompts, or remove template_bias"
         )
-    (before, after), lengths = batch.around.unbind(dim=1), batch.lengths
+    (before, after), lengths = batch.template_lengths.unbind(dim=1), batch.lengths
     positions, text_lengths = natural_positions(lengths), lengths - before - after
     row = torch.repeat_interleave(torch.arange(len(batch)), lengths)
     template_tokens = ((positions < before[row]) | (positions >= (lengths - after)[row])).nonzero().flatten()
-    device, host_copies = batch.ids.device, batch.known
-    token_indices = sent(template_tokens, device)
-    template_copies = host_copies._replace(ids=host_copies.ids[template_tokens])
+    device, host_ids = batch.ids.device, batch.host_ids
+    token_indices = move_to_device(template_tokens, device)
+    template_copies = host_ids._replace(ids=host_ids.ids[template_tokens])
     templates = batch.replace(
         ids=batch.ids[token_indices],
         lengths=before + after,
-        positions=sent(positions[template_tokens], device),
+        positions=move_to_device(positions[template_tokens], device),
         types=None if batch.types is None else batch.types[token_indices],
         labels=None,
-        on_host=None if batch.on_host is None else template_copies,
+        host_copies=None if batch.host_copies is None else template_copies,
     )
     contents = torch.stack([text_lengths, hash_rows(template_copies.ids, templates.lengths)], dim=1)
     _, template_of = torch.unique(contents, dim=0, return_inverse=True)
@@ -192,18 +196,21 @@ def with_templates(batch: Batch) -> tuple[Batch, Tensor]:
     distinct_templates = templates.split(first[: int(template_of.max()) + 1])
     # The rows belong to no slot, so that no view alters them.
     distinct_templates = distinct_templates.replace(row_slots=torch.full_like(distinct_templates.row_slots, -1))
-    texts = batch if batch.positions is not None else batch.replace(positions=sent(positions, device))
+    texts = batch if batch.positions is not None else batch.replace(positions=move_to_device(positions, device))
     fields = {
         name: torch.cat([getattr(texts, name), getattr(distinct_templates, name)])
         for name in _JOINED_FIELDS
         if getattr(texts, name) is not None
     }
-    on_host = None
-    if texts.on_host is not None and distinct_templates.on_host is not None:
-        on_host = OnHost(
-            *(torch.cat(contents) for contents in zip(texts.on_host, distinct_templates.on_host, strict=True))
+    host_copies = None
+    if texts.host_copies is not None and distinct_templates.host_copies is not None:
+        host_copies = HostCopies(
+            *(
+                torch.cat(contents)
+                for contents in zip(texts.host_copies, distinct_templates.host_copies, strict=True)
+            )
         )
-    return texts.replace(**fields, labels=None, on_host=on_host), template_of
+    return texts.replace(**fields, labels=None, host_copies=host_copies), template_of
 
 
 def check_template_bias(pooler: Pooler, encoder: Encoder) -> None:
@@ -212,7 +219,7 @@ def check_template_bias(pooler: Pooler, encoder: Encoder) -> None:
     Raises:
         ValueError: The architecture ignores positions.
     """
-    if pooler.template_bias and not encoder.heeds_positions():
+    if pooler.template_bias and not encoder.reads_positions():
         raise InvalidValueError(
             f"{type(pooler).__name__}.template_bias: expected an architecture that reads positions, got "
             f"{describe(encoder)}, which ignores them; drop template_bias, or use another encoder"

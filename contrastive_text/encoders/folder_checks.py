@@ -14,8 +14,8 @@ import torch
 from safetensors import safe_open
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.manifests import TODO, check_whole
-from contrastive_text.core.storage.records import Record, shown
+from contrastive_text.core.storage.manifests import MANIFEST_ADVICE, check_whole
+from contrastive_text.core.storage.records import Record, describe_value
 from contrastive_text.core.storage.weights import check_dense, is_weight
 
 _RECORDS = (
@@ -48,7 +48,9 @@ def check_folder(name: str) -> None:
     if not folder.is_dir():
         return
     check_whole(folder)
-    records = {file.name: Record.read(file, TODO) for file in map(folder.joinpath, _RECORDS) if file.exists()}
+    records = {
+        file.name: Record.read(file, MANIFEST_ADVICE) for file in map(folder.joinpath, _RECORDS) if file.exists()
+    }
     for index in (record for name, record in records.items() if name.endswith(".index.json")):
         weight_files = index.record("weight_map", {})
         for weight in weight_files:
@@ -65,7 +67,7 @@ def check_folder(name: str) -> None:
                 config.integer(key, most=_MAX_LAYERS)
     for file in (file for kind in ("tokenizer.json", "*.safetensors", "*.bin") for file in folder.glob(kind)):
         if not file.is_file():  # a pipe, or a link to nothing
-            raise InvalidValueError(f"{file}: expected a file, got something else; {TODO}")
+            raise InvalidValueError(f"{file}: expected a file, got something else; {MANIFEST_ADVICE}")
 
 
 def check_implementations(where: str, config: Mapping[str, object], inside: bool = False) -> None:
@@ -75,8 +77,8 @@ def check_implementations(where: str, config: Mapping[str, object], inside: bool
             check_implementations(f"{where}: {key}", value, inside=inside or key.endswith(_IMPLEMENTATION_SUFFIX))
         elif (inside or key.endswith(_IMPLEMENTATION_SUFFIX)) and isinstance(value, str) and "/" in value:
             raise InvalidValueError(
-                f"{where}: {key}: expected an implementation of Transformers, such as sdpa, got {shown(value)}, "
-                f"code that would be downloaded and run; remove the key"
+                f"{where}: {key}: expected an implementation of Transformers, such as sdpa, got "
+                f"{describe_value(value)}, code that would be downloaded and run; remove the key"
             )
 
 
@@ -100,7 +102,7 @@ def check_weight_files(files: Iterable[Path]) -> None:
                 content = torch.load(file, weights_only=True, mmap=True, map_location="cpu")
             except Exception:  # reported by Transformers
                 continue
-            check_dense(content, str(file), TODO)
+            check_dense(content, str(file), MANIFEST_ADVICE)
 
 
 def _check_types(file: Path) -> None:
@@ -136,7 +138,7 @@ def check_tokenizer_file(path: Path) -> None:
         return
 
     def refusal(expected: str, got: object) -> InvalidValueError:
-        return InvalidValueError(f"{path}: expected {expected}, got {got}; {TODO}")
+        return InvalidValueError(f"{path}: expected {expected}, got {got}; {MANIFEST_ADVICE}")
 
     if len(parts) > _MAX_PARTS:
         raise refusal(f"at most {_MAX_PARTS} normalizers and pre-tokenizers", f"{len(parts):,}")

@@ -22,12 +22,12 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from contrastive_text.core.checks import share
-from contrastive_text.core.config.misspelt import nearest, nearest_folder
+from contrastive_text.core.checks import fraction
+from contrastive_text.core.config.suggestions import suggest_folder, suggest_name
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
-from contrastive_text.core.libraries import is_failure, quiet
-from contrastive_text.core.storage.manifests import MODULES, TODO, model_place
-from contrastive_text.core.storage.records import Record, inside, read_json, records, shown
+from contrastive_text.core.libraries import is_read_error, silence_transformers
+from contrastive_text.core.storage.manifests import MANIFEST_ADVICE, MODULES, find_model_folder
+from contrastive_text.core.storage.records import Record, describe_value, read_json, records, resolve_inside
 from contrastive_text.encoders.adapters import (
     NOT_BY_TRANSFORMERS,
     WeightsType,
@@ -65,12 +65,12 @@ def _fetched(what: str, name: str, fetch: Callable[[], _T]) -> _T:
     Converts its errors to errors about the folder or the name on the hub.
     """
     try:
-        with quiet():
+        with silence_transformers():
             return fetch()
     except ContrastiveTextError:
         raise
     except BaseException as error:  # a damaged file raises nearly any error
-        if not is_failure(error):
+        if not is_read_error(error):
             raise
         folder = Path(name)
         if folder.is_dir():
@@ -78,7 +78,7 @@ def _fetched(what: str, name: str, fetch: Callable[[], _T]) -> _T:
             answer = f"a whole model folder, got {name} with {listed}; {_message(error)}"
         else:
             answer = (
-                f"a local model folder or a name on the Hugging Face hub, got {name!r}{nearest_folder(name)}; "
+                f"a local model folder or a name on the Hugging Face hub, got {name!r}{suggest_folder(name)}; "
                 f"there is no such folder, and the hub gave none: {_message(error)}"
             )
         raise InvalidValueError(f"{what}: expected {answer}") from error
@@ -94,12 +94,12 @@ def _network_place(name: str) -> str:
 
     ``modules.json`` names it: the folder itself, or a folder inside it such as ``0_Transformer``.
     """
-    folder = model_place(name)
+    folder = find_model_folder(name)
     if folder is None:
         return name
     path = folder / MODULES
-    modules = records(read_json(path, TODO), of="modules", where=str(path), todo=TODO)
-    return str(inside(folder, modules[0].text("path"), str(path))) if modules else name
+    modules = records(read_json(path, MANIFEST_ADVICE), of="modules", where=str(path), todo=MANIFEST_ADVICE)
+    return str(resolve_inside(folder, modules[0].text("path"), str(path))) if modules else name
 
 
 _weight_counts: dict[str, int] = {}
@@ -129,7 +129,7 @@ def _check_sizes(name: str, architecture: PreTrainedConfig) -> None:
     if _weight_counts[settings] > 2 * file_bytes:  # a weight takes at least half a byte, with 4 bits
         raise InvalidValueError(
             f"{folder / 'config.json'}: expected the sizes of the weight files ({weights[0].name}, "
-            f"{file_bytes:,} bytes in all), got sizes of {_weight_counts[settings]:,} weights; {TODO}"
+            f"{file_bytes:,} bytes in all), got sizes of {_weight_counts[settings]:,} weights; {MANIFEST_ADVICE}"
         )
 
 
@@ -178,7 +178,7 @@ def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: 
         ValueError: Neither or both of name and config, an invalid probability, an architecture that Transformers
             doesn't have, or a model that is missing or damaged.
     """
-    share("encoder.dropout", dropout, "0.1 is usual, null keeps the model's own", with_one=False)
+    fraction("encoder.dropout", dropout, "0.1 is usual, null keeps the model's own", with_one=False)
     if config is not None and name is None:
         architecture = _configured(config)
     elif name is not None and config is None:
@@ -215,7 +215,7 @@ def _configured(config: dict[str, Any]) -> PreTrainedConfig:
     if (name := config["model_type"]) not in CONFIG_MAPPING:
         raise InvalidValueError(
             "encoder.config.model_type: expected an architecture of Transformers (bert, roberta, ...), got "
-            f"{name!r}{nearest(str(name), CONFIG_MAPPING)}"
+            f"{name!r}{suggest_name(str(name), CONFIG_MAPPING)}"
         )
     return AutoConfig.for_model(**config)
 
@@ -336,10 +336,10 @@ def _load(
 def _made(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
     """Builds a network from a configuration, with errors that name ``encoder.config``."""
     try:
-        with quiet():
+        with silence_transformers():
             return make()
     except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
-        if not is_failure(error):
+        if not is_read_error(error):
             raise
         raise InvalidValueError(
             f"encoder.config: expected an architecture of Transformers, got {_message(error)}"
@@ -365,10 +365,10 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     if isinstance(limit, bool) or not isinstance(limit, int | float) or limit < 1 or limit % 1:
         raise InvalidValueError(
             f"{name}: expected a number of tokens as model_max_length of tokenizer_config.json, got "
-            f"{shown(limit)}; {TODO}"
+            f"{describe_value(limit)}; {MANIFEST_ADVICE}"
         )
     settings = Path(name, _TEXT_SETTINGS)
-    if settings.is_file() and Record.read(settings, TODO).flag("do_lower_case", False):
+    if settings.is_file() and Record.read(settings, MANIFEST_ADVICE).flag("do_lower_case", False):
         _lower_case(tokenizer)
     return tokenizer
 

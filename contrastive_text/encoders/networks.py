@@ -22,13 +22,13 @@ from transformers import (
 
 from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import InvalidValueError, first_line
-from contrastive_text.core.libraries import is_failure, quiet
+from contrastive_text.core.libraries import is_read_error, silence_transformers
 from contrastive_text.encoders.packing import (
     ATTENTION,
     Layout,
     Packing,
     natural_positions,
-    packed,
+    packed_input,
     pad,
     token_mask,
 )
@@ -186,7 +186,7 @@ def prepare_layout(model: PreTrainedModel, layout: Layout, compiled: bool, limit
         The reason against packed rows; None if there is none.
 
     Raises:
-        ValueError: An unknown layout, ``packed`` for a network that doesn't support it, or a network whose
+        ValueError: An unknown layout, ``packed_input`` for a network that doesn't support it, or a network whose
             vectors depend on padding.
     """
     one_of("encoder.layout", layout, Layout)
@@ -207,7 +207,7 @@ def prepare_layout(model: PreTrainedModel, layout: Layout, compiled: bool, limit
             f"encoder.layout: expected bucketed, padded or auto, for {reason}, got packed; take auto"
         )
     if reason is None:
-        with quiet():
+        with silence_transformers():
             model.set_attn_implementation(ATTENTION)
     return reason
 
@@ -230,21 +230,21 @@ def _why_not_packed(model: PreTrainedModel, limit: int | None) -> str | None:
         ids = torch.arange(5, 5 + int(lengths.sum())) % text_config(model.config).vocab_size
         positions, mask = natural_positions(lengths) + start, token_mask(lengths)
         padded = {"input_ids": pad(ids, mask, fill=padding_id(model.config)), "attention_mask": mask.long()}
-        with _trying(model), quiet():
+        with _trying(model), silence_transformers():
             expected = model(**padded).last_hidden_state[mask]
             model.set_attn_implementation(ATTENTION)
-            with packed(Packing.of(lengths)):
+            with packed_input(Packing.of(lengths)):
                 output = model(input_ids=ids[None], position_ids=positions[None]).last_hidden_state[0]
             _check_long_row(model, limit, start)
         if torch.allclose(output, expected, rtol=0, atol=_rounding(expected)):
             return None
         return f"{name} gives other values with packed rows"
     except (RuntimeError, TypeError, ValueError) as error:
-        if not is_failure(error):
+        if not is_read_error(error):
             raise
         return f"{name} can't be called with packed rows ({first_line(error)})"
     finally:
-        with quiet():
+        with silence_transformers():
             model.set_attn_implementation(own_attention)
 
 
@@ -271,7 +271,7 @@ def _check_long_row(model: PreTrainedModel, limit: int | None, start: int) -> No
     positions = natural_positions(lengths) + start
     handle = block.register_forward_pre_hook(enter)
     try:
-        with packed(Packing.of(lengths)), suppress(_Entered):
+        with packed_input(Packing.of(lengths)), suppress(_Entered):
             model(input_ids=torch.full_like(positions, 5)[None], position_ids=positions[None])
     finally:
         handle.remove()
@@ -285,7 +285,7 @@ def _trial_length(model: PreTrainedModel, limit: int | None) -> int:
     return min(length, limit or length)
 
 
-def heeds_positions(model: PreTrainedModel) -> bool:
+def reads_positions(model: PreTrainedModel) -> bool:
     """Returns whether a network reads position ids. Relative positions (DeBERTa-v2, T5) ignore them silently."""
     ids = torch.arange(4, device=model.device)[None]
     orders = [torch.tensor([order]).to(ids) + first_position(model) for order in ([0, 1, 2, 3], [2, 0, 3, 1])]

@@ -27,10 +27,10 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from contrastive_text.core.batch import sent, unpadded
-from contrastive_text.core.distributed import most_over_ranks
+from contrastive_text.core.batch import move_to_device, select_tokens
+from contrastive_text.core.distributed import max_over_ranks
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.core.random import drop
+from contrastive_text.core.random import dropout
 
 FixedLayout: TypeAlias = Literal["packed", "bucketed", "padded"]
 Layout: TypeAlias = Literal["auto", "packed", "bucketed", "padded"]
@@ -82,7 +82,7 @@ def pad(values: Tensor, mask: Tensor, fill: int = 0) -> Tensor:
         tensor([[7, 0],
                 [8, 9]])
     """
-    positions = sent(mask.flatten().nonzero().flatten(), values.device)
+    positions = move_to_device(mask.flatten().nonzero().flatten(), values.device)
     empty = values.new_full((mask.numel(), *values.shape[1:]), fill)
     return empty.index_copy(0, positions, values).view(*mask.shape, *values.shape[1:])
 
@@ -128,7 +128,7 @@ def split_rows(lengths: Tensor, layout: FixedLayout, chunk_tokens: int | None) -
     return list(torch.split(order, counts))
 
 
-def in_lockstep(parts: list[Tensor], device: torch.device) -> list[Tensor]:
+def equalize_groups(parts: list[Tensor], device: torch.device) -> list[Tensor]:
     """Regroups rows so that every rank has the same number of groups.
 
     It is the largest number of groups that a rank needs: other ranks halve their largest groups. If a rank has
@@ -143,11 +143,11 @@ def in_lockstep(parts: list[Tensor], device: torch.device) -> list[Tensor]:
         device: Device on which the ranks communicate.
 
     Example:
-        >>> [part.tolist() for part in in_lockstep([torch.tensor([2, 0, 1])], torch.device("cpu"))]  # one process
+        >>> [part.tolist() for part in equalize_groups([torch.tensor([2, 0, 1])], torch.device("cpu"))]
         [[2, 0, 1]]
     """
     rows = sum(map(len, parts))
-    largest_count, fewest = most_over_ranks([len(parts), -rows], device)
+    largest_count, fewest = max_over_ranks([len(parts), -rows], device)
     count, groups = min(largest_count, -fewest), list(parts)
     while len(groups) < count:
         largest = max(range(len(groups)), key=lambda number: len(groups[number]))
@@ -197,7 +197,7 @@ class Packing(NamedTuple):
 
 
 @contextmanager
-def packed(packing: Packing | None) -> Iterator[None]:
+def packed_input(packing: Packing | None) -> Iterator[None]:
     """Declares inside the block that the network's input is packed rows; None for padded rows."""
     token = _packing.set(packing)
     try:
@@ -216,7 +216,7 @@ def attention(
     scaling: float | None = None,
     **options: Any,  # Any: further arguments of an architecture's attention
 ) -> tuple[Tensor, None]:
-    """Attention function for Transformers: torch's kernels or, inside ``packed``, ``packed_attention``.
+    """Attention function for Transformers: torch's kernels or, inside ``packed_input``, ``packed_attention``.
 
     Args:
         module: The attention layer.
@@ -330,7 +330,7 @@ def _attend_dropping(
     scores = torch.baddbmm(q.new_empty(1, 1, 1), q, k.transpose(1, 2), beta=0, alpha=factor)
     if is_visible is not None:
         scores = scores.masked_fill(~is_visible, -torch.inf)
-    return torch.bmm(drop(scores.softmax(dim=-1), dropout_p), v).view_as(query)
+    return torch.bmm(dropout(scores.softmax(dim=-1), dropout_p), v).view_as(query)
 
 
 def band(length: int, window: int, causal: bool, device: torch.device) -> Tensor:
@@ -384,7 +384,7 @@ def ragged_attention(
         return _padded_attention(states, packings, dropout, scale, causal, window).unsqueeze(0)
     width = query.shape[3]
     q, k, v = (F.pad(rows, (0, -width % _HEAD_MULTIPLE)) for rows in states)
-    starts = [sent(F.pad(bounds.lengths.cumsum(0), (1, 0)).int(), query.device) for bounds in packings]
+    starts = [move_to_device(F.pad(bounds.lengths.cumsum(0), (1, 0)).int(), query.device) for bounds in packings]
     ends = (*starts, *(bounds.longest for bounds in packings))
     if kernel == "flash":
         reach = -1 if window is None else window - 1  # the kernel counts without the token itself
@@ -429,9 +429,9 @@ def _padded_attention(
     is_visible = (distance >= 0) | (not causal)
     if window is not None:
         is_visible &= distance.abs() < window
-    allowed = sent(masks[1][:, None, None] & is_visible, q.device)
+    allowed = move_to_device(masks[1][:, None, None] & is_visible, q.device)
     output = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, dropout_p=dropout, scale=scale)
-    return unpadded(output.transpose(1, 2), masks[0])
+    return select_tokens(output.transpose(1, 2), masks[0])
 
 
 def checkpoint_layers(model: PreTrainedModel) -> None:
@@ -465,7 +465,7 @@ def _recomputed(layer: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     packing = _packing.get()
 
     def run(*inputs: Tensor) -> Tensor:
-        with packed(packing):
+        with packed_input(packing):
             return layer(*inputs)
 
     output: Tensor = checkpoint(run, *inputs, use_reentrant=False)
@@ -479,7 +479,7 @@ def checkpointed_by_others(model: nn.Module) -> bool:
 
 
 @contextmanager
-def one_layer_kept(model: nn.Module) -> Iterator[None]:
+def store_last_layer(model: nn.Module) -> Iterator[None]:
     """Makes the last layer store its activations, as each layer does in turn during the backward pass."""
     last_layers = _checkpointed(model)[-1:]
     for layer in last_layers:

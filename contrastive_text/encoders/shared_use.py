@@ -81,7 +81,7 @@ def _weight_versions(parts: Sequence[nn.Module]) -> list[tuple[int, int]]:
 
 def _is_bound(part: nn.Module) -> bool:
     """Returns whether a copy of a module can't run: its forward is compiled or replaced, or its weights split."""
-    has_split_weights = isinstance(part, Encoder) and part.in_lockstep
+    has_split_weights = isinstance(part, Encoder) and part.equalize_groups
     return has_split_weights or part._compiled_call_impl is not None or "forward" in vars(part)
 
 

@@ -16,14 +16,21 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
-from contrastive_text.core.batch import Batch, Hidden, PaddedOnHost, sent, unpadded
+from contrastive_text.core.batch import Batch, Hidden, PaddedHostCopies, move_to_device, select_tokens
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.libraries import quiet
+from contrastive_text.core.libraries import silence_transformers
 from contrastive_text.core.native import check_not_forked
 from contrastive_text.core.random import replace_dropouts
 from contrastive_text.core.storage.weights import sampled_identity
-from contrastive_text.core.types import Alter
-from contrastive_text.encoders.adapters import Adapters, WeightsType, check_base, plain_name, take_out, unpacked
+from contrastive_text.core.types import EmbeddingChange
+from contrastive_text.encoders.adapters import (
+    Adapters,
+    WeightsType,
+    check_base,
+    plain_name,
+    remove_adapters,
+    state_without_packing,
+)
 from contrastive_text.encoders.base import Encoder, training_threads
 from contrastive_text.encoders.loading import (
     check_vocabulary,
@@ -38,12 +45,12 @@ from contrastive_text.encoders.networks import (
     dropouts,
     embedding_module,
     first_position,
-    heeds_positions,
     is_causal,
     longest_row,
     padding_id,
     pooler_layer,
     prepare_layout,
+    reads_positions,
     set_attention,
     text_config,
     without_cache,
@@ -56,14 +63,14 @@ from contrastive_text.encoders.packing import (
     checkpoint_layers,
     checkpointed_by_others,
     natural_positions,
-    packed,
+    packed_input,
     pad,
     token_mask,
 )
 
 
 @contextmanager
-def _altered_embeddings(model: nn.Module, alter: Alter | None, mask: Tensor) -> Iterator[None]:
+def _altered_embeddings(model: nn.Module, alter: EmbeddingChange | None, mask: Tensor) -> Iterator[None]:
     """Alters the embedding output, after LayerNorm and dropout, in this thread's forward passes in the block.
 
     Args:
@@ -79,10 +86,10 @@ def _altered_embeddings(model: nn.Module, alter: Alter | None, mask: Tensor) -> 
     def enter(module: nn.Module, inputs: object, output: Tensor) -> Tensor:  # noqa: ARG001  # torch's signature
         if get_ident() != thread:
             return output
-        device_mask = sent(mask, output.device)
+        device_mask = move_to_device(mask, output.device)
         if output.shape[:2] == mask.shape:
             return alter(output, device_mask)
-        return unpadded(alter(pad(output.squeeze(0), mask), device_mask), mask).unsqueeze(0)
+        return select_tokens(alter(pad(output.squeeze(0), mask), device_mask), mask).unsqueeze(0)
 
     thread = get_ident()
     hook = embeddings.register_forward_hook(enter)
@@ -112,7 +119,7 @@ class TokenHead(nn.Module):
         masked_lm, self.pretrained = load_masked_lm(name, architecture)
         size = model.config.vocab_size
         if size != masked_lm.config.vocab_size:
-            with quiet():
+            with silence_transformers():
                 masked_lm.resize_token_embeddings(size)
         encoder_name = masked_lm.base_model_prefix
         self.layers = nn.ModuleDict(
@@ -123,20 +130,20 @@ class TokenHead(nn.Module):
         self._whole = (masked_lm,)  # in a tuple, so that it isn't a submodule, whose weights would be saved twice
 
     @property
-    def whole(self) -> PreTrainedModel:
+    def masked_lm(self) -> PreTrainedModel:
         """The masked language model that consists of the trained encoder and this head."""
         return self._whole[0]
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Returns the logits of all tokens of the vocabulary for token vectors, (M, D) -> (M, V)."""
-        encoder = self.whole.base_model
+        encoder = self.masked_lm.base_model
 
         def given(*_: object, **__: object) -> BaseModelOutput:
             return BaseModelOutput(last_hidden_state=hidden.unsqueeze(0))
 
         encoder.forward = given  # called by the head's own code
         try:
-            scores: Tensor = self.whole(inputs_embeds=hidden.unsqueeze(0)).logits
+            scores: Tensor = self.masked_lm(inputs_embeds=hidden.unsqueeze(0)).logits
         finally:
             del encoder.forward
         return scores.squeeze(0)
@@ -180,7 +187,8 @@ class TransformerEncoder(Encoder):
     Raises:
         ValueError: Neither or both of name and config, a missing model, a checkpoint that lacks weights of the
             encoder, an invalid ``max_length``, an ``attention`` that the architecture doesn't support,
-            ``append_eos`` with a tokenizer without an end token, or ``packed`` for an architecture that accepts
+            ``append_eos`` with a tokenizer without an end token, or ``packed_input`` for an architecture that
+            accepts
             no other attention function, gives other values with it, or is compiled. ``gradient_checkpointing``
             of a compiled network, or of layers that Transformers can't recompute. Adapters on random weights, or
             a small type of weights that are trained.
@@ -231,7 +239,7 @@ class TransformerEncoder(Encoder):
         self._adapted: frozenset[str] = frozenset()  # names of the adapters' weights
         if adapters is not None:
             self.base_identity = sampled_identity(dict(self.model.named_parameters()))
-            self._adapted = adapters.put_into(self.model)
+            self._adapted = adapters.add_to(self.model)
         self.model.train()  # it is loaded in evaluation mode, without dropout and views
         replace_dropouts(self.model)
         set_attention(self.model, attention)
@@ -279,15 +287,15 @@ class TransformerEncoder(Encoder):
         """Returns the layout of rows on a device, and the reason for it; see ``Encoder.layout_on``.
 
         Raises:
-            ValueError: ``packed`` although another function checkpoints layers, which would recompute them
+            ValueError: ``packed_input`` although another function checkpoints layers, which would recompute them
                 unpacked.
         """
         has_other_function = checkpointed_by_others(self.model)
         if self.layout == "packed" and has_other_function:
             raise InvalidValueError(
-                "encoder.layout: expected auto, bucketed or padded, because another function checkpoints layers "
-                "and would change the gradient, got packed; or set encoder.gradient_checkpointing "
-                "instead"
+                "encoder.layout: expected auto, bucketed or padded, got packed; set "
+                "encoder.gradient_checkpointing instead. Another function checkpoints layers, which would "
+                "change the gradient of packed rows."
             )
         if self.layout != "auto":
             return self.layout, "as asked for"
@@ -301,7 +309,9 @@ class TransformerEncoder(Encoder):
         layout, reason = super().layout_on(device)
         return layout, f"{reason}; not packed, for {why}" if why else reason
 
-    def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:
+    def forward(
+        self, batch: Batch, alter: EmbeddingChange | None = None, layers: tuple[int, ...] = (-1,)
+    ) -> Hidden:
         """Encodes the rows of a batch and pads their token vectors on the right; see ``Encoder.forward``."""
         layout, _ = self.layout_on(batch.ids.device)
         if layout != "packed":
@@ -310,7 +320,9 @@ class TransformerEncoder(Encoder):
         output = self._packed(batch, alter, layers, Packing.of(batch.lengths))
         return self._hidden(batch, mask, {layer: pad(vectors, mask) for layer, vectors in output.items()})
 
-    def blocks(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> list[Hidden]:
+    def blocks(
+        self, batch: Batch, alter: EmbeddingChange | None = None, layers: tuple[int, ...] = (-1,)
+    ) -> list[Hidden]:
         """Returns token vectors in blocks of rows of equal length, or all rows padded; see ``Encoder.blocks``."""
         layout, _ = self.layout_on(batch.ids.device)
         if layout != "packed" or batch.ids.device.type != "cpu":
@@ -324,13 +336,13 @@ class TransformerEncoder(Encoder):
         ]
 
     def _packed(
-        self, batch: Batch, alter: Alter | None, layers: tuple[int, ...], packing: Packing
+        self, batch: Batch, alter: EmbeddingChange | None, layers: tuple[int, ...], packing: Packing
     ) -> dict[int, Tensor]:
         """Returns the token vectors of each layer, (T, D)."""
         device = batch.ids.device
         positions = batch.positions
         if positions is None:
-            positions = sent(natural_positions(batch.lengths), device)
+            positions = move_to_device(natural_positions(batch.lengths), device)
         inputs = {
             "input_ids": batch.ids.unsqueeze(0),
             "position_ids": (positions + self._first_position).unsqueeze(0),
@@ -340,14 +352,14 @@ class TransformerEncoder(Encoder):
         if device.type != "cpu":
             # Without a mask decoders search the positions for packed rows, and the host would wait for the GPU.
             inputs["attention_mask"] = torch.ones(NO_MASK, dtype=torch.bool, device=device)
-        with packed(packing):
+        with packed_input(packing):
             outputs = self._run(alter, token_mask(batch.lengths), layers, **inputs)
         return {layer: vectors.squeeze(0) for layer, vectors in outputs.items()}
 
-    def _padded(self, batch: Batch, alter: Alter | None, layers: tuple[int, ...]) -> Hidden:
+    def _padded(self, batch: Batch, alter: EmbeddingChange | None, layers: tuple[int, ...]) -> Hidden:
         mask = token_mask(batch.lengths)
         fill = padding_id(self.model.config)
-        device_mask = sent(mask, batch.ids.device)
+        device_mask = move_to_device(mask, batch.ids.device)
         inputs = {"input_ids": pad(batch.ids, mask, fill=fill), "attention_mask": device_mask.long()}
         if (types := self._types_of(batch)) is not None:
             inputs["token_type_ids"] = pad(types, mask)
@@ -365,12 +377,12 @@ class TransformerEncoder(Encoder):
 
     def _hidden(self, batch: Batch, mask: Tensor, vectors: dict[int, Tensor]) -> Hidden:
         """Builds padded rows with masks and ids for poolers, on their device and on the host."""
-        device_mask, ids = sent(mask, batch.ids.device), pad(batch.ids, mask)
-        on_host = None if device_mask is mask else PaddedOnHost(mask, pad(batch.known.ids, mask))
-        return Hidden(vectors, device_mask, ids, self._mask_id, on_host)
+        device_mask, ids = move_to_device(mask, batch.ids.device), pad(batch.ids, mask)
+        host_copies = None if device_mask is mask else PaddedHostCopies(mask, pad(batch.host_ids.ids, mask))
+        return Hidden(vectors, device_mask, ids, self._mask_id, host_copies)
 
     def _run(
-        self, alter: Alter | None, mask: Tensor, layers: tuple[int, ...], **inputs: Tensor
+        self, alter: EmbeddingChange | None, mask: Tensor, layers: tuple[int, ...], **inputs: Tensor
     ) -> dict[int, Tensor]:
         """Runs the network with altered embeddings, and returns the token vectors of the requested layers."""
         if self.training and torch.is_grad_enabled():
@@ -385,9 +397,9 @@ class TransformerEncoder(Encoder):
     def _mask_id(self) -> int | None:
         return None if self.tokenizer is None else self.tokenizer.mask_token_id
 
-    def heeds_positions(self) -> bool:
+    def reads_positions(self) -> bool:
         """Returns whether the network reads positions."""
-        return heeds_positions(self.model)
+        return reads_positions(self.model)
 
     def is_causal(self) -> bool:
         """Returns whether tokens don't attend to later tokens, as in decoders."""
@@ -403,12 +415,12 @@ class TransformerEncoder(Encoder):
         missing = [token for token in tokens if token not in self.tokenizer.get_vocab()]
         if missing and self.adapters is not None:
             raise InvalidValueError(
-                "encoder.adapters: expected views without new tokens, because adapters freeze the embedding "
-                f"table, got {', '.join(missing)}; set their mark to null, or train without adapters"
+                f"encoder.adapters: expected views without new tokens, got {', '.join(missing)}; set their mark "
+                "to null, or train without adapters. Adapters freeze the embedding table."
             )
         self.tokenizer.add_tokens([AddedToken(token, special=True) for token in tokens], special_tokens=True)
         if len(self.tokenizer) > self.vocabulary_size:
-            with quiet():
+            with silence_transformers():
                 self.model.resize_token_embeddings(len(self.tokenizer))
             self.vocabulary_size = len(self.tokenizer)
 
@@ -426,7 +438,7 @@ class TransformerEncoder(Encoder):
         architecture = load_architecture(self.model_name_or_path, self._full_config(), self.dropout)
         return TokenHead(model, self.model_name_or_path, architecture)
 
-    def around(self, model: PreTrainedModel) -> Self:
+    def with_network(self, model: PreTrainedModel) -> Self:
         """Returns an encoder that runs another network of the architecture, without a token head."""
         shared_parts = (self.tokenizer, self.token_head, self.model)
         encoder = deepcopy(
@@ -439,9 +451,9 @@ class TransformerEncoder(Encoder):
         encoder._why_not_packed = encoder._prepare_rows()
         return encoder
 
-    def twin(self) -> Self:
+    def clone(self) -> Self:
         """Returns a copy of the encoder with its own weights, except those under adapters."""
-        return self.around(deepcopy(self.model, {id(weight): weight for weight in self.base_weights()}))
+        return self.with_network(deepcopy(self.model, {id(weight): weight for weight in self.base_weights()}))
 
     def base_weights(self) -> list[nn.Parameter]:
         """Returns the weights under adapters; see ``Encoder.base_weights``."""
@@ -450,15 +462,16 @@ class TransformerEncoder(Encoder):
 
     def plain_state(self) -> dict[str, Tensor]:
         """Returns the network's state without adapters, under the names that the weights have without them."""
-        state = unpacked(self.model, self.model.state_dict())
+        state = state_without_packing(self.model, self.model.state_dict())
         return {plain_name(name): value for name, value in state.items() if name not in self._adapted}
 
     def without_adapters(self, merge: bool) -> Self:
-        """Returns a copy of the encoder without adapters, or the encoder itself; see ``adapters.take_out``."""
+        """Returns a copy of the encoder without adapters, or the encoder itself; see
+        ``adapters.remove_adapters``."""
         if self.adapters is None:
             return self
         plain = deepcopy(self, {id(self.tokenizer): self.tokenizer})
-        take_out(plain.model, merge)
+        remove_adapters(plain.model, merge)
         plain.adapters, plain.base_identity, plain._adapted = None, None, frozenset()
         return plain
 
@@ -474,10 +487,10 @@ class TransformerEncoder(Encoder):
         Args:
             folder: Folder of the files.
         """
-        network = self.model if self.token_head is None else self.token_head.whole
+        network = self.model if self.token_head is None else self.token_head.masked_lm
         prefix = "" if network is self.model else f"{network.base_model_prefix}."
         pooler = {f"{prefix}{name}": weight.to(network.dtype) for name, weight in self._pooler.items()}
-        with quiet():
+        with silence_transformers():
             network.save_pretrained(folder, state_dict={**network.state_dict(), **pooler} if pooler else None)
 
     def token_logits(self, hidden: Tensor) -> Tensor:

@@ -18,10 +18,10 @@ from safetensors.numpy import save
 from torch import Tensor
 
 from contrastive_text.core.errors import DiskError, InvalidTypeError, InvalidValueError
-from contrastive_text.core.libraries import is_failure
-from contrastive_text.core.storage.disk import remove_abandoned, replacing
-from contrastive_text.inference.readings import vectors_of_each
+from contrastive_text.core.libraries import is_read_error
+from contrastive_text.core.storage.disk import atomic_file, remove_abandoned
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.several_poolers import encode_with_models
 
 _T = TypeVar("_T")
 _KEY_BYTES = 16
@@ -30,11 +30,11 @@ _TRUNCATED, _MODEL = "truncated", "model"
 """Metadata keys of a stored file: number of truncated texts, and identity of the model."""
 
 
-def drawn_texts(texts: Iterable[_T], most: int, seed: int) -> list[_T]:
+def sample_texts(texts: Iterable[_T], most: int, seed: int) -> list[_T]:
     """Returns all items in their order, or a random sample of ``most`` items if there are more than ``most``.
 
     Example:
-        >>> drawn_texts(["one", "two", "three", "four"], most=2, seed=0)
+        >>> sample_texts(["one", "two", "three", "four"], most=2, seed=0)
         ['three', 'four']
     """
     texts = list(texts)
@@ -98,7 +98,7 @@ class CachedEncoder:
             try:
                 keys, vectors, truncated = _read(path, model)
             except (OSError, SafetensorError, KeyError, ValueError) as error:
-                if not is_failure(error):
+                if not is_read_error(error):
                     raise
                 warnings.warn(
                     f"{path}: damaged ({error}); deleted, and its texts are encoded again", stacklevel=2
@@ -122,7 +122,7 @@ class CachedEncoder:
         A forward pass adds vectors to each of these encoders that has no vector of its texts yet.
 
         Args:
-            models: Models by name, as ``inference.readings.readings`` returns them.
+            models: Models by name, as ``inference.several_poolers.models_by_pooler`` returns them.
             folder: See the class.
             batch_size: See the class.
             show_progress_bar: See the class.
@@ -144,7 +144,7 @@ class CachedEncoder:
             TypeError: An item is not a text.
         """
         prompts = self.model.prompts
-        prompt = None if kind is None or prompts.of_kind(kind) == prompts.text() else prompts.of_kind(kind)
+        prompt = None if kind is None or prompts.for_kind(kind) == prompts.text() else prompts.for_kind(kind)
         keys = [_key(text, place, prompt) for place, text in enumerate(texts)]
         new_texts = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._rows}
         if new_texts:
@@ -163,7 +163,7 @@ class CachedEncoder:
             if encoder is not self and encoder._rows.keys().isdisjoint(keys)
         ]
         encoders = [self, *new]
-        vectors, truncated = vectors_of_each(
+        vectors, truncated = encode_with_models(
             [encoder.model for encoder in encoders], texts, self.batch_size, self.show_progress_bar, prompt
         )
         for encoder, block in zip(encoders, vectors, strict=True):
@@ -178,7 +178,7 @@ class CachedEncoder:
         if self.folder is not None:
             metadata = {_TRUNCATED: str(truncated), _MODEL: self.model.identity}
             content = save({"keys": digests, "vectors": np.ascontiguousarray(vectors)}, metadata)
-            with replacing(self.folder / f"{_digest(content)}.safetensors") as file:
+            with atomic_file(self.folder / f"{_digest(content)}.safetensors") as file:
                 file.write(content)
 
     def _add(self, keys: npt.NDArray[np.uint8], vectors: npt.NDArray[np.float32]) -> None:
@@ -223,7 +223,7 @@ def _read(path: Path, model: SentenceEncoder) -> tuple[npt.NDArray[np.uint8], np
     return keys, vectors, int(metadata[_TRUNCATED])
 
 
-def is_kept(path: Path) -> bool:
+def is_cache_file(path: Path) -> bool:
     """Returns whether a file name has the form of the files that ``CachedEncoder`` stores."""
     return path.suffix == ".safetensors" and re.fullmatch(f"[0-9a-f]{{{2 * _KEY_BYTES}}}", path.stem) is not None
 

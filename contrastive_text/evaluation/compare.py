@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import fold, text_id
+from contrastive_text.core.random import fold_key, text_id
 from contrastive_text.core.terminal import as_markdown, html_list, html_table
 from contrastive_text.data.retrieval import RetrievalSet
-from contrastive_text.evaluation.cached import CachedEncoder, drawn_texts
+from contrastive_text.evaluation.cached import CachedEncoder, sample_texts
 from contrastive_text.evaluation.results import AVERAGE, ScoreTable, TaskScore, as_json, in_columns, in_markdown
 from contrastive_text.evaluation.retrieval import query_scores
 from contrastive_text.evaluation.sts import check_setting, pair_cosines, score_tasks
 from contrastive_text.evaluation.sts_data import STSPairs
-from contrastive_text.metrics import FIGURES
+from contrastive_text.metrics import RETRIEVAL_METRICS
 from contrastive_text.metrics.bootstrap import (
     PairedBootstrap,
     check_resamples,
@@ -240,7 +240,7 @@ def compare(
         )
     for kind, tasks in arguments.items():
         if tasks is not None:
-            check_some(f"compare.{kind}", tasks)
+            check_any_data(f"compare.{kind}", tasks)
     suites = []
     pooled: list[str] = []
     if sts is not None:
@@ -259,10 +259,12 @@ def compare(
         for name, embed in models.items():
             with _naming(name):
                 by_query[name] = query_scores(embed, retrieval)
-        suites.append(_row_means(FIGURES[0], by_query, f"{FIGURES[0]} x 100", None, resamples, seed))
+        suites.append(
+            _row_means(RETRIEVAL_METRICS[0], by_query, f"{RETRIEVAL_METRICS[0]} x 100", None, resamples, seed)
+        )
         pooled += [text for data in sets for text in data.queries]
     distinct = dict.fromkeys(pooled if texts is None else texts)
-    sample, available = drawn_texts(distinct, MOST_TEXTS, seed), len(distinct)
+    sample, available = sample_texts(distinct, MOST_TEXTS, seed), len(distinct)
     notes = [f"{len(sample):,} of {available:,} different texts drawn"] if len(sample) < available else []
     if len(sample) > NEIGHBORS:
         agreements = _agreements(models, sample)
@@ -302,7 +304,7 @@ def _present(sts: Mapping[str, STSPairs | str]) -> dict[str, STSPairs]:
     return {task: pairs for task, pairs in sts.items() if isinstance(pairs, STSPairs)}
 
 
-def check_some(where: str, tasks: Mapping[str, object]) -> None:
+def check_any_data(where: str, tasks: Mapping[str, object]) -> None:
     """Checks that at least one task has data. The value of a missing task is the reason why it is missing.
 
     Raises:
@@ -417,4 +419,4 @@ def _naming(model: str) -> Iterator[None]:
 
 
 def _generator(seed: int, task: str) -> torch.Generator:
-    return torch.Generator().manual_seed(fold(seed, text_id(task)))
+    return torch.Generator().manual_seed(fold_key(seed, text_id(task)))

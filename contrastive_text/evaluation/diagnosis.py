@@ -19,16 +19,16 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import Table
 from contrastive_text.data.collator import collate_texts
 from contrastive_text.data.prompts import DOCUMENT, QUERY
-from contrastive_text.encoders.embedder import Embedder, in_order, pooled_part
+from contrastive_text.encoders.embedder import Embedder, mask_unpooled, restore_order
 from contrastive_text.encoders.packing import pad
 from contrastive_text.encoders.shared_use import evaluating
-from contrastive_text.evaluation.cached import CachedEncoder, drawn_texts
+from contrastive_text.evaluation.cached import CachedEncoder, sample_texts
 from contrastive_text.evaluation.results import ScoreTable, TaskScore
 from contrastive_text.evaluation.sts import Embed, pair_vectors, score_tasks
 from contrastive_text.evaluation.sts_data import STSPairs
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.metrics.collapse import describe_collapse
 from contrastive_text.metrics.neighbors import NEIGHBORS
-from contrastive_text.metrics.verdicts import collapse
 from contrastive_text.poolers import FirstLastPooler, LastTwoPooler, MeanPooler
 
 REMOVED = (0, 2, 4, 8, 16, 34, 64, 128)
@@ -153,7 +153,7 @@ def token_counts(model: SentenceEncoder, texts: Iterable[str]) -> Tensor:
     counts, frame = torch.zeros(0, dtype=torch.long), model.prompts.frame(None, model.tokenizer)
     remaining = iter(texts)
     while chunk := list(islice(remaining, _COUNTED)):
-        ids = collate_texts(model.tokenizer, model.tokenizer.framed(chunk, frame)).ids
+        ids = collate_texts(model.tokenizer, model.tokenizer.tokenize_with_template(chunk, frame)).ids
         chunk_counts = torch.bincount(ids, minlength=len(counts))
         counts = torch.cat([counts, counts.new_zeros(len(chunk_counts) - len(counts))]) + chunk_counts
     return counts
@@ -174,7 +174,7 @@ def vectors_without(
         counts: Number of occurrences of each token, as ``token_counts`` returns it, (V,).
     """
     frame = model.prompts.frame(None, model.tokenizer)
-    batch = collate_texts(model.tokenizer, model.tokenizer.framed(texts, frame), frame.unpooled)
+    batch = collate_texts(model.tokenizer, model.tokenizer.tokenize_with_template(texts, frame), frame.unpooled)
     counts = torch.cat([counts, counts.new_zeros(max(int(batch.ids.max()) + 1 - len(counts), 0))])
     ranks = counts.argsort(descending=True, stable=True).argsort().to(model.device)  # ties: lowest id first
     groups = Embedder(model.encoder, model.pooler, chunk_tokens=_AT_ONCE).groups(batch)
@@ -184,13 +184,13 @@ def vectors_without(
             rows = group.batch.to(model.device)
             hidden = model.encoder(rows, layers=model.pooler.layers)
             token_ranks = pad(ranks[rows.ids], hidden.mask, fill=0)
-            (hidden,) = [hidden] if rows.unpooled is None else pooled_part([hidden], rows.unpooled)
+            (hidden,) = [hidden] if rows.unpooled is None else mask_unpooled([hidden], rows.unpooled)
             for number, blocks in vectors.items():
                 mask = hidden.mask & (token_ranks >= number)
                 mask = torch.where(mask.any(dim=1, keepdim=True), mask, hidden.mask)
                 pooled = model.pooler(replace(hidden, mask=mask))
                 blocks.append(model.from_pooled(pooled)[:, : model.truncate_dim])
-    return {number: in_order(blocks, groups).cpu() for number, blocks in vectors.items()}
+    return {number: restore_order(blocks, groups).cpu() for number, blocks in vectors.items()}
 
 
 LIMIT = 20_000
@@ -304,7 +304,7 @@ def diagnose(
             f"diagnose.texts: expected two different texts or more, got {len(distinct)} among {len(texts):,}; "
             "give some 1,000 texts like those that the model will encode"
         )
-    sample = drawn_texts(distinct, limit, seed)
+    sample = sample_texts(distinct, limit, seed)
     vectors = embed(sample)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*spearman: all")  # the verdicts report equal vectors
@@ -350,19 +350,19 @@ def _pair_figures(embed: CachedEncoder, pairs: Table, limit: int, seed: int) -> 
     positive = metrics.positive_pairs(target)
     if not positive.any():
         raise InvalidValueError(
-            "diagnose.pairs: expected positive scores, because pairs above four fifths of the largest score are "
-            f"positives, got scores up to {float(target.max()):g}; shift the scores, or remove the pairs"
+            f"diagnose.pairs: expected positive scores, got scores up to {float(target.max()):g}; shift the "
+            "scores, or remove the pairs. Pairs above four fifths of the largest score count as positives."
         )
     prompts = embed.model.prompts
     sides = [
-        (prompts.of_kind(kind), texts)
+        (prompts.for_kind(kind), texts)
         for kind, texts in ((QUERY, scored_pairs.first), (DOCUMENT, scored_pairs.second))
     ]
     # Equal texts with different prompts are different texts.
     distinct = {(prompt, text): None for prompt, texts in sides for text in texts}
     inputs = [(prompt, text) for prompt, texts in sides for text in texts]
     first_rows = {pair: row for row, pair in reversed([*enumerate(inputs)])}
-    spread = torch.cat([u, v])[drawn_texts([first_rows[pair] for pair in distinct], limit, seed)]
+    spread = torch.cat([u, v])[sample_texts([first_rows[pair] for pair in distinct], limit, seed)]
     has_order = bool((target != target[0]).any())
     return _PairFigures(
         pairs=len(pairs),
@@ -376,7 +376,7 @@ def _pair_figures(embed: CachedEncoder, pairs: Table, limit: int, seed: int) -> 
 
 def _verdicts(diagnosis: Diagnosis, pairs: _PairFigures | None, nearest: Tensor) -> list[str]:
     """Returns a sentence for each problem, or only the collapse of the vectors, which causes other problems."""
-    if collapse_verdict := collapse(
+    if collapse_verdict := describe_collapse(
         diagnosis.mean_cosine, diagnosis.effective_rank, min(diagnosis.texts, diagnosis.features)
     ):
         return [collapse_verdict]

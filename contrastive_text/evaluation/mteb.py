@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from contrastive_text.core.config.class_paths import resolve
-from contrastive_text.core.config.misspelt import nearest
+from contrastive_text.core.config.class_paths import import_class
+from contrastive_text.core.config.suggestions import suggest_name
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
 from contrastive_text.core.libraries import require
 from contrastive_text.evaluation.results import TaskScore
@@ -202,12 +202,12 @@ def organized_name(path: str) -> str:
 def _task(mteb: Any, name: str, all_names: Collection[str], where: str) -> Any:
     """Returns the mteb task of a name or class path."""
     if "." in name and name not in all_names and not re.search(r"\.[vV]\d+$", name):  # STS17.v2 is a name
-        task = resolve(name, mteb.AbsTask, where)()
+        task = import_class(name, mteb.AbsTask, where)()
     else:
         try:
             task = mteb.get_task(name)  # finds tasks by former names too
         except KeyError:
-            todo = nearest(name, all_names) or "; or module.Class of your own"
+            todo = suggest_name(name, all_names) or "; or module.Class of your own"
             raise InvalidValueError(f"{where}: expected a task of mteb, got {name!r}{todo}") from None
     if list(task.metadata.modalities) != ["text"]:
         kinds = ", ".join(task.metadata.modalities)

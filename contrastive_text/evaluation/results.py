@@ -218,7 +218,7 @@ FORMATS: Mapping[str, Callable[[ScoreTable], str]] = {
 """Name of a format -> method of ``ScoreTable`` that renders a table in it."""
 
 
-def written_together(suites: Mapping[str, ScoreTable], form: str) -> str:
+def render_tables(suites: Mapping[str, ScoreTable], form: str) -> str:
     """Renders the tables of suites as one text, one JSON object or one CSV table.
 
     Args:

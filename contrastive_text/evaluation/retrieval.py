@@ -8,8 +8,8 @@ from pathlib import Path
 from torch import Tensor
 
 from contrastive_text.core.errors import MissingFileError
-from contrastive_text.core.storage.text_files import USUAL, Bounds
-from contrastive_text.data.files.formats import listed, options_of, reading_error, short
+from contrastive_text.core.storage.text_files import USUAL, SizeLimits
+from contrastive_text.data.files.formats import join_names, options_of, reading_error, short
 from contrastive_text.data.prompts import DOCUMENT, QUERY
 from contrastive_text.data.retrieval import (
     NANO_PLACE,
@@ -24,7 +24,7 @@ from contrastive_text.data.retrieval import (
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import TaskScore
 from contrastive_text.inference.search import retrieval_scores
-from contrastive_text.metrics import FIGURES
+from contrastive_text.metrics import RETRIEVAL_METRICS
 
 
 def find_retrieval(
@@ -32,7 +32,7 @@ def find_retrieval(
     corpus: str | Sequence[str] | None = None,
     tasks: Sequence[str] = (),
     columns: Mapping[str, str] | None = None,
-    bounds: Bounds = USUAL,
+    bounds: SizeLimits = USUAL,
 ) -> dict[str, RetrievalSet | str]:
     """Returns the retrieval sets in a folder or on the hub. The value of a missing task names its files.
 
@@ -95,8 +95,9 @@ def retrieval_figures(embed: CachedEncoder, data: RetrievalSet, task: str = "") 
 
 
 def score_retrieval(embed: CachedEncoder, tasks: Mapping[str, RetrievalSet | str]) -> list[TaskScore]:
-    """Returns nDCG@10 of each retrieval task, times 100, with all other ``metrics.FIGURES`` as parts."""
-    main, *further = FIGURES
+    """Returns nDCG@10 of each retrieval task, times 100, with all other ``metrics.RETRIEVAL_METRICS`` as
+    parts."""
+    main, *further = RETRIEVAL_METRICS
     scores = []
     for task, data in tasks.items():
         if isinstance(data, str):
@@ -112,7 +113,7 @@ def score_retrieval(embed: CachedEncoder, tasks: Mapping[str, RetrievalSet | str
 def query_scores(embed: CachedEncoder, tasks: Mapping[str, RetrievalSet | str]) -> dict[str, Tensor | str]:
     """Returns nDCG@10 of each query of each task, (Q,) in [0, 1], or a text that names a task's missing files."""
     return {
-        task: data if isinstance(data, str) else retrieval_figures(embed, data, task)[FIGURES[0]]
+        task: data if isinstance(data, str) else retrieval_figures(embed, data, task)[RETRIEVAL_METRICS[0]]
         for task, data in tasks.items()
     }
 
@@ -121,7 +122,7 @@ def _selected(tasks: Sequence[str], available: Sequence[str] | Mapping[str, obje
     """Returns the selected retrieval tasks, or all available tasks if none is selected."""
     for task in tasks:
         if task not in available:
-            raise reading_error("tasks", listed(available), short(task), "name some of these")
+            raise reading_error("tasks", join_names(available), short(task), "name some of these")
     return list(tasks or available)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.data.files.formats import listed, reading_error, short
+from contrastive_text.data.files.formats import join_names, reading_error, short
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.classifiers import (
     STANDARD,
@@ -116,7 +116,7 @@ def find_tasks(folder: str | Path, tasks: Sequence[str]) -> dict[str, LabeledTex
     all_tasks = (*TRANSFER_TASKS, *PROBING_TASKS)
     for task in tasks:
         if task not in all_tasks:
-            raise reading_error("tasks", listed(all_tasks), short(task), "name one of these")
+            raise reading_error("tasks", join_names(all_tasks), short(task), "name one of these")
     return {
         task: transfer_data(task, folder) if task in TRANSFER_TASKS else probing_data(task, folder)
         for task in tasks
@@ -162,22 +162,26 @@ def outcomes(
     present = {task: rows for task, rows in data.items() if isinstance(rows, LabeledTexts)}
     if empty := [f"{rows.empty:,} in {task}" for task, rows in present.items() if rows.empty]:
         warnings.warn(
-            f"a full stop stands for each empty text, as in SentEval: {listed(empty)}", UserWarning, stacklevel=3
+            f"a full stop stands for each empty text, as in SentEval: {join_names(empty)}",
+            UserWarning,
+            stacklevel=3,
         )
     return {
         task: _outcome(embed, rows, protocol, classifier or TorchClassifier()) for task, rows in present.items()
     }
 
 
-def scores(data: Mapping[str, LabeledTexts | str], found: Mapping[str, Outcome]) -> list[TaskScore]:
+def scores(data: Mapping[str, LabeledTexts | str], by_task: Mapping[str, Outcome]) -> list[TaskScore]:
     """Returns the score of each task from its predictions. The score of a task without rows names missing files.
 
     Args:
         data: Rows of each task, or a text that names the missing files.
-        found: Predictions for each task with rows, as ``outcomes`` returns them.
+        by_task: Predictions for each task with rows, as ``outcomes`` returns them.
     """
     return [
-        _score(rows, found[task]) if isinstance(rows, LabeledTexts) else TaskScore.absent(task, "accuracy", rows)
+        _score(rows, by_task[task])
+        if isinstance(rows, LabeledTexts)
+        else TaskScore.absent(task, "accuracy", rows)
         for task, rows in data.items()
     ]
 
@@ -266,7 +270,7 @@ def declutr_scores(
     folder: str | Path,
     protocol: Protocol = STANDARD,
     classifier: Classifier | None = None,
-    given: Sequence[TaskScore] = (),
+    extra_scores: Sequence[TaskScore] = (),
 ) -> list[TaskScore]:
     """Returns the scores of the 28 tasks of DeCLUTR that its means average, followed by the means.
 
@@ -278,8 +282,8 @@ def declutr_scores(
         folder: Folder that holds the data sets; see ``transfer_data``, ``probing_data`` and ``find_pairs``.
         protocol: Settings to train the classifiers.
         classifier: Classifier; None for ``TorchClassifier()``, as in SentEval.
-        given: Scores of tasks that were measured elsewhere, such as ``image_retrieval``. They replace scores
-            measured here.
+        extra_scores: Scores of tasks that were measured elsewhere, such as ``image_retrieval``. They replace
+            scores measured here.
 
     Returns:
         28 tasks and seven means, as ``contributions`` and ``aggregate`` return them.
@@ -289,7 +293,7 @@ def declutr_scores(
         ValueError: A file is damaged, a class has fewer rows than folds, or a vector has NaN.
         ImportError: ``SklearnClassifier`` without scikit-learn.
     """
-    return score_declutr(embed, find_declutr(folder), protocol, classifier, given)
+    return score_declutr(embed, find_declutr(folder), protocol, classifier, extra_scores)
 
 
 def find_declutr(folder: str | Path) -> dict[str, Any]:  # Any: data of several kinds
@@ -317,7 +321,7 @@ def score_declutr(
     data: Mapping[str, Any],  # Any: data of several kinds
     protocol: Protocol = STANDARD,
     classifier: Classifier | None = None,
-    given: Sequence[TaskScore] = (),
+    extra_scores: Sequence[TaskScore] = (),
 ) -> list[TaskScore]:
     """Scores the data that ``find_declutr`` returns; see ``declutr_scores``."""
     classified = {task: data[task] for task in (*TRANSFER_TASKS, *PROBING_TASKS)}
@@ -326,7 +330,7 @@ def score_declutr(
         *score_trained(embed, {task: data[task] for task in TRAINED_TASKS}),
         *score_tasks(embed, {year: data[year] for year in _YEARS}, "mean"),
     ]
-    by_task = {score.task: score for score in (*contributions(measured), *given)}
+    by_task = {score.task: score for score in (*contributions(measured), *extra_scores)}
     tasks = [by_task.get(task) or TaskScore.absent(task, "mean recall", NO_IMAGES) for task in _ALL]
     return [*tasks, *aggregate(tasks)]
 
@@ -378,13 +382,13 @@ def image_retrieval(image_to_text: Sequence[float], text_to_image: Sequence[floa
     return TaskScore(COCO, "mean recall", fmean([*image_to_text, *text_to_image]), parts={"dev": dev_sum / 6})
 
 
-def aggregate(contributed: Sequence[TaskScore]) -> list[TaskScore]:
+def aggregate(scores: Sequence[TaskScore]) -> list[TaskScore]:
     """Returns the means of ``MEANS`` (DeCLUTR's) over the scores of tasks.
 
     A mean is over all its tasks. If a task has no score, the mean has none either and names the missing tasks.
 
     Args:
-        contributed: Scores of tasks, as ``contributions`` returns them.
+        scores: Scores of tasks, as ``contributions`` returns them.
 
     Returns:
         Means with ``score`` on test data and the part ``dev`` on dev data.
@@ -394,7 +398,7 @@ def aggregate(contributed: Sequence[TaskScore]) -> list[TaskScore]:
         >>> [(mean.task, mean.score) for mean in aggregate(scores) if not mean.missing]
         [('Probing', 70.0)]
     """
-    present = {score.task: score for score in contributed if not score.missing}
+    present = {score.task: score for score in scores if not score.missing}
     means = []
     for name, tasks in MEANS.items():
         if problem := _lacks(tasks, set(tasks) - present.keys()):

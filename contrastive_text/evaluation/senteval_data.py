@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.core.storage.text_files import decoded_lines, is_blank
-from contrastive_text.data.files.formats import listed, reading_error, short
+from contrastive_text.data.files.formats import join_names, reading_error, short
 from contrastive_text.data.files.parsing import parse
 
 ALL, TRAIN, DEV, TEST = "all", "train", "dev", "test"
@@ -53,7 +53,7 @@ class LabeledTexts:
         Raises:
             ValueError: A part has no rows, all labels are equal, or no training row has the label of a row.
         """
-        names = listed(parts)
+        names = join_names(parts)
         for part, rows in parts.items():
             if not rows:
                 raise reading_error(source, f"rows in {names}", f"none in {part}", "fetch it again")
@@ -65,7 +65,7 @@ class LabeledTexts:
         if unknown := sorted({row[0] for row in rows} - classes):
             got = short(unknown[0])
             raise reading_error(
-                source, f"a label of the training rows, {listed(sorted(classes))}", got, "check it"
+                source, f"a label of the training rows, {join_names(sorted(classes))}", got, "check it"
             )
         columns = [list(texts) for texts in zip(*(row[1:] for row in rows), strict=True)]
         sides = [[FULL_STOP if is_blank(text) else text for text in texts] for texts in columns]
@@ -225,18 +225,18 @@ def transfer_data(task: str, folder: str | Path) -> LabeledTexts | str:
                 else:
                     paths_of[part].append(path)
             if absent:
-                missing.append(listed(absent))
+                missing.append(join_names(absent))
             else:
                 complete.append((layout, paths_of))
         if not complete:
             return f"expected {', or '.join(missing)}, in {folder} or a folder in it, found none; {WHERE_TO_GET}"
         only([next(iter(paths_of.values()))[0] for _, paths_of in complete])
         layout, paths_of = complete[0]
-        source = listed(str(path) for paths in paths_of.values() for path in paths)
+        source = join_names(str(path) for paths in paths_of.values() for path in paths)
         texts = LabeledTexts.of(task, source, {part: layout.read(paths) for part, paths in paths_of.items()})
         if task == "MRPC" and (labels := sorted(set(texts.labels))) != ["0", "1"]:
             raise reading_error(
-                source, "the labels 0 and 1", listed(map(short, labels)), "write 1 for a paraphrase"
+                source, "the labels 0 and 1", join_names(map(short, labels)), "write 1 for a paraphrase"
             )
         return texts
 
@@ -246,8 +246,8 @@ def _table(paths: Sequence[Path], columns: Sequence[str]) -> list[Row]:
     (path,) = paths
     content = parse(path)
     if missing := [name for name in columns if name not in content.header]:
-        got = listed(map(short, content.header)) or "an empty file"
-        raise reading_error(str(path), f"the columns {listed(columns)}", got, f"name a column {missing[0]}")
+        got = join_names(map(short, content.header)) or "an empty file"
+        raise reading_error(str(path), f"the columns {join_names(columns)}", got, f"name a column {missing[0]}")
     indices = [content.header.index(name) for name in columns]
     return [
         row_of(f"{path}:{line}", ["" if cells[i] is None else str(cells[i]) for i in indices])
@@ -297,8 +297,8 @@ def _parallel_files(paths: Sequence[Path]) -> list[Row]:
     """Reads the files of SNLI: labels, first texts and second texts, with the same line numbers."""
     labels, *texts = (lines_of(path, "latin-1") for path in paths)
     if len({len(labels), *map(len, texts)}) > 1:
-        got = listed(f"{len(lines):,}" for lines in (labels, *texts))
-        raise reading_error(listed(map(str, paths)), "as many lines in each", got, "fetch them again")
+        got = join_names(f"{len(lines):,}" for lines in (labels, *texts))
+        raise reading_error(join_names(map(str, paths)), "as many lines in each", got, "fetch them again")
     return [
         row_of(where, (label, *(line for _, line in sides)))
         for (where, label), *sides in zip(labels, *texts, strict=True)

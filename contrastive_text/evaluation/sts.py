@@ -39,7 +39,7 @@ def pair_vectors(embed: Embed, pairs: STSPairs) -> tuple[Tensor, Tensor]:
     """
     if pairs.by_column and isinstance(embed, CachedEncoder):
         prompts = embed.model.prompts
-        if prompts.of_kind(QUERY) != prompts.of_kind(DOCUMENT):
+        if prompts.for_kind(QUERY) != prompts.for_kind(DOCUMENT):
             return embed(pairs.first, QUERY), embed(pairs.second, DOCUMENT)
         embed = partial(embed, kind=QUERY) if prompts else embed
     vectors = embed([*pairs.first, *pairs.second])
@@ -118,7 +118,7 @@ def check_setting(setting: str, tasks: Iterable[STSPairs]) -> None:
         if setting != "all" and "" in pairs.subsets:
             raise InvalidValueError(
                 f"setting: expected pairs whose subsets are named for {setting}, got "
-                f"{pairs.understood or 'pairs without names'}; take all, or files with a column subset"
+                f"{pairs.description or 'pairs without names'}; take all, or files with a column subset"
             )
 
 
@@ -311,9 +311,9 @@ class TrainedPairs(NamedTuple):
     test: STSPairs
 
     @property
-    def understood(self) -> str:
+    def description(self) -> str:
         """Returns one line for each split that says how its file was understood."""
-        return "\n".join(pairs.understood for pairs in self)
+        return "\n".join(pairs.description for pairs in self)
 
 
 def find_trained(folder: str | Path) -> dict[str, TrainedPairs | str]:

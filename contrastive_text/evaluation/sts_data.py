@@ -16,7 +16,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.text_files import read_text
 from contrastive_text.core.targets import Scores
 from contrastive_text.data import Table, read_rows
-from contrastive_text.data.files.formats import FileForm, counted, listed, reading_error
+from contrastive_text.data.files.formats import FileForm, count_noun, join_names, reading_error
 from contrastive_text.data.files.frames import PREFIX
 from contrastive_text.evaluation.senteval_data import SUFFIXES, find, naming, only
 
@@ -32,7 +32,7 @@ class STSPairs:
         second: Second text of each of n pairs.
         gold: Gold scores, (n,), float64; NaN if scores were not read.
         subsets: Name of each pair's subset; empty if it is unknown.
-        understood: Text that says how the files were understood, how many rows were skipped, and the published
+        description: Text that says how the files were understood, how many rows were skipped, and the published
             number of pairs if it differs.
         by_column: Whether first texts get the model's query prompt and second texts its document prompt, as in
             validation. Otherwise all texts get the default prompt, as in the STS tasks.
@@ -42,7 +42,7 @@ class STSPairs:
     second: list[str]
     gold: Tensor
     subsets: list[str]
-    understood: str = ""
+    description: str = ""
     by_column: bool = False
 
     @classmethod
@@ -53,7 +53,7 @@ class STSPairs:
             second=[str(row["positive"]) for row in table],
             gold=torch.tensor([float(str(row.get("target", "nan"))) for row in table], dtype=torch.float64),
             subsets=[str(row.get("subset", "")) for row in table],
-            understood=table.understood,
+            description=table.description,
             by_column=by_column,
         )
 
@@ -167,7 +167,7 @@ def find_pairs(task: str, folder: str | Path, split: str = "test", scored: bool 
     missing = [name for name, path in files.items() if path is None]
     if not missing:
         return _read_senteval(task, [str(files[name]) for name in scores], split, scored)
-    senteval = data.folder if data.is_year and len(missing) == len(files) else listed(missing)
+    senteval = data.folder if data.is_year and len(missing) == len(files) else join_names(missing)
     return (
         f"expected {tables[0]} (.csv, .jsonl, .gz) or SentEval's {senteval} in {folder} or a folder in it, found "
         "none; fetch it with SentEval's data/downstream/get_transfer_data.bash "
@@ -204,7 +204,7 @@ def _read_table(
     return replace(
         pairs,
         subsets=pairs.subsets if _DATA_SETS[task].is_year else [task] * len(pairs),
-        understood=pairs.understood + (_unpublished(task, split, len(pairs)) if scored else ""),
+        description=pairs.description + (_unpublished(task, split, len(pairs)) if scored else ""),
     )
 
 
@@ -223,7 +223,7 @@ def _read_senteval(task: str, files: Sequence[str], split: str, scored: bool) ->
                 raise reading_error(where, "two texts and a score", "fewer columns", "fetch the file again")
             score, *texts = (" ".join(cells[column].split()) for column in data.columns)
             try:
-                number = _Gold().read(score) if scored else math.nan
+                number = _Gold().parse(score) if scored else math.nan
             except ValueError as error:
                 raise InvalidValueError(f"{where}: {error}") from None
             if number is None:
@@ -236,14 +236,14 @@ def _read_senteval(task: str, files: Sequence[str], split: str, scored: bool) ->
     source = str(Path(files[0]).parent)
     if not gold:
         raise reading_error(source, "pairs with a gold score", "none", "fetch the files again")
-    skipped = f"; {counted(empty, 'row')} without a gold label left out" if empty else ""
+    skipped = f"; {count_noun(empty, 'row')} without a gold label left out" if empty else ""
     unpublished = _unpublished(task, split, len(gold)) if scored else ""
     return STSPairs(
         first=first,
         second=second,
         gold=torch.tensor(gold, dtype=torch.float64),
         subsets=subsets,
-        understood=f"{source}: {counted(len(gold), 'row')}{skipped}{unpublished}",
+        description=f"{source}: {count_noun(len(gold), 'row')}{skipped}{unpublished}",
     )
 
 
@@ -274,8 +274,8 @@ def _unpublished(task: str, split: str, pairs: int) -> str:
 class _Gold(Scores):
     """Target that reads a gold score from 0 to 5 without scaling it, and None from an empty cell."""
 
-    def read(self, cell: str) -> float | None:
-        return None if not cell.strip() or super().read(cell) is None else float(cell)
+    def parse(self, cell: str) -> float | None:
+        return None if not cell.strip() or super().parse(cell) is None else float(cell)
 
 
 PUBLISHED: Mapping[str, int] = {

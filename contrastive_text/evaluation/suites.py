@@ -10,7 +10,7 @@ from typing import Any
 
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.classifiers import CLASSIFIERS, PROTOCOLS
-from contrastive_text.evaluation.compare import check_some
+from contrastive_text.evaluation.compare import check_any_data
 from contrastive_text.evaluation.results import ScoreTable, TaskScore
 from contrastive_text.evaluation.retrieval import find_retrieval, score_retrieval
 from contrastive_text.evaluation.senteval import (
@@ -25,7 +25,7 @@ from contrastive_text.evaluation.senteval import (
 from contrastive_text.evaluation.senteval_data import PROBING_TASKS, TRANSFER_TASKS
 from contrastive_text.evaluation.sts import Correlation, check_setting, find_trained, score_tasks, score_trained
 from contrastive_text.evaluation.sts_data import STSPairs, find_sts
-from contrastive_text.metrics import FIGURES, pearson, spearman
+from contrastive_text.metrics import RETRIEVAL_METRICS, pearson, spearman
 
 Tasks = Mapping[str, Any]
 """Data of each task, as ``find`` of a suite returns them, or a text that names the missing files."""
@@ -104,7 +104,7 @@ def read_suites(
             subsets that the setting reads.
     """
     data = {suite: SUITES[suite].find(folder, protocol) for suite in suites}
-    check_some(where, {task: rows for tasks in data.values() for task, rows in tasks.items()})
+    check_any_data(where, {task: rows for tasks in data.values() for task, rows in tasks.items()})
     return data
 
 
@@ -169,7 +169,7 @@ SUITES: Mapping[str, Suite] = {
         averaged=("Downstream (-SNLI)",),
     ),
     "retrieval": Suite(
-        title=f"{FIGURES[0]} x 100",
+        title=f"{RETRIEVAL_METRICS[0]} x 100",
         find=lambda folder, protocol: find_retrieval(folder, protocol.corpus, protocol.tasks, protocol.columns),
         score=lambda embed, tasks, _: score_retrieval(embed, tasks),
     ),

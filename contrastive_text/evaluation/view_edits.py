@@ -15,16 +15,16 @@ from contrastive_text.core.batch import Batch, Encoded
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.similarity import unit_vectors
-from contrastive_text.core.types import Alter
+from contrastive_text.core.types import EmbeddingChange
 from contrastive_text.data import Collator, KeyedRow
 from contrastive_text.data.loader import Rows
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.shared_use import evaluating
-from contrastive_text.losses.comparison import TooNear
+from contrastive_text.losses.comparison import GuideMask
 from contrastive_text.objectives import FalseNegatives
 from contrastive_text.objectives.between import BetweenTexts, read_vectors
 from contrastive_text.objectives.distillation import Candidates
-from contrastive_text.objectives.health import count_alike
+from contrastive_text.objectives.measurements import count_view_duplicates
 from contrastive_text.views import EmbeddingView, TextView, TokenView, View, ViewPlan
 
 _MEASURED = 200
@@ -51,13 +51,13 @@ class Edit(NamedTuple):
     unit: str
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """Edit rate of the view as text.
 
         Example:
-            >>> Edit("views.anchor[0]", View(), 0.15, "tokens").said
+            >>> Edit("views.anchor[0]", View(), 0.15, "tokens").text
             '15.0% of tokens'
-            >>> Edit("views.anchor[0]", View(), 0.0, "tokens").said
+            >>> Edit("views.anchor[0]", View(), 0.0, "tokens").text
             '0.0% of tokens: the network sees no difference'
         """
         if self.rate is None:
@@ -130,7 +130,7 @@ def altered_rows(collator: Collator, encoder: Encoder, rows: Rows, count: int) -
     pairs = zip(_ids_of(plain), _ids_of(altered), strict=True)
     texts = [pieces(before, after, tokenizer) for before, after in pairs]
     examples = len(texts) // len(altered.slots)
-    rates = [(edit.place, describe(edit.view), edit.said) for edit in edit_rates(collator, encoder, keyed)]
+    rates = [(edit.place, describe(edit.view), edit.text) for edit in edit_rates(collator, encoder, keyed)]
     return AlteredRows(
         rates=[*rates, *both_views(collator, keyed)],
         measured=len(keyed),
@@ -189,7 +189,7 @@ def both_views(collator: Collator, rows: Sequence[KeyedRow]) -> list[tuple[str, 
         lines.append((names, "both", f"{shared:.1%} of the changed places are the same"))
     if altered.text_ids.ndim == 2:
         compared = torch.tensor([slot.role != "original" for slot in plain.slots])[altered.row_slots]
-        duplicates = int(count_alike(altered.text_ids[compared]))
+        duplicates = int(count_view_duplicates(altered.text_ids[compared]))
         lines.append(("all", "all", f"{duplicates} of {int(compared.sum())} texts made equal to another one"))
     return lines
 
@@ -266,14 +266,14 @@ def _entry_rate(encoder: Encoder, batch: Batch, plan: ViewPlan, chain: Sequence[
     """
     changed = entries = 0
 
-    def watch(part: Batch) -> Alter:
+    def watch(part: Batch) -> EmbeddingChange:
         def alter(embeddings: Tensor, mask: Tensor) -> Tensor:
             nonlocal changed, entries
             for number, view in enumerate(chain):
                 if isinstance(view, EmbeddingView):
                     before = embeddings
                     rng = RowRandom(part.draw_keys, view=number)
-                    embeddings = view(before, plan.alterable(view, mask), rng)
+                    embeddings = view(before, plan.alterable_mask(view, mask), rng)
             differs = (embeddings != before)[mask]
             changed, entries = changed + int(differs.sum()), entries + differs.numel()
             return embeddings
@@ -287,30 +287,30 @@ def _entry_rate(encoder: Encoder, batch: Batch, plan: ViewPlan, chain: Sequence[
     return changed / max(entries, 1)
 
 
-class Ordered(NamedTuple):
+class RankedColumn(NamedTuple):
     """Column of a row's similarities, with the cosine that a guide gives it.
 
     Args:
         cosine: Cosine of the column and the row's anchor by the guide.
         role: ``positive``, or ``negative`` with its number.
         row: Number of the row whose text the column is.
-        left_out: Names of the objectives that mask the column.
+        masked_by: Names of the objectives that mask the column.
     """
 
     cosine: float
     role: str
     row: int
-    left_out: tuple[str, ...]
+    masked_by: tuple[str, ...]
 
 
-def guide_order(known: Encoded, false_negatives: Mapping[str, FalseNegatives]) -> list[list[Ordered]] | None:
+def guide_order(batch: Encoded, false_negatives: Mapping[str, FalseNegatives]) -> list[list[RankedColumn]] | None:
     """Returns the columns of each row of a batch in a guide's order, nearest first.
 
     The columns are the positives and hard negatives of all rows, except texts that are equal to the row's anchor.
     The row's own positive is always a column.
 
     Args:
-        known: Batch whose embeddings are the guide's vectors.
+        batch: Batch whose embeddings are the guide's vectors.
         false_negatives: Parts that mask false negatives, by the name of their objective.
 
     Returns:
@@ -322,20 +322,20 @@ def guide_order(known: Encoded, false_negatives: Mapping[str, FalseNegatives]) -
         >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6], [0.96, 0.28]])
         >>> batch = Encoded(vectors, (Slot("anchor", 0), Slot("positive", 0)), text_ids=torch.arange(4))
         >>> first, second = guide_order(batch, {"gist": FalseNegatives("teacher")})
-        >>> [(column.role, column.row, column.left_out) for column in first]
+        >>> [(column.role, column.row, column.masked_by) for column in first]
         [('positive', 1, ('gist',)), ('positive', 0, ())]
     """
-    vectors = read_vectors(known, ("anchor", "positive", "negative"), head=None)
+    vectors = read_vectors(batch, ("anchor", "positive", "negative"), head=None)
     if not {"anchor", "positive"} <= {*vectors}:
         return None
     all_rows = slice(None)
-    (candidates,) = Candidates.of_batch([(known, vectors)], over_ranks=False)
-    cosines, masked = candidates.cosines(all_rows), candidates.hidden(all_rows)
-    rows, (texts,) = len(cosines), BetweenTexts().triples(known, vectors).values()
+    (candidates,) = Candidates.from_batch([(batch, vectors)], over_ranks=False)
+    cosines, masked = candidates.cosines(all_rows), candidates.mask(all_rows)
+    rows, (texts,) = len(cosines), BetweenTexts().arrange(batch, vectors).values()
     positives = unit_vectors(texts.positive)
     near = {
-        name: TooNear(
-            candidates.rows, candidates.columns, part.bound(unit_vectors(texts.anchor), positives)
+        name: GuideMask(
+            candidates.rows, candidates.columns, part.cosine_bound(unit_vectors(texts.anchor), positives)
         ).mask()
         for name, part in false_negatives.items()
     }
@@ -344,11 +344,11 @@ def guide_order(known: Encoded, false_negatives: Mapping[str, FalseNegatives]) -
     names += [(f"negative {number}", row) for row in range(rows) for number in range(negatives)]
     return [
         [
-            Ordered(
+            RankedColumn(
                 cosine=float(cosines[row, column]),
                 role=names[column][0],
                 row=names[column][1],
-                left_out=tuple(name for name, mask in near.items() if column != row and mask[row, column]),
+                masked_by=tuple(name for name, mask in near.items() if column != row and mask[row, column]),
             )
             for column in cosines[row].argsort(descending=True, stable=True).tolist()
             if column == row or not masked[row, column]

@@ -2,16 +2,16 @@
 
 from contrastive_text.heads.base import (
     Head,
-    apply_exactly,
+    apply_in_full_precision,
     build_head,
     check_train_only,
-    linear_exactly,
+    linear_in_full_precision,
     output_width,
-    project_parts,
+    project_roles,
     share_layers,
 )
 from contrastive_text.heads.mlp import FineTuningHead, MLPHead, ProjectorHead, TanhHead, WholeBatchNorm
-from contrastive_text.heads.stack import FirstFeatures, StackHead, UnitLength, stack_of
+from contrastive_text.heads.stack import FirstFeatures, StackHead, UnitLength, describe_stack
 
 __all__ = [
     "FineTuningHead",
@@ -23,12 +23,12 @@ __all__ = [
     "TanhHead",
     "UnitLength",
     "WholeBatchNorm",
-    "apply_exactly",
+    "apply_in_full_precision",
     "build_head",
     "check_train_only",
-    "linear_exactly",
+    "describe_stack",
+    "linear_in_full_precision",
     "output_width",
-    "project_parts",
+    "project_roles",
     "share_layers",
-    "stack_of",
 ]

@@ -24,12 +24,12 @@ class Head(nn.Module, ABC):
         train_only: Whether only an objective uses the head.
 
     Attributes:
-        takes_pooler: Whether the head starts with the dense layer of the pretrained model's pooler, if the model
-            has one (``take_pooler``).
+        uses_pretrained_pooler: Whether the head starts with the dense layer of the pretrained model's pooler,
+            if the model has one (``set_pooler``).
         share: Name under which heads share their first linear layers; None for separate layers.
         shared_layers: Number of linear layers that are shared; None for all. See ``share_layers``.
         together: For heads whose output for a row depends on other rows: whether the head is called once with the
-            rows of all roles, or once for each slot. None for other heads. See ``project_parts``.
+            rows of all roles, or once for each slot. None for other heads. See ``project_roles``.
 
     Example:
         >>> class Halves(Head):
@@ -41,7 +41,7 @@ class Head(nn.Module, ABC):
         torch.Size([3, 4])
     """
 
-    takes_pooler: ClassVar[bool] = False
+    uses_pretrained_pooler: ClassVar[bool] = False
     together: bool | None = None
     share: str | None = None
     shared_layers: int | None = None
@@ -59,8 +59,9 @@ class Head(nn.Module, ABC):
         """Builds the head's network for input vectors of width ``features``. Called once."""
         self.network = self.layers(features)
 
-    def take_pooler(self, pooler: nn.Linear | None) -> None:
-        """Receives the encoder's pretrained pooler layer, or None. Called once, if ``takes_pooler`` is true."""
+    def set_pooler(self, pooler: nn.Linear | None) -> None:
+        """Receives the encoder's pretrained pooler layer, or None. Called once, if ``uses_pretrained_pooler``
+        is true."""
 
     def forward(self, embeddings: Tensor) -> Tensor:
         """Applies the head to vectors, (n, D) -> (n, D'), in at least float32."""
@@ -132,13 +133,13 @@ def output_width(head: Head, features: int) -> int:
     return int(width)
 
 
-def apply_exactly(head: Head | None, vectors: Tensor) -> Tensor:
+def apply_in_full_precision(head: Head | None, vectors: Tensor) -> Tensor:
     """Applies a head to vectors (n, D), outside autocast and in at least float32; without a head only converts.
 
     Use it for results that are compared or scored directly: under bfloat16 a cosine or a logit has 8 bits only.
 
     Example:
-        >>> apply_exactly(None, torch.ones(2, 3, dtype=torch.bfloat16)).dtype
+        >>> apply_in_full_precision(None, torch.ones(2, 3, dtype=torch.bfloat16)).dtype
         torch.float32
     """
     vectors = at_least_float32(vectors)
@@ -149,12 +150,12 @@ def apply_exactly(head: Head | None, vectors: Tensor) -> Tensor:
         return projected
 
 
-def linear_exactly(layer: nn.Linear, vectors: Tensor) -> Tensor:
+def linear_in_full_precision(layer: nn.Linear, vectors: Tensor) -> Tensor:
     """Applies a linear layer to vectors, (n, D) -> (n, D'), outside autocast and in at least float32.
 
     Example:
         >>> layer = nn.Linear(4, 2, dtype=torch.bfloat16)
-        >>> linear_exactly(layer, torch.zeros(3, 4, dtype=torch.bfloat16)).dtype
+        >>> linear_in_full_precision(layer, torch.zeros(3, 4, dtype=torch.bfloat16)).dtype
         torch.float32
     """
     vectors = at_least_float32(vectors)
@@ -163,7 +164,7 @@ def linear_exactly(layer: nn.Linear, vectors: Tensor) -> Tensor:
         return F.linear(vectors, layer.weight.to(vectors.dtype), bias)
 
 
-def project_parts(
+def project_roles(
     head: Head | None, parts: Sequence[Tensor], project: Callable[[Tensor], Tensor]
 ) -> list[Tensor]:
     """Applies a head to the vectors of each role that an objective reads.
@@ -184,10 +185,10 @@ def project_parts(
         >>> def center(rows):
         ...     return rows - rows.mean(dim=0)
         >>> head, parts = ProjectorHead(together=False), torch.tensor([1.0, 3.0, 5.0, 7.0]).reshape(2, 2, 1)
-        >>> [part.flatten().tolist() for part in project_parts(head, list(parts), center)]
+        >>> [part.flatten().tolist() for part in project_roles(head, list(parts), center)]
         [[-1.0, 1.0], [-1.0, 1.0]]
         >>> head.together = True
-        >>> [part.flatten().tolist() for part in project_parts(head, list(parts), center)]
+        >>> [part.flatten().tolist() for part in project_roles(head, list(parts), center)]
         [[-3.0, -1.0], [1.0, 3.0]]
     """
     if head is None or head.together is None:
@@ -204,7 +205,8 @@ def _project_slots(part: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def share_layers(heads: Sequence[Head]) -> None:
-    """Ties the first linear layers of heads that have the same ``share`` name. Called after all heads are built.
+    """Ties the first linear layers of heads that have the same ``fraction`` name. Called after all heads are
+    built.
 
     The first head of a name keeps its layers; they replace the layers of later heads. Other layers, such as
     dropout, are not shared.

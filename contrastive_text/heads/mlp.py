@@ -29,7 +29,7 @@ class TanhHead(Head):
         share: Name under which heads of objectives share the layer; None for a separate layer.
 
     Raises:
-        ValueError: ``share`` is set with ``train_only: false``.
+        ValueError: ``fraction`` is set with ``train_only: false``.
 
     Example:
         >>> import torch
@@ -68,7 +68,7 @@ class MLPHead(Head):
 
     Raises:
         ValueError: A width is below 1, or ``dropout`` is not from 0 to below 1. ``shared_layers`` is not 1 or 2,
-            or set without ``share``. ``share`` is set with ``train_only: false``.
+            or set without ``fraction``. ``fraction`` is set with ``train_only: false``.
 
     Example:
         >>> import torch
@@ -96,7 +96,7 @@ class MLPHead(Head):
             )
         self.hidden_features = checks.at_least("MLPHead.hidden_features", hidden_features, 1)
         self.out_features = checks.at_least("MLPHead.out_features", out_features, 1)
-        self.dropout = checks.share("MLPHead.dropout", dropout, "0 is none", with_one=False)
+        self.dropout = checks.fraction("MLPHead.dropout", dropout, "0 is none", with_one=False)
         self.share = share
         self.shared_layers = shared_layers
 
@@ -125,7 +125,7 @@ class FineTuningHead(Head):
         dropout: Dropout rate of the inputs of the last layer.
 
     Attributes:
-        pretrained: Whether the first layer is from the checkpoint; None before ``take_pooler``.
+        pretrained: Whether the first layer is from the checkpoint; None before ``set_pooler``.
 
     Raises:
         ValueError: ``out_features`` is below 1, or ``dropout`` is not from 0 to below 1.
@@ -138,12 +138,12 @@ class FineTuningHead(Head):
         torch.Size([1, 2])
     """
 
-    takes_pooler = True
+    uses_pretrained_pooler = True
 
     def __init__(self, out_features: int, dropout: float = 0.1) -> None:
         super().__init__(train_only=True)
         self.out_features = checks.at_least("FineTuningHead.out_features", out_features, 1)
-        self.dropout = checks.share("FineTuningHead.dropout", dropout, "0 is none", with_one=False)
+        self.dropout = checks.fraction("FineTuningHead.dropout", dropout, "0 is none", with_one=False)
         self.pretrained: bool | None = None
 
     def layers(self, features: int) -> nn.Sequential:
@@ -154,7 +154,7 @@ class FineTuningHead(Head):
             nn.init.zeros_(layer.bias)
         return nn.Sequential(pooler, nn.Tanh(), nn.Dropout(self.dropout), last)
 
-    def take_pooler(self, pooler: nn.Linear | None) -> None:
+    def set_pooler(self, pooler: nn.Linear | None) -> None:
         """Copies the weights of the pretrained pooler layer if it has the same width."""
         first = None if self.network is None else self.network[0]
         self.pretrained = pooler is not None and first is not None and pooler.weight.shape == first.weight.shape

@@ -96,7 +96,7 @@ class StackHead(Head):
             features = int(layer.get("out_features", features))
         return nn.Sequential(*modules)
 
-    def in_use(self) -> tuple[nn.Sequential | None, bool, int | None]:
+    def encoder_arguments(self) -> tuple[nn.Sequential | None, bool, int | None]:
         """Returns layers, ``normalize`` and ``truncate_dim`` of the head, as arguments of ``SentenceEncoder``."""
         assert self.network is not None
         layers, width, normalize = [*self.network], None, False
@@ -107,7 +107,7 @@ class StackHead(Head):
         return nn.Sequential(*layers) if layers else None, normalize, width
 
 
-def stack_of(
+def describe_stack(
     layers: Iterable[nn.Module], normalize: bool = False, truncate_dim: int | None = None
 ) -> list[dict[str, Any]]:  # Any: a layer's arguments
     """Returns the ``stack`` argument of ``StackHead`` for the layers of a model.
@@ -121,7 +121,7 @@ def stack_of(
         ValueError: A layer is of a type that ``StackHead`` doesn't support.
 
     Example:
-        >>> stack_of([nn.Linear(4, 2), nn.Tanh()], normalize=True)
+        >>> describe_stack([nn.Linear(4, 2), nn.Tanh()], normalize=True)
         [{'name': 'Linear', 'out_features': 2, 'bias': True}, {'name': 'Tanh'}, {'name': 'UnitLength'}]
     """
     stack: list[dict[str, Any]] = []

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from contrastive_text.core.lazy_imports import importing
+from contrastive_text.core.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from contrastive_text.inference.batches import BatchEncoder
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from contrastive_text.inference.postprocessing import (
         fit_component_removal,
         fit_whitening,
-        unnormalized,
         with_layer,
+        without_normalization,
     )
     from contrastive_text.inference.quantization import quantize, value_ranges
-    from contrastive_text.inference.readings import vectors_by_pooler
-    from contrastive_text.inference.search import Hit, UnitVectors, retrieval_scores, retrieved, top_k
+    from contrastive_text.inference.search import Hit, UnitVectors, rank_documents, retrieval_scores, top_k
     from contrastive_text.inference.sentence_encoder import SentenceEncoder
+    from contrastive_text.inference.several_poolers import vectors_by_pooler
     from contrastive_text.inference.vector_files import Shard, VectorRecord, write_vectors
     from contrastive_text.inference.vector_index import VectorIndex
 
@@ -54,15 +54,15 @@ __all__ = [
     "mine",
     "near_duplicates",
     "quantize",
+    "rank_documents",
     "retrieval_scores",
-    "retrieved",
     "top_k",
-    "unnormalized",
     "value_ranges",
     "vectors_by_pooler",
     "with_layer",
+    "without_normalization",
     "write_vectors",
 ]
 
 # Loads modules on demand: reading vectors from disk needs no model.
-__getattr__ = importing(__name__)
+__getattr__ = lazy_getattr(__name__)

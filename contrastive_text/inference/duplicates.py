@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from contrastive_text.core.checks import at_least, share
+from contrastive_text.core.checks import at_least, fraction
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import full_precision
 from contrastive_text.inference.search import BLOCK, check_vectors, unit_blocks
@@ -73,7 +73,7 @@ def near_duplicates(
 
 def check_threshold(threshold: float) -> None:
     """Raises ValueError unless a cosine threshold is above 0 and at most 1."""
-    share("threshold", threshold, "try 0.95", with_zero=False)
+    fraction("threshold", threshold, "try 0.95", with_zero=False)
 
 
 def connected_groups(pairs: Tensor, count: int) -> Tensor:

@@ -20,8 +20,8 @@ import torch
 
 from contrastive_text.core.errors import DiskError, InvalidValueError
 from contrastive_text.core.random import text_id
-from contrastive_text.core.setting import current_setting, other_setting
-from contrastive_text.core.storage.disk import alone_with, remove_abandoned, replacing
+from contrastive_text.core.setting import current_setting, describe_setting_change
+from contrastive_text.core.storage.disk import atomic_file, lock_output, remove_abandoned
 from contrastive_text.core.storage.manifests import FileDigest, start_sha256
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.encoding import Encoding
@@ -31,12 +31,12 @@ from contrastive_text.inference.vector_files import (
     Array,
     Shard,
     VectorRecord,
-    check_suffix,
+    all_paths,
+    check_output_path,
     differences,
-    files_of,
-    ids_of,
+    ids_path,
     mapped_blocks,
-    ranges_of,
+    ranges_path,
     write_blocks,
 )
 
@@ -55,7 +55,7 @@ class UnfinishedVectors:
     ranges of int8 and uint8 are saved as ``OUT.unfinished.ranges.npy``.
 
     Args:
-        path: Final path of the file, with a suffix that ``check_suffix`` accepts.
+        path: Final path of the file, with a suffix that ``check_output_path`` accepts.
         made_of: Everything that the vectors depend on (model, texts, options), with values of JSON types.
         count: Number of vectors of the finished file.
         restart: Whether to discard the vectors of an earlier process.
@@ -63,8 +63,8 @@ class UnfinishedVectors:
 
     Attributes:
         done: Number of vectors on the disk.
-        other_setting: Differences between the current setting and the settings of the vectors on the disk, as
-            text; empty if there are none.
+        setting_difference: Differences between the current setting and the settings of the vectors on the
+            disk, as text; empty if there are none.
 
     Raises:
         ValueError: The vectors on the disk are damaged, or were computed from other texts or options.
@@ -82,7 +82,7 @@ class UnfinishedVectors:
         self.setting = dict(setting or current_setting())
         self.made_of = {**made_of, "count": count}
         self.count = count
-        *_, self._data, self._record_file, self._ranges, self._converted = files_of(path)
+        *_, self._data, self._record_file, self._ranges, self._converted = all_paths(path)
         self._restart = restart
         self._reset()
         if not restart:
@@ -95,20 +95,20 @@ class UnfinishedVectors:
 
     def _reset(self) -> None:
         self.done = 0
-        self.other_setting = ""
+        self.setting_difference = ""
         self._record: VectorRecord | None = None
         self._settings: list[Mapping[str, str]] = [self.setting]
         self._digest = hashlib.sha256()
         self._ranges_digest: FileDigest | None = None
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Locks the unfinished file against other processes, and resumes its vectors or removes them.
 
         Raises:
             ValueError: Another process is writing the file, or its vectors are damaged or have another origin.
         """
-        with alone_with(self.path):
+        with lock_output(self.path):
             remove_abandoned(self.path.parent)
             if self._restart or not self._resume():
                 self.discard()
@@ -147,7 +147,9 @@ class UnfinishedVectors:
         self._record, self._ranges_digest = record, record.ranges
         other_settings = [setting for setting in record.settings if setting != self.setting]
         self._settings = [*other_settings, self.setting]
-        self.other_setting = "; ".join(other_setting(setting, self.setting) for setting in other_settings)
+        self.setting_difference = "; ".join(
+            describe_setting_change(setting, self.setting) for setting in other_settings
+        )
         return True
 
     def discard(self) -> None:
@@ -165,9 +167,9 @@ class UnfinishedVectors:
         """Value ranges of the int8 or uint8 vectors on the disk, (2, D); None if there are no such vectors."""
         return np.load(self._ranges) if self.done and self._ranges_digest is not None else None
 
-    def keep_ranges(self, ranges: Array) -> None:
+    def save_ranges(self, ranges: Array) -> None:
         """Saves the value ranges of int8 or uint8 vectors, (2, D), for a resumed run and for the final file."""
-        with replacing(self._ranges) as file:
+        with atomic_file(self._ranges) as file:
             np.save(file, ranges)
         self._ranges_digest = FileDigest.of(self._ranges)
 
@@ -239,20 +241,20 @@ class UnfinishedVectors:
         ready, digest = self._data, self._record.vectors
         if self.path.suffix != ".npy":
             ready = self._converted
-            with replacing(ready) as file:
+            with atomic_file(ready) as file:
                 write_blocks(file, self.path.suffix, mapped_blocks(self._data))
             digest = FileDigest.of(ready)
         self.path.unlink(missing_ok=True)
         if self._ranges_digest is None:
-            ranges_of(self.path).unlink(missing_ok=True)
+            ranges_path(self.path).unlink(missing_ok=True)
         else:
-            with replacing(ranges_of(self.path)) as file:
+            with atomic_file(ranges_path(self.path)) as file:
                 file.write(self._ranges.read_bytes())
-        ids_of(self.path).unlink(missing_ok=True)
+        ids_path(self.path).unlink(missing_ok=True)
         if ids is not None:
-            with replacing(ids_of(self.path)) as file:
+            with atomic_file(ids_path(self.path)) as file:
                 np.save(file, ids)
-        ids_digest = None if ids is None else FileDigest.of(ids_of(self.path))
+        ids_digest = None if ids is None else FileDigest.of(ids_path(self.path))
         replace(self._record, vectors=digest, ids=ids_digest).write(self.path)
         ready.replace(self.path)
         self._remove()
@@ -311,7 +313,7 @@ class EmbeddingRun:
         shard: Shard | None = None,
     ) -> None:
         path = path if shard is None else shard.path(path)
-        check_suffix(path)
+        check_output_path(path)
         self.model = model
         self.texts = texts
         self.path = path
@@ -365,7 +367,7 @@ class EmbeddingRun:
             **{field.name: getattr(self.encoding, field.name) for field in fields(self.encoding)},
             "device": sorted({torch.device(name).type for name in self._devices()}),
             "ranges": ranges if self.encoding.is_byte else None,
-            "prompt": self.encoding.prompt_in(self.model.prompts) or None,
+            "prompt": self.encoding.resolve_prompt(self.model.prompts) or None,
             "prompt_name": None,
             "with_ids": self.with_ids or None,
             "shard": None if self.shard is None else str(self.shard),
@@ -377,7 +379,7 @@ class EmbeddingRun:
     @property
     def ranges_path(self) -> Path:
         """Path of the file of value ranges, which is written only for ``int8`` and ``uint8``."""
-        return ranges_of(self.path)
+        return ranges_path(self.path)
 
     def finish(self, show_progress_bar: bool = False) -> tuple[int, ...]:
         """Encodes the remaining texts of the run and writes the finished file.
@@ -393,8 +395,8 @@ class EmbeddingRun:
         Warns:
             UserWarning: The existing vectors were computed on another machine, or with other versions or threads.
         """
-        with self._vectors.alone():
-            if difference := self._vectors.other_setting:
+        with self._vectors.locked():
+            if difference := self._vectors.setting_difference:
                 warnings.warn(
                     f"{self.path}: its first vectors were computed under another setting, so the last bits of "
                     f"the remaining vectors may differ: {difference}",
@@ -434,7 +436,7 @@ class EmbeddingRun:
             vectors = next(self.model.encode_blocks(texts, encoding), np.empty((0, 0)))
             ranges = value_ranges(torch.as_tensor(vectors))
         check_ranges(ranges, ranges.shape[-1], self.encoding.precision)
-        self._vectors.keep_ranges(np.asarray(ranges))
+        self._vectors.save_ranges(np.asarray(ranges))
         return np.asarray(ranges)
 
 

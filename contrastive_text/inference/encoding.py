@@ -14,16 +14,16 @@ import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from contrastive_text.core.batch import sent
+from contrastive_text.core.batch import move_to_device
 from contrastive_text.core.checks import at_least, one_of
 from contrastive_text.core.errors import InvalidTextError, InvalidTypeError, InvalidValueError
 from contrastive_text.core.native import check_not_forked
 from contrastive_text.core.storage.text_files import lone_surrogate
-from contrastive_text.core.types import NO_FRAME, Frame
+from contrastive_text.core.types import NO_TEMPLATE, Template
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.collator import collate_texts
 from contrastive_text.data.prompts import Prompts
-from contrastive_text.data.tokenizing import Framed
+from contrastive_text.data.tokenizing import TemplatedText
 from contrastive_text.encoders.prepacked import prepacked
 from contrastive_text.encoders.shared_use import shared_network
 from contrastive_text.inference.device_pool import check_devices, map_on_devices
@@ -95,7 +95,7 @@ class Encoding:
             )
         one_of("encode.precision", self.precision, Precision)
 
-    def prompt_in(self, prompts: Prompts) -> str:
+    def resolve_prompt(self, prompts: Prompts) -> str:
         """Returns the text of an encoding call's prompt: ``prompt``, or the model's prompt ``prompt_name``."""
         return prompts.text(self.prompt_name) if self.prompt is None else self.prompt
 
@@ -176,22 +176,22 @@ class BlockEncoder:
     tokenizer: TextTokenizer
     encoding: Encoding
     on_cpu: bool = True
-    frame: Frame = NO_FRAME
+    frame: Template = NO_TEMPLATE
 
     @property
     def device(self) -> torch.device:
         """Device of the model's weights."""
         return next(self.model.parameters()).device
 
-    def tokens(self, block: TextBlock) -> list[Framed]:
+    def tokenize(self, block: TextBlock) -> list[TemplatedText]:
         """Tokenizes the texts of a block, with their prompt and without special tokens, for ``__call__``."""
-        return self.tokenizer.framed(block.texts, self.frame, with_words=False)
+        return self.tokenizer.tokenize_with_template(block.texts, self.frame, with_words=False)
 
     def __call__(
         self,
         block: TextBlock,
         advance: Callable[[int], object] | None = None,
-        tokens: Sequence[Framed] | None = None,
+        tokens: Sequence[TemplatedText] | None = None,
     ) -> VectorBlock:
         """Encodes a block of texts and returns the vectors.
 
@@ -206,7 +206,7 @@ class BlockEncoder:
         """
         if self.device.type == "cpu":
             check_not_forked("encode", has_pool=self.model.runtime is not None)
-        framed = self.tokens(block) if tokens is None else tokens
+        framed = self.tokenize(block) if tokens is None else tokens
         with shared_network(self.model) as network:
             vectors, truncated = self._encode(network, block, framed, advance)
         self._check(vectors, block)
@@ -222,7 +222,7 @@ class BlockEncoder:
         self,
         network: nn.Module,
         block: TextBlock,
-        framed: Sequence[Framed],
+        framed: Sequence[TemplatedText],
         advance: Callable[[int], object] | None,
     ) -> tuple[Tensor, int]:
         device, size = self.device, self.encoding.batch_size
@@ -240,11 +240,11 @@ class BlockEncoder:
                     parts.append(network(batch.to(device)))
                 except InvalidTextError as error:
                     number = order[start + error.number]
-                    raise error.at(block.start + number, block.texts[number]) from None
+                    raise error.renumbered(block.start + number, block.texts[number]) from None
                 if advance is not None:
                     advance(len(batch))
         inverse = torch.tensor(order, dtype=torch.long).argsort()
-        return torch.cat(parts)[sent(inverse, device)], truncated
+        return torch.cat(parts)[move_to_device(inverse, device)], truncated
 
     def _check(self, vectors: Tensor, block: TextBlock) -> None:
         if vectors.sum().isfinite():  # one pass; only absurdly large finite values sum to infinity
@@ -266,7 +266,7 @@ class BlockEncoder:
         )
 
 
-def encode_each(
+def encode_text_blocks(
     work: BlockEncoder, sentences: Iterable[str], show_progress_bar: bool, count: Callable[[int], object]
 ) -> Generator[Tensor, None, None]:
     """Encodes texts block by block and yields the vectors of each block, in order and on demand.
@@ -287,10 +287,10 @@ def encode_each(
         task = bar.add_task("Encoding", total=total)
         if work.encoding.devices is None:
             # On a CPU a tokenizing thread slows the network: 0.97 to 0.99 of the speed on two cores.
-            encode = encode_in_turn if work.device.type == "cpu" else encode_ahead
+            encode = encode_serially if work.device.type == "cpu" else encode_with_prefetch
             results = encode(work, blocks, lambda texts: bar.advance(task, texts))
         else:
-            results = encode_elsewhere(work, blocks, lambda texts: bar.advance(task, texts))
+            results = encode_in_processes(work, blocks, lambda texts: bar.advance(task, texts))
         with closing(results):
             for block in results:
                 truncated += block.truncated
@@ -298,7 +298,7 @@ def encode_each(
                 yield block.vectors
 
 
-def encode_in_turn(
+def encode_serially(
     work: BlockEncoder, blocks: Iterator[TextBlock], advance: Callable[[int], object]
 ) -> Generator[VectorBlock, None, None]:
     """Encodes blocks one after the other in this thread. Reads no block before it is requested."""
@@ -306,7 +306,7 @@ def encode_in_turn(
         yield work(block, advance)
 
 
-def encode_elsewhere(
+def encode_in_processes(
     work: BlockEncoder, blocks: Iterator[TextBlock], advance: Callable[[int], object]
 ) -> Generator[VectorBlock, None, None]:
     """Encodes blocks in processes, one for each device. The vectors are on the CPU."""
@@ -318,7 +318,7 @@ def encode_elsewhere(
             yield VectorBlock(torch.from_numpy(vectors), truncated)
 
 
-def encode_ahead(
+def encode_with_prefetch(
     work: BlockEncoder, blocks: Iterator[TextBlock], advance: Callable[[int], object]
 ) -> Generator[VectorBlock, None, None]:
     """Encodes blocks in order, while a thread tokenizes the next block.
@@ -327,14 +327,14 @@ def encode_ahead(
     Nothing runs while the caller uses the vectors.
     """
 
-    def tokenize_next() -> Future[tuple[TextBlock, list[Framed]] | None]:
+    def tokenize_next() -> Future[tuple[TextBlock, list[TemplatedText]] | None]:
         try:
             block = next(blocks, None)
         except Exception as error:
-            failed: Future[tuple[TextBlock, list[Framed]] | None] = Future()
+            failed: Future[tuple[TextBlock, list[TemplatedText]] | None] = Future()
             failed.set_exception(error)
             return failed
-        return thread.submit(lambda: None if block is None else (block, work.tokens(block)))
+        return thread.submit(lambda: None if block is None else (block, work.tokenize(block)))
 
     with ThreadPoolExecutor(1) as thread:
         future = tokenize_next()

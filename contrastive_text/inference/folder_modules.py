@@ -14,11 +14,11 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from contrastive_text.core.config.class_paths import resolve
+from contrastive_text.core.config.class_paths import import_class
 from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
-from contrastive_text.core.libraries import is_failure
-from contrastive_text.core.storage.manifests import MODULES, TODO
+from contrastive_text.core.libraries import is_read_error
+from contrastive_text.core.storage.manifests import MANIFEST_ADVICE, MODULES
 from contrastive_text.core.storage.records import Record
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.collator import collate_texts
@@ -93,7 +93,7 @@ def read_record(path: Path) -> Record:
         raise InvalidValueError(
             f"{path}: expected a file of the model, got no file; the folder is damaged, save it again"
         )
-    return Record.read(path, TODO)
+    return Record.read(path, MANIFEST_ADVICE)
 
 
 def write_json(path: Path, content: object) -> None:
@@ -123,7 +123,7 @@ def read_transformer_settings(folder: Path) -> TransformerSettings:
     Raises:
         ValueError: A key would give other vectors in sentence-transformers than in this library.
     """
-    records = (Record.read(path, TODO) for path in map(folder.joinpath, _NAMES) if path.exists())
+    records = (Record.read(path, MANIFEST_ADVICE) for path in map(folder.joinpath, _NAMES) if path.exists())
     record = next((record for record in records if record.values), None)
     if record is None:
         return TransformerSettings()
@@ -274,10 +274,10 @@ def _check_runs(encoder: TransformerEncoder, folder: Path) -> None:
         tokenizer = TextTokenizer(encoder.tokenizer, encoder.limit)
         # Errors of this library, such as a vector that isn't finite, are raised by a later call again.
         with suppress(ContrastiveTextError), torch.no_grad(), evaluating(encoder):
-            texts = tokenizer.framed(["a", "a bird and a dog"])
+            texts = tokenizer.tokenize_with_template(["a", "a bird and a dog"])
             Embedder(encoder, MeanPooler()).pool(collate_texts(tokenizer, texts))
     except BaseException as error:
-        if isinstance(error, ContrastiveTextError) or not is_failure(error):
+        if isinstance(error, ContrastiveTextError) or not is_read_error(error):
             raise
         raise InvalidValueError(
             f"{folder}: expected a network and a tokenizer that can encode a text, got {type(error).__name__}: "
@@ -285,7 +285,7 @@ def _check_runs(encoder: TransformerEncoder, folder: Path) -> None:
         ) from error
 
 
-def is_plain(parts: ModelParts) -> bool:
+def is_loadable_elsewhere(parts: ModelParts) -> bool:
     """Returns True if sentence-transformers can load a model with its pooler and prompts."""
     return parts.pooler is not None and bool(_modes(parts.pooler)) and parts.prompts.is_plain
 
@@ -304,7 +304,7 @@ def write_pooler(folder: Path, parts: ModelParts) -> str | None:
     """
     assert parts.pooler is not None
     prompt_flag = {} if parts.prompts.pooled else {_INCLUDE_PROMPT: False}
-    if not is_plain(parts):
+    if not is_loadable_elsewhere(parts):
         spec = part_spec(parts.pooler, "pooler")
         write_json(folder / "config.json", prompt_flag | spec["init_args"])
         return str(spec["class_path"])
@@ -333,8 +333,8 @@ def read_pooler(folder: Path, class_path: str) -> tuple[Pooler, bool]:
     if class_path.startswith("sentence_transformers."):
         return _pooler_of_modes(config), pooled
     arguments = {name: value for name, value in config.values.items() if name != _INCLUDE_PROMPT}
-    cls = resolve(class_path, Pooler, str(folder.parent / MODULES))
-    return make_pooler(cls, arguments, config.where, TODO), pooled
+    cls = import_class(class_path, Pooler, str(folder.parent / MODULES))
+    return make_pooler(cls, arguments, config.where, MANIFEST_ADVICE), pooled
 
 
 def _pooler_of_modes(config: Record) -> Pooler:

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.libraries import is_failure
-from contrastive_text.core.storage.manifests import TODO
+from contrastive_text.core.libraries import is_read_error
+from contrastive_text.core.storage.manifests import MANIFEST_ADVICE
 from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.weights import check_dense
 from contrastive_text.heads import UnitLength
@@ -129,7 +129,7 @@ def _read_norm(folder: Path) -> list[nn.Module]:
 
 def _read_dropout(folder: Path) -> list[nn.Module]:
     path = folder / "config.json"
-    config = read_record(path) if path.exists() else Record({}, str(path), TODO)
+    config = read_record(path) if path.exists() else Record({}, str(path), MANIFEST_ADVICE)
     rate = config.number("dropout", 0.2)  # their default
     if not 0 <= rate <= 1:
         raise config.refusal("a number from 0 to 1", rate, "dropout")
@@ -157,7 +157,7 @@ def _read_weights(folder: Path, layers: dict[str, nn.Module]) -> list[nn.Module]
     try:
         nn.ModuleDict(layers).load_state_dict(weights, assign=True)
     except RuntimeError as error:
-        if not is_failure(error):
+        if not is_read_error(error):
             raise
         first = next(iter(layers.values()))
         raise InvalidValueError(
@@ -174,14 +174,14 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
     try:
         weights = load_file(path) if path != binary else torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:  # the two readers raise many types
-        if not is_failure(error):
+        if not is_read_error(error):
             raise
         raise InvalidValueError(
             f"{path}: expected whole weights, got {error}; the folder is damaged, save it again"
         ) from error
     if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
-        raise InvalidValueError(f"{path}: expected tensors by name, got other content; {TODO}")
-    check_dense(weights, str(path), TODO)
+        raise InvalidValueError(f"{path}: expected tensors by name, got other content; {MANIFEST_ADVICE}")
+    check_dense(weights, str(path), MANIFEST_ADVICE)
     return {str(name): weight for name, weight in weights.items()}
 
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.inference.folder_modules import is_plain
+from contrastive_text.inference.folder_modules import is_loadable_elsewhere
 from contrastive_text.inference.model_card import ModelCard
 from contrastive_text.inference.model_folder import local_folder, read_folder
-from contrastive_text.inference.model_parts import ModelParts, read_with
+from contrastive_text.inference.model_parts import ModelParts, with_pooler
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.recipes.citations import entry_of
 
@@ -88,9 +88,9 @@ def merged_card(
     members = [f"{name} ({share:.4g})" for name, share in zip(short_names(models), shares, strict=True)]
     libraries = ("contrastive-text", "torch", "transformers", "tokenizers")
     return ModelCard(
-        what=f"Vectors of sentences, by the mean of the weights of {len(members)} models.",
-        elsewhere=is_plain(model.parts),
-        ranks=model.prompts.ranks,
+        description=f"Vectors of sentences, by the mean of the weights of {len(members)} models.",
+        in_sentence_transformers=is_loadable_elsewhere(model.parts),
+        has_query_prompts=model.prompts.has_retrieval_prompts,
         facts={
             "members (share)": "\n".join(members),
             "pooler": type(model.pooler).__name__,
@@ -98,7 +98,7 @@ def merged_card(
             "libraries": ", ".join(f"{name} {version(name)}" for name in libraries),
         },
         scores=scores or {},
-        setting=setting,
+        score_description=setting,
         limits="The cards of the members describe their training. Only the scores above were measured. Texts "
         "longer than the length limit are truncated.",
         citations=[entry_of("wortsman2022soups")],
@@ -129,7 +129,7 @@ def _shares(count: int, weights: Sequence[float] | None) -> list[float]:
 
 
 def _read_member(path: str | Path, name: str) -> ModelParts:
-    parts = read_with(read_folder(local_folder(str(path))), None, name=name)
+    parts = with_pooler(read_folder(local_folder(str(path))), None, name=name)
     if parts.head is not None:
         raise InvalidValueError(
             f"{name}: expected a model that ends with its pooler, got {len(parts.head)} layers after it (a head, "

@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from contrastive_text.core.checks import at_least, one_of, share
+from contrastive_text.core.checks import at_least, fraction, one_of
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.core.random import fold, generator, text_id
+from contrastive_text.core.random import fold_key, generator, text_id
 from contrastive_text.core.similarity import EPSILON, at_least_float32, full_precision, unit_vectors
 from contrastive_text.core.storage.text_files import lone_surrogate
 from contrastive_text.inference.search import top_k
@@ -55,7 +55,7 @@ class Mining:
             (near-duplicates); None to keep them.
         take: Whether to take the nearest remaining candidates (``top``) or ``random`` ones.
         seed: Seed of the random draws. The draws of a query depend on no other query.
-        short: Whether to ``drop`` or ``keep`` the rows of a query with fewer than ``negatives`` negatives.
+        short: Whether to ``dropout`` or ``keep`` the rows of a query with fewer than ``negatives`` negatives.
 
     Raises:
         ValueError: A number is out of range, or ``range_min`` and ``range_max`` leave too few candidates.
@@ -94,7 +94,7 @@ class Mining:
             raise InvalidValueError(
                 f"mine.min_score: expected less than max_score ({self.max_score}), got {self.min_score}"
             )
-        share("mine.same", self.same, "try 0.97", with_zero=False)
+        fraction("mine.same", self.same, "try 0.97", with_zero=False)
         one_of("mine.ranks", self.ranks, Ranks)
         one_of("mine.take", self.take, Take)
         one_of("mine.short", self.short, Short)
@@ -118,7 +118,7 @@ class PairTexts:
         queries: Distinct queries, Q.
         corpus: Distinct texts, C.
         positives: Corpus indices of each query's positives.
-        own: Corpus index of the text equal to each query; -1 if there is none.
+        query_ids: Corpus index of the text equal to each query; -1 if there is none.
 
     Raises:
         TypeError: A text is not a string.
@@ -126,7 +126,7 @@ class PairTexts:
 
     Example:
         >>> texts = PairTexts([("who?", "me"), ("who?", "you"), ("why?", "so")], corpus=["so", "who?"])
-        >>> texts.queries, texts.corpus, texts.positives, texts.own
+        >>> texts.queries, texts.corpus, texts.positives, texts.query_ids
         (['who?', 'why?'], ['so', 'who?', 'me', 'you'], [[2, 3], [0]], [1, -1])
     """
 
@@ -143,15 +143,15 @@ class PairTexts:
         self.queries = list(positives)
         self.corpus = list(indices)
         self.positives = list(map(list, positives.values()))
-        self.own = [indices.get(query, -1) for query in positives]
+        self.query_ids = [indices.get(query, -1) for query in positives]
 
     @property
     def digest(self) -> str:
         """Digest of the mined queries, corpus and positives in their order, 32 hex digits."""
-        return digest_of([*map(digest_of, (self.queries, self.corpus)), repr(self.positives)])
+        return digest_texts([*map(digest_texts, (self.queries, self.corpus)), repr(self.positives)])
 
 
-def digest_of(texts: Iterable[str]) -> str:
+def digest_texts(texts: Iterable[str]) -> str:
     """Returns the digest of texts in their order, 32 hex digits."""
     digest = blake2b(digest_size=16)
     for text in texts:
@@ -214,7 +214,7 @@ def mine(
     texts: PairTexts,
     space: Space,
     mining: Mining,
-    places: range,
+    queries: range,
     rescored: Space | None = None,
     device: torch.device | None = None,
 ) -> tuple[list[Mined], Removed]:
@@ -224,7 +224,7 @@ def mine(
         texts: Queries, corpus and positives.
         space: Vectors that are searched, and whose cosines tell near-duplicates.
         mining: Rules for negatives.
-        places: Indices of the queries. The negatives of a query depend on no other query.
+        queries: Indices of the queries. The negatives of a query depend on no other query.
         rescored: Vectors of another model, whose cosines score and order the candidates; None for ``space``.
         device: Device of the search; None for the vectors' device.
 
@@ -247,15 +247,15 @@ def mine(
                 f"mine: expected vectors of {len(texts.queries)} queries and {len(texts.corpus)} texts, got "
                 f"{len(vectors.queries)} and {len(vectors.corpus)}; encode the texts of these pairs"
             )
-    most = max(len(texts.positives[place]) for place in places)
+    most = max(len(texts.positives[place]) for place in queries)
     count = min(mining.depth + most + 1, len(texts.corpus))
-    queries = space.queries[places.start : places.stop].to(device)
-    scores, ids = top_k(queries, space.corpus, count)
+    query_vectors = space.queries[queries.start : queries.stop].to(device)
+    scores, ids = top_k(query_vectors, space.corpus, count)
     removed: Removed = Counter()
     negatives: list[Mined] = []
     size = max(_BLOCK_NUMBERS // ((count + most) * space.corpus.shape[1]), 1)
-    for start in range(0, len(places), size):
-        block = _Block(texts, space, rescored, places[start : start + size], ids.device)
+    for start in range(0, len(queries), size):
+        block = _Block(texts, space, rescored, queries[start : start + size], ids.device)
         negatives += block.choose(scores[start : start + size], ids[start : start + size], mining, removed)
     return negatives, removed
 
@@ -275,7 +275,7 @@ class _Block:
         positives = [torch.tensor(texts.positives[place]) for place in places]
         padded = torch.nn.utils.rnn.pad_sequence(positives, batch_first=True, padding_value=-1)
         self.positives = padded.to(device)
-        self.own = torch.tensor([texts.own[place] for place in places], device=device).unsqueeze(1)
+        self.own = torch.tensor([texts.query_ids[place] for place in places], device=device).unsqueeze(1)
 
     def choose(self, scores: Tensor, ids: Tensor, mining: Mining, removed: Removed) -> list[Mined]:
         """Chooses hard negatives among the texts nearest to queries, (n, k). Counts the others in ``removed``."""
@@ -358,6 +358,6 @@ def _take(
     """Takes the negatives of a query from its remaining candidates. Returns their ids and scores."""
     ranks = list(range(min(mining.negatives, len(ids))))
     if mining.take == "random" and len(ids) > mining.negatives:
-        order = generator(fold(mining.seed, text_id(query))).permutation(len(ids))
+        order = generator(fold_key(mining.seed, text_id(query))).permutation(len(ids))
         ranks = sorted(order[: mining.negatives].tolist())
     return [int(ids[rank]) for rank in ranks], [scores[rank] for rank in ranks]

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.disk import alone_with, replacing
+from contrastive_text.core.storage.disk import atomic_file, lock_output
 from contrastive_text.data.prompts import DOCUMENT, QUERY
 from contrastive_text.inference.embedding_run import UnfinishedVectors
 from contrastive_text.inference.encoding import Encoding
-from contrastive_text.inference.mining import Mined, Mining, PairTexts, Removed, Space, digest_of, mine
+from contrastive_text.inference.mining import Mined, Mining, PairTexts, Removed, Space, digest_texts, mine
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import VectorRecord, differences, files_of
+from contrastive_text.inference.vector_files import VectorRecord, all_paths, differences
 from contrastive_text.inference.vector_index import as_tensor
 
 Form: TypeAlias = Literal["triples", "tuples", "pairs"]
@@ -178,7 +178,7 @@ class MiningReport:
 
 def working_files(path: Path) -> list[Path]:
     """Returns the paths of all files that may exist during a mining run, the output file first."""
-    return [path, *(file for name in _VECTORS for file in files_of(_vectors_path(path, name)))]
+    return [path, *(file for name in _VECTORS for file in all_paths(_vectors_path(path, name)))]
 
 
 class MiningRun:
@@ -237,12 +237,12 @@ class MiningRun:
                 finite, or another process is writing the file.
         """
         report, count = MiningReport(), len(self.texts.queries)
-        with alone_with(self.path):
+        with lock_output(self.path):
             if self._restart:
                 self._remove_vectors()
             space = self._space(self.model, "", show_progress_bar)
             rescored = None if self.rescore is None else self._space(self.rescore, ".rescored", show_progress_bar)
-            with replacing(self.path) as file:
+            with atomic_file(self.path) as file:
                 file.write(self._writer.header().encode())
                 for start in range(0, count, _QUERIES):
                     places = range(start, min(start + _QUERIES, count))
@@ -294,15 +294,15 @@ def _vectors(
     """Returns the memory-mapped vectors of texts, (N, D), from a file that it first writes or resumes."""
     origin: dict[str, object] = {
         "model": model.identity,
-        "texts": digest_of(texts),
-        "prompt": encoding.prompt_in(model.prompts),
+        "texts": digest_texts(texts),
+        "prompt": encoding.resolve_prompt(model.prompts),
         "batch_size": encoding.batch_size,
         "block_size": encoding.block_size,
     }
     record = path.exists() and VectorRecord.read(path, _RESTART)
     if not record or differences(record.made_of, {**origin, "count": len(texts)}) or record.damage(path):
         vectors = UnfinishedVectors(path, origin, len(texts))
-        with vectors.alone():
+        with vectors.locked():
             truncated = vectors.truncated
             for block in model.encode_blocks(texts[vectors.done :], encoding, show_progress_bar):
                 vectors.append(np.asarray(block), truncated + model.truncated)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contrastive_text.core.storage.disk import replacing
-from contrastive_text.core.storage.manifests import leads_out
-from contrastive_text.core.terminal import as_markdown, shown
+from contrastive_text.core.storage.disk import atomic_file
+from contrastive_text.core.storage.manifests import is_outside_link
+from contrastive_text.core.terminal import as_markdown, escape_controls
 
 CARD = "README.md"
 """Name of the file of the model card. A folder's manifest doesn't list it, so users may edit it."""
@@ -46,32 +46,32 @@ class ModelCard:
     """Content of a model card. The caller makes sure that no value names a local path.
 
     Args:
-        what: Description of the model, in one or two sentences of Markdown.
-        elsewhere: Whether sentence-transformers can load the model.
-        ranks: Whether the model has a prompt for queries or for documents.
+        description: Description of the model, in one or two sentences of Markdown.
+        in_sentence_transformers: Whether sentence-transformers can load the model.
+        has_query_prompts: Whether the model has a prompt for queries or for documents.
         base: Name of the base model on the hub; None if it isn't known to be there.
         facts: Name -> fact about the training.
         scores: Name of a figure -> value; correlations are times 100.
-        setting: Description of the scores, in Markdown.
+        score_description: Description of the scores, in Markdown.
         pairs: File of scored pairs on which ``spearman`` and ``pearson`` were computed; None for other scores.
         limits: Limits of the model and of the measurements, in Markdown.
         citations: BibTeX entries.
 
     Example:
-        >>> card = ModelCard(what="A model of mine.", elsewhere=True, facts={"seed": "7"})
+        >>> card = ModelCard(description="A model of mine.", in_sentence_transformers=True, facts={"seed": "7"})
         >>> print(card.text()[:44])
         ---
         library_name: sentence-transformers
         pipe
     """
 
-    what: str
-    elsewhere: bool
-    ranks: bool = False
+    description: str
+    in_sentence_transformers: bool
+    has_query_prompts: bool = False
     base: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
     scores: Mapping[str, float] = field(default_factory=dict)
-    setting: str = ""
+    score_description: str = ""
     pairs: str | None = None
     limits: str = ""
     citations: Sequence[str] = ()
@@ -81,13 +81,13 @@ class ModelCard:
         scores = [
             f"| {as_markdown(name)} | {score:.4g} |" for name, score in self.scores.items() if score == score
         ]
-        table = [self.setting, "", "| figure | value |", "| --- | --- |", *scores]
+        table = [self.score_description, "", "| figure | value |", "| --- | --- |", *scores]
         facts = [f"| {_cell(name)} | {_cell(fact)} |" for name, fact in self.facts.items()]
-        encode = _ENCODE_QUERIES if self.ranks else _ENCODE
-        their_example = _THEIR_EXAMPLE.format(encode=encode) if self.elsewhere else _ONLY_HERE
+        encode = _ENCODE_QUERIES if self.has_query_prompts else _ENCODE
+        their_example = _THEIR_EXAMPLE.format(encode=encode) if self.in_sentence_transformers else _ONLY_HERE
         entries = [f"```bibtex\n{entry.strip()}\n```" for entry in self.citations]
         lines = [
-            "---", self._metadata(), "---", MARK, "", "# Sentence encoder", "", self.what,
+            "---", self._metadata(), "---", MARK, "", "# Sentence encoder", "", self.description,
             "", "## Use", "", _OWN_EXAMPLE.format(encode=encode), "", their_example,
             "", "## Training", "", "| | |", "| --- | --- |", *facts,
             "", "## Scores", "", *(table if scores else ["No score was measured."]),
@@ -99,7 +99,7 @@ class ModelCard:
     def _metadata(self) -> str:
         from huggingface_hub import EvalResult, ModelCardData  # here: importing it takes a second
 
-        pairs = " ".join(shown(self.pairs).split())
+        pairs = " ".join(escape_controls(self.pairs).split())
         scores = {name.rpartition("/")[2]: score for name, score in self.scores.items() if score == score}
         results = [
             EvalResult(
@@ -114,7 +114,7 @@ class ModelCard:
             if self.pairs is not None and name in scores
         ]
         data = ModelCardData(
-            library_name="sentence-transformers" if self.elsewhere else "contrastive-text",
+            library_name="sentence-transformers" if self.in_sentence_transformers else "contrastive-text",
             pipeline_tag="sentence-similarity",
             tags=["contrastive-text", "sentence-similarity", "feature-extraction"],
             base_model=self.base,
@@ -128,13 +128,13 @@ def read_card(folder: Path) -> str:
     """Returns the text of a folder's model card; empty if there is no readable card inside the folder."""
     path = folder / CARD
     try:
-        is_readable = path.is_file() and path.stat().st_size <= _MOST_BYTES and not leads_out(path, folder)
+        is_readable = path.is_file() and path.stat().st_size <= _MOST_BYTES and not is_outside_link(path, folder)
         return path.read_text(encoding="utf-8") if is_readable else ""
     except (OSError, UnicodeDecodeError):
         return ""
 
 
-def put_card(folder: Path, text: str) -> None:
+def write_card(folder: Path, text: str) -> None:
     """Writes a model card into a folder. Leaves a card that a user wrote or edited unchanged.
 
     Args:
@@ -150,7 +150,7 @@ def put_card(folder: Path, text: str) -> None:
     if not text:
         path.unlink(missing_ok=True)
         return
-    with replacing(path) as file:
+    with atomic_file(path) as file:
         file.write(text.encode())
 
 

@@ -11,11 +11,17 @@ from huggingface_hub import snapshot_download
 from torch import nn
 
 from contrastive_text.core.checks import one_of
-from contrastive_text.core.config.misspelt import nearest_folder
+from contrastive_text.core.config.suggestions import suggest_folder
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.manifests import MODULES, TODO, UNREAD, check_whole, whole_folder
-from contrastive_text.core.storage.records import Record, inside, read_json, records
-from contrastive_text.core.types import MASK, SLOT
+from contrastive_text.core.storage.manifests import (
+    MANIFEST_ADVICE,
+    MODULES,
+    UNREAD,
+    check_whole,
+    folder_with_manifest,
+)
+from contrastive_text.core.storage.records import Record, read_json, records, resolve_inside
+from contrastive_text.core.types import MASK_PLACEHOLDER, TEXT_PLACEHOLDER
 from contrastive_text.data.prompts import DOCUMENT, NO_PROMPTS, QUERY, Prompts
 from contrastive_text.heads import UnitLength
 from contrastive_text.inference.folder_modules import (
@@ -29,7 +35,7 @@ from contrastive_text.inference.folder_modules import (
     write_pooler,
 )
 from contrastive_text.inference.head_layers import READERS, group_layers, write_layers
-from contrastive_text.inference.model_card import put_card, read_card
+from contrastive_text.inference.model_card import read_card, write_card
 from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.search import SimilarityName
 from contrastive_text.poolers import Pooler
@@ -76,23 +82,23 @@ def local_folder(model_name_or_path: str) -> Path:
     except (OSError, ValueError) as error:
         raise InvalidValueError(
             f"model: expected a local folder or a name on the Hugging Face hub, got {model_name_or_path!r}; "
-            f"there is no such folder, and the hub was out of reach or doesn't have it{nearest_folder(path)}"
+            f"there is no such folder, and the hub was out of reach or doesn't have it{suggest_folder(path)}"
         ) from error
 
 
-def names_pooler(model_name_or_path: str) -> bool:
+def has_pooler(model_name_or_path: str) -> bool:
     """Returns True if a model's folder names a pooler, as folders of embedding models do."""
     return len(_read_modules(local_folder(model_name_or_path))) > 1
 
 
-def folder_prompts(model_name_or_path: str) -> Prompts:
+def read_prompts(model_name_or_path: str) -> Prompts:
     """Reads the prompts of a local model folder. Returns no prompts for a name on the hub, without downloading.
 
     Raises:
         ValueError: The settings of the folder are damaged.
 
     Example:
-        >>> folder_prompts("bert-base-uncased").describe()
+        >>> read_prompts("bert-base-uncased").describe()
         'none'
     """
     return _read_settings(Path(model_name_or_path, _SETTINGS)).prompts
@@ -101,7 +107,7 @@ def folder_prompts(model_name_or_path: str) -> Prompts:
 def write_folder(folder: Path, parts: ModelParts, adapters_beside: bool = False) -> None:
     """Writes a model to a folder that ``sentence_transformers.SentenceTransformer`` loads with equal vectors.
 
-    An older model in the folder is replaced when the new model is complete; see ``whole_folder``. If
+    An older model in the folder is replaced when the new model is complete; see ``folder_with_manifest``. If
     sentence-transformers doesn't support the pooler or the prompts, the pooler is written with its class path of
     this library. sentence-transformers then refuses the folder instead of computing other vectors. A
     ``README.md`` that a user wrote is kept.
@@ -122,7 +128,7 @@ def write_folder(folder: Path, parts: ModelParts, adapters_beside: bool = False)
     head = [*(parts.head or ()), *([UnitLength()] if parts.normalize else [])]
     modules = group_layers(head)  # raises for an unsupported layer before a file is written
     kinds = [*_KINDS, *(kind for kind, _ in modules)]
-    with whole_folder(folder) as target:
+    with folder_with_manifest(folder) as target:
         folders = [target / (f"{number}_{kind}" if number else "") for number, kind in enumerate(kinds)]
         for place in folders:
             place.mkdir(exist_ok=True)
@@ -143,7 +149,7 @@ def write_folder(folder: Path, parts: ModelParts, adapters_beside: bool = False)
             entries[1]["type"] = own_pooler
         write_json(target / _SETTINGS, _model_settings(parts))
         write_json(target / MODULES, entries)
-    put_card(folder, parts.card)  # not part of the manifest
+    write_card(folder, parts.card)  # not part of the manifest
 
 
 def _model_settings(parts: ModelParts) -> dict[str, object]:
@@ -158,7 +164,7 @@ def _model_settings(parts: ModelParts) -> dict[str, object]:
     return {"similarity_fn_name": parts.similarity_fn_name} | prompts | truncation
 
 
-class ModelStart(NamedTuple):
+class FolderParts(NamedTuple):
     """All parts of a model folder except its network, from which training can start.
 
     Args:
@@ -178,7 +184,7 @@ class ModelStart(NamedTuple):
     inference: dict[str, int | str | None]
 
 
-def read_start(folder: Path) -> ModelStart | None:
+def read_folder_parts(folder: Path) -> FolderParts | None:
     """Reads all parts of a model folder except its network. Returns None if the folder names no pooler.
 
     Raises:
@@ -195,7 +201,7 @@ def read_start(folder: Path) -> ModelStart | None:
     inference["max_length"] = network.max_length or _tokenizer_limit(modules[0].place)
     if settings.similarity_fn_name != "cosine":
         inference["similarity_fn_name"] = settings.similarity_fn_name
-    return ModelStart(
+    return FolderParts(
         pooler=pooler,
         layers=nn.Sequential(*layers[: len(layers) - normalize]),
         normalize=normalize,
@@ -220,7 +226,7 @@ def read_folder(folder: Path) -> ModelParts:
     """
     check_whole(folder)
     modules = _read_modules(folder) or [_Module(_KINDS[0], "", folder)]
-    settings, start = _read_settings(folder / _SETTINGS), read_start(folder)
+    settings, start = _read_settings(folder / _SETTINGS), read_folder_parts(folder)
     encoder, max_length, network = read_network(modules[0].place)  # last, because it takes longest
     if start is not None:
         _check_widths(start, encoder.features, folder)
@@ -239,7 +245,7 @@ def read_folder(folder: Path) -> ModelParts:
     )
 
 
-def _check_widths(start: ModelStart, features: int, folder: Path) -> None:
+def _check_widths(start: FolderParts, features: int, folder: Path) -> None:
     """Checks that each layer after the network has as many input features as its predecessor has outputs.
 
     Args:
@@ -287,14 +293,16 @@ def _read_modules(folder: Path) -> list[_Module]:
                 "damaged, save it again"
             )
         return []
-    entries = records(read_json(path, TODO), of="modules", where=str(path), todo=TODO, most=_MOST_MODULES)
+    entries = records(
+        read_json(path, MANIFEST_ADVICE), of="modules", where=str(path), todo=MANIFEST_ADVICE, most=_MOST_MODULES
+    )
     modules, names = [], set()
     for number, module in enumerate(entries):
         class_path, name = module.text("type"), module.text("name", str(number))
         if name in names:  # sentence-transformers would replace the earlier module
             raise module.refusal("a name that no other module has", name, "name")
         names.add(name)
-        place = inside(folder, module.text("path"), str(path))
+        place = resolve_inside(folder, module.text("path"), str(path))
         modules.append(_Module(_kind(module, class_path, first=number == 0), class_path, place))
     kinds = [module.kind for module in modules]
     expected = [*_KINDS[: len(kinds)], *kinds[len(_KINDS) :]]
@@ -352,8 +360,13 @@ def _read_prompts(settings: Record) -> Prompts:
     if default is not None and default not in prompts:
         raise texts.refusal(f"the default prompt {default!r}", ", ".join(prompts) or "none")
     if not has_templates and (
-        template := next((text for text in prompts.values() if SLOT in text or MASK in text), None)
+        template := next(
+            (text for text in prompts.values() if TEXT_PLACEHOLDER in text or MASK_PLACEHOLDER in text), None
+        )
     ):
-        raise texts.refusal(f"a prompt without {SLOT} or {MASK}, which would be taken for a template's", template)
+        raise texts.refusal(
+            f"a prompt without {TEXT_PLACEHOLDER} or {MASK_PLACEHOLDER}, which would be taken for a template's",
+            template,
+        )
     options = {name: record.flag(name, value) for name, value in _OPTIONS.items()} if has_templates else {}
     return Prompts(prompts, default, **options)

@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from contrastive_text.core.config.class_paths import is_own, resolve, trusting
-from contrastive_text.core.config.specs import describe, part_spec, typed_part
+from contrastive_text.core.config.class_paths import import_class, is_own, trusting
+from contrastive_text.core.config.specs import describe, parse_part, part_spec
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.manifests import TODO
+from contrastive_text.core.storage.manifests import MANIFEST_ADVICE
 from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.weights import add_weights
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
@@ -79,7 +79,9 @@ class ModelParts:
     query_length: int | None = None
     document_length: int | None = None
 
-    def asked(self, max_length: int | None, truncate_dim: int | None, prompts: Prompts | None) -> ModelParts:
+    def with_options(
+        self, max_length: int | None, truncate_dim: int | None, prompts: Prompts | None
+    ) -> ModelParts:
         """Returns a copy of the parts in which options of ``SentenceEncoder.from_pretrained`` override settings.
 
         Raises:
@@ -100,7 +102,7 @@ class ModelParts:
             card=self.card if (max_length, truncate_dim, prompts) == (None, None, None) else "",
         )
 
-    def run_by(self, backend: str, dtype: torch.dtype) -> ModelParts:
+    def with_runtime(self, backend: str, dtype: torch.dtype) -> ModelParts:
         """Returns a copy of the parts whose network is computed by a runtime; see ``RuntimeEncoder``.
 
         Args:
@@ -114,7 +116,7 @@ class ModelParts:
         if backend != "torch":
             runtime = RuntimeEncoder(self.encoder, backend, dtype)
             if self.pooler is not None:
-                runtime.runtime(self.pooler.layers)  # prepares the graph before the first text
+                runtime.open_runtime(self.pooler.layers)  # prepares the graph before the first text
             return replace(self, runtime=runtime)
         if not dtype.is_floating_point:
             raise InvalidValueError(
@@ -123,7 +125,7 @@ class ModelParts:
             )
         return self
 
-    def place(self, device: str | None, dtype: torch.dtype) -> tuple[str, torch.dtype]:
+    def device_and_dtype(self, device: str | None, dtype: torch.dtype) -> tuple[str, torch.dtype]:
         """Returns the device and the type of the weights. A model with a runtime is on the CPU in float32.
 
         Args:
@@ -160,27 +162,27 @@ class ModelParts:
         return digest.hexdigest()
 
 
-def pooler_of(given: Pooler | str) -> Pooler:
+def build_pooler(pooler: Pooler | str) -> Pooler:
     """Builds a pooler from text such as ``MeanPooler``. Returns a pooler unchanged.
 
     Args:
-        given: Pooler or its text, such as ``CLSPooler``, ``FirstLastPooler(first=block_1)``, or ``module.Class``
+        pooler: Pooler or its text, such as ``CLSPooler``, ``FirstLastPooler(first=block_1)``, or ``module.Class``
             for a class of yours.
 
     Raises:
         ValueError: There is no such pooler, or its class doesn't take the arguments.
 
     Example:
-        >>> pooler_of("FirstLastPooler(first=block_1)").layers
+        >>> build_pooler("FirstLastPooler(first=block_1)").layers
         (-1, 1)
     """
-    if isinstance(given, Pooler):
-        return given
-    spec = typed_part(given, _POOLER)
+    if isinstance(pooler, Pooler):
+        return pooler
+    spec = parse_part(pooler, _POOLER)
     path = str(spec["class_path"])
     module = path.rpartition(".")[0]
     with trusting([module] if module else None):  # the user named the module
-        cls = resolve(path, Pooler, _POOLER)
+        cls = import_class(path, Pooler, _POOLER)
     return make_pooler(cls, spec.get("init_args", {}), _POOLER, "give the arguments that it takes")
 
 
@@ -211,13 +213,13 @@ def pooler_name(pooler: Pooler) -> str:
     """Returns a pooler as text: its class and its arguments, if it has any.
 
     Example:
-        >>> pooler_name(MeanPooler()), pooler_name(pooler_of("FirstLastPooler(first=embeddings)"))
+        >>> pooler_name(MeanPooler()), pooler_name(build_pooler("FirstLastPooler(first=embeddings)"))
         ('MeanPooler', "FirstLastPooler(first='embeddings')")
     """
     return describe(pooler).removesuffix("()")
 
 
-def read_with(parts: ModelParts, pooler: Pooler | str | None, name: str) -> ModelParts:
+def with_pooler(parts: ModelParts, pooler: Pooler | str | None, name: str) -> ModelParts:
     """Returns a model's parts with the requested pooler, or by default with the model's own pooler.
 
     ``ModelParts.pooling`` names the pooler and the reason for it. A head belongs to the pooler on which it was
@@ -238,7 +240,7 @@ def read_with(parts: ModelParts, pooler: Pooler | str | None, name: str) -> Mode
     own = parts.pooler
     if pooler is None and own is None:
         return _choose_pooler(parts, name)
-    choice = own if pooler is None else pooler_of(pooler)
+    choice = own if pooler is None else build_pooler(pooler)
     assert choice is not None
     pooling = pooler_name(choice)
     if own is not None and part_spec(own, _POOLER) == part_spec(choice, _POOLER):
@@ -300,4 +302,4 @@ def _names(name: str, folder: str) -> Iterator[str]:
     yield from (copy[1] for part in Path(folder).parts if (copy := re.fullmatch("models--.*--(.+)", part)))
     config = Path(folder, "config.json")
     if config.is_file():
-        yield Path(Record.read(config, TODO).text("_name_or_path", "")).name
+        yield Path(Record.read(config, MANIFEST_ADVICE).text("_name_or_path", "")).name

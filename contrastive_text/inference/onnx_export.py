@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from contrastive_text.core.batch import Hidden
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.libraries import quiet, require
-from contrastive_text.core.storage.manifests import GRAPH, MODULES, whole_folder
+from contrastive_text.core.libraries import require, silence_transformers
+from contrastive_text.core.storage.manifests import GRAPH, MODULES, folder_with_manifest
 from contrastive_text.encoders.packing import ATTENTION
 from contrastive_text.inference.runtimes import OPSET, onnx_session, write_graph
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
@@ -100,9 +100,9 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
     expected = np.asarray(source.encode(texts, prompt=""))
     network = source.encoder.model
     if network.config._attn_implementation == ATTENTION:  # our attention takes packed rows, the graph padded rows
-        with quiet():
+        with silence_transformers():
             network.set_attn_implementation("sdpa")
-    with whole_folder(folder, last=GRAPH) as target:
+    with folder_with_manifest(folder, last=GRAPH) as target:
         graph = _Graph(source)
         write_graph(graph, graph.inputs, [OUTPUT], target / GRAPH, model.encoder.vocabulary_size, opset)
         _write_tokenizer(source, target)

@@ -100,9 +100,8 @@ def fit_component_removal(vectors: Tensor, components: int | None = None) -> nn.
         )
     if not 1 <= count < len(directions):
         raise InvalidValueError(
-            f"fit_component_removal.components: expected 1 to {len(directions) - 1}, because these "
-            f"{len(vectors):,} texts differ in {len(directions)} directions, got {count}; remove fewer, or "
-            f"give more texts"
+            f"fit_component_removal.components: expected 1 to {len(directions) - 1}, got {count}; remove fewer, "
+            f"or give more texts. These {len(vectors):,} texts differ in {len(directions)} directions."
         )
     top = directions[:count]
     return _affine(torch.eye(width, dtype=torch.float64) - top.T @ top, mean)
@@ -137,7 +136,7 @@ def with_layer(model: SentenceEncoder, layer: nn.Linear) -> SentenceEncoder:
     return _with_head(model, head, normalize=model.normalize)
 
 
-def unnormalized(model: SentenceEncoder) -> SentenceEncoder:
+def without_normalization(model: SentenceEncoder) -> SentenceEncoder:
     """Returns a copy of a model without normalization, to fit a layer on its vectors. It shares the network.
 
     Raises:

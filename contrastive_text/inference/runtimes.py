@@ -23,13 +23,13 @@ from torch import Tensor, nn
 from contrastive_text.core.batch import Batch, Hidden
 from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
-from contrastive_text.core.libraries import quiet, require
-from contrastive_text.core.native import check_not_forked, kept_signal_stack
+from contrastive_text.core.libraries import require, silence_transformers
+from contrastive_text.core.native import check_not_forked, restored_signal_stack
 from contrastive_text.core.setting import one_thread
 from contrastive_text.core.storage.manifests import GRAPH
 from contrastive_text.core.storage.weights import add_weights
-from contrastive_text.core.types import Alter
-from contrastive_text.data.cache import cache_folder, cached
+from contrastive_text.core.types import EmbeddingChange
+from contrastive_text.data.cache import cache_folder, get_cache_entry
 from contrastive_text.encoders import Encoder, TransformerEncoder, pad, token_mask
 from contrastive_text.encoders.networks import padding_id, without_cache
 
@@ -116,7 +116,7 @@ def _silent() -> Iterator[None]:
     try:
         for logger in levels:
             logger.setLevel(logging.CRITICAL)
-        with warnings.catch_warnings(), quiet():
+        with warnings.catch_warnings(), silence_transformers():
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -163,7 +163,7 @@ class Runtime(ABC):
 
     @staticmethod
     @abstractmethod
-    def shrink(source: Path, target: Path) -> None:
+    def quantize_graph(source: Path, target: Path) -> None:
         """Quantizes the matrices of a graph to int8 and writes the graph to another file."""
 
     @abstractmethod
@@ -190,7 +190,7 @@ class OnnxRuntime(Runtime):
         self._session = onnx_session(graph, "backend")
 
     @staticmethod
-    def shrink(source: Path, target: Path) -> None:
+    def quantize_graph(source: Path, target: Path) -> None:
         """Writes a graph with int8 matrix products, by onnxruntime's dynamic quantization."""
         quantization = require("onnxruntime.quantization", "backend")
         model = require("onnx", "backend").load(source)
@@ -230,14 +230,14 @@ class OpenVINORuntime(Runtime):
             # Number of features that share a scale. 0 computes in float32, even with int8 weights.
             "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32 if dtype == torch.int8 else 0,
         }
-        with kept_signal_stack():
+        with restored_signal_stack():
             compiled = library.Core().compile_model(str(graph), "CPU", settings)
         self._request = compiled.create_infer_request()
         self._running = Lock()  # costs nothing: with the hint LATENCY, requests run one after the other anyway
         self._outputs = len(compiled.outputs)
 
     @staticmethod
-    def shrink(source: Path, target: Path) -> None:
+    def quantize_graph(source: Path, target: Path) -> None:
         """Writes a graph with int8 matrices, with a scale for the largest absolute value of each column.
 
         OpenVINO quantizes the other factor of each product when it computes.
@@ -290,7 +290,7 @@ class _Layers(nn.Module):
         self.network = copy.deepcopy(encoder.without_adapters(merge=True).model)
         nn.Module.to(self.network, "cpu", torch.float32)  # Transformers' own method has no types
         nn.Module.eval(self.network)
-        with quiet():
+        with silence_transformers():
             # Our attention takes packed rows, and torch's has more nodes in a graph.
             self.network.set_attn_implementation("eager")
         self.layers = layers
@@ -304,7 +304,7 @@ class _Layers(nn.Module):
 
 
 def network_graph(
-    encoder: TransformerEncoder, layers: tuple[int, ...], runtime: type[Runtime], in_bytes: bool = False
+    encoder: TransformerEncoder, layers: tuple[int, ...], runtime: type[Runtime], int8: bool = False
 ) -> Path:
     """Returns the file of a network's graph, which is exported once to ``~/.cache/contrastive_text/graphs``.
 
@@ -315,7 +315,7 @@ def network_graph(
         encoder: Encoder with the network.
         layers: Layers whose token vectors the graph returns, numbered as in ``Hidden``.
         runtime: Runtime that checks a new graph against the network.
-        in_bytes: Whether matrix products are computed in int8.
+        int8: Whether matrix products are computed in int8.
 
     Raises:
         ImportError: The graph isn't cached yet, and onnx or onnxscript isn't installed.
@@ -333,14 +333,16 @@ def network_graph(
     digest = hashlib.blake2b(json.dumps([settings, layers, versions]).encode(), digest_size=16)
     add_weights(digest, encoder.model.state_dict())
     graph = _cached(digest.hexdigest(), make)
-    if not in_bytes:
+    if not int8:
         return graph
-    return _cached(f"{graph.parent.name}-{runtime.library}", lambda folder: runtime.shrink(graph, folder / GRAPH))
+    return _cached(
+        f"{graph.parent.name}-{runtime.library}", lambda folder: runtime.quantize_graph(graph, folder / GRAPH)
+    )
 
 
 def _cached(key: str, make: Callable[[Path], None]) -> Path:
     try:
-        entry, _ = cached(cache_folder(None, "graphs"), key, what="graph", names=[GRAPH], make=make)
+        entry, _ = get_cache_entry(cache_folder(None, "graphs"), key, what="graph", names=[GRAPH], make=make)
     except DiskError as error:
         raise DiskError(
             *error.args[:-1], f"{error}; graphs are stored below $XDG_CACHE_HOME, or ~/.cache"
@@ -406,7 +408,7 @@ class RuntimeEncoder(Encoder):
         self._encoder = (encoder,)  # a tuple, so that it isn't registered as a submodule
         self._runtimes: dict[tuple[int, ...], Runtime] = {}
 
-    def runtime(self, layers: tuple[int, ...]) -> Runtime:
+    def open_runtime(self, layers: tuple[int, ...]) -> Runtime:
         """Returns the opened graph that computes some layers. Exports the graph if it isn't cached.
 
         Args:
@@ -426,7 +428,7 @@ class RuntimeEncoder(Encoder):
         return self._runtimes[layers]
 
     @contextmanager
-    def undisturbed(self, layers: tuple[int, ...]) -> Iterator[None]:
+    def single_torch_thread(self, layers: tuple[int, ...]) -> Iterator[None]:
         """Limits torch to one thread in this context, because its idle threads busy-wait on the runtime's cores.
 
         Without it, a runtime took 1.1 to 1.3 times as long on two cores.
@@ -434,11 +436,13 @@ class RuntimeEncoder(Encoder):
         Args:
             layers: Layers of the graph that runs in this context. The graph is opened first, with all threads.
         """
-        self.runtime(layers)
+        self.open_runtime(layers)
         with one_thread():
             yield
 
-    def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:
+    def forward(
+        self, batch: Batch, alter: EmbeddingChange | None = None, layers: tuple[int, ...] = (-1,)
+    ) -> Hidden:
         """Encodes a batch with the runtime. Returns right-padded token vectors on the CPU.
 
         Raises:
@@ -452,7 +456,7 @@ class RuntimeEncoder(Encoder):
             )
         mask = token_mask(batch.lengths)
         ids = pad(batch.ids, mask, fill=padding_id(self._encoder[0].model.config))
-        arrays = self.runtime(layers)(ids.numpy(), mask.long().numpy())
+        arrays = self.open_runtime(layers)(ids.numpy(), mask.long().numpy())
         vectors = dict(zip(layers, map(torch.from_numpy, arrays), strict=True))
         return Hidden(vectors, mask, ids, None if self.tokenizer is None else self.tokenizer.mask_token_id)
 

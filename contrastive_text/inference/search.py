@@ -12,7 +12,7 @@ from torch import Tensor
 
 from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.native import products
+from contrastive_text.core.native import dot_products
 from contrastive_text.core.similarity import (
     EPSILON,
     at_least_float32,
@@ -183,7 +183,7 @@ def _nearest(
     """Returns scores and ids of the nearest vectors of all blocks for query unit vectors, (Q, D)."""
     scores, ids = queries.new_empty(len(queries), 0), _ids(queries, len(queries), 0)
     for start, vectors, inverse in columns:
-        cosines = products(queries, vectors)
+        cosines = dot_products(queries, vectors)
         if inverse is not None:
             cosines *= inverse
         new_scores, places = _best(cosines, k) if scores.shape[1] < k else _above(cosines, scores[:, -1:], k)
@@ -343,7 +343,7 @@ def pair_similarities(name: SimilarityName, first: Tensor, second: Tensor) -> Te
     return distances.neg()
 
 
-def retrieved(queries: Tensor, documents: Tensor, k: int, own: Sequence[int] | None = None) -> Tensor:
+def rank_documents(queries: Tensor, documents: Tensor, k: int, own: Sequence[int] | None = None) -> Tensor:
     """Ranks the k documents nearest to each query by cosine, by exact search.
 
     Of equal cosines the lower id comes first.
@@ -362,7 +362,7 @@ def retrieved(queries: Tensor, documents: Tensor, k: int, own: Sequence[int] | N
 
     Example:
         >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
-        >>> retrieved(vectors[:2], vectors, k=3, own=[0, -1])
+        >>> rank_documents(vectors[:2], vectors, k=3, own=[0, -1])
         tensor([[ 2,  1, -1],
                 [ 1,  2,  0]])
     """
@@ -384,7 +384,7 @@ def retrieval_scores(
         data: Queries, corpus and relevance judgments.
         queries: Vectors of the queries of ``data``, (Q, D).
         documents: Vectors of the documents of ``data``, (C, D).
-        figures: Names of scores, such as ``ndcg@10``; None for ``metrics.FIGURES``.
+        figures: Names of scores, such as ``ndcg@10``; None for ``metrics.RETRIEVAL_METRICS``.
 
     Returns:
         Name of a score -> its value for each query in [0, 1], (Q,), float64, on the CPU.
@@ -393,16 +393,18 @@ def retrieval_scores(
         ValueError: Shapes don't fit, a value is not finite, or the name of a score is unknown.
 
     Example:
-        >>> data = RetrievalSet(("a?", "b?"), ("b", "a"), ({1: 1.0}, {0: 1.0}), own=(-1, -1))
+        >>> data = RetrievalSet(("a?", "b?"), ("b", "a"), ({1: 1.0}, {0: 1.0}), own_documents=(-1, -1))
         >>> scores = retrieval_scores(data, torch.eye(2), torch.eye(2), figures=["mrr@10"])
         >>> scores["mrr@10"].tolist()
         [0.5, 0.5]
     """
-    from contrastive_text.metrics import FIGURES, ranking_scores  # here: it imports torchmetrics
+    from contrastive_text.metrics import RETRIEVAL_METRICS, ranking_scores  # here: it imports torchmetrics
 
-    figures = FIGURES if figures is None else figures
+    figures = RETRIEVAL_METRICS if figures is None else figures
     longest = max((int(name.rpartition("@")[2]) for name in figures), default=1)
-    return ranking_scores(retrieved(queries, documents, longest, data.own), data.relevance, figures)
+    return ranking_scores(
+        rank_documents(queries, documents, longest, data.own_documents), data.relevance, figures
+    )
 
 
 def unit_blocks(

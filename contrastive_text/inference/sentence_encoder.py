@@ -29,11 +29,11 @@ from contrastive_text.inference.encoding import (
     Encoding,
     TextBlock,
     Vectors,
-    encode_each,
+    encode_text_blocks,
     join_blocks,
 )
 from contrastive_text.inference.model_folder import local_folder, read_folder, write_folder
-from contrastive_text.inference.model_parts import ModelParts, read_with
+from contrastive_text.inference.model_parts import ModelParts, with_pooler
 from contrastive_text.inference.quantization import Precision, check_ranges, quantize
 from contrastive_text.inference.runtimes import RuntimeEncoder
 from contrastive_text.inference.search import Hit, SimilarityName, nearest, pair_similarities, similarities
@@ -164,9 +164,9 @@ class SentenceEncoder(nn.Module):
             raise InvalidTypeError(f"dtype: expected a type of torch, such as torch.bfloat16, got {dtype!r}")
         with trusting(trust):
             parts = read_folder(local_folder(str(model_name_or_path)))
-        parts = read_with(parts, pooler, name=str(model_name_or_path))
-        parts = parts.asked(max_length, truncate_dim, prompts).run_by(backend, dtype)
-        return cls.of(parts).to(*parts.place(device, dtype)).eval()
+        parts = with_pooler(parts, pooler, name=str(model_name_or_path))
+        parts = parts.with_options(max_length, truncate_dim, prompts).with_runtime(backend, dtype)
+        return cls.of(parts).to(*parts.device_and_dtype(device, dtype)).eval()
 
     @classmethod
     def of(cls, parts: ModelParts) -> Self:
@@ -350,7 +350,7 @@ class SentenceEncoder(nn.Module):
         width, ranges, device = self._check_truncation(encoding.truncate_dim), encoding.ranges, encoding.device
         if encoding.is_byte:
             ranges = check_ranges(ranges, width or self.features, encoding.precision, where="encode.ranges")
-        prompt, length, limit = encoding.prompt_in(self.prompts), encoding.max_length, self.encoder.limit
+        prompt, length, limit = encoding.resolve_prompt(self.prompts), encoding.max_length, self.encoder.limit
         encoding = replace(encoding, prompt=prompt, prompt_name=None, truncate_dim=width, ranges=ranges)
         if isinstance(device, str | torch.device) and torch.device(device) != self.device:
             self.to(device)
@@ -363,7 +363,7 @@ class SentenceEncoder(nn.Module):
         tokenizer.check_frame(frame, "encode.prompt")
         work = BlockEncoder(self, tokenizer, encoding, not convert_to_tensor, frame)
         _truncated.counts[self] = 0
-        blocks = encode_each(
+        blocks = encode_text_blocks(
             work, sentences, show_progress_bar, lambda truncated: _truncated.counts.__setitem__(self, truncated)
         )
         return blocks if convert_to_tensor else map(Tensor.numpy, blocks)
@@ -391,7 +391,7 @@ class SentenceEncoder(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """Encodes a batch of S rows to vectors, (S, D), in at least float32."""
         embedder = Embedder(self.runtime or self.encoder, self.pooler, chunk_tokens=_CHUNK_TOKENS)
-        with self.runtime.undisturbed(self.pooler.layers) if self.runtime else nullcontext():
+        with self.runtime.single_torch_thread(self.pooler.layers) if self.runtime else nullcontext():
             return self.from_pooled(embedder.pool(batch))
 
     def from_pooled(self, pooled: Tensor) -> Tensor:
@@ -440,12 +440,12 @@ class SentenceEncoder(nn.Module):
             corpus = self.encode_document(list(corpus), convert_to_tensor=True)
         return nearest(self.similarity_fn_name, torch.as_tensor(rows), torch.as_tensor(corpus), top_k)
 
-    def save_pretrained(self, path: str | Path, adapters_beside: bool = False) -> None:
+    def save_pretrained(self, path: str | Path, separate_adapters: bool = False) -> None:
         """Saves the model to a folder that ``from_pretrained`` and sentence-transformers load with equal vectors.
 
         Args:
             path: Folder. An existing model in it is replaced when the new one is complete.
-            adapters_beside: Whether to save adapters as separate files in peft's format, with unchanged weights.
-                Otherwise they are merged into the weights.
+            separate_adapters: Whether to save adapters as separate files in peft's format, with unchanged
+                weights. Otherwise they are merged into the weights.
         """
-        write_folder(Path(path), self.parts, adapters_beside)
+        write_folder(Path(path), self.parts, separate_adapters)

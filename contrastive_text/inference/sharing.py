@@ -12,7 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, Repository
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # lazy there
 
 from contrastive_text.core.errors import InvalidValueError, RunError
-from contrastive_text.core.storage.manifests import MANIFEST, MODULES, TODO, Manifest
+from contrastive_text.core.storage.manifests import MANIFEST, MANIFEST_ADVICE, MODULES, Manifest
 from contrastive_text.inference.model_card import CARD
 
 _FAILURES: tuple[type[BaseException], ...] = (*HfHubHTTPError.__mro__[1:-3], RuntimeError)
@@ -31,7 +31,7 @@ def files_to_share(folder: Path) -> tuple[dict[str, int], list[str]]:
         ValueError: The folder holds no complete saved model of this library, files were changed, or a file is a
             link.
     """
-    manifest = Manifest.read(folder, TODO)
+    manifest = Manifest.read(folder, MANIFEST_ADVICE)
     if manifest is None or MODULES not in manifest.files:
         raise InvalidValueError(
             f"{folder}: expected a model that this library has saved, got no {MANIFEST}; save the model "
@@ -41,7 +41,7 @@ def files_to_share(folder: Path) -> tuple[dict[str, int], list[str]]:
     if damage := manifest.damage(folder, whole=True):
         more = f" and {len(damage) - 3} more" if len(damage) > 3 else ""
         raise InvalidValueError(
-            f"{folder}: expected unchanged files, got changes ({'; '.join(damage[:3])}{more}); {TODO}"
+            f"{folder}: expected unchanged files, got changes ({'; '.join(damage[:3])}{more}); {MANIFEST_ADVICE}"
         )
     names = [*manifest.files, MANIFEST, *([CARD] if (folder / CARD).is_file() else [])]
     for name in names:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError
 from contrastive_text.core.libraries import require
-from contrastive_text.core.storage.disk import replacing
+from contrastive_text.core.storage.disk import atomic_file
 from contrastive_text.core.storage.manifests import OLD_FORM, FileDigest
 from contrastive_text.core.storage.records import Record, records, write_json
 
@@ -32,30 +32,30 @@ _SHOWN = 5
 """Largest number of missing shards that an error names."""
 
 
-def record_of(path: Path) -> Path:
+def record_path(path: Path) -> Path:
     """Returns the path of the record of a file of vectors, ``OUT.json``."""
     return path.with_name(f"{path.name}.json")
 
 
-def ranges_of(path: Path) -> Path:
+def ranges_path(path: Path) -> Path:
     """Returns the path of the value ranges of a file of int8 or uint8 vectors, ``OUT.ranges.npy``."""
     return path.with_name(f"{path.name}.ranges.npy")
 
 
-def ids_of(path: Path) -> Path:
+def ids_path(path: Path) -> Path:
     """Returns the path of the table of text ids of a file of vectors, ``OUT.ids.npy``."""
     return path.with_name(f"{path.name}.ids.npy")
 
 
-def files_of(path: Path) -> list[Path]:
+def all_paths(path: Path) -> list[Path]:
     """Returns the paths of all files that may be written for a file of vectors, the file itself first."""
     unfinished = path.with_name(f"{path.name}{UNFINISHED}")
     converted = unfinished.with_name(f"{unfinished.name}{path.suffix}")
-    files = [file for name in (path, unfinished) for file in (name, record_of(name), ranges_of(name))]
-    return [path, ids_of(path), *files[1:], converted]
+    files = [file for name in (path, unfinished) for file in (name, record_path(name), ranges_path(name))]
+    return [path, ids_path(path), *files[1:], converted]
 
 
-def check_suffix(path: Path) -> None:
+def check_output_path(path: Path) -> None:
     """Checks that vectors can be written to a path, before texts are encoded.
 
     Raises:
@@ -72,7 +72,7 @@ def check_suffix(path: Path) -> None:
         raise MissingFileError(f"{path}: expected an existing folder, found none at {path.parent}; make it first")
     if path.suffix == ".parquet":
         require("pyarrow", str(path))
-    for file in files_of(path):
+    for file in all_paths(path):
         try:
             file.exists()
         except OSError as error:
@@ -101,9 +101,9 @@ def write_vectors(path: Path, vectors: Array) -> None:
         ...     Path(folder, "v.tsv").read_text()
         '0.5\t1\n-2\t3\n'
     """
-    check_suffix(path)
-    record_of(path).unlink(missing_ok=True)  # of older vectors
-    with replacing(path) as file:
+    check_output_path(path)
+    record_path(path).unlink(missing_ok=True)  # of older vectors
+    with atomic_file(path) as file:
         if path.suffix == ".npy":
             np.save(file, vectors)
         else:
@@ -158,7 +158,7 @@ class VectorRecord:
 
     def write(self, path: Path) -> None:
         """Writes the record next to the file of vectors at a path."""
-        write_json(record_of(path), asdict(self))
+        write_json(record_path(path), asdict(self))
 
     @classmethod
     def read(cls, path: Path, todo: str) -> VectorRecord:
@@ -172,7 +172,7 @@ class VectorRecord:
             OSError: There is no record.
             ValueError: The record is damaged, or an older version wrote it.
         """
-        record = Record.read(record_of(path), todo)
+        record = Record.read(record_path(path), todo)
         if "block" in record:
             raise InvalidValueError(f"{record.where}: expected a record with a SHA-256, got {OLD_FORM}; {todo}")
         digests = {
@@ -189,7 +189,7 @@ class VectorRecord:
 
     def digests(self, path: Path) -> dict[Path, FileDigest]:
         """Returns the recorded digest of the file of vectors at a path, and of its companion files."""
-        files = {path: self.vectors, ranges_of(path): self.ranges, ids_of(path): self.ids}
+        files = {path: self.vectors, ranges_path(path): self.ranges, ids_path(path): self.ids}
         return {file: digest for file, digest in files.items() if digest is not None}
 
     def damage(self, path: Path) -> list[str]:
@@ -292,12 +292,12 @@ class Shard:
         return path.with_name(f"{path.stem}-{self.number:05d}-of-{self.of:05d}{path.suffix}")
 
 
-def is_begun(path: Path) -> bool:
+def has_files(path: Path) -> bool:
     """Returns True if a file of vectors or any of its shards exists, finished or unfinished."""
     return path.exists() or bool(_find_shards(path))
 
 
-def records_of(path: Path, todo: str) -> dict[Path, VectorRecord]:
+def read_records(path: Path, todo: str) -> dict[Path, VectorRecord]:
     """Reads the record of a file of vectors, or of all its shards in order.
 
     Args:
@@ -315,9 +315,9 @@ def records_of(path: Path, todo: str) -> dict[Path, VectorRecord]:
     shards = {} if path.exists() else _shard_files(path, todo)
     files = list(shards) or [path]
     for file in files:
-        if not record_of(file).exists():
+        if not record_path(file).exists():
             raise InvalidValueError(
-                f"{file}: expected the record {record_of(file).name} next to it, got no such file; {todo}"
+                f"{file}: expected the record {record_path(file).name} next to it, got no such file; {todo}"
             )
     records = {file: VectorRecord.read(file, todo) for file in files}
     first = _shared_origin(records[files[0]])
@@ -331,7 +331,7 @@ def records_of(path: Path, todo: str) -> dict[Path, VectorRecord]:
     return records
 
 
-def check_written(records: Mapping[Path, VectorRecord], todo: str) -> None:
+def check_digests(records: Mapping[Path, VectorRecord], todo: str) -> None:
     """Compares files of vectors and their companion files with their records; see ``VectorRecord.damage``.
 
     Raises:

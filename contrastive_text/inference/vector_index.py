@@ -15,7 +15,7 @@ from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
 from contrastive_text.core.random import text_id
-from contrastive_text.core.storage.records import shown
+from contrastive_text.core.storage.records import describe_value
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.data.prompts import DOCUMENT
 from contrastive_text.inference.embedding_run import EmbeddingRun
@@ -24,12 +24,12 @@ from contrastive_text.inference.search import Hit, nearest
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import (
     Array,
-    check_suffix,
-    check_written,
+    check_digests,
+    check_output_path,
     differences,
-    ids_of,
-    is_begun,
-    records_of,
+    has_files,
+    ids_path,
+    read_records,
 )
 
 Ids = npt.NDArray[np.int64]
@@ -110,7 +110,7 @@ class VectorIndex:
                 f"{place}: expected float32 for an index, got {encoding.precision}; remove precision"
             )
         texts = corpus if isinstance(corpus, TextStream) else TextStream(corpus)
-        run = EmbeddingRun(model, texts, place, of_documents(model, encoding or Encoding()), restart=restart)
+        run = EmbeddingRun(model, texts, place, document_encoding(model, encoding or Encoding()), restart=restart)
         run.finish(show_progress_bar)
         return cls.load(model, texts, place)
 
@@ -132,12 +132,12 @@ class VectorIndex:
                 shard is missing or doesn't belong to the others.
         """
         place = index_path(path)
-        if not is_begun(place):
+        if not has_files(place):
             raise MissingFileError(f"{place}: expected an index, got nothing there; build it first")
-        records = records_of(place, _REBUILD)
+        records = read_records(place, _REBUILD)
         texts = corpus if isinstance(corpus, TextStream) else TextStream(corpus)
         summary = texts.summary or texts.scan()
-        prompt = model.prompts.of_kind(DOCUMENT)
+        prompt = model.prompts.for_kind(DOCUMENT)
         origin: dict[str, object] = {
             "model": model.identity,
             "texts": summary.digest,
@@ -151,7 +151,7 @@ class VectorIndex:
                 raise InvalidValueError(
                     f"{file}: expected an index of this model and these texts, got {difference}; {todo}{_REBUILD}"
                 )
-        check_written(records, _REBUILD)
+        check_digests(records, _REBUILD)
         return cls(model, *map(_map_file, records))
 
     def search(self, queries: str | Sequence[str], top_k: int = 5, batch_size: int = 64) -> list[list[Hit]]:
@@ -187,10 +187,10 @@ def _map_file(path: Path) -> Array:
     return vectors
 
 
-def of_documents(model: SentenceEncoder, encoding: Encoding) -> Encoding:
+def document_encoding(model: SentenceEncoder, encoding: Encoding) -> Encoding:
     """Returns encoding options with the model's prompt and length limit for documents."""
     length = encoding.max_length or model.document_length
-    return replace(encoding, prompt=model.prompts.of_kind(DOCUMENT), prompt_name=None, max_length=length)
+    return replace(encoding, prompt=model.prompts.for_kind(DOCUMENT), prompt_name=None, max_length=length)
 
 
 def as_tensor(vectors: Array) -> Tensor:
@@ -222,7 +222,7 @@ def index_path(path: str | Path) -> Path:
         raise InvalidValueError(
             f"{path}: expected a name that ends in .npy for an index, got {Path(path).suffix!r}"
         )
-    check_suffix(Path(path))
+    check_output_path(Path(path))
     return Path(path)
 
 
@@ -260,15 +260,15 @@ class TextVectors:
         self.path = path = Path(path)
         if path.suffix != ".npy":
             raise InvalidValueError(f"{path}: expected a name that ends in .npy, got {path.suffix!r}; {_EMBED}")
-        if not is_begun(path):
+        if not has_files(path):
             raise MissingFileError(f"{path}: expected vectors of texts, got nothing there; {_EMBED}")
-        records = records_of(path, _EMBED)
+        records = read_records(path, _EMBED)
         for file, record in records.items():
-            if record.ids is None or not ids_of(file).exists():
+            if record.ids is None or not ids_path(file).exists():
                 raise InvalidValueError(
-                    f"{file}: expected the text ids {ids_of(file).name} next to it, got no such file; {_EMBED}"
+                    f"{file}: expected the text ids {ids_path(file).name} next to it, got no such file; {_EMBED}"
                 )
-        check_written(records, "make them anew")
+        check_digests(records, "make them anew")
         self._digests = [digest for record in records.values() for digest in (record.vectors, record.ids)]
         self._parts = []
         for file in records:
@@ -278,7 +278,7 @@ class TextVectors:
                     f"{file}: expected vectors of floating-point numbers, got {vectors.dtype}; embed them with "
                     "--precision float32"
                 )
-            self._parts.append(_Part(vectors, *np.load(ids_of(file), mmap_mode="r")))
+            self._parts.append(_Part(vectors, *np.load(ids_path(file), mmap_mode="r")))
 
     def __len__(self) -> int:
         """Number of texts that have a vector."""
@@ -295,12 +295,12 @@ class TextVectors:
         digests = [asdict(digest) for digest in self._digests if digest is not None]
         return blake2b(repr(digests).encode(), digest_size=16).hexdigest()
 
-    def knows(self, ids: Ids) -> npt.NDArray[np.bool_]:
+    def has_vectors(self, ids: Ids) -> npt.NDArray[np.bool_]:
         """Returns a mask of the text ids that have a vector, (n,) -> (n,)."""
         mask: npt.NDArray[np.bool_] = np.any([part.found(ids)[0] for part in self._parts], axis=0)
         return mask
 
-    def of(self, ids: Ids) -> Array:
+    def vectors_of_ids(self, ids: Ids) -> Array:
         """Returns the vector of each text id, (n,) -> (n, D). Every id must have a vector."""
         vectors = np.empty((len(ids), self.features), self._parts[0].vectors.dtype)
         for part in self._parts:
@@ -308,19 +308,19 @@ class TextVectors:
             vectors[mask] = part.vectors[places[mask]]
         return vectors
 
-    def of_texts(self, texts: Sequence[str]) -> Array:
+    def vectors_of_texts(self, texts: Sequence[str]) -> Array:
         """Returns the vector of each text, (n, D).
 
         Raises:
             ValueError: A text has no vector.
         """
         ids = np.fromiter(map(text_id, texts), np.int64, len(texts))
-        if not (mask := self.knows(ids)).all():
+        if not (mask := self.has_vectors(ids)).all():
             raise InvalidValueError(
                 f"{self.path}: expected a vector of every text, got no vector of "
-                f"{shown(texts[int(mask.argmin())])}; embed these texts: {_EMBED}"
+                f"{describe_value(texts[int(mask.argmin())])}; embed these texts: {_EMBED}"
             )
-        return self.of(ids)
+        return self.vectors_of_ids(ids)
 
     def __reduce__(self) -> tuple[type[TextVectors], tuple[Path]]:
         return TextVectors, (self.path,)

@@ -10,7 +10,7 @@ from contrastive_text.losses.batch_losses import (
     SIGReg,
     VICReg,
 )
-from contrastive_text.losses.comparison import NO_ID, Comparison, Group, SameId, Texts
+from contrastive_text.losses.comparison import NO_ID, ComparedTexts, Comparison, Group, SameId
 from contrastive_text.losses.info_nce import InfoNCE, NTXent, SupCon, info_nce_terms
 from contrastive_text.losses.nt_xent_variants import DCL, DCLW, DebiasedNTXent, SigLIP
 from contrastive_text.losses.ranking import (
@@ -39,6 +39,7 @@ __all__ = [
     "BarlowTwins",
     "BatchLoss",
     "CoSENT",
+    "ComparedTexts",
     "Comparison",
     "CosineMSE",
     "DebiasedNTXent",
@@ -59,7 +60,6 @@ __all__ = [
     "SigLIP",
     "SoftmaxLoss",
     "SupCon",
-    "Texts",
     "VICReg",
     "angle_similarity",
     "cosent_loss",

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from contrastive_text.core.checks import above, one_of
 from contrastive_text.core.similarity import Similarity
-from contrastive_text.losses.by_rows import block_terms
-from contrastive_text.losses.comparison import Comparison, Texts, Triples
+from contrastive_text.losses.comparison import ComparedTexts, Comparison, ExampleVectors
+from contrastive_text.losses.streaming import streamed_block_terms
 
 Reduction = Literal["mean", "sum", "two_sided"]
 """Names of the ways to combine the loss terms of all rows into one number; see ``reduce_terms``."""
@@ -82,11 +82,13 @@ class Loss(nn.Module, ABC):
     A subclass implements ``terms``.
 
     Attributes:
-        several_targets: Whether ``terms`` reads ``Comparison.positives``, the further positives of a row.
+        supports_several_positives: Whether ``terms`` reads ``Comparison.positives``, the further positives of
+            a row.
         same_side: Whether anchors and positives are both rows and columns. Other anchors are then negatives of an
             anchor too (NT-Xent). If false, anchors are compared with positives only (InfoNCE).
-        signed: Whether the loss of pairs with a negative label may be maximized (``SignedPairs``).
-        reads_labels: Whether the loss reads classes: texts of a row's class are its positives.
+        supports_negative_labels: Whether the loss of pairs with a negative label may be maximized
+            (``SignedPairs``).
+        reads_classes: Whether the loss reads classes: texts of a row's class are its positives.
         reduction: How the terms are combined into one number; see ``reduce_terms``.
         learned: The trainable temperature; None if the temperature is constant.
 
@@ -94,7 +96,7 @@ class Loss(nn.Module, ABC):
         >>> from contrastive_text.losses import cosine_similarity_matrix
         >>> class Hinge(Loss):
         ...     def terms(self, block):
-        ...         cosines = block.mask(cosine_similarity_matrix(block.rows, block.columns))
+        ...         cosines = block.mask_logits(cosine_similarity_matrix(block.rows, block.columns))
         ...         target = block.target.unsqueeze(1)
         ...         wrong = cosines.scatter(1, target, -1).amax(dim=1)
         ...         return (0.3 - cosines.gather(1, target).squeeze(1) + wrong).clamp(min=0)
@@ -102,10 +104,10 @@ class Loss(nn.Module, ABC):
         tensor(0.)
     """
 
-    several_targets: bool = False
+    supports_several_positives: bool = False
     same_side: bool = False
-    signed: bool = True
-    reads_labels: ClassVar[bool] = False
+    supports_negative_labels: bool = True
+    reads_classes: ClassVar[bool] = False
     reduction: Reduction = "mean"
     learned: LearnedTemperature | None
 
@@ -118,7 +120,7 @@ class Loss(nn.Module, ABC):
         """Returns one loss term for each of the R rows of a block, (R,), in at least float32."""
 
     @property
-    def others(self) -> tuple[str, ...]:
+    def column_kinds(self) -> tuple[str, ...]:
         """Names of the kinds of columns that a row is compared with, in addition to other positives.
 
         Each name is for one column per example.
@@ -131,7 +133,7 @@ class Loss(nn.Module, ABC):
         return self.same_side
 
     @property
-    def figures(self) -> dict[str, Tensor]:
+    def logged_values(self) -> dict[str, Tensor]:
         """Values that the loss logs, by name: the temperature if it is trained."""
         return {} if self.learned is None else {"temperature": self.learned().detach().squeeze()}
 
@@ -140,13 +142,17 @@ class Loss(nn.Module, ABC):
         parts = [self.terms(block) for block in blocks]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def sides(self, every: Triples) -> list[Texts]:
+    def column_sides(self, every: ExampleVectors) -> list[ComparedTexts]:
         """Returns the anchors or positives of all examples that are columns of the first block."""
         anchors, positives = every.sides()
         return [anchors, positives] if self.same_side else [positives]
 
     def comparisons(
-        self, local: Triples, every: Triples, offset: int = 0, further: Texts | None = None
+        self,
+        local: ExampleVectors,
+        all_examples: ExampleVectors,
+        offset: int = 0,
+        extra_columns: ComparedTexts | None = None,
     ) -> list[Comparison]:
         """Arranges examples into blocks that compare the rows of this rank with the columns of all ranks.
 
@@ -155,24 +161,25 @@ class Loss(nn.Module, ABC):
 
         Args:
             local: This rank's n examples.
-            every: The N examples of all ranks, in rank order. On one process it has the vectors of ``local``.
+            all_examples: The N examples of all ranks, in rank order. On one process it has the vectors of
+                ``local``.
             offset: Index of the first local example among all examples.
-            further: Columns to append after the columns of the examples and their hard negatives.
+            extra_columns: Columns to append after the columns of the examples and their hard negatives.
         """
-        places = offset + torch.arange(len(local.anchor), device=every.anchor.device)
+        places = offset + torch.arange(len(local.anchor), device=all_examples.anchor.device)
         forward, backward = local.rows()
-        anchors, positives = every.sides()
+        anchors, positives = all_examples.sides()
         if self.same_side:
-            columns = every.columns([anchors, positives], places, further)
-            is_whole = local.anchor is every.anchor and local.positive is every.positive
-            rows = Texts.join([forward, backward])
+            columns = all_examples.columns([anchors, positives], places, extra_columns)
+            is_whole = local.anchor is all_examples.anchor and local.positive is all_examples.positive
+            rows = ComparedTexts.join([forward, backward])
             if is_whole and len(columns.ids) == len(rows.ids):
                 rows = replace(rows, vectors=columns.vectors)
-            if columns.own is not None:
-                columns = replace(columns, own=columns.own.repeat(2, 1))
-            target = torch.cat([len(every.anchor) + places, places])
+            if columns.own_negatives is not None:
+                columns = replace(columns, own_negatives=columns.own_negatives.repeat(2, 1))
+            target = torch.cat([len(all_examples.anchor) + places, places])
             return [local.compare(rows, columns, target)]
-        columns = every.columns([positives], places, further)
+        columns = all_examples.columns([positives], places, extra_columns)
         block = local.compare(forward, columns, places)
         if self.reduction != "two_sided":
             return [block]
@@ -192,9 +199,9 @@ class Loss(nn.Module, ABC):
         Raises:
             ValueError: The shapes don't fit together.
         """
-        return self._value(Triples.distinct(anchor, positive, negative))
+        return self._value(ExampleVectors.distinct(anchor, positive, negative))
 
-    def _value(self, triples: Triples) -> Tensor:
+    def _value(self, triples: ExampleVectors) -> Tensor:
         terms = self.compare(self.comparisons(triples, triples))
         return reduce_terms(terms.sum(), len(terms), self.reduction)
 
@@ -202,7 +209,7 @@ class Loss(nn.Module, ABC):
 class SoftmaxLoss(Loss):
     """Base class of losses that take a softmax over similarities divided by a temperature.
 
-    A subclass implements ``terms``, which calls ``by_rows`` with a formula.
+    A subclass implements ``terms``, which calls ``streamed_terms`` with a formula.
 
     Args:
         temperature: Divisor of the similarity.
@@ -210,7 +217,7 @@ class SoftmaxLoss(Loss):
         learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
             (``LearnedTemperature``).
         streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
-            (``losses.by_rows``). None: only if the matrix is large.
+            (``losses.streaming``). None: only if the matrix is large.
         similarity: Similarity of a row and a column: ``cosine``, or ``dot`` for the dot product.
 
     Raises:
@@ -233,7 +240,9 @@ class SoftmaxLoss(Loss):
         self.streamed = streamed
         self.learned = LearnedTemperature(temperature) if learn_temperature else None
 
-    def by_rows(self, formula: Callable[[Comparison, Tensor | float], Tensor], block: Comparison) -> Tensor:
+    def streamed_terms(
+        self, formula: Callable[[Comparison, Tensor | float], Tensor], block: Comparison
+    ) -> Tensor:
         """Applies a formula to a block and the temperature, and returns its loss terms, (R,).
 
         If the loss is streamed, the formula is applied to some rows at a time.
@@ -243,9 +252,11 @@ class SoftmaxLoss(Loss):
                 of a row must not depend on other rows.
             block: Rows and columns.
         """
-        temperature = self.temperature_now()
-        return block_terms(lambda part: formula(part, temperature), block, self.similarity, self.streamed)
+        temperature = self.current_temperature()
+        return streamed_block_terms(
+            lambda part: formula(part, temperature), block, self.similarity, self.streamed
+        )
 
-    def temperature_now(self) -> Tensor | float:
+    def current_temperature(self) -> Tensor | float:
         """Returns the temperature of this step: a number, or a tensor (1,) if it is trained."""
         return self.temperature if self.learned is None else self.learned()

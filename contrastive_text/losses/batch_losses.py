@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32, full_precision, unit_vectors
-from contrastive_text.losses.by_rows import in_parts
+from contrastive_text.losses.streaming import compute_in_parts
 
 _NORM_EPSILON = 1e-5
 """Epsilon that Barlow Twins adds to the variance of a feature: the default of torch's batch normalization."""
@@ -30,7 +30,7 @@ _DEVIATION_EPSILON = 1e-4
 BLOCK_ENTRIES = 2**22
 """Largest number of entries of a matrix of cosines, or of SIGReg's cosines and sines, in memory at a time."""
 
-MOST_SHARP = 20
+MAX_SHARPNESS = 20
 """Largest sharpness t of a Gaussian potential: exp(-4 * 20), for opposite vectors, is still a float32."""
 
 _FARTHEST, _POINTS = 3.0, 17
@@ -48,8 +48,8 @@ class BatchLoss(nn.Module, ABC):
 
     Attributes:
         decorrelates: Whether the loss decorrelates features, so that their correlation is logged.
-        remedy: Advice for collapsed vectors, in addition to a lower learning rate or a larger batch. The health
-            check of a run prints it.
+        collapse_advice: Advice for collapsed vectors, in addition to a lower learning rate or a larger batch.
+            The health check of a run prints it.
 
     Example:
         >>> class Invariance(BatchLoss):
@@ -60,7 +60,7 @@ class BatchLoss(nn.Module, ABC):
     """
 
     decorrelates: ClassVar[bool] = False
-    remedy: ClassVar[str] = "a larger weight of the term that spreads vectors"
+    collapse_advice: ClassVar[str] = "a larger weight of the term that spreads vectors"
 
     @abstractmethod
     def value(self, anchor: Tensor, positive: Tensor, ids: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class AlignmentUniformity(BatchLoss):
         tensor(-5.)
     """
 
-    remedy: ClassVar[str] = "a larger uniformity_weight"
+    collapse_advice: ClassVar[str] = "a larger uniformity_weight"
 
     def __init__(
         self,
@@ -138,9 +138,9 @@ class AlignmentUniformity(BatchLoss):
         uniformity_weight: float = 1.0,
     ) -> None:
         super().__init__()
-        if not (1 <= alpha < math.inf and 0 < t <= MOST_SHARP):
+        if not (1 <= alpha < math.inf and 0 < t <= MAX_SHARPNESS):
             raise InvalidValueError(
-                f"AlignmentUniformity: expected alpha of 1 or more and t from above 0 to {MOST_SHARP}, got "
+                f"AlignmentUniformity: expected alpha of 1 or more and t from above 0 to {MAX_SHARPNESS}, got "
                 f"{alpha} and {t}; the paper has 2 and 2"
             )
         self.alpha = alpha
@@ -152,7 +152,7 @@ class AlignmentUniformity(BatchLoss):
         """Returns the weighted sum of alignment and uniformity, a scalar."""
         x, y = unit_vectors(anchor), unit_vectors(positive)
         distances: Tensor = torch.linalg.vector_norm(x - y, dim=1)
-        uniformity = uniformity_of(x, ids[:, 0], self.t) + uniformity_of(y, ids[:, 1], self.t)
+        uniformity = text_uniformity(x, ids[:, 0], self.t) + text_uniformity(y, ids[:, 1], self.t)
         alignment = distances.pow(self.alpha).mean()
         return self.alignment_weight * alignment + self.uniformity_weight * uniformity / 2
 
@@ -182,7 +182,7 @@ class GlobalOrthogonalRegularization(BatchLoss):
         tensor(1.5000)
     """
 
-    remedy: ClassVar[str] = "a larger weight of this objective"
+    collapse_advice: ClassVar[str] = "a larger weight of this objective"
 
     def __init__(self, mean_weight: float = 1.0, second_moment_weight: float = 1.0) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class GlobalOrthogonalRegularization(BatchLoss):
         return total
 
 
-def uniformity_of(unit: Tensor, ids: Tensor, t: float) -> Tensor:
+def text_uniformity(unit: Tensor, ids: Tensor, t: float) -> Tensor:
     """Returns the logarithm of the mean Gaussian potential of pairs of different texts, a scalar.
 
     The result is 0 if all texts are duplicates.
@@ -221,7 +221,7 @@ def uniformity_of(unit: Tensor, ids: Tensor, t: float) -> Tensor:
     return torch.where(mean > 0, mean, 1.0).log()
 
 
-def pair_means(unit: Tensor, ids: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
+def pair_means(unit: Tensor, ids: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     """Returns the means of functions of the cosine over all pairs i < j of different texts, (F,).
 
     Blocks of rows are compared with all later rows. If there are several blocks, the backward pass computes each
@@ -230,7 +230,7 @@ def pair_means(unit: Tensor, ids: Tensor, of: Callable[[Tensor], Tensor]) -> Ten
     Args:
         unit: Vectors of length 1, (N, D).
         ids: Ids of the texts, (N,) or (N, kinds). Texts are duplicates if their ids of any kind are equal.
-        of: Maps cosines (r, c) to the values of F functions, (F, r, c).
+        function: Maps cosines (r, c) to the values of F functions, (F, r, c).
 
     Returns:
         Mean of each function, (F,); 0 without pairs.
@@ -247,9 +247,9 @@ def pair_means(unit: Tensor, ids: Tensor, of: Callable[[Tensor], Tensor]) -> Ten
         rows, later = slice(start, start + size), slice(start + 1, None)
         equal = (kinds[rows, None] == kinds[None, later]).any(dim=2)
         is_pair = (~equal).triu_()  # row i is paired with later columns only
-        return of(unit[rows] @ unit[later].T).masked_fill(~is_pair, 0.0).sum(dim=(1, 2)), is_pair.sum()
+        return function(unit[rows] @ unit[later].T).masked_fill(~is_pair, 0.0).sum(dim=(1, 2)), is_pair.sum()
 
-    sums, counts = zip(*in_parts(block, range(0, len(unit), size)), strict=True)
+    sums, counts = zip(*compute_in_parts(block, range(0, len(unit), size)), strict=True)
     return torch.stack(sums).sum(dim=0) / torch.stack(counts).sum().clamp(min=1)
 
 
@@ -275,7 +275,7 @@ class BarlowTwins(BatchLoss):
     """
 
     decorrelates: ClassVar[bool] = True
-    remedy: ClassVar[str] = "a larger off_diagonal_weight"
+    collapse_advice: ClassVar[str] = "a larger off_diagonal_weight"
 
     def __init__(self, off_diagonal_weight: float = 0.0051) -> None:
         super().__init__()
@@ -313,7 +313,7 @@ class VICReg(BatchLoss):
     """
 
     decorrelates: ClassVar[bool] = True
-    remedy: ClassVar[str] = "a larger variance_weight and covariance_weight"
+    collapse_advice: ClassVar[str] = "a larger variance_weight and covariance_weight"
 
     def __init__(
         self, invariance_weight: float = 25.0, variance_weight: float = 25.0, covariance_weight: float = 1.0
@@ -381,7 +381,7 @@ class SIGReg(BatchLoss):
     """
 
     decorrelates: ClassVar[bool] = True
-    remedy: ClassVar[str] = "a larger weight of SIGReg"
+    collapse_advice: ClassVar[str] = "a larger weight of SIGReg"
 
     def __init__(self, weight: float = 0.02, directions: int = 1024, pooled: bool = False, seed: int = 0) -> None:
         super().__init__()
@@ -425,7 +425,7 @@ def epps_pulley(rows: Tensor, directions: Tensor) -> Tensor:
         torch.Size([1])
     """
     size = max(1, BLOCK_ENTRIES // max(_POINTS * len(rows), 1))
-    return torch.cat(in_parts(partial(_statistics, rows), torch.split(directions, size, dim=1)))
+    return torch.cat(compute_in_parts(partial(_statistics, rows), torch.split(directions, size, dim=1)))
 
 
 def _statistics(rows: Tensor, directions: Tensor) -> Tensor:

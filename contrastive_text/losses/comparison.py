@@ -18,7 +18,7 @@ from contrastive_text.core.similarity import full_precision
 Joined = Literal["mean", "sum"]
 Effect = Literal["mask", "mean", "sum"]
 
-HIDDEN_ID = -2
+MASKED_ID = -2
 """Id of a column that is masked for every row, such as a missing hard negative.
 
 The hash of a text equals this id by chance once in 2**64 texts."""
@@ -66,7 +66,7 @@ class SameId:
                 selected = selected | (ids.unsqueeze(1) == columns)
         return selected
 
-    def places(self, most: int) -> tuple[Tensor, Tensor] | None:
+    def indices(self, most: int) -> tuple[Tensor, Tensor] | None:
         """Returns the row and column indices of the selected matrix entries, in O((R + C) log C) time.
 
         Args:
@@ -97,7 +97,7 @@ class SameId:
 
 
 @dataclass(frozen=True, slots=True)
-class TooNear:
+class GuideMask:
     """Rule that selects a column for a row if the guide's cosine of both is above a bound (``FalseNegatives``).
 
     A column whose cosine exceeds the bound by no more than rounding is not selected. The selection is therefore
@@ -109,7 +109,7 @@ class TooNear:
         bound: Largest cosine of each row with a column that is not selected, (R,).
 
     Example:
-        >>> TooNear(torch.eye(2), torch.tensor([[1.0, 0.0], [0.6, 0.8]]), bound=torch.tensor([0.7, 0.8])).mask()
+        >>> GuideMask(torch.eye(2), torch.tensor([[1.0, 0.0], [0.6, 0.8]]), bound=torch.tensor([0.7, 0.8])).mask()
         tensor([[ True, False],
                 [False, False]])
     """
@@ -124,12 +124,12 @@ class TooNear:
             cosines = self.rows @ self.columns.T
         return cosines > (self.bound + _ROUNDING * torch.finfo(cosines.dtype).eps).unsqueeze(1)
 
-    def part(self, rows: slice, columns: slice = slice(None)) -> TooNear:
+    def part(self, rows: slice, columns: slice = slice(None)) -> GuideMask:
         """Returns the rule restricted to a range of rows and a range of columns."""
-        return TooNear(self.rows[rows], self.columns[columns], self.bound[rows])
+        return GuideMask(self.rows[rows], self.columns[columns], self.bound[rows])
 
 
-Rule = SameId | TooNear
+Rule = SameId | GuideMask
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,8 @@ class Comparison:
         positives: Rule of further positives; None if the target is the only positive.
         joined: How the target and further positives are combined: the ``mean`` of their log-probabilities, or
             the logarithm of the ``sum`` of their probabilities.
-        own: Columns of each row's own hard negatives, (R, K), -1 where a row has fewer; None without any.
+        own_negatives: Columns of each row's own hard negatives, (R, K), -1 where a row has fewer; None without
+            any.
         reverse: Block of the positives of the rows and the columns that they add to the same softmax
             (``InfoNCE.directions``).
         weight: Factor of each row's similarity to its target (``DCLW``), (R,); None for 1.
@@ -155,7 +156,7 @@ class Comparison:
     Example:
         >>> texts = SameId(rows=torch.tensor([[0, 2], [1, 3]]), columns=torch.tensor([2, 3, 0]))
         >>> block = Comparison(torch.eye(2), torch.ones(3, 2), torch.tensor([0, 1]), masks={"texts": texts})
-        >>> block.masked()
+        >>> block.mask_matrix()
         tensor([[False, False,  True],
                 [False, False, False]])
     """
@@ -166,7 +167,7 @@ class Comparison:
     masks: Mapping[str, Rule] = field(default_factory=dict)
     positives: SameId | None = None
     joined: Joined = "mean"
-    own: Tensor | None = None
+    own_negatives: Tensor | None = None
     reverse: Comparison | None = None
     weight: Tensor | None = None
 
@@ -175,12 +176,12 @@ class Comparison:
         """Number of rows, and number of columns of each row including the columns of ``reverse``."""
         return len(self.rows), len(self.columns) + (0 if self.reverse is None else len(self.reverse.columns))
 
-    def masked(self) -> Tensor:
+    def mask_matrix(self) -> Tensor:
         """Returns a boolean matrix, True where a column is masked for a row, (R, C)."""
         mask = torch.zeros(len(self.rows), len(self.columns), dtype=torch.bool, device=self.columns.device)
         for rule in self.masks.values():
             selected = rule.mask()
-            if isinstance(rule, TooNear) and self.positives is not None:
+            if isinstance(rule, GuideMask) and self.positives is not None:
                 selected = selected & ~self.positives.mask()
             mask |= selected
         if not mask.numel():
@@ -195,7 +196,7 @@ class Comparison:
             positives = self.positives.mask()
         return positives.scatter_(1, self.target.unsqueeze(1), True)
 
-    def places(self, most: int) -> tuple[Tensor, Tensor] | None:
+    def masked_indices(self, most: int) -> tuple[Tensor, Tensor] | None:
         """Returns the row and column indices of the masked matrix entries, (P,) and (P,).
 
         The result is None if there are over ``most`` entries, or if a guide's rule makes a list too costly.
@@ -203,7 +204,7 @@ class Comparison:
         indices = []
         for rule in self.masks.values():
             # A list for a guide's rule would need all cosines.
-            entries = None if isinstance(rule, TooNear) else rule.places(most)
+            entries = None if isinstance(rule, GuideMask) else rule.indices(most)
             if entries is None:
                 return None
             most -= len(entries[0])
@@ -212,7 +213,7 @@ class Comparison:
         is_masked = columns != self.target[rows]
         return rows[is_masked], columns[is_masked]
 
-    def mask(self, logits: Tensor) -> Tensor:
+    def mask_logits(self, logits: Tensor) -> Tensor:
         """Sets the logits of masked columns to -inf, in place, and returns the logits, (R, C).
 
         On a CPU a large matrix is masked by a list of entries. Comparing the ids of 2,048 rows and columns takes
@@ -223,9 +224,9 @@ class Comparison:
             return logits
         entries = None
         if logits.device.type == "cpu" and logits.numel() > _FEW_ENTRIES:
-            entries = self.places(most=logits.numel() // 16)
+            entries = self.masked_indices(most=logits.numel() // 16)
         if entries is None:
-            return logits.masked_fill_(self.masked(), -torch.inf)
+            return logits.masked_fill_(self.mask_matrix(), -torch.inf)
         return logits.index_put_(entries, logits.new_tensor(-torch.inf))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Comparison:
@@ -235,7 +236,7 @@ class Comparison:
         reverse = None if self.reverse is None else self.reverse.map(change)
         return replace(self, rows=rows, columns=columns, reverse=reverse)
 
-    def part(self, rows: slice, columns: slice = slice(None)) -> Comparison:
+    def select(self, rows: slice, columns: slice = slice(None)) -> Comparison:
         """Returns the comparison of a range of rows with a range of columns.
 
         If ``own`` is set, the range must have all columns.
@@ -248,15 +249,15 @@ class Comparison:
             columns=self.columns[columns],
             target=torch.where((target >= start) & (target < stop), target - start, -1),
             masks={name: rule.part(rows, columns) for name, rule in self.masks.items()},
-            own=None if self.own is None else self.own[rows],
+            own_negatives=None if self.own_negatives is None else self.own_negatives[rows],
             positives=None if self.positives is None else self.positives.part(rows, columns),
-            reverse=None if self.reverse is None else self.reverse.part(rows),
+            reverse=None if self.reverse is None else self.reverse.select(rows),
             weight=None if self.weight is None else self.weight[rows],
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
+class ComparedTexts:
     """Vectors of M texts, with the ids and guide vectors from which rules are built.
 
     Args:
@@ -267,8 +268,8 @@ class Texts:
             (M, ids).
         guide: A guide's unit vectors of the texts, (M, Dg); None without a guide.
         bound: Largest cosine by the guide of each row with a negative, (M,); None without a guide.
-        own: Indices of the texts that are each local example's own hard negatives, (n, K), -1 where an example
-            has fewer; None if no text is a hard negative.
+        own_negatives: Indices of the texts that are each local example's own hard negatives, (n, K), -1 where
+            an example has fewer; None if no text is a hard negative.
     """
 
     vectors: Tensor
@@ -276,7 +277,7 @@ class Texts:
     groups: Mapping[str, Tensor] = field(default_factory=dict)
     guide: Tensor | None = None
     bound: Tensor | None = None
-    own: Tensor | None = None
+    own_negatives: Tensor | None = None
 
     @property
     def first_ids(self) -> Tensor:
@@ -284,7 +285,7 @@ class Texts:
         return self.ids if self.ids.ndim == 1 else self.ids[:, 0]
 
     @classmethod
-    def join(cls, parts: Sequence[Texts]) -> Texts:
+    def join(cls, parts: Sequence[ComparedTexts]) -> ComparedTexts:
         """Concatenates sets of texts, with vectors and ids. A set without a group gets ``NO_ID`` for it."""
         groups = {
             name: torch.cat([part.groups.get(name, torch.full_like(part.first_ids, NO_ID)) for part in parts])
@@ -292,8 +293,10 @@ class Texts:
         }
         negatives, offset = [], 0
         for part in parts:
-            if part.own is not None:
-                negatives.append(torch.where(part.own < 0, part.own, offset + part.own))
+            if part.own_negatives is not None:
+                negatives.append(
+                    torch.where(part.own_negatives < 0, part.own_negatives, offset + part.own_negatives)
+                )
             offset += len(part.ids)
         return cls(
             vectors=torch.cat([part.vectors for part in parts]),
@@ -301,14 +304,14 @@ class Texts:
             groups=groups,
             guide=_joined([part.guide for part in parts]),
             bound=_joined([part.bound for part in parts]),
-            own=torch.cat(negatives, dim=1) if negatives else None,
+            own_negatives=torch.cat(negatives, dim=1) if negatives else None,
         )
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Texts:
+    def map(self, change: Callable[[Tensor], Tensor]) -> ComparedTexts:
         """Returns the texts with a function applied to every tensor, and without ``own``."""
         groups = {name: change(ids) for name, ids in self.groups.items()}
         guide, bound = (None if tensor is None else change(tensor) for tensor in (self.guide, self.bound))
-        return Texts(change(self.vectors), change(self.ids), groups, guide, bound)
+        return ComparedTexts(change(self.vectors), change(self.ids), groups, guide, bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,7 +326,7 @@ class Group:
         negative: Ids of hard negatives, (N, K); None for none.
         effect: Effect of the rule on a column. ``mask`` masks the column. ``mean`` and ``sum`` make the column a
             positive, whose log-probability enters a mean or whose probability enters a sum.
-        lasts: Whether columns keep their ids in later steps (``Queue``).
+        persists: Whether columns keep their ids in later steps (``Queue``).
 
     Example:
         >>> labels = torch.tensor([0, 1, 0])
@@ -336,12 +339,12 @@ class Group:
     positive: Tensor
     negative: Tensor | None = None
     effect: Effect = "mask"
-    lasts: bool = True
+    persists: bool = True
 
     @classmethod
-    def of(cls, ids: Tensor, effect: Effect, lasts: bool = True) -> Self:
+    def of(cls, ids: Tensor, effect: Effect, persists: bool = True) -> Self:
         """Returns a group in which anchor and positive have the id of their example, (N,), and negatives none."""
-        return cls(ids.unsqueeze(1), ids, ids, effect=effect, lasts=lasts)
+        return cls(ids.unsqueeze(1), ids, ids, effect=effect, persists=persists)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Group:
         """Returns the group with a function applied to every tensor."""
@@ -351,7 +354,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Triples:
+class ExampleVectors:
     """Vectors and text ids of N examples: anchors, positives and hard negatives. Duplicates have equal ids.
 
     A text may have ids of several kinds; see ``SameId``.
@@ -362,7 +365,7 @@ class Triples:
         negative: Vectors of the hard negatives, (N, K, D), or None.
         anchor_ids: Ids of the anchors, (N,) or (N, kinds).
         positive_ids: Ids of the positives, (N,) or (N, kinds).
-        negative_ids: Ids of the hard negatives, (N, K) or (N, K, kinds), or None. ``HIDDEN_ID`` where an example
+        negative_ids: Ids of the hard negatives, (N, K) or (N, K, kinds), or None. ``MASKED_ID`` where an example
             has fewer hard negatives.
         target: Label or class of each example, (N,), or None.
         groups: Name of a rule -> its ids.
@@ -384,7 +387,7 @@ class Triples:
     bound: Tensor | None = None
 
     @classmethod
-    def distinct(cls, anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> Triples:
+    def distinct(cls, anchor: Tensor, positive: Tensor, negative: Tensor | None = None) -> ExampleVectors:
         """Builds examples whose texts all have different ids, so that a row masks no column but its own text.
 
         ``negative`` may also have one hard negative for each example, (N, D).
@@ -410,14 +413,14 @@ class Triples:
         negative_ids = 2 * n + torch.arange(n * negative.shape[1], device=anchor.device)
         return cls(anchor, positive, negative, ids[:n], ids[n:], negative_ids.reshape(n, -1))
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> Triples:
+    def map(self, change: Callable[[Tensor], Tensor]) -> ExampleVectors:
         """Returns the examples with a function applied to every tensor."""
 
         def changed(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else change(tensor)
 
         guide = self.guide and (change(self.guide[0]), change(self.guide[1]), changed(self.guide[2]))
-        return Triples(
+        return ExampleVectors(
             anchor=change(self.anchor),
             positive=change(self.positive),
             negative=changed(self.negative),
@@ -430,33 +433,33 @@ class Triples:
             bound=changed(self.bound),
         )
 
-    def sides(self) -> tuple[Texts, Texts]:
+    def sides(self) -> tuple[ComparedTexts, ComparedTexts]:
         """Returns two sets of columns: the anchors and the positives of all examples."""
         anchor, positive, _ = self.guide or (None, None, None)
         anchor_groups = {name: group.anchor for name, group in self.groups.items()}
         positive_groups = {name: group.positive for name, group in self.groups.items()}
         return (
-            Texts(self.anchor, self.anchor_ids, anchor_groups, anchor),
-            Texts(self.positive, self.positive_ids, positive_groups, positive),
+            ComparedTexts(self.anchor, self.anchor_ids, anchor_groups, anchor),
+            ComparedTexts(self.positive, self.positive_ids, positive_groups, positive),
         )
 
-    def rows(self) -> tuple[Texts, Texts]:
+    def rows(self) -> tuple[ComparedTexts, ComparedTexts]:
         """Returns the anchors as rows and the positives as rows. Each row's target is its partner in the pair."""
         ids = torch.stack([self.anchor_ids, self.positive_ids], dim=1)
         groups = {name: group.rows for name, group in self.groups.items()}
         flipped = {name: group_ids.flip(1) for name, group_ids in groups.items()}
         anchor, positive, _ = self.guide or (None, None, None)
         return (
-            Texts(self.anchor, ids, groups, anchor, self.bound),
-            Texts(self.positive, ids.flip(1), flipped, positive, self.bound),
+            ComparedTexts(self.anchor, ids, groups, anchor, self.bound),
+            ComparedTexts(self.positive, ids.flip(1), flipped, positive, self.bound),
         )
 
-    def compare(self, rows: Texts, columns: Texts, target: Tensor) -> Comparison:
+    def compare(self, rows: ComparedTexts, columns: ComparedTexts, target: Tensor) -> Comparison:
         """Builds the comparison of rows with columns. Its rules come from their ids and from the guide."""
         masks: dict[str, Rule] = {"texts": SameId(rows.ids, columns.ids)}
         positives, joined = None, None
         if self.negative is not None:
-            masks["missing"] = SameId(rows.ids.new_full((len(rows.ids), 1), HIDDEN_ID), columns.first_ids)
+            masks["missing"] = SameId(rows.ids.new_full((len(rows.ids), 1), MASKED_ID), columns.first_ids)
         for name, group in self.groups.items():
             rule = SameId(rows.groups[name], columns.groups[name])
             if group.effect == "mask":
@@ -464,12 +467,20 @@ class Triples:
             else:
                 positives, joined = rule, group.effect
         if rows.guide is not None and rows.bound is not None and columns.guide is not None:
-            masks["guide"] = TooNear(rows.guide, columns.guide, rows.bound)
+            masks["guide"] = GuideMask(rows.guide, columns.guide, rows.bound)
         return Comparison(
-            rows.vectors, columns.vectors, target, masks, positives, joined or "mean", own=columns.own
+            rows.vectors,
+            columns.vectors,
+            target,
+            masks,
+            positives,
+            joined or "mean",
+            own_negatives=columns.own_negatives,
         )
 
-    def columns(self, sides: Sequence[Texts], places: Tensor, further: Texts | None = None) -> Texts:
+    def columns(
+        self, sides: Sequence[ComparedTexts], places: Tensor, further: ComparedTexts | None = None
+    ) -> ComparedTexts:
         """Concatenates columns: sides, hard negatives of all examples, and further columns.
 
         Args:
@@ -478,9 +489,9 @@ class Triples:
             further: Columns that belong to no example.
         """
         parts = [*sides, self.hard_negatives(places), further]
-        return Texts.join([part for part in parts if part is not None])
+        return ComparedTexts.join([part for part in parts if part is not None])
 
-    def hard_negatives(self, places: Tensor) -> Texts | None:
+    def hard_negatives(self, places: Tensor) -> ComparedTexts | None:
         """Returns the hard negatives of all examples as columns, or None; for ``places`` see ``columns``."""
         if self.negative is None or self.negative_ids is None:
             return None
@@ -491,7 +502,9 @@ class Triples:
         groups = {
             name: group.negative.flatten() for name, group in self.groups.items() if group.negative is not None
         }
-        return Texts(self.negative.flatten(0, 1), self.negative_ids.flatten(0, 1), groups, guide, own=indices)
+        return ComparedTexts(
+            self.negative.flatten(0, 1), self.negative_ids.flatten(0, 1), groups, guide, own_negatives=indices
+        )
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:

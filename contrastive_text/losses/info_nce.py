@@ -15,8 +15,8 @@ from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import Similarity, similarity_matrix
 from contrastive_text.losses.base import Reduction, SoftmaxLoss
-from contrastive_text.losses.by_rows import add_to_own, is_streamed, softmax_terms
-from contrastive_text.losses.comparison import Comparison, Group, Texts, Triples
+from contrastive_text.losses.comparison import ComparedTexts, Comparison, ExampleVectors, Group
+from contrastive_text.losses.streaming import add_to_own_negatives, is_streamed, streamed_softmax_terms
 
 Direction = Literal["query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc"]
 
@@ -61,11 +61,11 @@ def info_nce_terms(
         tensor([0.8133, 0.8133])
     """
     logits = similarity_matrix(block.rows, block.columns, temperature, similarity)
-    if block.own is not None and own_log_weight:
-        logits = add_to_own(logits, block.own, own_log_weight)
+    if block.own_negatives is not None and own_log_weight:
+        logits = add_to_own_negatives(logits, block.own_negatives, own_log_weight)
     if block.positives is None:
-        return F.cross_entropy(block.mask(logits), block.target, reduction="none")
-    masked = block.masked()
+        return F.cross_entropy(block.mask_logits(logits), block.target, reduction="none")
+    masked = block.mask_matrix()
     positives = block.positive_columns() & ~masked
     total = logits.masked_fill(masked, -torch.inf).logsumexp(dim=1)
     if block.joined == "sum":
@@ -107,7 +107,7 @@ class InfoNCE(SoftmaxLoss):
         learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
             (``LearnedTemperature``).
         streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
-            (``losses.by_rows``). None: only if the matrix is large.
+            (``losses.streaming``). None: only if the matrix is large.
         similarity: Similarity of a row and a column: ``cosine``, or ``dot`` for the dot product.
         directions: Comparisons that share one softmax: ``query_to_doc`` and any of ``query_to_query``,
             ``doc_to_query`` and ``doc_to_doc``.
@@ -127,7 +127,7 @@ class InfoNCE(SoftmaxLoss):
         tensor(0.4302)
     """
 
-    several_targets = True
+    supports_several_positives = True
 
     def __init__(
         self,
@@ -150,8 +150,8 @@ class InfoNCE(SoftmaxLoss):
             "InfoNCE.hard_negative_hardness", hard_negative_hardness, 0, advice
         )
         self._check_directions()
-        self.signed = len(self.directions) == 1
-        self.several_targets = self.signed and not self._is_hardened
+        self.supports_negative_labels = len(self.directions) == 1
+        self.supports_several_positives = self.supports_negative_labels and not self._is_hardened
 
     @property
     def _is_hardened(self) -> bool:
@@ -172,7 +172,7 @@ class InfoNCE(SoftmaxLoss):
             )
 
     @property
-    def others(self) -> tuple[str, ...]:
+    def column_kinds(self) -> tuple[str, ...]:
         """Names of the kinds of columns that an anchor is compared with, in addition to other positives."""
         return tuple(_OTHERS[direction] for direction in self.directions if direction != "query_to_doc")
 
@@ -181,41 +181,47 @@ class InfoNCE(SoftmaxLoss):
         """True if anchors are among the columns of the first block (``query_to_query``)."""
         return "query_to_query" in self.directions
 
-    def sides(self, every: Triples) -> list[Texts]:
+    def column_sides(self, every: ExampleVectors) -> list[ComparedTexts]:
         """Returns the positives of all examples, and with ``query_to_query`` their anchors, as columns."""
         anchors, positives = every.sides()
         return [positives, anchors] if self.anchors_are_columns else [positives]
 
     def comparisons(
-        self, local: Triples, every: Triples, offset: int = 0, further: Texts | None = None
+        self,
+        local: ExampleVectors,
+        all_examples: ExampleVectors,
+        offset: int = 0,
+        extra_columns: ComparedTexts | None = None,
     ) -> list[Comparison]:
         """Arranges examples as ``Loss.comparisons`` does. With several directions, a row is a pair."""
         if len(self.directions) == 1:
-            return super().comparisons(local, every, offset, further)
-        places = offset + torch.arange(len(local.anchor), device=every.anchor.device)
+            return super().comparisons(local, all_examples, offset, extra_columns)
+        places = offset + torch.arange(len(local.anchor), device=all_examples.anchor.device)
         forward, backward = local.rows()
-        anchors, positives = every.sides()
-        block = local.compare(forward, every.columns(self.sides(every), places, further), places)
+        anchors, positives = all_examples.sides()
+        block = local.compare(
+            forward, all_examples.columns(self.column_sides(all_examples), places, extra_columns), places
+        )
         reverse = [anchors] if "doc_to_query" in self.directions else []
         # A positive that is not compared with anchors has no target.
         target = places if reverse else torch.full_like(places, -1)
         reverse += [positives] if "doc_to_doc" in self.directions else []
         if not reverse:
             return [block]
-        columns = reverse[0] if len(reverse) == 1 else Texts.join(reverse)
+        columns = reverse[0] if len(reverse) == 1 else ComparedTexts.join(reverse)
         return [replace(block, reverse=local.compare(backward, columns, target))]
 
     def terms(self, block: Comparison) -> Tensor:
         """Returns the cross-entropy of each pair over the columns of all directions, (R,)."""
         if self._is_hardened:
-            return self.by_rows(self._joint, block)
+            return self.streamed_terms(self._joint, block)
         if block.reverse is None:
             return _softmax_terms(self, block, self.hard_negative_log_weight)
         if not is_streamed(self.streamed, block.shape):
-            return self.by_rows(self._joint, block)
-        options = (self.temperature_now(), self.hard_negative_log_weight, self.similarity)
-        terms, target_logits = softmax_terms(block, *options)
-        reverse_terms, reverse_logits = softmax_terms(block.reverse, *options)
+            return self.streamed_terms(self._joint, block)
+        options = (self.current_temperature(), self.hard_negative_log_weight, self.similarity)
+        terms, target_logits = streamed_softmax_terms(block, *options)
+        reverse_terms, reverse_logits = streamed_softmax_terms(block.reverse, *options)
         # Each term is a log-sum-exp less a target logit, which is 0 if the reverse has no target.
         return torch.logaddexp(terms, reverse_terms + (reverse_logits - target_logits))
 
@@ -236,14 +242,14 @@ class InfoNCE(SoftmaxLoss):
         target = block.target.unsqueeze(1)
         difference = self.hard_negative_hardness - self.in_batch_hardness
         for columns, weight, hardness in (
-            (block.own, self.hard_negative_log_weight, difference),
+            (block.own_negatives, self.hard_negative_log_weight, difference),
             (target, 0.0, -self.in_batch_hardness),
         ):
             if columns is not None and (weight or hardness):
                 indices = columns.clamp(min=0)
                 increase = weight + hardness * constants.gather(1, indices)
                 logits = logits.scatter_add(1, indices, increase.masked_fill(columns < 0, 0.0))
-        return block.mask(logits)
+        return block.mask_logits(logits)
 
 
 class NTXent(SoftmaxLoss):
@@ -259,7 +265,7 @@ class NTXent(SoftmaxLoss):
         learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
             (``LearnedTemperature``).
         streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
-            (``losses.by_rows``). None: only if the matrix is large.
+            (``losses.streaming``). None: only if the matrix is large.
         similarity: Similarity of a row and a column: ``cosine``, or ``dot`` for the dot product.
 
     Raises:
@@ -272,7 +278,7 @@ class NTXent(SoftmaxLoss):
         tensor(0.4302)
     """
 
-    several_targets = True
+    supports_several_positives = True
     same_side = True
 
     def terms(self, block: Comparison) -> Tensor:
@@ -296,7 +302,7 @@ class SupCon(SoftmaxLoss):
         learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
             (``LearnedTemperature``).
         streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
-            (``losses.by_rows``). None: only if the matrix is large.
+            (``losses.streaming``). None: only if the matrix is large.
         similarity: Similarity of a row and a column: ``cosine``, or ``dot`` for the dot product.
 
     Raises:
@@ -310,9 +316,9 @@ class SupCon(SoftmaxLoss):
         (tensor(0.4302), tensor(1.4969))
     """
 
-    several_targets = True
+    supports_several_positives = True
     same_side = True
-    reads_labels: ClassVar[bool] = True
+    reads_classes: ClassVar[bool] = True
 
     def terms(self, block: Comparison) -> Tensor:
         """Returns the softmax cross-entropy of each row of a block, (R,)."""
@@ -339,7 +345,7 @@ class SupCon(SoftmaxLoss):
         Raises:
             ValueError: The shapes don't fit together.
         """
-        examples = Triples.distinct(anchor, positive, negative)
+        examples = ExampleVectors.distinct(anchor, positive, negative)
         groups = {} if classes is None else {"classes": Group.of(classes, effect="mean")}
         return self._value(replace(examples, groups=groups))
 
@@ -347,5 +353,5 @@ class SupCon(SoftmaxLoss):
 def _softmax_terms(loss: SoftmaxLoss, block: Comparison, own_log_weight: float = 0.0) -> Tensor:
     """Returns the softmax cross-entropy of each row under the options of a loss, streamed or not, (R,)."""
     if block.positives is None and is_streamed(loss.streamed, block.shape):
-        return softmax_terms(block, loss.temperature_now(), own_log_weight, loss.similarity)[0]
-    return loss.by_rows(partial(info_nce_terms, own_log_weight=own_log_weight, similarity="dot"), block)
+        return streamed_softmax_terms(block, loss.current_temperature(), own_log_weight, loss.similarity)[0]
+    return loss.streamed_terms(partial(info_nce_terms, own_log_weight=own_log_weight, similarity="dot"), block)

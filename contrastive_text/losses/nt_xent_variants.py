@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contrastive_text.core.checks import above, share
-from contrastive_text.core.similarity import Similarity, comparable, full_precision, similarity_matrix
+from contrastive_text.core.checks import above, fraction
+from contrastive_text.core.similarity import Similarity, full_precision, prepare_vectors, similarity_matrix
 from contrastive_text.losses.base import LearnedTemperature, Loss, Reduction, SoftmaxLoss, check_temperature
-from contrastive_text.losses.by_rows import block_terms
-from contrastive_text.losses.comparison import Comparison, Texts, Triples
+from contrastive_text.losses.comparison import ComparedTexts, Comparison, ExampleVectors
+from contrastive_text.losses.streaming import streamed_block_terms
 
 
 class DCL(SoftmaxLoss):
@@ -33,7 +33,7 @@ class DCL(SoftmaxLoss):
         learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
             (``LearnedTemperature``).
         streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
-            (``losses.by_rows``). None: only if the matrix is large.
+            (``losses.streaming``). None: only if the matrix is large.
         similarity: Similarity of a row and a column: ``cosine``, or ``dot`` for the dot product.
         same_side: Whether anchors and positives are both rows and columns, as in NT-Xent. If false, anchors are
             compared with positives only.
@@ -62,7 +62,7 @@ class DCL(SoftmaxLoss):
 
     def terms(self, block: Comparison) -> Tensor:
         """Returns the decoupled loss term of each row of a block, (R,)."""
-        return self.by_rows(_decoupled, block)
+        return self.streamed_terms(_decoupled, block)
 
 
 class DCLW(DCL):
@@ -81,7 +81,7 @@ class DCLW(DCL):
         learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
             (``LearnedTemperature``).
         streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
-            (``losses.by_rows``). None: only if the matrix is large.
+            (``losses.streaming``). None: only if the matrix is large.
         similarity: Similarity of a row and a column: ``cosine``, or ``dot`` for the dot product.
         same_side: Whether anchors and positives are both rows and columns, as in NT-Xent. If false, anchors are
             compared with positives only.
@@ -96,7 +96,7 @@ class DCLW(DCL):
         tensor(True)
     """
 
-    signed = False
+    supports_negative_labels = False
 
     def __init__(
         self,
@@ -112,25 +112,29 @@ class DCLW(DCL):
         self.sigma = above("DCLW.sigma", sigma, advice="0.5 is usual, and DCL has no weights")
 
     def comparisons(
-        self, local: Triples, every: Triples, offset: int = 0, further: Texts | None = None
+        self,
+        local: ExampleVectors,
+        all_examples: ExampleVectors,
+        offset: int = 0,
+        extra_columns: ComparedTexts | None = None,
     ) -> list[Comparison]:
         """Arranges examples as ``Loss.comparisons`` does, and adds the weights of their pairs."""
         n = len(local.anchor)
-        weight = self.weights(every.anchor, every.positive)[offset : offset + n]
-        blocks = super().comparisons(local, every, offset, further)
+        weight = self.weights(all_examples.anchor, all_examples.positive)[offset : offset + n]
+        blocks = super().comparisons(local, all_examples, offset, extra_columns)
         return [replace(block, weight=weight.repeat(len(block.rows) // max(n, 1))) for block in blocks]
 
     def weights(self, anchor: Tensor, positive: Tensor) -> Tensor:
         """Returns the weight of each of N pairs, (N,), from their anchors (N, D) and positives (N, D)."""
         with full_precision(anchor.device):
-            product = comparable(anchor, self.similarity) * comparable(positive, self.similarity)
+            product = prepare_vectors(anchor, self.similarity) * prepare_vectors(positive, self.similarity)
             similarities = product.sum(dim=1)
             return 2 - len(similarities) * (similarities / self.sigma).softmax(dim=0)
 
 
 def _decoupled(block: Comparison, temperature: Tensor | float) -> Tensor:
     """Returns the log-sum-exp of each row's negatives minus the logit of its target, (R,)."""
-    logits = block.mask(similarity_matrix(block.rows, block.columns, temperature, similarity="dot"))
+    logits = block.mask_logits(similarity_matrix(block.rows, block.columns, temperature, similarity="dot"))
     target = block.target.unsqueeze(1)
     positive = logits.gather(1, target).squeeze(1)
     negatives = logits.scatter(1, target, -torch.inf).logsumexp(dim=1)
@@ -151,7 +155,7 @@ class DebiasedNTXent(SoftmaxLoss):
         learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
             (``LearnedTemperature``).
         streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
-            (``losses.by_rows``). None: only if the matrix is large.
+            (``losses.streaming``). None: only if the matrix is large.
         tau_plus: Probability that a negative has the class of its row; 0 gives ``NTXent``.
 
     Raises:
@@ -175,16 +179,16 @@ class DebiasedNTXent(SoftmaxLoss):
         tau_plus: float = 0.1,
     ) -> None:
         super().__init__(temperature, reduction, learn_temperature, streamed)
-        self.tau_plus = share(
+        self.tau_plus = fraction(
             "DebiasedNTXent.tau_plus", tau_plus, "0.1 is the authors', 0 is NTXent", with_one=False
         )
 
     def terms(self, block: Comparison) -> Tensor:
         """Returns the debiased loss term of each row of a block, (R,)."""
-        return self.by_rows(self._debiased, block)
+        return self.streamed_terms(self._debiased, block)
 
     def _debiased(self, block: Comparison, temperature: Tensor | float) -> Tensor:
-        logits = block.mask(similarity_matrix(block.rows, block.columns, temperature, similarity="dot"))
+        logits = block.mask_logits(similarity_matrix(block.rows, block.columns, temperature, similarity="dot"))
         target = block.target.unsqueeze(1)
         largest = logits.detach().amax(dim=1, keepdim=True)
         negative_logits = logits.scatter(1, target, -torch.inf)
@@ -212,7 +216,7 @@ class SigLIP(Loss):
         bias: Start of b. It is below 0 because most pairs are negative. big_vision's configuration of LiT starts
             from -2.71.
         streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
-            (``losses.by_rows``). None: only if the matrix is large.
+            (``losses.streaming``). None: only if the matrix is large.
 
     Raises:
         ValueError: The temperature is 0 or less.
@@ -224,7 +228,7 @@ class SigLIP(Loss):
         tensor(2.1360, grad_fn=<MulBackward0>)
     """
 
-    signed = False
+    supports_negative_labels = False
 
     def __init__(self, temperature: float = 0.1, bias: float = -10.0, streamed: bool | None = None) -> None:
         super().__init__()
@@ -236,20 +240,22 @@ class SigLIP(Loss):
         self.learned_bias = nn.Parameter(torch.tensor([float(bias)]))
 
     @property
-    def figures(self) -> dict[str, Tensor]:
+    def logged_values(self) -> dict[str, Tensor]:
         """Values that the loss logs, by name: the temperature and the bias."""
-        return super().figures | {"bias": self.learned_bias.detach().squeeze()}
+        return super().logged_values | {"bias": self.learned_bias.detach().squeeze()}
 
     def terms(self, block: Comparison) -> Tensor:
         """Returns the sigmoid loss term of each row of a block, (R,)."""
         assert self.learned is not None
         temperature = self.learned()
-        return block_terms(lambda part: self._sigmoids(part, temperature), block, "cosine", self.streamed)
+        return streamed_block_terms(
+            lambda part: self._sigmoids(part, temperature), block, "cosine", self.streamed
+        )
 
     def _sigmoids(self, block: Comparison, temperature: Tensor) -> Tensor:
         """Returns the sum of the binary cross-entropies of each row's columns, (R,)."""
         cosines = similarity_matrix(block.rows, block.columns, temperature, similarity="dot")
-        logits = block.mask(cosines + self.learned_bias)
+        logits = block.mask_logits(cosines + self.learned_bias)
         target = block.target.unsqueeze(1)
         negatives = -F.logsigmoid(-logits.scatter(1, target, -torch.inf))
         return negatives.sum(dim=1) - F.logsigmoid(logits.gather(1, target)).squeeze(1)

@@ -28,14 +28,14 @@ class RankLoss(nn.Module, ABC):
     """
 
     @abstractmethod
-    def terms(self, student: Tensor, guide: Tensor, target: Tensor, hidden: Tensor) -> Tensor:
+    def terms(self, student: Tensor, guide: Tensor, target: Tensor, mask: Tensor) -> Tensor:
         """Returns one loss term per row, which is 0 if the row has no candidates.
 
         Args:
             student: The student's cosines of R rows with their C candidates, (R, C), in at least float32.
             guide: The guide's cosines of the same texts, (R, C), without a gradient.
             target: Index of the candidate that is the row's positive, (R,).
-            hidden: True where a column is not a candidate of a row, (R, C).
+            mask: True where a column is not a candidate of a row, (R, C).
 
         Returns:
             (R,).
@@ -94,10 +94,10 @@ class ListNet(RankLoss):
         self.temperature = temperature
         self.guide_temperature = guide_temperature
 
-    def terms(self, student: Tensor, guide: Tensor, target: Tensor, hidden: Tensor) -> Tensor:  # noqa: ARG002  # part of the contract
+    def terms(self, student: Tensor, guide: Tensor, target: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG002  # part of the contract
         """Returns the cross-entropy of each row, (R,)."""
-        guide_probabilities, _ = _softmax(guide / self.guide_temperature, hidden)
-        _, student_logs = _softmax(student / self.temperature, hidden)
+        guide_probabilities, _ = _softmax(guide / self.guide_temperature, mask)
+        _, student_logs = _softmax(student / self.temperature, mask)
         return -(guide_probabilities * student_logs).sum(dim=1)
 
 
@@ -126,10 +126,10 @@ class KLDivergence(ListNet):
     def __init__(self, temperature: float = 0.05, guide_temperature: float = 0.05) -> None:
         super().__init__(temperature, guide_temperature)
 
-    def terms(self, student: Tensor, guide: Tensor, target: Tensor, hidden: Tensor) -> Tensor:  # noqa: ARG002  # part of the contract
+    def terms(self, student: Tensor, guide: Tensor, target: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG002  # part of the contract
         """Returns the Kullback-Leibler divergence of each row, (R,)."""
-        guide_probabilities, guide_logs = _softmax(guide / self.guide_temperature, hidden)
-        _, student_logs = _softmax(student / self.temperature, hidden)
+        guide_probabilities, guide_logs = _softmax(guide / self.guide_temperature, mask)
+        _, student_logs = _softmax(student / self.temperature, mask)
         return self.temperature**2 * (guide_probabilities * (guide_logs - student_logs)).sum(dim=1)
 
 
@@ -163,13 +163,13 @@ class ListMLE(RankLoss):
         check_temperature(temperature)
         self.temperature = temperature
 
-    def terms(self, student: Tensor, guide: Tensor, target: Tensor, hidden: Tensor) -> Tensor:  # noqa: ARG002  # part of the contract
+    def terms(self, student: Tensor, guide: Tensor, target: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG002  # part of the contract
         """Returns the negative log-likelihood of the guide's order for each row, (R,)."""
         # Hidden candidates come first, so that no cumulative sum from the right includes them.
-        order = guide.masked_fill(hidden, torch.inf).argsort(dim=1, descending=True, stable=True)
+        order = guide.masked_fill(mask, torch.inf).argsort(dim=1, descending=True, stable=True)
         logits = (student / self.temperature).gather(1, order)
         rest = logits.flip(1).logcumsumexp(dim=1).flip(1)
-        return (rest - logits).masked_fill(hidden.gather(1, order), 0.0).sum(dim=1)
+        return (rest - logits).masked_fill(mask.gather(1, order), 0.0).sum(dim=1)
 
 
 class MarginMSE(RankLoss):
@@ -183,10 +183,10 @@ class MarginMSE(RankLoss):
         tensor(0.2500)
     """
 
-    def terms(self, student: Tensor, guide: Tensor, target: Tensor, hidden: Tensor) -> Tensor:
+    def terms(self, student: Tensor, guide: Tensor, target: Tensor, mask: Tensor) -> Tensor:
         """Returns the mean squared error of each row's margins, (R,)."""
         difference, index = student - guide, target.unsqueeze(1)
-        mask = hidden.scatter(1, index, True)
+        mask = mask.scatter(1, index, True)
         errors = (difference.gather(1, index) - difference).masked_fill(mask, 0.0).square()
         return errors.sum(dim=1) / (~mask).sum(dim=1).clamp(min=1)
 

@@ -33,7 +33,7 @@ from contrastive_text.metrics.neighbors import (
     neighbor_overlap,
 )
 from contrastive_text.metrics.retrieval import (
-    FIGURES,
+    RETRIEVAL_METRICS,
     RetrievalScores,
     answer_ranks,
     in_batch_accuracy,
@@ -48,8 +48,8 @@ from contrastive_text.metrics.similarity import (
     SpearmanSimilarity,
     average_ranks,
     exact_similarity,
+    extra_metrics,
     f1,
-    further_metrics,
     matthews,
     pair_similarity,
     pearson,
@@ -58,7 +58,7 @@ from contrastive_text.metrics.similarity import (
 
 __all__ = [
     "F1",
-    "FIGURES",
+    "RETRIEVAL_METRICS",
     "Alignment",
     "EffectiveRank",
     "Hubs",
@@ -77,8 +77,8 @@ __all__ = [
     "average_ranks",
     "effective_rank",
     "exact_similarity",
+    "extra_metrics",
     "f1",
-    "further_metrics",
     "guide_agreement",
     "holm",
     "hubness",

@@ -30,7 +30,8 @@ class PairedBootstrap:
 
     Args:
         difference: Score of the second model minus score of the first, on the test rows.
-        resampled: Score of the second model minus score of the first, on each of B resamples, (B,), float64.
+        resample_differences: Score of the second model minus score of the first, on each of B resamples, (B,),
+            float64.
 
     Example:
         >>> result = PairedBootstrap(0.6, torch.tensor([0.25, 0.5, 0.75, 1.0], dtype=torch.float64))
@@ -41,7 +42,7 @@ class PairedBootstrap:
     """
 
     difference: float
-    resampled: Tensor
+    resample_differences: Tensor
 
     @classmethod
     def mean(cls, parts: Sequence[PairedBootstrap]) -> PairedBootstrap:
@@ -53,14 +54,14 @@ class PairedBootstrap:
         Raises:
             ValueError: There are no tasks, or tasks have different numbers of resamples.
         """
-        if len({len(part.resampled) for part in parts}) != 1:
+        if len({len(part.resample_differences) for part in parts}) != 1:
             raise InvalidValueError(
                 "PairedBootstrap.mean: expected one or more tasks with equal numbers of resamples, got "
-                f"{[len(part.resampled) for part in parts]}; draw the same number for each task"
+                f"{[len(part.resample_differences) for part in parts]}; draw the same number for each task"
             )
         return cls(
             difference=sum(part.difference for part in parts) / len(parts),
-            resampled=torch.stack([part.resampled for part in parts]).mean(dim=0),
+            resample_differences=torch.stack([part.resample_differences for part in parts]).mean(dim=0),
         )
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
@@ -75,7 +76,7 @@ class PairedBootstrap:
         if not 0 < confidence < 1:
             raise InvalidValueError(f"interval.confidence: expected a share between 0 and 1, got {confidence}")
         ends = torch.tensor([(1 - confidence) / 2, (1 + confidence) / 2], dtype=torch.float64)
-        low, high = self.resampled.quantile(ends).tolist()
+        low, high = self.resample_differences.quantile(ends).tolist()
         return low, high
 
     @property
@@ -87,8 +88,8 @@ class PairedBootstrap:
         (Davison and Hinkley 1997, section 4.2). The shifted distribution of Berg-Kirkpatrick et al. 2012,
         https://aclanthology.org/D12-1091, is not used, because it can contradict the interval.
         """
-        below, above = int((self.resampled <= 0).sum()), int((self.resampled >= 0).sum())
-        return min(1.0, 2 * (1 + min(below, above)) / (len(self.resampled) + 1))
+        below, above = int((self.resample_differences <= 0).sum()), int((self.resample_differences >= 0).sum())
+        return min(1.0, 2 * (1 + min(below, above)) / (len(self.resample_differences) + 1))
 
 
 def paired_bootstrap_spearman(
@@ -148,7 +149,7 @@ def paired_bootstrap_spearman(
         difference += weight * float(spearman(new, gold) - spearman(old, gold))
         levels.append([torch.unique(side, return_inverse=True)[1] for side in (gold, old, new)])
     differences = []
-    for draws in draw_rows([len(rows) for rows in groups], resamples, generator):
+    for draws in draw_resamples([len(rows) for rows in groups], resamples, generator):
         parts = zip(weights, draws, levels, strict=True)
         terms = [weight * _spearman_difference(rows, *group_levels) for weight, rows, group_levels in parts]
         differences.append(torch.stack(terms).sum(dim=0))
@@ -187,7 +188,7 @@ def paired_bootstrap_mean(
         raise InvalidValueError(
             "paired_bootstrap_mean: expected finite scores, got NaN or infinity; check both models"
         )
-    means = [gain[rows].mean(dim=0) for (rows,) in draw_rows([len(gain)], resamples, generator)]
+    means = [gain[rows].mean(dim=0) for (rows,) in draw_resamples([len(gain)], resamples, generator)]
     return PairedBootstrap(float(gain.mean()), torch.cat(means))
 
 
@@ -226,7 +227,7 @@ def check_resamples(resamples: int) -> None:
         )
 
 
-def draw_rows(
+def draw_resamples(
     sizes: Sequence[int], resamples: int, generator: torch.Generator | None = None
 ) -> Iterator[list[Tensor]]:
     """Yields random rows of bootstrap resamples, block by block, so that memory stays bounded.

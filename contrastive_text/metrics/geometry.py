@@ -25,7 +25,7 @@ from contrastive_text.core.similarity import (
     full_precision,
     unit_vectors,
 )
-from contrastive_text.metrics.similarity import OfScoredPairs, check_pairs, check_rows
+from contrastive_text.metrics.similarity import ScoredPairMetric, check_pairs, check_rows
 
 _BLOCK_VALUES = 2**24
 """Number of entries of a block of a similarity matrix: 64 MiB in float32."""
@@ -313,7 +313,7 @@ class Alignment(Metric):
 
 
 @final
-class PositiveAlignment(OfScoredPairs):
+class PositiveAlignment(ScoredPairMetric):
     """Torchmetrics class of the alignment of pairs with high gold scores, lower is better.
 
     See ``positive_pairs`` for the selection of pairs, and ``alignment`` with an exponent of 2.

@@ -59,10 +59,10 @@ def hubness(x: Tensor, k: int = NEIGHBORS) -> Hubs:
         >>> hubness(torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.7, 0.7], [0.0, 1.0]]), k=1)
         Hubs(skewness=0.0, orphans=0.5)
     """
-    return hubs(k_occurrences(x, k))
+    return hubness_from_occurrences(k_occurrences(x, k))
 
 
-def hubs(occurrences: Tensor) -> Hubs:
+def hubness_from_occurrences(occurrences: Tensor) -> Hubs:
     """Returns the hubness of vectors from their k-occurrences, (n,)."""
     mean = occurrences.mean()
     variance = (occurrences - mean).square().mean()
@@ -100,10 +100,10 @@ def k_occurrences(x: Tensor, k: int = NEIGHBORS) -> Tensor:
         raise InvalidValueError(
             f"k_occurrences.k: expected 1 to {len(x) - 1} neighbors of {len(x)} vectors, got {k}"
         )
-    return torch.stack([parts.sum(dim=0) for parts in neighbor_parts(x, k)]).sum(dim=0)
+    return torch.stack([parts.sum(dim=0) for parts in neighbor_shares(x, k)]).sum(dim=0)
 
 
-def neighbor_parts(x: Tensor, k: int) -> Iterator[Tensor]:
+def neighbor_shares(x: Tensor, k: int) -> Iterator[Tensor]:
     """Yields for blocks of rows the share with which each vector is one of a row's k nearest neighbors.
 
     The result of a block is (rows, n), with values in [0, 1] and a sum of k for each row. Vectors whose
@@ -114,13 +114,13 @@ def neighbor_parts(x: Tensor, k: int) -> Iterator[Tensor]:
         k: Number of nearest neighbors of each vector.
     """
     for cosines in _to_others(x):
-        yield nearest_parts(cosines, k)
+        yield nearest_shares(cosines, k)
 
 
-def nearest_parts(cosines: Tensor, k: int) -> Tensor:
+def nearest_shares(cosines: Tensor, k: int) -> Tensor:
     """Returns the share with which each column is one of a row's k nearest columns, (R, C).
 
-    Ties are shared as in ``neighbor_parts``.
+    Ties are shared as in ``neighbor_shares``.
 
     Args:
         cosines: Cosines of rows and columns, (R, C).
@@ -250,7 +250,7 @@ def neighbor_overlap(x: Tensor, y: Tensor, k: int = 10) -> Tensor:
             "texts"
         )
     total = torch.zeros((), dtype=torch.float64)
-    for first, second in zip(neighbor_parts(x, k), neighbor_parts(y, k), strict=True):
+    for first, second in zip(neighbor_shares(x, k), neighbor_shares(y, k), strict=True):
         total += torch.minimum(first, second).sum(dtype=torch.float64)
     return total / (k * len(x))
 
@@ -279,7 +279,7 @@ def guide_agreement(cosines: Tensor, guide: Tensor, hidden: Tensor) -> Tensor:
     has_columns = ~hidden.all(dim=1)
     if not hidden.shape[1]:
         return cosines.new_zeros(())
-    nearest = [nearest_parts(matrix.masked_fill(hidden, -torch.inf), 1) for matrix in (cosines, guide)]
+    nearest = [nearest_shares(matrix.masked_fill(hidden, -torch.inf), 1) for matrix in (cosines, guide)]
     overlap = torch.minimum(nearest[0], nearest[1]).sum(dim=1) * has_columns
     return overlap.sum() / has_columns.sum().clamp(min=1)
 

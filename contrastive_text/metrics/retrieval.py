@@ -14,12 +14,21 @@ from contrastive_text.core.similarity import cosine_similarity_matrix
 from contrastive_text.metrics.geometry import row_blocks
 from contrastive_text.metrics.similarity import check_pairs, check_rows
 
-FIGURES = ("ndcg@10", "mrr@10", "recall@1", "recall@10", "recall@100", "map@100", "accuracy@1", "accuracy@10")
+RETRIEVAL_METRICS = (
+    "ndcg@10",
+    "mrr@10",
+    "recall@1",
+    "recall@10",
+    "recall@100",
+    "map@100",
+    "accuracy@1",
+    "accuracy@10",
+)
 """Names of the retrieval metrics that are reported. The first, nDCG@10, is the score of a task, as in BEIR."""
 
 
 def ranking_scores(
-    ranked: Tensor, relevance: Sequence[Mapping[int, float]], figures: Sequence[str] = FIGURES
+    ranked: Tensor, relevance: Sequence[Mapping[int, float]], metrics: Sequence[str] = RETRIEVAL_METRICS
 ) -> dict[str, Tensor]:
     """Returns retrieval metrics of rankings for each query. Papers report their means over queries.
 
@@ -40,7 +49,7 @@ def ranking_scores(
         ranked: Numbers of documents, best first, (Q, K), different in each row. K is at least the largest cutoff;
             -1 fills rows with fewer documents.
         relevance: For each query the grades of documents by their numbers; other documents have grade 0.
-        figures: Names of metrics with a cutoff, such as ``ndcg@10``.
+        metrics: Names of metrics with a cutoff, such as ``ndcg@10``.
 
     Returns:
         Name -> value for each query, (Q,), float64, in [0, 1].
@@ -51,12 +60,12 @@ def ranking_scores(
 
     Example:
         >>> ranked = torch.tensor([[4, 0, 2], [1, 3, -1]])
-        >>> scores = ranking_scores(ranked, [{0: 1, 2: 2}, {1: 1}], figures=["mrr@3", "recall@2"])
+        >>> scores = ranking_scores(ranked, [{0: 1, 2: 2}, {1: 1}], metrics=["mrr@3", "recall@2"])
         >>> {name: values.tolist() for name, values in scores.items()}
         {'mrr@3': [0.5, 1.0], 'recall@2': [0.5, 1.0]}
     """
-    metrics = {name: _parse_name(name) for name in figures}
-    width = max((k for _, k in metrics.values()), default=0)
+    kinds = {name: _parse_name(name) for name in metrics}
+    width = max((k for _, k in kinds.values()), default=0)
     _check(ranked, relevance, width)
     grade_lists = [
         [grades.get(document, 0.0) for document in row]
@@ -69,7 +78,7 @@ def ranking_scores(
         ideal=_matrix([row + [0.0] * (width - len(row)) for row in ideal], width),
         relevant=torch.tensor(relevant, dtype=torch.float64),
     )
-    return {name: _KINDS[kind](rankings, k) for name, (kind, k) in metrics.items()}
+    return {name: _KINDS[kind](rankings, k) for name, (kind, k) in kinds.items()}
 
 
 class _Rankings(NamedTuple):
@@ -201,7 +210,7 @@ def paired_retrieval(queries: Tensor, documents: Tensor) -> RetrievalScores:
     )
 
 
-def answer_ranks(rows: Tensor, columns: Tensor, target: Tensor, unseen: Tensor | None = None) -> Tensor:
+def answer_ranks(rows: Tensor, columns: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
     """Returns the rank of each row's target column among all columns, by cosine similarity.
 
     The rank is 1 plus the number of other columns whose similarity is not smaller. Ties count against the row, so
@@ -211,7 +220,7 @@ def answer_ranks(rows: Tensor, columns: Tensor, target: Tensor, unseen: Tensor |
         rows: Vectors of the rows, (R, D).
         columns: Vectors of the columns, (C, D).
         target: Index of each row's target column, (R,).
-        unseen: True for columns that a row ignores, (R, C), but not its target; None to compare all.
+        mask: True for columns that a row ignores, (R, C), but not its target; None to compare all.
 
     Returns:
         Ranks from 1 to C, (R,), int64.
@@ -237,7 +246,7 @@ def answer_ranks(rows: Tensor, columns: Tensor, target: Tensor, unseen: Tensor |
         target_cosines = cosines.gather(1, target[block, None])
         rounding = 8 * torch.finfo(cosines.dtype).eps
         nearer = cosines >= target_cosines - rounding  # includes the target itself, which counts as 1
-        ranks.append((nearer if unseen is None else nearer & ~unseen[block]).sum(dim=1))
+        ranks.append((nearer if mask is None else nearer & ~mask[block]).sum(dim=1))
     return torch.cat(ranks)
 
 

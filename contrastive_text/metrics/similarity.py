@@ -163,7 +163,7 @@ def _have_order(where: str, x: Tensor, y: Tensor) -> bool:
     return True
 
 
-class OfScoredPairs(Metric):
+class ScoredPairMetric(Metric):
     """Base class of metrics of scored pairs, which stores a value and the gold score of every pair.
 
     A subclass defines ``update`` and the function ``figure``, which computes the metric from all values and
@@ -186,7 +186,7 @@ class OfScoredPairs(Metric):
         return self.figure(dim_zero_cat(self.values), dim_zero_cat(self.targets))
 
 
-class _OfSimilarities(OfScoredPairs):
+class _OfSimilarities(ScoredPairMetric):
     """Base class of correlations between cosine similarities and gold scores, times 100."""
 
     higher_is_better = True
@@ -316,7 +316,7 @@ def _check(name: str, predicted: Tensor, target: Tensor) -> None:
         )
 
 
-class _OfClasses(OfScoredPairs):
+class _OfClasses(ScoredPairMetric):
     """Base class of metrics of predicted and true classes, which are stored for every row."""
 
     higher_is_better = True
@@ -356,7 +356,7 @@ class Matthews(_OfClasses):
 
 
 @final
-class Spearman(OfScoredPairs):
+class Spearman(ScoredPairMetric):
     """Torchmetrics class of the Spearman correlation of predicted and gold scores, over all batches and ranks.
 
     Example:
@@ -381,11 +381,11 @@ class Spearman(OfScoredPairs):
         return spearman(*sides)
 
 
-def further_metrics(target: Target) -> dict[str, Metric]:
+def extra_metrics(target: Target) -> dict[str, Metric]:
     """Returns name -> further metric of validation predictions, logged in addition to ``Target.metric``.
 
     Example:
-        >>> list(further_metrics(Classes(("no", "yes")))), list(further_metrics(Scores()))
+        >>> list(extra_metrics(Classes(("no", "yes")))), list(extra_metrics(Scores()))
         (['f1', 'matthews'], ['spearman'])
     """
     if isinstance(target, Classes):

@@ -9,7 +9,7 @@ from contrastive_text.objectives.column_rules import (
     SameClass,
     Siblings,
 )
-from contrastive_text.objectives.columns import ColumnPart, Pairs
+from contrastive_text.objectives.columns import ColumnPart, RowsAndColumns
 from contrastive_text.objectives.consistency import Consistency
 from contrastive_text.objectives.contrastive import Contrastive
 from contrastive_text.objectives.denoising import DenoisingDecoder
@@ -54,11 +54,11 @@ __all__ = [
     "PairClassification",
     "PairLabels",
     "PairRegression",
-    "Pairs",
     "PositivesOnly",
     "Queue",
     "RankDistillation",
     "ReplacedTokens",
+    "RowsAndColumns",
     "SameClass",
     "Scorer",
     "Siblings",

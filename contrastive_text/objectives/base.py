@@ -28,21 +28,21 @@ class Objective(nn.Module, ABC):
         task: Name of the data set that the objective reads if there are several; None for the only one.
 
     Attributes:
-        reads: Roles that every example must have.
-        takes: Roles that the objective reads if examples have them. Roles that no objective of a step reads or
-            takes are not encoded.
-        reads_tokens: Roles whose token ids the objective reads (``Encoded.tokens``) if examples have them,
+        required_roles: Roles that every example must have.
+        optional_roles: Roles that the objective reads if examples have them. Roles that no objective of a step
+            reads or takes are not encoded.
+        token_roles: Roles whose token ids the objective reads (``Encoded.tokens``) if examples have them,
             encoded or not.
         view: Number of the view of each text that the objective reads, from 1; None for all views.
         needs_token_logits: Whether the objective predicts tokens, with the head of the encoder's architecture.
         predicts: Whether ``predict`` returns predictions that are compared with the target.
-        head_of: Name of the objective whose head is also applied to the vectors (``take_head``); None for none.
+        head_of: Name of the objective whose head is also applied to the vectors (``set_head``); None for none.
         guides: Names of the guides whose vectors the objective reads (``Encoded.guides``).
         has_negatives: Whether the objective pushes texts of different examples apart, if it compares texts.
-        remedies: Advice for collapsed vectors, in addition to a lower learning rate or a larger batch.
-        keys: Settings of a momentum encoder whose vectors the objective reads as ``Encoded.keys[keys]``; None for
-            none.
-        keyed: Roles that only the momentum encoder encodes in training.
+        collapse_advice: Advice for collapsed vectors, in addition to a lower learning rate or a larger batch.
+        momentum: Settings of a momentum encoder whose vectors the objective reads as ``Encoded.keys[keys]``;
+            None for none.
+        momentum_only_roles: Roles that only the momentum encoder encodes in training.
 
     Example:
         >>> import torch
@@ -57,18 +57,18 @@ class Objective(nn.Module, ABC):
         tensor(8.)
     """
 
-    reads: tuple[Role, ...] = ()
-    takes: tuple[Role, ...] = ROLES
-    reads_tokens: tuple[Role, ...] = ()
+    required_roles: tuple[Role, ...] = ()
+    optional_roles: tuple[Role, ...] = ROLES
+    token_roles: tuple[Role, ...] = ()
     view: int | None = None
     needs_token_logits: ClassVar[bool] = False
     predicts: bool = False
     guides: tuple[str, ...] = ()
     head_of: str | None = None
     has_negatives: bool = True
-    remedies: tuple[str, ...] = ()
-    keys: Momentum | None = None
-    keyed: tuple[Role, ...] = ()
+    collapse_advice: tuple[str, ...] = ()
+    momentum: Momentum | None = None
+    momentum_only_roles: tuple[Role, ...] = ()
 
     def __init__(self, task: str | None = None) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Objective(nn.Module, ABC):
         """Returns a description of the objective's further networks for the run's summary; None without any."""
         return None
 
-    def take_head(self, head: Head) -> None:
+    def set_head(self, head: Head) -> None:
         """Receives the head of the objective that ``head_of`` names. Called before ``build_networks``."""
 
     def check(self) -> None:  # most objectives read no files
@@ -139,9 +139,9 @@ class Objective(nn.Module, ABC):
         return None
 
     @property
-    def two_texts(self) -> str | None:
+    def needs_two_texts(self) -> str | None:
         """Description of an option that needs anchor and positive to be different texts; None without any."""
-        predicts_pairs = self.predicts and "positive" in self.reads
+        predicts_pairs = self.predicts and "positive" in self.required_roles
         return "an objective that predicts their label or score" if predicts_pairs else None
 
     def predict(self, encoded: Encoded) -> Tensor:

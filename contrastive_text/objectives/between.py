@@ -13,31 +13,31 @@ from contrastive_text.core.batch import Encoded
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.types import Role
-from contrastive_text.heads import Head, project_parts
-from contrastive_text.losses.comparison import Triples
+from contrastive_text.heads import Head, project_roles
+from contrastive_text.losses.comparison import ExampleVectors
 
 
 class Between(ABC):
     """Base class of comparisons, which arrange the roles of a batch as anchors, positives and hard negatives.
 
-    A subclass implements ``triples``.
+    A subclass implements ``arrange``.
 
     Attributes:
         reads: Roles that every example must have.
         takes: Roles that are read if examples have them.
-        compared: Names of the comparisons. Each has its own queue.
-        others: Name of the columns of other examples, for the run's summary.
+        comparison_names: Names of the comparisons. Each has its own queue.
+        column_kind: Name of the columns of other examples, for the run's summary.
         is_pairs: Whether anchor and positive are two texts, so that a label can mark the pair as negative.
     """
 
     reads: ClassVar[tuple[Role, ...]]
     takes: ClassVar[tuple[Role, ...]]
-    compared: ClassVar[tuple[str, ...]]
-    others: ClassVar[str]
+    comparison_names: ClassVar[tuple[str, ...]]
+    column_kind: ClassVar[str]
     is_pairs: ClassVar[bool]
 
     @abstractmethod
-    def triples(self, encoded: Encoded, vectors: Mapping[Role, Tensor]) -> dict[str, Triples]:
+    def arrange(self, encoded: Encoded, vectors: Mapping[Role, Tensor]) -> dict[str, ExampleVectors]:
         """Returns the vectors to compare, by the name of the comparison (a name from ``compared``).
 
         Args:
@@ -57,19 +57,19 @@ class BetweenTexts(Between):
         >>> slots = (Slot("anchor", 0), Slot("positive", 0))
         >>> rows = Encoded(torch.eye(4), slots, text_ids=torch.arange(4))
         >>> vectors = {slot.role: rows.role(slot.role) for slot in slots}
-        >>> [(name, len(texts.anchor)) for name, texts in BetweenTexts().triples(rows, vectors).items()]
+        >>> [(name, len(texts.anchor)) for name, texts in BetweenTexts().arrange(rows, vectors).items()]
         [('texts', 2)]
     """
 
     reads = ("anchor", "positive")
     takes = ("negative",)
-    compared = ("texts",)
-    others = "positives"
+    comparison_names = ("texts",)
+    column_kind = "positives"
     is_pairs = True
 
-    def triples(self, encoded: Encoded, vectors: Mapping[Role, Tensor]) -> dict[str, Triples]:
+    def arrange(self, encoded: Encoded, vectors: Mapping[Role, Tensor]) -> dict[str, ExampleVectors]:
         """Returns the vectors of anchors, averaged positives and hard negatives under the name ``texts``."""
-        texts = Triples(
+        texts = ExampleVectors(
             anchor=vectors["anchor"][:, 0],
             positive=vectors["positive"].mean(dim=1),
             negative=vectors.get("negative"),
@@ -91,17 +91,17 @@ class BetweenViews(Between):
         >>> slots = (Slot("anchor", 0), Slot("anchor", 1))
         >>> rows = Encoded(torch.eye(4), slots, text_ids=torch.arange(4))
         >>> vectors = {"anchor": rows.role("anchor")}
-        >>> [(name, len(texts.anchor)) for name, texts in BetweenViews().triples(rows, vectors).items()]
+        >>> [(name, len(texts.anchor)) for name, texts in BetweenViews().arrange(rows, vectors).items()]
         [('anchor', 2)]
     """
 
     reads = ("anchor",)
     takes = ("positive",)
-    compared = ("anchor", "positive")
-    others = "texts of its role"
+    comparison_names = ("anchor", "positive")
+    column_kind = "texts of its role"
     is_pairs = False
 
-    def triples(self, encoded: Encoded, vectors: Mapping[Role, Tensor]) -> dict[str, Triples]:
+    def arrange(self, encoded: Encoded, vectors: Mapping[Role, Tensor]) -> dict[str, ExampleVectors]:
         """Returns the vectors of the two views of each text, by the name of the text's role."""
         return {role: _two_views(role, views, encoded.role_ids(role)) for role, views in vectors.items()}
 
@@ -121,13 +121,13 @@ def read_vectors(encoded: Encoded, roles: Sequence[Role], head: Head | None) -> 
     def project(vectors: Tensor) -> Tensor:
         return at_least_float32(vectors if head is None else head(vectors))
 
-    return dict(zip(embeddings, project_parts(head, list(embeddings.values()), project), strict=True))
+    return dict(zip(embeddings, project_roles(head, list(embeddings.values()), project), strict=True))
 
 
 _NAMED = {"texts": BetweenTexts, "views": BetweenViews}
 
 
-def named_between(between: Between | str, where: str) -> Between:
+def resolve_between(between: Between | str, where: str) -> Between:
     """Converts the option ``between`` to a comparison: looks up its name, or returns a comparison unchanged.
 
     Args:
@@ -147,13 +147,13 @@ def named_between(between: Between | str, where: str) -> Between:
     return _NAMED[between]()
 
 
-def _two_views(role: Role, vectors: Tensor, ids: Tensor) -> Triples:
+def _two_views(role: Role, vectors: Tensor, ids: Tensor) -> ExampleVectors:
     if vectors.shape[1] != 2:
         raise InvalidValueError(
             f"between: expected two views of one text as {role}, got {vectors.shape[1]} slots; "
             "give a pairing with views_per_text: 2, or set between: texts"
         )
-    return Triples(vectors[:, 0], vectors[:, 1], None, ids[:, 0], ids[:, 1], None)
+    return ExampleVectors(vectors[:, 0], vectors[:, 1], None, ids[:, 0], ids[:, 1], None)
 
 
 def _set_ids(ids: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from torch import Tensor
 from contrastive_text.core.checks import at_least, one_of
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Classes, Target
-from contrastive_text.losses.comparison import NO_ID, Effect, Group, Joined, Triples
-from contrastive_text.objectives.columns import ColumnPart, Negatives, Pairs, Setup, Stage
+from contrastive_text.losses.comparison import NO_ID, Effect, ExampleVectors, Group, Joined
+from contrastive_text.objectives.columns import ColumnPart, NegativeCount, ObjectiveOptions, RowsAndColumns, Stage
 
 
 class Duplicates(ColumnPart):
@@ -32,11 +32,11 @@ class Duplicates(ColumnPart):
 
     stage: ClassVar[Stage] = "ids"
 
-    def __call__(self, pairs: Pairs) -> Pairs:
+    def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
         """Gives duplicates equal ids, so that the loss masks them."""
-        return replace(pairs, every=pairs.texts)
+        return replace(pairs, all_examples=pairs.texts)
 
-    def describe(self, negatives: Negatives) -> Negatives:
+    def describe(self, negatives: NegativeCount) -> NegativeCount:
         """Returns the number of negatives unchanged, because the number of masked columns varies."""
         return negatives
 
@@ -55,7 +55,7 @@ class Siblings(ColumnPart):
             al. up to a constant).
 
     Raises:
-        ValueError: ``effect`` or ``joined`` is unknown, or ``joined: sum`` is set with ``effect: mask``.
+        ValueError: ``effect`` or ``join_texts`` is unknown, or ``joined: sum`` is set with ``effect: mask``.
 
     Example:
         >>> Siblings(effect="positive", joined="sum").group_effect
@@ -76,33 +76,35 @@ class Siblings(ColumnPart):
         """Effect of the rule on siblings: ``mask``, ``mean`` or ``sum``."""
         return "mask" if self.effect == "mask" else self.joined
 
-    def __call__(self, pairs: Pairs) -> Pairs:
+    def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
         """Adds a rule that masks siblings, or makes them positives."""
-        pairs = pairs.add_rule("siblings", sibling_group(pairs.every, self.group_effect, pairs.paired))
-        if pairs.further is None:
+        pairs = pairs.add_rule(
+            "siblings", build_sibling_group(pairs.all_examples, self.group_effect, pairs.is_positive)
+        )
+        if pairs.extra_columns is None:
             return pairs
         # A further column whose text is the positive of an example is a sibling of the example's query.
-        further, group = pairs.further, pairs.every.groups["siblings"]
-        ids = partners_among(further.first_ids, pairs.every.sides()[1].first_ids, group.positive)
+        further, group = pairs.extra_columns, pairs.all_examples.groups["siblings"]
+        ids = find_partners(further.first_ids, pairs.all_examples.sides()[1].first_ids, group.positive)
         if (column_ids := further.groups.get("siblings")) is not None:
             ids = torch.where(column_ids == NO_ID, ids, column_ids)
-        return replace(pairs, further=replace(further, groups={**further.groups, "siblings": ids}))
+        return replace(pairs, extra_columns=replace(further, groups={**further.groups, "siblings": ids}))
 
-    def describe(self, negatives: Negatives) -> Negatives:
+    def describe(self, negatives: NegativeCount) -> NegativeCount:
         """Returns the number of negatives unchanged, because the number of masked columns varies."""
         return negatives
 
-    def check(self, setup: Setup) -> None:
+    def check(self, setup: ObjectiveOptions) -> None:
         """Checks that rows can have siblings, and several positives with ``effect: positive`` (ValueError)."""
         where = "Siblings" if self.effect == "mask" else "Siblings.effect: positive"
         loss = type(setup.loss).__name__
-        if setup.loss.reads_labels:
+        if setup.loss.reads_classes:
             got = f"{loss}, which takes positives from classes; remove Siblings"
         elif not setup.between.is_pairs:
             got = f"{type(setup.between).__name__}, with which a text has no siblings; remove Siblings"
         elif not setup.has(Duplicates):
             got = "columns without Duplicates, which gives duplicates equal ids; add Duplicates"
-        elif self.effect == "positive" and not setup.loss.several_targets:
+        elif self.effect == "positive" and not setup.loss.supports_several_positives:
             got = f"{loss}, which has one positive per row; use NTXent, or InfoNCE with its defaults"
         elif self.effect == "positive" and (part := setup.rows_without_positive):
             got = f"{part}, which makes negative pairs rows; use NegativesAsHard"
@@ -111,7 +113,7 @@ class Siblings(ColumnPart):
         raise InvalidValueError(f"Contrastive.columns: {where} expects rows with siblings, got {got}")
 
 
-def sibling_group(every: Triples, effect: Effect, paired: Tensor | None = None) -> Group:
+def build_sibling_group(every: ExampleVectors, effect: Effect, paired: Tensor | None = None) -> Group:
     """Returns the group that selects siblings: a column has the id of its partner's text.
 
     Args:
@@ -126,7 +128,7 @@ def sibling_group(every: Triples, effect: Effect, paired: Tensor | None = None) 
     negative = None
     if every.negative_ids is not None:
         ids = every.negative_ids if every.negative_ids.ndim == 2 else every.negative_ids[..., 0]
-        negative = partners_among(ids.flatten(), positives, positive_partners).reshape(ids.shape)
+        negative = find_partners(ids.flatten(), positives, positive_partners).reshape(ids.shape)
     return Group(torch.stack([anchors, positives], dim=1), anchor_partners, positive_partners, negative, effect)
 
 
@@ -153,20 +155,20 @@ class SameClass(ColumnPart):
         """Kind of target that the part reads: the class of an example."""
         return self._target
 
-    def __call__(self, pairs: Pairs) -> Pairs:
+    def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
         """Adds a rule that makes columns of a row's class positives."""
-        assert pairs.every.target is not None
-        return pairs.add_rule("classes", Group.of(pairs.every.target, effect="mean"))
+        assert pairs.all_examples.target is not None
+        return pairs.add_rule("classes", Group.of(pairs.all_examples.target, effect="mean"))
 
-    def check(self, setup: Setup) -> None:
+    def check(self, setup: ObjectiveOptions) -> None:
         """Checks that the loss reads classes (ValueError)."""
-        if not setup.loss.reads_labels:
+        if not setup.loss.reads_classes:
             raise InvalidValueError(
                 f"Contrastive.columns: SameClass expects a loss that reads classes, got "
                 f"{type(setup.loss).__name__}; use SupCon, or remove SameClass"
             )
 
-    def describe(self, negatives: Negatives) -> Negatives:
+    def describe(self, negatives: NegativeCount) -> NegativeCount:
         """Returns the number of negatives with a note that texts of the anchor's class are no negatives."""
         return replace(negatives, notes=(*negatives.notes, "texts of its class are no negatives"))
 
@@ -212,13 +214,13 @@ class FalseNegatives(ColumnPart):
         """True if columns that are less similar than the pair itself may be masked."""
         return self.absolute_margin > 0 or self.relative_margin > 0
 
-    def __call__(self, pairs: Pairs) -> Pairs:
+    def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
         """Sets the largest cosine by the guide of an example with a column that is not masked."""
-        assert pairs.every.guide is not None
-        anchor, positive, _ = pairs.every.guide
-        return replace(pairs, every=replace(pairs.every, bound=self.bound(anchor, positive)))
+        assert pairs.all_examples.guide is not None
+        anchor, positive, _ = pairs.all_examples.guide
+        return replace(pairs, all_examples=replace(pairs.all_examples, bound=self.cosine_bound(anchor, positive)))
 
-    def bound(self, anchor: Tensor, positive: Tensor) -> Tensor:
+    def cosine_bound(self, anchor: Tensor, positive: Tensor) -> Tensor:
         """Returns the cosine above which columns of each example are masked, (N,).
 
         Args:
@@ -229,14 +231,14 @@ class FalseNegatives(ColumnPart):
         return cosine - self.absolute_margin - self.relative_margin * cosine.abs()
 
     @property
-    def two_texts(self) -> str | None:
+    def needs_two_texts(self) -> str | None:
         """Description of an option that needs anchor and positive to be different texts; None with a margin.
 
         Without a margin no cosine is above the cosine of a text with itself, which is 1.
         """
         return None if self.has_margin else "FalseNegatives without absolute_margin or relative_margin"
 
-    def check(self, setup: Setup) -> None:
+    def check(self, setup: ObjectiveOptions) -> None:
         """Checks that the guide's cosine of a pair can bound the cosines of other columns (ValueError)."""
         if part := setup.rows_without_positive:
             raise InvalidValueError(
@@ -251,7 +253,7 @@ class FalseNegatives(ColumnPart):
                 "absolute_margin or relative_margin"
             )
 
-    def describe(self, negatives: Negatives) -> Negatives:
+    def describe(self, negatives: NegativeCount) -> NegativeCount:
         """Returns the number of negatives with a note that the guide masks some of them."""
         return replace(negatives, notes=(*negatives.notes, f"{self.guide} masks columns that are too similar"))
 
@@ -269,16 +271,18 @@ class MaskBatch(ColumnPart):
     trains_only: ClassVar[bool] = True
     masks_batch: ClassVar[bool] = True
 
-    def __call__(self, pairs: Pairs) -> Pairs:
+    def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
         """Adds a rule that masks the columns of all other examples of the batch."""
-        ids = torch.zeros(len(pairs.every.anchor), dtype=torch.long, device=pairs.every.anchor.device)
-        return pairs.add_rule("batch", Group.of(ids, effect="mask", lasts=False))
+        ids = torch.zeros(
+            len(pairs.all_examples.anchor), dtype=torch.long, device=pairs.all_examples.anchor.device
+        )
+        return pairs.add_rule("batch", Group.of(ids, effect="mask", persists=False))
 
-    def describe(self, negatives: Negatives) -> Negatives:
+    def describe(self, negatives: NegativeCount) -> NegativeCount:
         """Returns the number of negatives unchanged: ``Contrastive`` reads ``masks_batch`` itself."""
         return negatives
 
-    def check(self, setup: Setup) -> None:
+    def check(self, setup: ObjectiveOptions) -> None:
         """Checks that anchors are the only rows and that no part reads pair labels (ValueError)."""
         label_parts = [part for part in setup.parts if part.stage == "examples" and part.target is not None]
         if not setup.is_one_way:
@@ -293,7 +297,7 @@ class MaskBatch(ColumnPart):
         )
 
 
-def partners_among(ids: Tensor, texts: Tensor, partners: Tensor) -> Tensor:
+def find_partners(ids: Tensor, texts: Tensor, partners: Tensor) -> Tensor:
     """Looks up the partner of each text by its id, (H,); ``NO_ID`` for a text that is not in the list.
 
     If a text occurs several times, the partner of its first occurrence is returned.
@@ -304,7 +308,7 @@ def partners_among(ids: Tensor, texts: Tensor, partners: Tensor) -> Tensor:
         partners: Ids of their partners, (N,).
 
     Example:
-        >>> partners_among(torch.tensor([5, 8]), texts=torch.tensor([8, 9]), partners=torch.tensor([1, 2]))
+        >>> find_partners(torch.tensor([5, 8]), texts=torch.tensor([8, 9]), partners=torch.tensor([1, 2]))
         tensor([-1,  1])
     """
     if not len(texts):

@@ -15,11 +15,11 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import Role
 from contrastive_text.losses import Comparison, Loss
-from contrastive_text.losses.comparison import HIDDEN_ID, Group, Texts, Triples
+from contrastive_text.losses.comparison import MASKED_ID, ComparedTexts, ExampleVectors, Group
 from contrastive_text.objectives.between import Between
 from contrastive_text.objectives.terms import Terms
 
-HARD = "hard negatives"
+HARD_NEGATIVES = "hard negatives"
 """Name of the hard negatives in ``Negatives.counts``."""
 
 Stage = Literal["ids", "examples", "columns", "rules"]
@@ -27,14 +27,14 @@ Stage = Literal["ids", "examples", "columns", "rules"]
 
 
 def gather_triples(
-    local: Sequence[Triples], over_ranks: bool, shares: Sequence[int] | None = None
-) -> tuple[list[Triples], int]:
+    local: Sequence[ExampleVectors], over_ranks: bool, shares: Sequence[int] | None = None
+) -> tuple[list[ExampleVectors], int]:
     """Gathers the examples of all ranks with one collective operation.
 
     Args:
         local: This rank's examples, for each comparison.
         over_ranks: Whether to gather. If false, the local examples are all examples.
-        shares: Number of examples of each rank, as ``Encoded.shares``.
+        shares: Number of examples of each rank, as ``Encoded.rank_sizes``.
 
     Returns:
         The examples of all ranks for each comparison, and the index of the first local example among them.
@@ -54,80 +54,80 @@ def gather_triples(
     return all_examples, sum(sizes[: rank()]) if len(sizes) > 1 else 0
 
 
-def with_distinct_ids(texts: Triples) -> Triples:
+def with_distinct_ids(texts: ExampleVectors) -> ExampleVectors:
     """Returns the same vectors with a different id for every text, so that duplicates are not masked."""
-    distinct = Triples.distinct(texts.anchor, texts.positive, texts.negative)
+    distinct = ExampleVectors.distinct(texts.anchor, texts.positive, texts.negative)
     ids = distinct.negative_ids
     if ids is not None and texts.negative_ids is not None:
         text_ids = texts.negative_ids if texts.negative_ids.ndim == 2 else texts.negative_ids[..., 0]
-        ids = torch.where(text_ids == HIDDEN_ID, HIDDEN_ID, ids)
+        ids = torch.where(text_ids == MASKED_ID, MASKED_ID, ids)
     return replace(distinct, negative_ids=ids, target=texts.target, guide=texts.guide)
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class RowsAndColumns:
     """Rows of this rank and columns of all ranks, which a column part receives and returns with changes.
 
     Args:
         name: Name of the comparison: ``texts``, or a role if views are compared.
         loss: Loss that compares rows with columns.
         rows: Vectors of this rank's n examples as rows.
-        every: The N examples of all ranks, in rank order; their vectors are columns. Without ``Duplicates`` all
-            ids differ.
+        all_examples: The N examples of all ranks, in rank order; their vectors are columns. Without
+            ``Duplicates`` all ids differ.
         offset: Index of the first local example among all examples.
         texts: The same N examples with the ids of their texts.
-        further: Columns that belong to no example, (H,); None for none.
-        paired: True for positive pairs, (N,); None if all pairs are positive.
+        extra_columns: Columns that belong to no example, (H,); None for none.
+        is_positive: True for positive pairs, (N,); None if all pairs are positive.
         momentum: Roles whose vectors are from a momentum encoder.
         reduce: Computes the terms of the blocks; None for the sum of the loss's terms.
     """
 
     name: str
     loss: Loss
-    rows: Triples
-    every: Triples
+    rows: ExampleVectors
+    all_examples: ExampleVectors
     offset: int
-    texts: Triples
-    further: Texts | None = None
-    paired: Tensor | None = None
+    texts: ExampleVectors
+    extra_columns: ComparedTexts | None = None
+    is_positive: Tensor | None = None
     momentum: tuple[Role, ...] = ()
-    reduce: Callable[[Pairs, list[Comparison]], Terms] | None = None
+    reduce: Callable[[RowsAndColumns, list[Comparison]], Terms] | None = None
 
     @property
-    def is_by_text(self) -> bool:
+    def masks_duplicates(self) -> bool:
         """True if duplicates in the batch have equal ids, so that rules can mask them."""
-        return self.every.anchor_ids is self.texts.anchor_ids
+        return self.all_examples.anchor_ids is self.texts.anchor_ids
 
     @property
-    def local(self) -> Triples:
+    def local(self) -> ExampleVectors:
         """This rank's n examples with the ids, groups and guide vectors of all examples."""
         rows = self.rows
-        local = self.every.map(lambda tensor: tensor[self.offset : self.offset + len(rows.anchor)])
+        local = self.all_examples.map(lambda tensor: tensor[self.offset : self.offset + len(rows.anchor)])
         return replace(local, anchor=rows.anchor, positive=rows.positive, negative=rows.negative)
 
     @property
-    def local_paired(self) -> Tensor:
+    def local_is_positive(self) -> Tensor:
         """Boolean vector of this rank's pairs, True for positive pairs, (n,)."""
-        if self.paired is None:
+        if self.is_positive is None:
             return torch.ones(len(self.rows.anchor), dtype=torch.bool, device=self.rows.anchor.device)
-        return self.paired[self.offset : self.offset + len(self.rows.anchor)]
+        return self.is_positive[self.offset : self.offset + len(self.rows.anchor)]
 
-    def only_paired(self) -> Pairs:
+    def remove_negative_pairs(self) -> RowsAndColumns:
         """Removes the negative pairs from rows and columns."""
-        if self.paired is None:
+        if self.is_positive is None:
             return self
-        paired, local_paired = self.paired, self.local_paired
-        examples = self.every.map(lambda tensor: tensor[paired])
+        paired, local_is_positive = self.is_positive, self.local_is_positive
+        examples = self.all_examples.map(lambda tensor: tensor[paired])
         return replace(
             self,
-            rows=self.rows.map(lambda tensor: tensor[local_paired]),
-            every=examples,
+            rows=self.rows.map(lambda tensor: tensor[local_is_positive]),
+            all_examples=examples,
             offset=int(paired[: self.offset].sum()),
-            texts=examples if self.is_by_text else self.texts.map(lambda tensor: tensor[paired]),
-            paired=None,
+            texts=examples if self.masks_duplicates else self.texts.map(lambda tensor: tensor[paired]),
+            is_positive=None,
         )
 
-    def add_columns(self, columns: Texts) -> Pairs:
+    def add_columns(self, columns: ComparedTexts) -> RowsAndColumns:
         """Appends columns that are part of no example, such as those of a queue.
 
         Args:
@@ -136,16 +136,16 @@ class Pairs:
         Raises:
             ValueError: The columns have another width than the vectors of the batch.
         """
-        width, expected = columns.vectors.shape[1], self.every.anchor.shape[1]
+        width, expected = columns.vectors.shape[1], self.all_examples.anchor.shape[1]
         if width != expected:
             raise InvalidValueError(
                 f"Contrastive.columns: expected further columns of {expected} features, as the vectors of the "
                 f"batch have, got {width}; compute them with the same encoder and head"
             )
-        further = columns if self.further is None else Texts.join([self.further, columns])
-        return replace(self, further=further)
+        further = columns if self.extra_columns is None else ComparedTexts.join([self.extra_columns, columns])
+        return replace(self, extra_columns=further)
 
-    def add_rule(self, name: str, group: Group) -> Pairs:
+    def add_rule(self, name: str, group: Group) -> RowsAndColumns:
         """Adds a rule that masks columns, or makes them positives, by integer ids.
 
         Args:
@@ -156,21 +156,23 @@ class Pairs:
             ValueError: There is another rule that makes positives, or the loss has one positive per row.
         """
         if group.effect != "mask":
-            rules = [rule for rule, rule_group in self.every.groups.items() if rule_group.effect != "mask"]
+            rules = [rule for rule, rule_group in self.all_examples.groups.items() if rule_group.effect != "mask"]
             if rules:
                 raise InvalidValueError(
                     f"Contrastive.columns: expected one rule of positives, got {rules[0]} and {name}; remove one"
                 )
-            if not self.loss.several_targets:
+            if not self.loss.supports_several_positives:
                 raise InvalidValueError(
                     f"Contrastive.columns: expected a loss with several positives per row for rule {name}, got "
                     f"{type(self.loss).__name__}; use NTXent, or InfoNCE with its defaults"
                 )
-        return replace(self, every=replace(self.every, groups={**self.every.groups, name: group}))
+        return replace(
+            self, all_examples=replace(self.all_examples, groups={**self.all_examples.groups, name: group})
+        )
 
     def blocks(self) -> list[Comparison]:
         """Arranges rows and columns into the blocks that the loss compares."""
-        return self.loss.comparisons(self.local, self.every, self.offset, further=self.further)
+        return self.loss.comparisons(self.local, self.all_examples, self.offset, extra_columns=self.extra_columns)
 
     def terms(self) -> Terms:
         """Returns the sum and the number of the loss terms of this rank's rows."""
@@ -181,7 +183,7 @@ class Pairs:
 
 
 @dataclass(frozen=True, slots=True)
-class Negatives:
+class NegativeCount:
     """Number of negatives of an anchor in a step, for the summary of a run.
 
     Args:
@@ -211,7 +213,7 @@ class Negatives:
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class ObjectiveOptions:
     """Options of the objective that a column part belongs to, for ``ColumnPart.check``.
 
     Args:
@@ -227,7 +229,7 @@ class Setup:
     @property
     def is_one_way(self) -> bool:
         """True if anchors are the only rows, and positives and hard negatives the only columns."""
-        return not self.loss.others and self.loss.reduction != "two_sided"
+        return not self.loss.column_kinds and self.loss.reduction != "two_sided"
 
     def has(self, kind: type[ColumnPart]) -> bool:
         """Returns True if a column part of a class is present."""
@@ -270,7 +272,7 @@ class ColumnPart(ABC):
     guide: str | None = None
 
     @abstractmethod
-    def __call__(self, pairs: Pairs) -> Pairs:
+    def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
         """Changes the columns that rows are compared with, their rules or ids, and returns the result."""
 
     @property
@@ -279,22 +281,22 @@ class ColumnPart(ABC):
         return None
 
     @property
-    def two_texts(self) -> str | None:
+    def needs_two_texts(self) -> str | None:
         """Description of an option that needs anchor and positive to be different texts; None without any."""
         return None
 
-    def check(self, setup: Setup) -> None:  # noqa: B027  # most parts work with all options
+    def check(self, setup: ObjectiveOptions) -> None:  # noqa: B027  # most parts work with all options
         """Checks that the part works with the other options of its objective.
 
         Raises:
             ValueError: An option is incompatible with the part.
         """
 
-    def describe(self, negatives: Negatives) -> Negatives:
+    def describe(self, negatives: NegativeCount) -> NegativeCount:
         """Returns the number of negatives after this part, for the run's summary. By default it adds a note."""
         return replace(negatives, notes=(*negatives.notes, f"{type(self).__name__} changes their number"))
 
-    def finish(self, pairs: Pairs) -> None:  # noqa: B027  # most parts keep no state
+    def receive_columns(self, pairs: RowsAndColumns) -> None:  # noqa: B027  # most parts keep no state
         """Receives the rows and columns after all parts have run, once per step."""
 
     def finish_step(self) -> None:  # noqa: B027  # most parts keep no state

@@ -8,12 +8,12 @@ from contrastive_text.core.batch import Encoded
 from contrastive_text.core.similarity import full_precision, unit_vectors
 from contrastive_text.heads import Head, build_head, check_train_only
 from contrastive_text.losses.base import check_temperature
-from contrastive_text.losses.by_rows import terms_by_rows
 from contrastive_text.losses.ranking import jensen_shannon_terms
+from contrastive_text.losses.streaming import streamed_terms
 from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.between import BetweenTexts, read_vectors
 from contrastive_text.objectives.columns import gather_triples
-from contrastive_text.objectives.terms import Terms, check_compared
+from contrastive_text.objectives.terms import Terms, check_several_examples
 
 
 class Consistency(Objective):
@@ -49,10 +49,10 @@ class Consistency(Objective):
         [tensor(0.), tensor(0.6031)]
     """
 
-    reads = ("anchor", "positive")
-    takes = ()
+    required_roles = ("anchor", "positive")
+    optional_roles = ()
     has_negatives = False
-    remedies = ("a Contrastive objective in addition to Consistency",)
+    collapse_advice = ("a Contrastive objective in addition to Consistency",)
 
     def __init__(self, temperature: float = 0.05, head: Head | None = None, task: str | None = None) -> None:
         super().__init__(task)
@@ -67,12 +67,12 @@ class Consistency(Objective):
 
     def check_examples(self, examples: int, negatives: int) -> None:  # noqa: ARG002  # the base's signature
         """Checks that a step has two or more examples (ValueError). One example has a divergence of 0."""
-        check_compared("Consistency", examples)
+        check_several_examples("Consistency", examples)
 
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the sum of the divergences of the local rows and their number; see ``Objective.forward``."""
-        local = BetweenTexts().triples(encoded, read_vectors(encoded, self.reads, self.head))["texts"]
-        (gathered,), _ = gather_triples([local], self.training, encoded.shares)
+        local = BetweenTexts().arrange(encoded, read_vectors(encoded, self.required_roles, self.head))["texts"]
+        (gathered,), _ = gather_triples([local], self.training, encoded.rank_sizes)
         anchor, positive, anchors, positives = (
             unit_vectors(vectors)
             for vectors in (local.anchor, local.positive, gathered.anchor, gathered.positive)
@@ -84,5 +84,5 @@ class Consistency(Objective):
                 backwards = positive[rows] @ anchors.T / self.temperature
                 return jensen_shannon_terms(forwards, backwards)
 
-        terms = terms_by_rows(divergences, len(anchor), len(anchors))
+        terms = streamed_terms(divergences, len(anchor), len(anchors))
         return Terms(total=terms.sum(), count=len(terms))

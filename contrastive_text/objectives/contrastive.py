@@ -17,24 +17,24 @@ from contrastive_text.core.targets import Target
 from contrastive_text.core.types import Role
 from contrastive_text.heads import Head, check_train_only
 from contrastive_text.losses import InfoNCE, Loss
-from contrastive_text.losses.comparison import Triples
+from contrastive_text.losses.comparison import ExampleVectors
 from contrastive_text.objectives.base import Objective
-from contrastive_text.objectives.between import Between, named_between, read_vectors
+from contrastive_text.objectives.between import Between, read_vectors, resolve_between
 from contrastive_text.objectives.column_rules import Duplicates, Siblings
 from contrastive_text.objectives.columns import (
-    HARD,
+    HARD_NEGATIVES,
     ColumnPart,
-    Negatives,
-    Pairs,
-    Setup,
+    NegativeCount,
+    ObjectiveOptions,
+    RowsAndColumns,
     Stage,
     gather_triples,
     with_distinct_ids,
 )
-from contrastive_text.objectives.health import count_alike, health
-from contrastive_text.objectives.momentum import Momentum, rows_and_columns
+from contrastive_text.objectives.measurements import count_view_duplicates, measure_vectors
+from contrastive_text.objectives.momentum import Momentum, arrange_rows_and_columns
 from contrastive_text.objectives.pair_labels import PairLabels
-from contrastive_text.objectives.terms import Terms, check_compared
+from contrastive_text.objectives.terms import Terms, check_several_examples
 
 _Part = TypeVar("_Part", bound=ColumnPart)
 
@@ -76,7 +76,7 @@ class Contrastive(Objective):
         tensor(0.2860)
     """
 
-    remedies = ("a lower temperature",)
+    collapse_advice = ("a lower temperature",)
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class Contrastive(Objective):
         self.loss = loss or InfoNCE()
         self.head = head
         self.between = between
-        self._between = named_between(between, "Contrastive")
-        self.reads, self.takes = self._between.reads, self._between.takes
+        self._between = resolve_between(between, "Contrastive")
+        self.required_roles, self.optional_roles = self._between.reads, self._between.takes
         if columns is None:
             columns = [Duplicates()]
-            if self._between.is_pairs and not self.loss.reads_labels:
+            if self._between.is_pairs and not self.loss.reads_classes:
                 columns.append(Siblings())
         self.columns = list(columns)
         self.column_modules = nn.ModuleDict(
@@ -128,20 +128,20 @@ class Contrastive(Objective):
                 "Contrastive.columns: expected one part that reads labels, got "
                 f"{' and '.join(targets)}; remove one"
             )
-        if self.loss.reads_labels and not targets:
+        if self.loss.reads_classes and not targets:
             raise InvalidValueError(
                 f"Contrastive.columns: expected SameClass for {type(self.loss).__name__}, got "
                 f"{', '.join(names) or '[]'}; add SameClass with the classes, or use NTXent, which reads no "
                 "classes"
             )
-        setup = Setup(self.loss, self._between, self.columns)
+        setup = ObjectiveOptions(self.loss, self._between, self.columns)
         for part in self.columns:
             part.check(setup)
         self.guides = tuple(dict.fromkeys(part.guide for part in self.columns if part.guide is not None))
         momentum = self.part(Momentum)
-        self.keys = momentum
+        self.momentum = momentum
         # A guide has vectors only of texts that the trained network encodes.
-        self.keyed = () if momentum is None or self.guides else momentum.roles_alone(setup)
+        self.momentum_only_roles = () if momentum is None or self.guides else momentum.momentum_only_roles(setup)
 
     @property
     def target(self) -> Target | None:
@@ -149,9 +149,9 @@ class Contrastive(Objective):
         return next((part.target for part in self.columns if part.target is not None), None)
 
     @property
-    def two_texts(self) -> str | None:
+    def needs_two_texts(self) -> str | None:
         """Description of an option that needs anchor and positive to be different texts; None without any."""
-        return next((part.two_texts for part in self.columns if part.two_texts is not None), None)
+        return next((part.needs_two_texts for part in self.columns if part.needs_two_texts is not None), None)
 
     def build(self, features: int) -> None:
         """Builds the layers of the objective's train-only head."""
@@ -165,22 +165,24 @@ class Contrastive(Objective):
             ValueError: A role lacks its two views, or the batch lacks a target or momentum vectors that a part
                 reads.
         """
-        roles = (*self.reads, *self.takes)
+        roles = (*self.required_roles, *self.optional_roles)
         vectors = read_vectors(encoded, roles, self.head)
-        keys = self.keys.read_keys(encoded) if self.keys is not None and self.training else None
-        rows, columns = rows_and_columns(self._between, encoded, vectors, keys)
+        keys = self.momentum.read_keys(encoded) if self.momentum is not None and self.training else None
+        rows, columns = arrange_rows_and_columns(self._between, encoded, vectors, keys)
         local = self._add_targets_and_guides(encoded, columns)
-        gathered, offset = gather_triples(list(local.values()), self.training, encoded.shares)
+        gathered, offset = gather_triples(list(local.values()), self.training, encoded.rank_sizes)
         examples = dict(zip(local, gathered, strict=True))
         sides = _trained_sides(rows, encoded) if keys is not None and encoded.logged else {}
-        return Terms.added(
+        return Terms.sum(
             [
                 self._terms(name, rows[name], examples[name], offset, encoded.logged, sides.get(name))
                 for name in rows
             ]
         )
 
-    def _add_targets_and_guides(self, encoded: Encoded, columns: Mapping[str, Triples]) -> dict[str, Triples]:
+    def _add_targets_and_guides(
+        self, encoded: Encoded, columns: Mapping[str, ExampleVectors]
+    ) -> dict[str, ExampleVectors]:
         """Returns the columns of each comparison with the targets and guide vectors that parts read."""
         target = None
         if self.target is not None:
@@ -193,8 +195,8 @@ class Contrastive(Objective):
         guides: dict[str, tuple[Tensor, Tensor, Tensor | None]] = {}
         for guide in self.guides:
             guided = replace(encoded, embeddings=encoded.guides[guide])
-            roles: Sequence[Role] = (*self.reads, *self.takes)
-            for name, texts in self._between.triples(guided, read_vectors(guided, roles, head=None)).items():
+            roles: Sequence[Role] = (*self.required_roles, *self.optional_roles)
+            for name, texts in self._between.arrange(guided, read_vectors(guided, roles, head=None)).items():
                 negative = None if texts.negative is None else unit_vectors(texts.negative)
                 guides[name] = unit_vectors(texts.anchor), unit_vectors(texts.positive), negative
         return {
@@ -208,31 +210,33 @@ class Contrastive(Objective):
     def _terms(
         self,
         name: str,
-        rows: Triples,
-        every: Triples,
+        rows: ExampleVectors,
+        every: ExampleVectors,
         offset: int,
         logged: bool,
         sides: Sequence[Tensor] | None = None,
     ) -> Terms:
-        pairs = Pairs(name, self.loss, rows, with_distinct_ids(every), offset, texts=every)
+        pairs = RowsAndColumns(name, self.loss, rows, with_distinct_ids(every), offset, texts=every)
         parts = [part for part in self._sorted_parts() if self.training or not part.trains_only]
         for part in parts:
             pairs = part(pairs)
         terms = pairs.terms()
         for part in parts:
-            part.finish(pairs)
+            part.receive_columns(pairs)
         if not logged:
             return replace(terms, logs={})
         if self.part(PairLabels) is None:
-            logs, weights = health(pairs.local, pairs.every, offset, sides)
+            logs, weights = measure_vectors(pairs.local, pairs.all_examples, offset, sides)
         else:
-            positives = pairs.only_paired().every  # all ranks' pairs, so that all ranks log the same values
-            logs, weights = health(positives, positives, 0)
-        if pairs.is_by_text and every.anchor_ids.ndim == 2:
+            positives = (
+                pairs.remove_negative_pairs().all_examples
+            )  # all ranks' pairs, so that all ranks log the same values
+            logs, weights = measure_vectors(positives, positives, 0)
+        if pairs.masks_duplicates and every.anchor_ids.ndim == 2:
             ids = [every.anchor_ids, every.positive_ids]
             ids += [] if every.negative_ids is None else [every.negative_ids.flatten(0, 1)]
-            logs["edited_alike"] = count_alike(torch.cat(ids)).to(rows.anchor)
-        return replace(terms, logs=logs | self.loss.figures, log_weights=weights)
+            logs["edited_alike"] = count_view_duplicates(torch.cat(ids)).to(rows.anchor)
+        return replace(terms, logs=logs | self.loss.logged_values, log_weights=weights)
 
     def check_examples(self, examples: int, negatives: int) -> None:
         """Checks that anchors have negatives: other examples, hard negatives or columns that a part adds.
@@ -244,14 +248,14 @@ class Contrastive(Objective):
         Raises:
             ValueError: Anchors have no negatives.
         """
-        if any(part.adds_columns for part in self.columns) or (negatives and "negative" in self.takes):
+        if any(part.adds_columns for part in self.columns) or (negatives and "negative" in self.optional_roles):
             return
         if any(part.masks_batch for part in self.columns):
             raise InvalidValueError(
                 "Contrastive.columns: MaskBatch expects examples with hard negatives, or a Queue, got neither; "
                 "use data with hard negatives, add Queue, or remove MaskBatch"
             )
-        check_compared("Contrastive without hard negatives or a queue", examples)
+        check_several_examples("Contrastive without hard negatives or a queue", examples)
 
     def finish_step(self) -> None:
         """Updates the state of column parts that later steps read, such as a queue."""
@@ -262,19 +266,21 @@ class Contrastive(Objective):
         """Returns a description of the number of negatives of an anchor in a step, for the run's summary."""
         counts = {}
         if not any(part.masks_batch for part in self.columns):
-            counts = dict.fromkeys([f"other {self._between.others}", *self.loss.others], batch_size - 1)
-        if hard := batch_size * negatives if "negative" in self.takes else 0:
-            counts[HARD] = hard
+            counts = dict.fromkeys(
+                [f"other {self._between.column_kind}", *self.loss.column_kinds], batch_size - 1
+            )
+        if hard := batch_size * negatives if "negative" in self.optional_roles else 0:
+            counts[HARD_NEGATIVES] = hard
         sides: tuple[Role, ...] = ("anchor", "positive") if self.loss.anchors_are_columns else ("positive",)
-        count = Negatives(batch_size, counts, roles=(*sides, "negative"))
+        count = NegativeCount(batch_size, counts, roles=(*sides, "negative"))
         for part in self._sorted_parts():
             count = part.describe(count)
         return str(count)
 
 
-def _trained_sides(rows: Mapping[str, Triples], encoded: Encoded) -> dict[str, list[Tensor]]:
+def _trained_sides(rows: Mapping[str, ExampleVectors], encoded: Encoded) -> dict[str, list[Tensor]]:
     """Returns the trained anchors and positives of all ranks, (N, D) each, by the name of the comparison."""
-    sizes = gather_sizes(len(next(iter(rows.values())).anchor), encoded.embeddings.device, encoded.shares)
+    sizes = gather_sizes(len(next(iter(rows.values())).anchor), encoded.embeddings.device, encoded.rank_sizes)
     local = [side.detach() for triples in rows.values() for side in (triples.anchor, triples.positive)]
     sides = gather_all(local, sizes)
     return {name: sides[2 * i : 2 * i + 2] for i, name in enumerate(rows)}

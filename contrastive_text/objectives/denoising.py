@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, PreTrainedModel
 
-from contrastive_text.core.batch import Batch, Encoded, sent
+from contrastive_text.core.batch import Batch, Encoded, move_to_device
 from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import replace_dropouts
@@ -18,7 +18,7 @@ from contrastive_text.encoders import Embedder, Encoder, TransformerEncoder
 from contrastive_text.encoders.loading import build_model
 from contrastive_text.encoders.networks import is_causal
 from contrastive_text.objectives.base import Objective
-from contrastive_text.objectives.masked_lm import token_entropy
+from contrastive_text.objectives.masked_lm import token_cross_entropy
 from contrastive_text.objectives.terms import Terms
 
 
@@ -50,9 +50,9 @@ class DenoisingDecoder(Objective):
             cross-attention, or the vectors have another width than the encoder's tokens.
     """
 
-    reads: tuple[Role, ...] = ("anchor",)
-    takes: tuple[Role, ...] = ()
-    reads_tokens: tuple[Role, ...] = ("original",)
+    required_roles: tuple[Role, ...] = ("anchor",)
+    optional_roles: tuple[Role, ...] = ()
+    token_roles: tuple[Role, ...] = ("original",)
 
     def __init__(self, tied: bool = True, block: int = 1024, task: str | None = None) -> None:
         super().__init__(task)
@@ -89,7 +89,7 @@ class DenoisingDecoder(Objective):
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the summed cross-entropy of the tokens of the local texts, once for each anchor of a text."""
         decoder = self.decoder
-        if decoder is None or encoded.by_groups is None:
+        if decoder is None or encoded.run_in_chunks is None:
             raise RuntimeError("DenoisingDecoder: expected build_networks(embedder) before the first call")
         anchors = encoded.role("anchor").transpose(0, 1)
         examples = torch.arange(anchors.shape[1])
@@ -101,11 +101,13 @@ class DenoisingDecoder(Objective):
             return states
 
         hidden, labels = [], []
-        for rows, _, states in encoded.by_groups(texts, decode):
+        for rows, _, states in encoded.run_in_chunks(texts, decode):
             positions = _predicted_positions(rows)
-            hidden.append(states[sent(positions - 1, states.device)])
-            labels.append(rows.ids[sent(positions, states.device)])
-        total, hits, count = token_entropy(torch.cat(hidden), torch.cat(labels), decoder.token_logits, self.block)
+            hidden.append(states[move_to_device(positions - 1, states.device)])
+            labels.append(rows.ids[move_to_device(positions, states.device)])
+        total, hits, count = token_cross_entropy(
+            torch.cat(hidden), torch.cat(labels), decoder.token_logits, self.block
+        )
         return Terms(total, count, logs={"accuracy": hits / max(count, 1)})
 
 
@@ -113,8 +115,8 @@ def _predicted_positions(rows: Batch) -> Tensor:
     """Returns the positions of the tokens to predict: a text and the next token, but no row's first, (P,)."""
     starts, ends = rows.lengths.cumsum(0) - rows.lengths, rows.lengths.cumsum(0)
     first, end = starts + 1, ends
-    if rows.around is not None:
-        before, after = rows.around.unbind(1)
+    if rows.template_lengths is not None:
+        before, after = rows.template_lengths.unbind(1)
         first, end = starts + before.clamp(min=1), ends - (after - 1).clamp(min=0)
     positions = torch.arange(len(rows.ids))
     first, end = (bound.repeat_interleave(rows.lengths) for bound in (first, end))
@@ -158,7 +160,7 @@ class TextDecoder(nn.Module):
         else:
             model.load_state_dict(encoder.model.state_dict(), strict=False)
         self.tied = tied
-        self.network = encoder.around(model)
+        self.network = encoder.with_network(model)
         self.token_head = encoder.token_head_of(model)
 
     def forward(self, batch: Batch, vectors: Tensor) -> Tensor:

@@ -15,16 +15,16 @@ from contrastive_text.core.distributed import rank
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32, full_precision, unit_vectors
 from contrastive_text.core.types import Role
-from contrastive_text.heads import Head, build_head, check_train_only, linear_exactly
+from contrastive_text.heads import Head, build_head, check_train_only, linear_in_full_precision
 from contrastive_text.losses import RankLoss
-from contrastive_text.losses.by_rows import terms_by_rows
-from contrastive_text.losses.comparison import HIDDEN_ID, SameId, Triples
+from contrastive_text.losses.comparison import MASKED_ID, ExampleVectors, SameId
+from contrastive_text.losses.streaming import streamed_terms
 from contrastive_text.metrics import guide_agreement
 from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.between import BetweenTexts, read_vectors
 from contrastive_text.objectives.columns import gather_triples
-from contrastive_text.objectives.health import LOGGED_ROWS
-from contrastive_text.objectives.terms import Terms, check_compared
+from contrastive_text.objectives.measurements import LOGGED_ROWS
+from contrastive_text.objectives.terms import Terms, check_several_examples
 
 Among = Literal["batch", "own"]
 VectorDistance = Literal["cosine", "squared"]
@@ -50,19 +50,19 @@ class Candidates:
     target: Tensor
 
     @classmethod
-    def of_batch(cls, of_models: Sequence[tuple[Encoded, Mapping[Role, Tensor]]], over_ranks: bool) -> list[Self]:
+    def from_batch(cls, models: Sequence[tuple[Encoded, Mapping[Role, Tensor]]], over_ranks: bool) -> list[Self]:
         """Returns rows with common candidates, for each model: positives and hard negatives of the whole batch.
 
         Args:
-            of_models: The local batch and the vectors of each role, (N, slots, D), for each model.
+            models: The local batch and the vectors of each role, (N, slots, D), for each model.
             over_ranks: Whether candidates are gathered from all ranks.
         """
-        local = [BetweenTexts().triples(*model)["texts"] for model in of_models]
-        gathered, offset = gather_triples(local, over_ranks, of_models[0][0].shares)
+        local = [BetweenTexts().arrange(*model)["texts"] for model in models]
+        gathered, offset = gather_triples(local, over_ranks, models[0][0].rank_sizes)
         return [cls._of_all(*pair, offset) for pair in zip(local, gathered, strict=True)]
 
     @classmethod
-    def _of_all(cls, local: Triples, every: Triples, offset: int) -> Self:
+    def _of_all(cls, local: ExampleVectors, every: ExampleVectors, offset: int) -> Self:
         columns, ids = [every.positive], [every.positive_ids]
         if every.negative is not None and every.negative_ids is not None:
             columns.append(every.negative.flatten(0, 1))
@@ -72,7 +72,7 @@ class Candidates:
         return cls(rows, unit, local.anchor_ids, torch.cat(ids), target)
 
     @classmethod
-    def of_own(cls, encoded: Encoded, vectors: Mapping[Role, Tensor]) -> Self:
+    def from_examples(cls, encoded: Encoded, vectors: Mapping[Role, Tensor]) -> Self:
         """Returns rows with separate candidates, for each model: each anchor's own positives and hard negatives.
 
         Args:
@@ -97,19 +97,19 @@ class Candidates:
                 return self.rows[down] @ self.columns.T
             return (self.rows[down].unsqueeze(1) * self.columns[down]).sum(dim=2)
 
-    def hidden(self, down: slice) -> Tensor:
+    def mask(self, down: slice) -> Tensor:
         """Returns a mask of columns that are not candidates of the rows in a range, (rows, C).
 
         It is True for duplicates of the row and for missing hard negatives.
         """
         if self.columns.ndim == 2:
-            missing = (self.column_ids if self.column_ids.ndim == 1 else self.column_ids[:, 0]) == HIDDEN_ID
+            missing = (self.column_ids if self.column_ids.ndim == 1 else self.column_ids[:, 0]) == MASKED_ID
             return SameId(self.row_ids[down].unsqueeze(1), self.column_ids).mask() | missing
-        mask = (self.row_ids[down].unsqueeze(1) == self.column_ids[down]) | (self.column_ids[down] == HIDDEN_ID)
+        mask = (self.row_ids[down].unsqueeze(1) == self.column_ids[down]) | (self.column_ids[down] == MASKED_ID)
         return mask if mask.ndim == 2 else mask.any(dim=2)
 
     @property
-    def firsts(self) -> Tensor | None:
+    def first_duplicates(self) -> Tensor | None:
         """Index of the first column with the same text as each column, (C,); None for separate columns."""
         if self.columns.ndim == 3:
             return None
@@ -174,8 +174,8 @@ class RankDistillation(Objective):
         self.weights = weights
         self.among: Among = one_of("RankDistillation.among", among, Among)
         self.head = head
-        self.reads = ("anchor", "positive") if among == "batch" else ("anchor", "positive", "negative")
-        self.takes = ("negative",) if among == "batch" else ()
+        self.required_roles = ("anchor", "positive") if among == "batch" else ("anchor", "positive", "negative")
+        self.optional_roles = ("negative",) if among == "batch" else ()
 
     def build(self, features: int) -> None:
         """Builds the layers of the objective's train-only head."""
@@ -184,20 +184,20 @@ class RankDistillation(Objective):
     def check_examples(self, examples: int, negatives: int) -> None:
         """Checks that a row has two or more candidates (ValueError). The order of one candidate is constant."""
         if self.among == "batch" and not negatives:
-            check_compared("RankDistillation among the batch", examples)
+            check_several_examples("RankDistillation among the batch", examples)
 
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the sum and the number of the loss terms of the local rows; see ``Objective.forward``."""
-        roles: tuple[Role, ...] = (*self.reads, *self.takes)
+        roles: tuple[Role, ...] = (*self.required_roles, *self.optional_roles)
         vectors = read_vectors(encoded, roles, self.head)
         guided = [replace(encoded, embeddings=encoded.guides[name].to(vectors["anchor"])) for name in self.guides]
         models = [(encoded, vectors), *((batch, read_vectors(batch, roles, head=None)) for batch in guided)]
         if self.among == "own":
-            student, *guides = (Candidates.of_own(*model) for model in models)
+            student, *guides = (Candidates.from_examples(*model) for model in models)
         else:
-            student, *guides = Candidates.of_batch(models, over_ranks=self.training)
+            student, *guides = Candidates.from_batch(models, over_ranks=self.training)
         weights = self.weights or [1.0] * len(guides)
-        firsts = student.firsts
+        firsts = student.first_duplicates
 
         def guide_cosines(down: slice) -> Tensor:
             scores = [weight * guide.cosines(down) for weight, guide in zip(weights, guides, strict=True)]
@@ -207,15 +207,17 @@ class RankDistillation(Objective):
 
         def loss_terms(down: slice) -> Tensor:
             scores = student.cosines(down)
-            return self.loss.terms(scores, guide_cosines(down), student.target[down], student.hidden(down))
+            return self.loss.terms(scores, guide_cosines(down), student.target[down], student.mask(down))
 
         rows, columns = student.shape
-        terms = terms_by_rows(loss_terms, rows, columns)
+        terms = streamed_terms(loss_terms, rows, columns)
         if not encoded.logged:
             return Terms(total=terms.sum(), count=rows)
-        most = max(LOGGED_ROWS - sum((encoded.shares or ())[: rank()]), 0)  # this rank's part of the logged rows
+        most = max(
+            LOGGED_ROWS - sum((encoded.rank_sizes or ())[: rank()]), 0
+        )  # this rank's part of the logged rows
         first = slice(0, min(rows, max(most, 1)))
-        hidden = student.hidden(first)
+        hidden = student.mask(first)
         if self.among == "batch":
             hidden = hidden.scatter(1, student.target[first].unsqueeze(1), True)
         agreement = guide_agreement(student.cosines(first).detach(), guide_cosines(first), hidden)
@@ -265,8 +267,8 @@ class VectorDistillation(Objective):
         (tensor(0.4000), tensor(10.))
     """
 
-    reads = ("anchor",)
-    takes = ("positive", "negative")
+    required_roles = ("anchor",)
+    optional_roles = ("positive", "negative")
 
     def __init__(
         self,
@@ -310,7 +312,9 @@ class VectorDistillation(Objective):
         roles: tuple[Role, ...] = ("anchor", "positive", "negative")
         students = torch.cat([encoded.role(role).flatten(0, 1) for role in roles])
         guides = torch.cat([encoded.role_guide(self.guide, role).flatten(0, 1) for role in roles])
-        students = at_least_float32(students) if self.map is None else linear_exactly(self.map, students)
+        students = (
+            at_least_float32(students) if self.map is None else linear_in_full_precision(self.map, students)
+        )
         self._check_width(guides.shape[1])
         guides = guides.to(students)
         cosines = (unit_vectors(students) * unit_vectors(guides)).sum(dim=1)
@@ -318,7 +322,7 @@ class VectorDistillation(Objective):
         weights = torch.ones_like(cosines.detach())
         if (negatives := encoded.role_ids("negative")).numel():
             ids = (negatives if negatives.ndim == 2 else negatives[..., 0]).flatten()
-            missing = torch.cat([ids.new_zeros(len(terms) - len(ids)), ids]) == HIDDEN_ID
+            missing = torch.cat([ids.new_zeros(len(terms) - len(ids)), ids]) == MASKED_ID
             terms, weights = terms.masked_fill(missing, 0.0), weights.masked_fill(missing, 0.0)
         texts = weights.sum()
         cosine = (cosines.detach() * weights).sum() / texts.clamp(min=1)

@@ -42,7 +42,7 @@ class MaskedLM(Objective):
         ValueError: ``block`` is below 1.
     """
 
-    takes: tuple[Role, ...] = ()
+    optional_roles: tuple[Role, ...] = ()
     needs_token_logits: ClassVar[bool] = True
 
     def __init__(self, block: int = 1024, task: str | None = None) -> None:
@@ -61,11 +61,11 @@ class MaskedLM(Objective):
                 "MaskedLM: expected a batch with masked tokens, got no masked tokens; add a MaskTokens view to "
                 "anchor or original"
             )
-        total, hits, count = token_entropy(hidden, labels, logits, self.block)
+        total, hits, count = token_cross_entropy(hidden, labels, logits, self.block)
         return Terms(total=total, count=count, logs={"accuracy": hits / max(count, 1)})
 
 
-def token_entropy(
+def token_cross_entropy(
     hidden: Tensor, labels: Tensor, logits: Callable[[Tensor], Tensor], block: int
 ) -> tuple[Tensor, Tensor, int]:
     """Returns the summed cross-entropy of tokens, the number of correct predictions, and the number of tokens.

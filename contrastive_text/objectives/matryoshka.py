@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import fold, generator, text_id
+from contrastive_text.core.random import fold_key, generator, text_id
 from contrastive_text.core.targets import Target
 from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.terms import Terms
@@ -75,10 +75,14 @@ class Matryoshka(Objective):
         self.dims = dims
         self.weights = weights
         self.per_step = per_step
-        self.reads, self.takes, self.view = objective.reads, objective.takes, objective.view
+        self.required_roles, self.optional_roles, self.view = (
+            objective.required_roles,
+            objective.optional_roles,
+            objective.view,
+        )
         self.predicts, self.guides = objective.predicts, objective.guides
-        self.has_negatives, self.remedies = objective.has_negatives, objective.remedies
-        self.keys, self.keyed = objective.keys, objective.keyed
+        self.has_negatives, self.collapse_advice = objective.has_negatives, objective.collapse_advice
+        self.momentum, self.momentum_only_roles = objective.momentum, objective.momentum_only_roles
         self._weights = dict(sorted(zip(dims, weights or [1.0] * len(dims), strict=True), reverse=True))
         self.narrower = nn.ModuleDict({str(width): deepcopy(objective) for width in self.widths[1:]})
         self._steps = 0
@@ -94,9 +98,9 @@ class Matryoshka(Objective):
         return self.objective.target
 
     @property
-    def two_texts(self) -> str | None:
+    def needs_two_texts(self) -> str | None:
         """Description of an option that needs anchor and positive to be different texts; None without any."""
-        return self.objective.two_texts
+        return self.objective.needs_two_texts
 
     def build(self, features: int) -> None:
         """Builds the layers of the objective's copies, each for its width.
@@ -182,7 +186,7 @@ class Matryoshka(Objective):
         """Returns the widths of this step, from the widest to the narrowest."""
         if self.per_step is None or not self.training:
             return self.widths
-        indices = generator(fold(_DRAWS, self._steps)).permutation(len(self.widths))[: self.per_step]
+        indices = generator(fold_key(_DRAWS, self._steps)).permutation(len(self.widths))[: self.per_step]
         return [self.widths[index] for index in sorted(indices.tolist())]
 
 
@@ -194,8 +198,8 @@ def _truncate(encoded: Encoded, width: int) -> Encoded:
 def _check_objective(objective: Objective) -> None:
     name = type(objective).__name__
     has_network = type(objective).build_networks is not Objective.build_networks
-    reads_tokens = objective.needs_token_logits or objective.reads_tokens
-    if has_network or reads_tokens or isinstance(objective, Matryoshka):
+    token_roles = objective.needs_token_logits or objective.token_roles
+    if has_network or token_roles or isinstance(objective, Matryoshka):
         raise InvalidValueError(
             f"Matryoshka.objective: expected an objective that reads sentence vectors, got {name}; use "
             "Contrastive or a supervised objective"

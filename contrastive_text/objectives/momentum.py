@@ -9,13 +9,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from contrastive_text.core.batch import Encoded, of_slots
-from contrastive_text.core.checks import one_of, share
+from contrastive_text.core.batch import Encoded, select_slots
+from contrastive_text.core.checks import fraction, one_of
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import ROLES, Role
-from contrastive_text.losses.comparison import Triples
+from contrastive_text.losses.comparison import ExampleVectors
 from contrastive_text.objectives.between import Between
-from contrastive_text.objectives.columns import ColumnPart, Negatives, Pairs, Setup, Stage
+from contrastive_text.objectives.columns import ColumnPart, NegativeCount, ObjectiveOptions, RowsAndColumns, Stage
 
 KeyHead = Literal["copied", "trained"]
 
@@ -70,7 +70,7 @@ class Momentum(ColumnPart):
     ) -> None:
         self.roles: tuple[Role, ...] = (of,) if isinstance(of, str) else tuple(of)
         advice = "MoCo's is 0.999, ESimCSE's 0.995"
-        share("Momentum.decay", decay, advice, with_one=False)
+        fraction("Momentum.decay", decay, advice, with_one=False)
         if not self.roles or not {*self.roles} <= {*ROLES}:
             raise InvalidValueError(f"Momentum.of: expected one or more of {', '.join(ROLES)}, got {of!r}")
         one_of("Momentum.head", head, KeyHead)
@@ -84,11 +84,11 @@ class Momentum(ColumnPart):
         """Returns the part itself as its copy, so that copies of an objective read the same momentum vectors."""
         return self
 
-    def __call__(self, pairs: Pairs) -> Pairs:
+    def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
         """Returns the rows and columns, with the roles whose vectors are replaced by momentum vectors."""
         return replace(pairs, momentum=self.roles)
 
-    def describe(self, negatives: Negatives) -> Negatives:
+    def describe(self, negatives: NegativeCount) -> NegativeCount:
         """Returns the number of negatives, unchanged, with the roles whose momentum vectors enter a queue."""
         return replace(negatives, roles=self.roles, momentum=True)
 
@@ -105,7 +105,7 @@ class Momentum(ColumnPart):
             )
         return encoded.keys[self]
 
-    def check(self, setup: Setup) -> None:
+    def check(self, setup: ObjectiveOptions) -> None:
         """Checks that the roles are compared, and that rows are compared with momentum vectors (ValueError)."""
         roles: Sequence[Role] = (*setup.between.reads, *setup.between.takes)
         if not setup.between.is_pairs:
@@ -124,15 +124,15 @@ class Momentum(ColumnPart):
                 f"{type(setup.loss).__name__} compares no row with anchors of the batch; add Queue"
             )
 
-    def roles_alone(self, setup: Setup) -> tuple[Role, ...]:
+    def momentum_only_roles(self, setup: ObjectiveOptions) -> tuple[Role, ...]:
         """Returns the roles that only the momentum encoder encodes in training: columns that are no rows."""
         columns = ("positive", "negative") if setup.is_one_way else ("negative",)
         return tuple(role for role in self.roles if role in columns)
 
 
-def rows_and_columns(
+def arrange_rows_and_columns(
     between: Between, encoded: Encoded, vectors: Mapping[Role, Tensor], keys: Encoded | None
-) -> tuple[dict[str, Triples], dict[str, Triples]]:
+) -> tuple[dict[str, ExampleVectors], dict[str, ExampleVectors]]:
     """Returns the row vectors and the column vectors of each comparison, by name.
 
     Both are the same without momentum vectors. With them, columns are momentum vectors.
@@ -144,12 +144,12 @@ def rows_and_columns(
         keys: Momentum vectors of some roles; None for none.
     """
     if keys is None:
-        triples = between.triples(encoded, vectors)
+        triples = between.arrange(encoded, vectors)
         return triples, triples
     roles = dict.fromkeys(slot.role for slot in keys.slots)
     key_vectors, trained_vectors = {role: keys.role(role) for role in roles}, dict(vectors)
     texts = _add_key_ids(encoded, keys)
-    return between.triples(texts, key_vectors | trained_vectors), between.triples(
+    return between.arrange(texts, key_vectors | trained_vectors), between.arrange(
         texts, trained_vectors | key_vectors
     )
 
@@ -157,6 +157,8 @@ def rows_and_columns(
 def _add_key_ids(encoded: Encoded, keys: Encoded) -> Encoded:
     """Returns a batch with the ids of texts that only the momentum encoder encodes, without their vectors."""
     further = [i for i, slot in enumerate(keys.slots) if slot not in encoded.slots]
-    ids = of_slots(keys.text_ids.reshape(len(keys.slots), -1, *keys.text_ids.shape[1:]), further).flatten(0, 1)
+    ids = select_slots(keys.text_ids.reshape(len(keys.slots), -1, *keys.text_ids.shape[1:]), further).flatten(
+        0, 1
+    )
     slots = (*encoded.slots, *(keys.slots[i] for i in further))
     return replace(encoded, slots=slots, text_ids=torch.cat([encoded.text_ids, ids]))

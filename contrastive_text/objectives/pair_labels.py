@@ -15,7 +15,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Classes, Target
 from contrastive_text.losses import Comparison, reduce_terms
 from contrastive_text.losses.comparison import Rule, SameId
-from contrastive_text.objectives.columns import ColumnPart, Negatives, Pairs, Setup, Stage
+from contrastive_text.objectives.columns import ColumnPart, NegativeCount, ObjectiveOptions, RowsAndColumns, Stage
 from contrastive_text.objectives.terms import Terms
 
 
@@ -34,12 +34,12 @@ class PairLabels(ColumnPart):
         """Kind of target that the column part reads: the label of a pair, 0 or 1."""
         return Classes.of(2, type(self).__name__)
 
-    def __call__(self, pairs: Pairs) -> Pairs:
+    def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
         """Marks the positive pairs of the batch in ``pairs.paired``, from their labels."""
-        assert pairs.every.target is not None
-        return replace(pairs, paired=pairs.every.target == 1)
+        assert pairs.all_examples.target is not None
+        return replace(pairs, is_positive=pairs.all_examples.target == 1)
 
-    def check(self, setup: Setup) -> None:
+    def check(self, setup: ObjectiveOptions) -> None:
         """Checks that two texts are compared, and that the loss doesn't read classes (ValueError)."""
         name, loss = type(self).__name__, type(setup.loss).__name__
         if not setup.between.is_pairs:
@@ -47,18 +47,18 @@ class PairLabels(ColumnPart):
                 f"Contrastive.columns: {name} expects between: texts, got {type(setup.between).__name__}. Two "
                 f"views of a text are always a positive pair; set between: texts, or remove {name}"
             )
-        if setup.loss.reads_labels:
+        if setup.loss.reads_classes:
             raise InvalidValueError(
                 f"Contrastive.columns: {name} expects a loss that doesn't read classes, got {loss}; use NTXent "
                 f"with {name}, or remove {name}"
             )
-        if not self.rows_have_positives and not setup.loss.signed:
+        if not self.rows_have_positives and not setup.loss.supports_negative_labels:
             raise InvalidValueError(
                 f"Contrastive.columns: {name} expects a loss whose terms can be maximized, got {loss}; use "
                 "NegativesAsHard, or NTXent"
             )
 
-    def describe(self, negatives: Negatives) -> Negatives:
+    def describe(self, negatives: NegativeCount) -> NegativeCount:
         """Returns the number of negatives with a note on the use of negative pairs."""
         return replace(negatives, notes=(*negatives.notes, self.note))
 
@@ -79,9 +79,9 @@ class PositivesOnly(PairLabels):
 
     note: ClassVar[str] = "negative pairs are removed"
 
-    def __call__(self, pairs: Pairs) -> Pairs:
+    def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
         """Removes the negative pairs (label 0) from rows and columns, and returns the rest."""
-        return super().__call__(pairs).only_paired()
+        return super().__call__(pairs).remove_negative_pairs()
 
 
 class NegativesAsHard(PairLabels):
@@ -105,18 +105,18 @@ class NegativesAsHard(PairLabels):
 
     note: ClassVar[str] = "second texts of negative pairs are hard negatives"
 
-    def __call__(self, pairs: Pairs) -> Pairs:
+    def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
         """Returns the positive pairs, with the second texts of negative pairs as further columns."""
         pairs = super().__call__(pairs)
-        assert pairs.paired is not None
-        negative = ~pairs.paired
-        _, positives = pairs.every.sides()
-        positive_pairs = pairs.only_paired()
+        assert pairs.is_positive is not None
+        negative = ~pairs.is_positive
+        _, positives = pairs.all_examples.sides()
+        positive_pairs = pairs.remove_negative_pairs()
         anchors, offset = pairs.texts.sides()[0].first_ids, pairs.offset
-        local_anchors = anchors[offset : offset + len(pairs.rows.anchor)][pairs.local_paired]
+        local_anchors = anchors[offset : offset + len(pairs.rows.anchor)][pairs.local_is_positive]
         columns = positives.map(lambda tensor: tensor[negative])
         return positive_pairs.add_columns(
-            replace(columns, own=_indices_of(local_anchors, among=anchors[negative]))
+            replace(columns, own_negatives=_indices_of(local_anchors, among=anchors[negative]))
         )
 
 
@@ -166,11 +166,11 @@ class SignedPairs(PairLabels):
         self.weight = weight
         self.bound = bound
 
-    def __call__(self, pairs: Pairs) -> Pairs:
+    def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
         """Sets ``reduce`` as the function that combines the loss terms of positive and negative pairs."""
         return replace(super().__call__(pairs), reduce=self.reduce)
 
-    def reduce(self, pairs: Pairs, blocks: Sequence[Comparison]) -> Terms:
+    def reduce(self, pairs: RowsAndColumns, blocks: Sequence[Comparison]) -> Terms:
         """Returns the mean loss of positive pairs minus the weighted mean loss of negative pairs.
 
         With ``reduction: sum`` it is the difference of sums. The result is already divided by the counts.
@@ -179,26 +179,26 @@ class SignedPairs(PairLabels):
             pairs: Rows and columns.
             blocks: Blocks that the loss compares.
         """
-        loss, n, count = pairs.loss, len(pairs.rows.anchor), len(pairs.every.anchor)
-        compared = count + (count - 1) * len(loss.others)
-        further = 0 if pairs.further is None else len(pairs.further.ids)
+        loss, n, count = pairs.loss, len(pairs.rows.anchor), len(pairs.all_examples.anchor)
+        compared = count + (count - 1) * len(loss.column_kinds)
+        further = 0 if pairs.extra_columns is None else len(pairs.extra_columns.ids)
         signed_blocks, guesses, sides = [], [], 0
         for block in blocks:
             guesses.append(block.rows.new_full((len(block.rows),), math.log(compared + further)))
             further = 0  # further columns are in the first block
             block_sides = len(block.rows) // max(n, 1)
             masks = {
-                name: _limit_to_own_text(rule, is_positive=pairs.local_paired.repeat(block_sides))
+                name: _limit_to_own_text(rule, is_positive=pairs.local_is_positive.repeat(block_sides))
                 for name, rule in block.masks.items()
             }
             signed_blocks.append(replace(block, masks=masks))
             sides += block_sides
-        terms, positive = loss.compare(signed_blocks), pairs.local_paired.repeat(sides)
+        terms, positive = loss.compare(signed_blocks), pairs.local_is_positive.repeat(sides)
         bounded = terms.clamp(max=torch.cat(guesses)) if self.bound is None else terms.clamp(max=self.bound)
         positive_sum = terms.masked_fill(~positive, 0.0).sum()
         negative_sum = bounded.masked_fill(positive, 0.0).sum()
-        assert pairs.paired is not None
-        rows = [(sides * mask.sum()).clamp(min=1) for mask in (pairs.paired, ~pairs.paired)]
+        assert pairs.is_positive is not None
+        rows = [(sides * mask.sum()).clamp(min=1) for mask in (pairs.is_positive, ~pairs.is_positive)]
         total = reduce_terms(positive_sum, rows[0], loss.reduction)
         total = total - self.weight * reduce_terms(negative_sum, rows[1], loss.reduction)
         return Terms(total=total, count=len(terms), reduction="sum")

@@ -14,7 +14,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import EPSILON, at_least_float32, full_precision
 from contrastive_text.core.targets import Classes, Scores
 from contrastive_text.core.types import Role
-from contrastive_text.heads import Head, build_head, linear_exactly
+from contrastive_text.heads import Head, build_head, linear_in_full_precision
 from contrastive_text.losses import CosineMSE, ScoreLoss
 from contrastive_text.objectives.supervised import Supervised, read_classes
 from contrastive_text.objectives.terms import Terms
@@ -105,7 +105,7 @@ class ConcatenationScorer(Scorer):
         if self.linear is None:
             raise RuntimeError("ConcatenationScorer: expected build(features, classes) before the first call")
         features = pair_features(at_least_float32(u), at_least_float32(v), max_squared=self.max_squared)
-        return linear_exactly(self.linear, features)
+        return linear_in_full_precision(self.linear, features)
 
 
 class BilinearScorer(Scorer):
@@ -214,7 +214,7 @@ class PairClassification(Supervised[Classes]):
         torch.Size([2, 3])
     """
 
-    reads: tuple[Role, ...] = ("anchor", "positive")
+    required_roles: tuple[Role, ...] = ("anchor", "positive")
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class PairClassification(Supervised[Classes]):
         Raises:
             ValueError: The number of the scorer's outputs differs from the number of classes.
         """
-        u, v = self.projected(encoded, self.head)
+        u, v = self.project_texts(encoded, self.head)
         with full_precision(u.device):
             scores = at_least_float32(self.scorer(u, v))
         classes = len(self._target.names)
@@ -287,7 +287,7 @@ class PairRegression(Supervised[Scores]):
         (tensor([-0.6000]), tensor(1.))
     """
 
-    reads: tuple[Role, ...] = ("anchor", "positive")
+    required_roles: tuple[Role, ...] = ("anchor", "positive")
 
     def __init__(
         self,
@@ -314,19 +314,19 @@ class PairRegression(Supervised[Scores]):
         If the loss compares pairs with each other, there is one term of the pairs of all ranks, equal on every
         rank.
         """
-        u, v = self.projected(encoded, self.head)
-        pairs, scores = _cosines(u, v), self.known_target(encoded)
+        u, v = self.project_texts(encoded, self.head)
+        pairs, scores = _cosines(u, v), self.require_target(encoded)
         if self.loss.reads_vectors:
             pairs = torch.stack([u, v], dim=1)
         if self.loss.whole_batch and self.training:
-            sizes = gather_sizes(len(pairs), pairs.device, encoded.shares)
+            sizes = gather_sizes(len(pairs), pairs.device, encoded.rank_sizes)
             pairs, scores = gather_all([pairs, scores], sizes)
         terms: Tensor = self.loss.terms(pairs, scores)
         return Terms(total=terms.sum(), count=len(terms))
 
     def predict(self, encoded: Encoded) -> Tensor:
         """Returns the cosine of each pair, (N,), in at least float32."""
-        return _cosines(*self.projected(encoded, self.head))
+        return _cosines(*self.project_texts(encoded, self.head))
 
 
 def _cosines(u: Tensor, v: Tensor) -> Tensor:

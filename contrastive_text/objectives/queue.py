@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.checks import at_least
-from contrastive_text.losses.comparison import HIDDEN_ID, NO_ID, Texts
-from contrastive_text.objectives.columns import HARD, ColumnPart, Negatives, Pairs, Stage
+from contrastive_text.losses.comparison import MASKED_ID, NO_ID, ComparedTexts
+from contrastive_text.objectives.columns import HARD_NEGATIVES, ColumnPart, NegativeCount, RowsAndColumns, Stage
 
 
 class Queue(ColumnPart, nn.Module):
@@ -51,7 +51,7 @@ class Queue(ColumnPart, nn.Module):
         >>> for _ in range(3):
         ...     _ = objective(Encoded(torch.eye(4), slots, text_ids=torch.arange(4)))
         ...     objective.finish_step()
-        ...     print(queue.filled("texts"))
+        ...     print(queue.column_count("texts"))
         2
         3
         3
@@ -64,48 +64,48 @@ class Queue(ColumnPart, nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()
         self.size = at_least("Queue.size", size, 1, "remove Queue to keep no past columns")
-        self._past: dict[str, Texts] = {}
-        self._entering: dict[str, Texts] = {}
+        self._past: dict[str, ComparedTexts] = {}
+        self._entering: dict[str, ComparedTexts] = {}
         self._start = 0
 
-    def filled(self, name: str) -> int:
+    def column_count(self, name: str) -> int:
         """Returns the number of columns in the queue of a comparison, such as ``texts``."""
         return len(self._past[name].ids) if name in self._past else 0
 
-    def __call__(self, pairs: Pairs) -> Pairs:
+    def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
         """Appends the columns of the queue to the columns of the batch."""
-        self._start = 0 if pairs.further is None else len(pairs.further.ids)
+        self._start = 0 if pairs.extra_columns is None else len(pairs.extra_columns.ids)
         if pairs.name not in self._past:
             return pairs
-        device = pairs.every.anchor.device
+        device = pairs.all_examples.anchor.device
         self._past[pairs.name] = self._past[pairs.name].map(lambda tensor: tensor.to(device))
         return pairs.add_columns(self._past[pairs.name])
 
-    def finish(self, pairs: Pairs) -> None:
+    def receive_columns(self, pairs: RowsAndColumns) -> None:
         """Stores the columns of the step until ``finish_step``, because a step may compute a loss twice."""
         columns = self._step_columns(pairs)
-        groups = {name: ids for name, ids in columns.groups.items() if pairs.every.groups[name].lasts}
-        columns = replace(columns, vectors=columns.vectors.detach(), groups=groups, own=None)
-        if not pairs.is_by_text:
-            columns = replace(columns, ids=torch.where(columns.ids == HIDDEN_ID, HIDDEN_ID, NO_ID))
+        groups = {name: ids for name, ids in columns.groups.items() if pairs.all_examples.groups[name].persists}
+        columns = replace(columns, vectors=columns.vectors.detach(), groups=groups, own_negatives=None)
+        if not pairs.masks_duplicates:
+            columns = replace(columns, ids=torch.where(columns.ids == MASKED_ID, MASKED_ID, NO_ID))
         self._entering[pairs.name] = columns
 
-    def _step_columns(self, pairs: Pairs) -> Texts:
+    def _step_columns(self, pairs: RowsAndColumns) -> ComparedTexts:
         """Returns the columns of the step without the columns of the queue, or the momentum vectors."""
-        examples, no_places = pairs.every, pairs.every.anchor_ids[:0]
+        examples, no_places = pairs.all_examples, pairs.all_examples.anchor_ids[:0]
         if pairs.momentum:
             anchors, positives = examples.sides()
             sides = {"anchor": anchors, "positive": positives}
             if (hard := examples.hard_negatives(no_places)) is not None:
                 sides["negative"] = hard
-            return Texts.join([sides[role] for role in pairs.momentum if role in sides])
-        further = pairs.further
+            return ComparedTexts.join([sides[role] for role in pairs.momentum if role in sides])
+        further = pairs.extra_columns
         if further is not None:
-            stop = self._start + self.filled(pairs.name)
+            stop = self._start + self.column_count(pairs.name)
             parts = [further.map(lambda tensor: tensor[: self._start]), further.map(lambda tensor: tensor[stop:])]
             parts = [part for part in parts if len(part.ids)]
-            further = Texts.join(parts) if parts else None
-        return examples.columns(pairs.loss.sides(examples), no_places, further)
+            further = ComparedTexts.join(parts) if parts else None
+        return examples.columns(pairs.loss.column_sides(examples), no_places, further)
 
     def finish_step(self) -> None:
         """Appends the columns of the step to the queue, and drops the oldest columns."""
@@ -113,18 +113,18 @@ class Queue(ColumnPart, nn.Module):
             self._past[name] = self._latest(self._past.get(name), columns)
         self._entering = {}
 
-    def _latest(self, past: Texts | None, columns: Texts) -> Texts:
+    def _latest(self, past: ComparedTexts | None, columns: ComparedTexts) -> ComparedTexts:
         """Returns a copy of the latest columns, at most ``size``."""
         newest = columns.map(lambda tensor: tensor[-self.size :])
         count = self.size - len(newest.ids)
         older = [] if past is None or not count else [past.map(lambda tensor: tensor[-count:])]
-        return Texts.join([*older, newest])
+        return ComparedTexts.join([*older, newest])
 
-    def describe(self, negatives: Negatives) -> Negatives:
+    def describe(self, negatives: NegativeCount) -> NegativeCount:
         """Returns the number of negatives with the columns of a full queue, and the number of their batches."""
         roles = negatives.roles
         kind = f"past keys of {' and '.join(roles)}" if negatives.momentum else "past columns"
-        hard = negatives.counts.get(HARD, 0)
+        hard = negatives.counts.get(HARD_NEGATIVES, 0)
         per_batch = sum(hard if role == "negative" else negatives.batch_size for role in roles)
         batches = self.size / max(per_batch, 1)
         text = f"{batches:.3g}" if batches < 100 else f"{batches:,.0f}"
@@ -150,5 +150,5 @@ class Queue(ColumnPart, nn.Module):
             groups = {
                 key.removeprefix("groups."): ids for key, ids in columns.items() if key.startswith("groups.")
             }
-            self._entering[name] = Texts(columns["vectors"], columns["ids"], groups, columns.get("guide"))
+            self._entering[name] = ComparedTexts(columns["vectors"], columns["ids"], groups, columns.get("guide"))
         self.finish_step()

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedTokenizerBase
 
-from contrastive_text.core.batch import Batch, Encoded, sent, unpadded
+from contrastive_text.core.batch import Batch, Encoded, move_to_device, select_tokens
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import RowRandom, text_id
 from contrastive_text.core.storage.weights import add_weights
 from contrastive_text.core.types import Role
 from contrastive_text.encoders import Embedder, Encoder, TransformerEncoder, token_mask
-from contrastive_text.heads import Head, linear_exactly, output_width
+from contrastive_text.heads import Head, linear_in_full_precision, output_width
 from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.between import read_vectors
 from contrastive_text.objectives.terms import Terms
@@ -64,9 +64,9 @@ class ReplacedTokens(Objective):
             tokenizer has no first token for the vector to replace, or the vector has another width than a token.
     """
 
-    reads: tuple[Role, ...] = ("anchor",)
-    takes: tuple[Role, ...] = _ROLES[1:]
-    reads_tokens: tuple[Role, ...] = _ROLES
+    required_roles: tuple[Role, ...] = ("anchor",)
+    optional_roles: tuple[Role, ...] = _ROLES[1:]
+    token_roles: tuple[Role, ...] = _ROLES
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class ReplacedTokens(Objective):
         """Stores the width of the vectors that the objective reads."""
         self._width = features
 
-    def take_head(self, head: Head) -> None:
+    def set_head(self, head: Head) -> None:
         """Receives the head of another objective, which is applied to the text's embedding."""
         self._head = (head,)
 
@@ -131,7 +131,7 @@ class ReplacedTokens(Objective):
                 f"{width}; set the output width of the head to {encoder.features}, or remove head_of"
             )
         self._encoder = (encoder,)
-        self.network = None if self.shared else encoder.twin()
+        self.network = None if self.shared else encoder.clone()
         self.classifier = nn.Linear(encoder.features, 2)
 
     def describe_networks(self) -> str:
@@ -148,15 +148,15 @@ class ReplacedTokens(Objective):
         """
         if self.filling is None:
             self.filling = TokenGenerator(self.generator, self._encoder[0])
-        if self._begun not in (None, self.filling.identity):
+        if self._begun not in (None, self.filling.fingerprint):
             raise InvalidValueError(
                 f"ReplacedTokens.generator: expected the weights with which the run started ({self._begun}), got "
-                f"{self.filling.identity} in {self.generator}; restore these weights, or start a new run"
+                f"{self.filling.fingerprint} in {self.generator}; restore these weights, or start a new run"
             )
 
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the summed cross-entropy of the tokens of the local texts, and their number."""
-        if self.classifier is None or encoded.by_groups is None:
+        if self.classifier is None or encoded.run_in_chunks is None:
             raise RuntimeError("ReplacedTokens: expected build_networks(embedder) before the first call")
         network, classifier = self.network or self._encoder[0], self.classifier
         vectors = read_vectors(encoded, _ROLES, next(iter(self._head), None))
@@ -168,14 +168,16 @@ class ReplacedTokens(Objective):
                 first = text_vectors[indices].to(embeddings.dtype).unsqueeze(1)
                 return torch.cat([first, embeddings[:, 1:]], dim=1)
 
-            return linear_exactly(classifier, network.token_vectors(rows, alter=replace_first))
+            return linear_in_full_precision(classifier, network.token_vectors(rows, alter=replace_first))
 
         new_ids = self._replace_tokens(texts, encoded)
         # Labels carry the positions of tokens through the grouping.
-        groups = encoded.by_groups(texts.replace(ids=new_ids, labels=torch.arange(len(new_ids))), discriminate)
+        groups = encoded.run_in_chunks(
+            texts.replace(ids=new_ids, labels=torch.arange(len(new_ids))), discriminate
+        )
         scores = torch.cat([group_scores for _, _, group_scores in groups])
         positions = torch.cat([rows.labels for rows, _, _ in groups if rows.labels is not None])
-        is_replaced = (new_ids != texts.ids).long()[sent(positions, new_ids.device)]
+        is_replaced = (new_ids != texts.ids).long()[move_to_device(positions, new_ids.device)]
         hits = (scores.detach().argmax(dim=1) == is_replaced).sum()
         count = max(len(is_replaced), 1)
         return Terms(
@@ -190,20 +192,22 @@ class ReplacedTokens(Objective):
             self.check()
         generator = self.filling
         assert generator is not None
-        assert encoded.by_groups is not None
+        assert encoded.run_in_chunks is not None
         new_ids = torch.empty_like(texts.ids)
-        masked = texts.replace(ids=generator.hide(texts, self.rate), labels=torch.arange(len(new_ids)))
+        masked = texts.replace(ids=generator.mask_tokens(texts, self.rate), labels=torch.arange(len(new_ids)))
         dropout = self.generator_dropout and self.training
         with torch.no_grad():
-            for rows, _, ids in encoded.by_groups(masked, lambda rows, _: generator.fill(rows, dropout)):
+            for rows, _, ids in encoded.run_in_chunks(
+                masked, lambda rows, _: generator.predict_tokens(rows, dropout)
+            ):
                 assert rows.labels is not None
-                new_ids[sent(rows.labels, new_ids.device)] = ids
-        first = sent(texts.lengths.cumsum(0) - texts.lengths, new_ids.device)
+                new_ids[move_to_device(rows.labels, new_ids.device)] = ids
+        first = move_to_device(texts.lengths.cumsum(0) - texts.lengths, new_ids.device)
         return new_ids.index_copy(0, first, texts.ids[first])
 
     def get_extra_state(self) -> dict[str, str | None]:
         """Returns the fingerprint of the generator for a state dict."""
-        return {"generator": self._begun if self.filling is None else self.filling.identity}
+        return {"generator": self._begun if self.filling is None else self.filling.fingerprint}
 
     def set_extra_state(self, state: dict[str, str | None]) -> None:
         """Stores the fingerprint of the generator that a run started with, for ``check``."""
@@ -267,13 +271,13 @@ class TokenGenerator:
         self.mask_id = int(tokenizer.mask_token_id)
 
     @cached_property
-    def identity(self) -> str:
+    def fingerprint(self) -> str:
         """Fingerprint of the generator's weights, 32 hex digits."""
         digest = hashlib.blake2b(digest_size=16)
         add_weights(digest, self.network.state_dict())
         return digest.hexdigest()
 
-    def hide(self, batch: Batch, rate: float) -> Tensor:
+    def mask_tokens(self, batch: Batch, rate: float) -> Tensor:
         """Masks some tokens, by draws from the keys of their rows, and returns the token ids, (T,).
 
         Each token except special tokens is selected with probability ``rate``. Of the selected tokens 80 % become
@@ -282,15 +286,15 @@ class TokenGenerator:
         """
         device, draws = batch.ids.device, RowRandom(batch.draw_keys, view=_DRAWS)
         mask = token_mask(batch.lengths)
-        select, way, token = (unpadded(draws.rand(mask.shape[1]), mask) for _ in range(3))
-        specials = sent(torch.tensor(self.special_ids), device)
+        select, way, token = (select_tokens(draws.rand(mask.shape[1]), mask) for _ in range(3))
+        specials = move_to_device(torch.tensor(self.special_ids), device)
         selected = (select < rate) & ~torch.isin(batch.ids, specials)
         ids = batch.ids.masked_fill(selected & (way < 0.8), self.mask_id)
         size = self.network.vocabulary_size
         return torch.where(selected & (way >= 0.8) & (way < 0.9), (token * size).long(), ids)
 
     @torch.no_grad()
-    def fill(self, batch: Batch, dropout: bool) -> Tensor:
+    def predict_tokens(self, batch: Batch, dropout: bool) -> Tensor:
         """Returns the likeliest token at every position, masked or not, (T,).
 
         Args:

@@ -14,11 +14,11 @@ from contrastive_text.core.targets import Classes, Scores, Target
 from contrastive_text.core.types import Role
 from contrastive_text.heads import (
     Head,
-    apply_exactly,
+    apply_in_full_precision,
     build_head,
     check_train_only,
-    linear_exactly,
-    project_parts,
+    linear_in_full_precision,
+    project_roles,
 )
 from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.terms import Terms
@@ -40,7 +40,7 @@ class Supervised(Objective, Generic[_T]):
         ValueError: The head isn't train-only, or ``view`` is below 1.
     """
 
-    takes: tuple[Role, ...] = ()
+    optional_roles: tuple[Role, ...] = ()
     predicts: bool = True
 
     def __init__(self, target: _T, head: Head | None, view: int, task: str | None) -> None:
@@ -69,12 +69,12 @@ class Supervised(Objective, Generic[_T]):
             )
         return vectors[:, self.view - 1]
 
-    def projected(self, encoded: Encoded, head: Head | None) -> list[Tensor]:
+    def project_texts(self, encoded: Encoded, head: Head | None) -> list[Tensor]:
         """Returns the vectors of each role's first text after a head, (N, D') each, computed outside autocast."""
-        texts = [self.texts(encoded, role) for role in self.reads]
-        return project_parts(head, texts, lambda vectors: apply_exactly(head, vectors))
+        texts = [self.texts(encoded, role) for role in self.required_roles]
+        return project_roles(head, texts, lambda vectors: apply_in_full_precision(head, vectors))
 
-    def known_target(self, encoded: Encoded) -> Tensor:
+    def require_target(self, encoded: Encoded) -> Tensor:
         """Returns the target of every example, (N,).
 
         Raises:
@@ -89,7 +89,7 @@ class Supervised(Objective, Generic[_T]):
 
     def class_terms(self, encoded: Encoded) -> Terms:
         """Returns the summed cross-entropy of the predicted logits, their number, and the accuracy."""
-        scores, number = self.predict(encoded), self.known_target(encoded).long()
+        scores, number = self.predict(encoded), self.require_target(encoded).long()
         hits = (scores.detach().argmax(dim=1) == number).sum()
         return Terms(
             total=cross_entropy(scores, number, reduction="sum"),
@@ -106,7 +106,7 @@ def read_classes(classes: int | list[str] | list[int], where: str) -> Classes:
 class _OfTexts(Supervised[_T]):
     """Base class of objectives that predict from one text with a head, or with one linear layer."""
 
-    reads: tuple[Role, ...] = ("anchor",)
+    required_roles: tuple[Role, ...] = ("anchor",)
 
     def __init__(self, target: _T, outputs: int, head: Head | None, view: int, task: str | None) -> None:
         super().__init__(target, head, view, task)
@@ -133,10 +133,10 @@ class _OfTexts(Supervised[_T]):
         """Returns the outputs of each text, (N, outputs), in at least float32."""
         vectors = self.texts(encoded, "anchor")
         if self.head is not None:
-            return apply_exactly(self.head, vectors)
+            return apply_in_full_precision(self.head, vectors)
         if self.linear is None:
             raise RuntimeError(f"{type(self).__name__}: expected build(features) before the first call")
-        return linear_exactly(self.linear, vectors)
+        return linear_in_full_precision(self.linear, vectors)
 
 
 class TextClassification(_OfTexts[Classes]):
@@ -226,7 +226,7 @@ class TextRegression(_OfTexts[Scores]):
 
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the summed squared errors of the local texts and their number."""
-        errors = (self.predict(encoded) - self.known_target(encoded)).square()
+        errors = (self.predict(encoded) - self.require_target(encoded)).square()
         return Terms(total=errors.sum(), count=len(errors))
 
     def predict(self, encoded: Encoded) -> Tensor:

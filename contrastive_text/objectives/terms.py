@@ -13,7 +13,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.losses import Reduction, reduce_terms
 
 
-def check_compared(objective: str, examples: int) -> None:
+def check_several_examples(objective: str, examples: int) -> None:
     """Checks that a step has two or more examples, for an objective that compares examples with each other.
 
     Args:
@@ -49,7 +49,7 @@ class Terms:
     log_weights: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def added(cls, parts: Sequence[Terms]) -> Terms:
+    def sum(cls, parts: Sequence[Terms]) -> Terms:
         """Adds the totals of several values that have the same count, and averages their logged values.
 
         Args:
@@ -90,10 +90,10 @@ class Terms:
         return loss
 
     @staticmethod
-    def losses(of_objectives: Sequence[Terms]) -> list[Tensor]:
+    def losses(objective_terms: Sequence[Terms]) -> list[Tensor]:
         """Returns this rank's part of the loss of several objectives, with one collective operation."""
-        counts = sum_over_ranks(torch.stack([terms._count() for terms in of_objectives])).clamp(min=1)
+        counts = sum_over_ranks(torch.stack([terms._count() for terms in objective_terms])).clamp(min=1)
         return [
             reduce_terms(terms.total * world_size(), count, terms.reduction)
-            for terms, count in zip(of_objectives, counts.unbind(), strict=True)
+            for terms, count in zip(objective_terms, counts.unbind(), strict=True)
         ]

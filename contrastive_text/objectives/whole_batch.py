@@ -11,13 +11,13 @@ from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Role
 from contrastive_text.heads import Head, build_head, check_train_only
 from contrastive_text.losses import BatchLoss
-from contrastive_text.losses.comparison import Triples
+from contrastive_text.losses.comparison import ExampleVectors
 from contrastive_text.objectives.base import Objective
-from contrastive_text.objectives.between import Between, named_between, read_vectors
-from contrastive_text.objectives.column_rules import sibling_group
+from contrastive_text.objectives.between import Between, read_vectors, resolve_between
+from contrastive_text.objectives.column_rules import build_sibling_group
 from contrastive_text.objectives.columns import gather_triples
-from contrastive_text.objectives.health import features_alike, health
-from contrastive_text.objectives.terms import Terms, check_compared
+from contrastive_text.objectives.measurements import feature_correlation, measure_vectors
+from contrastive_text.objectives.terms import Terms, check_several_examples
 
 
 class WholeBatch(Objective):
@@ -66,10 +66,10 @@ class WholeBatch(Objective):
         self.loss = loss
         self.head = head
         self.between = between
-        self._between = named_between(between, "WholeBatch")
-        self.reads = self._between.reads
-        self.takes: tuple[Role, ...] = tuple(role for role in self._between.takes if role != "negative")
-        self.remedies = (loss.remedy,)
+        self._between = resolve_between(between, "WholeBatch")
+        self.required_roles = self._between.reads
+        self.optional_roles: tuple[Role, ...] = tuple(role for role in self._between.takes if role != "negative")
+        self.collapse_advice = (loss.collapse_advice,)
         self._features = 0
 
     def build(self, features: int) -> None:
@@ -82,27 +82,27 @@ class WholeBatch(Objective):
         Raises:
             ValueError: A role lacks its two views.
         """
-        vectors = read_vectors(encoded, (*self.reads, *self.takes), self.head)
-        local = list(self._between.triples(encoded, vectors).values())
-        gathered, offset = gather_triples(local, self.training, encoded.shares)
+        vectors = read_vectors(encoded, (*self.required_roles, *self.optional_roles), self.head)
+        local = list(self._between.arrange(encoded, vectors).values())
+        gathered, offset = gather_triples(local, self.training, encoded.rank_sizes)
         local_rows = slice(offset, offset + len(local[0].anchor))
-        return Terms.added([self._terms(triples, local_rows, encoded.logged) for triples in gathered])
+        return Terms.sum([self._terms(triples, local_rows, encoded.logged) for triples in gathered])
 
-    def _terms(self, examples: Triples, local_rows: slice, logged: bool) -> Terms:
+    def _terms(self, examples: ExampleVectors, local_rows: slice, logged: bool) -> Terms:
         ids = torch.stack([examples.anchor_ids, examples.positive_ids], dim=1)
         value = self.loss(examples.anchor, examples.positive, ids)
         if not logged:
             return Terms(total=value, count=1)
         # Siblings of a row are excluded from its negative similarity.
-        examples = replace(examples, groups={"siblings": sibling_group(examples, effect="mask")})
-        logs, weights = health(examples.map(lambda rows: rows[local_rows]), examples, local_rows.start)
+        examples = replace(examples, groups={"siblings": build_sibling_group(examples, effect="mask")})
+        logs, weights = measure_vectors(examples.map(lambda rows: rows[local_rows]), examples, local_rows.start)
         if self.loss.decorrelates:
-            logs["off_diagonal"] = features_alike(examples)
+            logs["off_diagonal"] = feature_correlation(examples)
         return Terms(total=value, count=1, logs=logs, log_weights=weights)
 
     def check_examples(self, examples: int, negatives: int) -> None:  # noqa: ARG002  # the base's signature
         """Checks that a step has two or more examples (ValueError). One example has no statistics."""
-        check_compared(f"WholeBatch with {type(self.loss).__name__}", examples)
+        check_several_examples(f"WholeBatch with {type(self.loss).__name__}", examples)
 
     def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str:  # noqa: ARG002  # the base's signature
         """Returns a note that there are no negatives, with a warning if there are fewer pairs than features."""

@@ -36,7 +36,7 @@ class Documents(Sequence[Sequence[Row]]):
         self.ends = np.cumsum(np.fromiter(sizes, np.int64))
 
     @classmethod
-    def of(cls, documents: Sequence[Sequence[Row]]) -> Self:
+    def convert(cls, documents: Sequence[Sequence[Row]]) -> Self:
         """Converts documents of another sequence type; ``Documents`` are returned unchanged."""
         if isinstance(documents, cls):
             return documents
@@ -68,9 +68,10 @@ class Pairing(ABC):
     Attributes:
         reads: Columns that a file must have.
         target: Kind of label that the pairing itself reads from a file; None if it reads no labels.
-        reads_tokens: Whether texts are tokenized before, to ``Tokens`` without special tokens and without
+        token_roles: Whether texts are tokenized before, to ``Tokens`` without special tokens and without
             truncation.
-        joins: Whether the pairing joins texts into one sequence. Validation and test rows are then joined too.
+        joins_texts: Whether the pairing joins texts into one sequence. Validation and test rows are then
+            joined too.
 
     Example:
         >>> class Halves(Pairing):
@@ -84,8 +85,8 @@ class Pairing(ABC):
 
     reads: tuple[str, ...] = ("text",)
     target: Target | None = None
-    reads_tokens: ClassVar[bool] = False
-    joins: ClassVar[bool] = False
+    token_roles: ClassVar[bool] = False
+    joins_texts: ClassVar[bool] = False
 
     def arrange(self, documents: Sequence[Sequence[Row]]) -> tuple[Sequence[Row], str]:
         """Arranges the rows of all documents into rows for ``__call__``. Called once, before batches are drawn.
@@ -101,23 +102,23 @@ class Pairing(ABC):
         Raises:
             ValueError: No rows remain.
         """
-        return Documents.of(documents).rows, ""
+        return Documents.convert(documents).rows, ""
 
-    def serves(self, tokens: int) -> bool:  # noqa: ARG002  # the base's signature
+    def accepts_length(self, tokens: int) -> bool:  # noqa: ARG002  # the base's signature
         """Returns True if a text of a number of tokens can be paired. Other texts are skipped and counted.
 
-        Called only if ``reads_tokens`` is true.
+        Called only if ``token_roles`` is true.
         """
         return True
 
-    def shrinks(self, tokens: int) -> bool:  # noqa: ARG002  # the base's signature
+    def shortens_spans(self, tokens: int) -> bool:  # noqa: ARG002  # the base's signature
         """Returns True if a text with a number of tokens gets shorter spans than requested. They are counted."""
         return False
 
-    def check_room(self, room: int) -> None:  # noqa: B027  # longer texts are truncated
+    def check_length_limit(self, room: int) -> None:  # noqa: B027  # longer texts are truncated
         """Checks that the texts of the pairing fit into a row of the encoder.
 
-        Called only if ``reads_tokens`` is true.
+        Called only if ``token_roles`` is true.
 
         Args:
             room: Largest number of tokens of a row without its special tokens.
@@ -210,7 +211,7 @@ class OneSequence(Pairing):
     """
 
     reads = ("anchor", "positive")
-    joins = True
+    joins_texts = True
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
         """Returns one example, whose anchor is the pair of texts."""
@@ -248,7 +249,7 @@ class Neighbors(Pairing):
         Raises:
             ValueError: No document has two texts.
         """
-        rows = _RowsWithSuccessors(Documents.of(documents), self.reach)
+        rows = _RowsWithSuccessors(Documents.convert(documents), self.reach)
         if not rows:
             raise InvalidValueError(
                 "data.train: expected a document of two or more texts, got documents of one text; give more text"

@@ -11,7 +11,7 @@ import numpy as np
 
 from contrastive_text.core.checks import at_least, one_of
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import fold, generator, text_id
+from contrastive_text.core.random import fold_key, generator, text_id
 from contrastive_text.core.targets import NLI, Classes
 from contrastive_text.core.types import Example, Row
 from contrastive_text.pairings.base import Given, Pairing
@@ -176,6 +176,6 @@ def _draw_random(premise: str, positive: str, all_hypotheses: Sequence[str], exc
             "data.train: expected hypotheses of several premises for a random negative, got hypotheses of one "
             "premise; give more rows, or remove random from negatives"
         )
-    rng = generator(fold(text_id(premise), text_id(positive)))
+    rng = generator(fold_key(text_id(premise), text_id(positive)))
     draws = (all_hypotheses[int(rng.integers(len(all_hypotheses)))] for _ in itertools.count())
     return next(text for text in draws if text not in excluded and text != premise)

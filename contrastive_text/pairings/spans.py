@@ -184,7 +184,7 @@ class Spans(Pairing):
         [(9, 10, 11), (1, 2)]
     """
 
-    reads_tokens: ClassVar[bool] = True
+    token_roles: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class Spans(Pairing):
         """Smallest number of tokens of a document that the pairing doesn't skip."""
         return self.min_document_tokens or self._room_for_anchors
 
-    def serves(self, tokens: int) -> bool:
+    def accepts_length(self, tokens: int) -> bool:
         """Returns True if a document with a number of tokens is long enough for its anchors.
 
         Raises:
@@ -250,7 +250,7 @@ class Spans(Pairing):
             )
         return tokens >= self.min_tokens
 
-    def check_room(self, room: int) -> None:
+    def check_length_limit(self, room: int) -> None:
         """Checks that the longest span fits into a row of the encoder.
 
         Args:
@@ -267,11 +267,11 @@ class Spans(Pairing):
                 "data.task.pairing.too_long: cut"
             )
 
-    def shrinks(self, tokens: int) -> bool:
+    def shortens_spans(self, tokens: int) -> bool:
         """Returns True if a document with a number of tokens gets spans shorter than ``max_length``."""
-        return self.serves(tokens) and tokens < 2 * self.anchors * self.max_length
+        return self.accepts_length(tokens) and tokens < 2 * self.anchors * self.max_length
 
-    def place(self, tokens: int, rng: np.random.Generator) -> list[tuple[range, list[range]]]:
+    def draw_spans(self, tokens: int, rng: np.random.Generator) -> list[tuple[range, list[range]]]:
         """Draws the anchor spans of a document, and the positive spans of each anchor, as ranges of tokens.
 
         Args:
@@ -281,7 +281,7 @@ class Spans(Pairing):
         Raises:
             ValueError: The document is too short.
         """
-        if not self.serves(tokens):
+        if not self.accepts_length(tokens):
             raise InvalidValueError(
                 f"Spans: expected {self.min_tokens:,} tokens or more, got {tokens:,}; skip shorter documents"
             )
@@ -315,7 +315,7 @@ class Spans(Pairing):
             )
         return [
             Example(anchor=document.take(anchor), positives=tuple(document.take(span) for span in positives))
-            for anchor, positives in self.place(len(document), rng)
+            for anchor, positives in self.draw_spans(len(document), rng)
         ]
 
 

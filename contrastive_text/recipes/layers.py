@@ -17,9 +17,9 @@ from typing import Any, TypeAlias, TypeVar
 import yaml  # type: ignore[import-untyped]  # its stubs are a package of their own
 from jsonargparse import ArgumentParser, get_loader
 
-from contrastive_text.core.config.misspelt import refuse_arguments
+from contrastive_text.core.config.suggestions import refuse_arguments
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.libraries import is_failure
+from contrastive_text.core.libraries import is_read_error
 from contrastive_text.core.storage.text_files import read_text
 from contrastive_text.recipes import BASE, recipe_file
 
@@ -373,7 +373,7 @@ def parse_yaml(text: str, where: str) -> Any:
         got = " ".join(str(part) for part in (error.context, error.problem) if part)
         raise _refusal(where, error.problem_mark or error.context_mark, "YAML", got) from error
     except Exception as error:  # the parser raises many kinds of errors, for example for an invalid character
-        if not is_failure(error):
+        if not is_read_error(error):
             raise
         raise InvalidValueError(f"{where}: expected YAML, got: {' '.join(str(error).split())}") from error
 

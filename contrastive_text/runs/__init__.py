@@ -2,20 +2,20 @@
 
 from typing import TYPE_CHECKING
 
-from contrastive_text.core.lazy_imports import importing
+from contrastive_text.core.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from contrastive_text.runs.ensemble import Choice, TaskEnsemble, build_ensemble
     from contrastive_text.runs.grid import Axis, Cell, parse_vary, plan, read_grid
     from contrastive_text.runs.report.page import write_report
     from contrastive_text.runs.sweep_table import Report, SeedDifference, SweepRun, SweepTable, paired_difference
-    from contrastive_text.runs.verification import Found, verify
+    from contrastive_text.runs.verification import FileCheck, verify
 
 __all__ = [
     "Axis",
     "Cell",
     "Choice",
-    "Found",
+    "FileCheck",
     "Report",
     "SeedDifference",
     "SweepRun",
@@ -31,4 +31,4 @@ __all__ = [
 ]
 
 # Imported on demand: a check of bytes needs no model.
-__getattr__ = importing(__name__)
+__getattr__ = lazy_getattr(__name__)

@@ -20,15 +20,15 @@ from contrastive_text.core.storage.checkpoints import (
     read_checkpoint,
     verify_checkpoint,
 )
-from contrastive_text.core.storage.disk import replacing
-from contrastive_text.core.storage.records import Record, inside
+from contrastive_text.core.storage.disk import atomic_file
+from contrastive_text.core.storage.records import Record, resolve_inside
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import Row
 from contrastive_text.data import Collator, KeyedRow, TextDataModule
 from contrastive_text.data.tasks import files_of
 from contrastive_text.pairings import Pairing, SameText
 from contrastive_text.training.checkpoint_io import copy_checkpoint
-from contrastive_text.training.held_out import predicting
+from contrastive_text.training.held_out import find_predictor
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import ViewPlan
 
@@ -99,7 +99,7 @@ def build_ensemble(folder: str | Path, runs: Sequence[str | Path]) -> dict[str, 
         copy_checkpoint(Path(source), folder / member)
         verify_checkpoint(folder / member)
     listed = {"tasks": {task: asdict(choice) for task, choice in choices.items()}}
-    with replacing(folder / _LIST) as listing:
+    with atomic_file(folder / _LIST) as listing:
         listing.write(json.dumps(listed, indent=2).encode() + b"\n")
     return choices
 
@@ -168,7 +168,7 @@ def read_choices(folder: str | Path) -> dict[str, Choice]:
     if not choices:
         raise tasks.refusal("a task or more", {})
     for task, choice in choices.items():
-        if not inside(Path(folder), choice.member, str(path)).is_file():
+        if not resolve_inside(Path(folder), choice.member, str(path)).is_file():
             raise MissingFileError(
                 f"{path}: expected {choice.member}, the model of {task}, next to it, got no such file; {_REBUILD}"
             )
@@ -228,7 +228,7 @@ class TaskEnsemble:
         for file in dict.fromkeys(choice.member for choice in choices.values()):
             path = Path(folder, file)
             members[file] = ContrastiveModule.load_from_checkpoint(path, trust, map_location=target_device).eval()
-            tasks = TextDataModule.load_from_checkpoint(path, trust).each_task
+            tasks = TextDataModule.load_from_checkpoint(path, trust).named_tasks
             member_tasks = [task for task, choice in choices.items() if choice.member == file]
             pairings |= {task: tasks[task].pairing or SameText() for task in member_tasks}
         return cls(members, choices, pairings)
@@ -245,7 +245,7 @@ class TaskEnsemble:
 
     def target(self, task: str) -> Target:
         """Returns the target of a task: its classes, or the range of its scores."""
-        target = predicting(self.route(task).by_task.objectives(task)).target
+        target = find_predictor(self.route(task).by_task.objectives(task)).target
         assert target is not None
         return target
 
@@ -280,4 +280,4 @@ class TaskEnsemble:
 
     def predict(self, task: str, rows: Sequence[Row], batch_size: int = 128) -> list[str]:
         """Predicts rows of a task as text: the class name of each row, or its score; see ``scores``."""
-        return self.target(task).write(self.scores(task, rows, batch_size))
+        return self.target(task).format(self.scores(task, rows, batch_size))

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.disk import replacing
+from contrastive_text.core.storage.disk import atomic_file
 from contrastive_text.core.storage.text_files import USUAL, decoded_lines
-from contrastive_text.core.targets import UNLABELED, number_of
+from contrastive_text.core.targets import UNLABELED, parse_number
 from contrastive_text.data.files.frames import hub_content
 from contrastive_text.evaluation.results import ScoreTable, TaskScore
 from contrastive_text.runs.grid import Cell
@@ -161,7 +161,7 @@ class TaskFiles(NamedTuple):
 
     paths: Mapping[str, str]
     rows: Mapping[str, int]
-    understood: str
+    description: str
 
 
 def find_tasks(data: str, names: list[str] | None = None) -> dict[str, str]:
@@ -214,7 +214,7 @@ def write_task(task: GlueTask, data: str, folder: Path) -> TaskFiles:
         if not labeled:
             raise InvalidValueError(f"{where}: expected labeled rows, got no row with a label; {_WHERE}")
         paths[name], rows[name] = str(folder / f"{name}.jsonl"), len(labeled)
-        with replacing(Path(paths[name])) as file:
+        with atomic_file(Path(paths[name])) as file:
             file.write("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in labeled).encode())
         reasons = "".join(f"; left out: {reason} {number:,}" for reason, number in skips.items())
         notes.append(f"{where}: {len(labeled):,} rows{reasons}")
@@ -267,8 +267,8 @@ def _with_targets(
         label = str(row["target"]).strip()
         if label in UNLABELED or not label:
             skips["rows without a label"] += 1
-        elif not task.classes and 0 <= number_of(label) <= 5:
-            yield {**row, "target": number_of(label)}
+        elif not task.classes and 0 <= parse_number(label) <= 5:
+            yield {**row, "target": parse_number(label)}
         elif label in class_names:
             yield {**row, "target": class_names[label]}
         else:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from contrastive_text.core.config.specs import describe_spec, typed_part, typed_value
+from contrastive_text.core.config.specs import describe_spec, parse_part, parse_value
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.recipes.layers import read_yaml
 
@@ -166,10 +166,10 @@ def _typed(label: str, where: str, is_chain: bool) -> object:
     if label in ("none", "null"):
         return [] if is_chain else None
     if _CALL.fullmatch(label):
-        part = typed_part(label, where)
+        part = parse_part(label, where)
         return [part] if is_chain else part
     if label.startswith("[") and "(" in label:
-        return typed_value(label, where)
+        return parse_value(label, where)
     return label
 
 

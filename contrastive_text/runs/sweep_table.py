@@ -15,7 +15,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.records import Record, write_json
 from contrastive_text.core.terminal import as_markdown
 from contrastive_text.evaluation.results import as_json, without_nan
-from contrastive_text.metrics.verdicts import Mode
+from contrastive_text.metrics.collapse import Mode
 from contrastive_text.runs.grid import Cell
 
 RECORD = "scores.json"

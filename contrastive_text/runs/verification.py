@@ -14,31 +14,31 @@ from contrastive_text.core.storage.checkpoints import verify_checkpoint
 from contrastive_text.core.storage.disk import TEMPORARIES
 from contrastive_text.core.storage.manifests import MANIFEST, Manifest
 from contrastive_text.core.storage.records import MOST_BYTES
-from contrastive_text.evaluation.cached import is_changed, is_kept
-from contrastive_text.inference.vector_files import UNFINISHED, VectorRecord, record_of
+from contrastive_text.evaluation.cached import is_cache_file, is_changed
+from contrastive_text.inference.vector_files import UNFINISHED, VectorRecord, record_path
 
 _T = TypeVar("_T")
 _REMAKE = "make the vectors again"
 
 
-class Found(NamedTuple):
+class FileCheck(NamedTuple):
     """Result of the verification of one file.
 
     Args:
         path: The file.
         damage: Description of the damage; None if there is none.
-        known: Whether a digest of this library exists for the file.
+        has_digest: Whether a digest of this library exists for the file.
         every_byte: Whether a SHA-256 covers every byte. A checkpoint has the checksums of its archive, but no
             checksum of the archive's directory.
     """
 
     path: Path
     damage: str | None = None
-    known: bool = True
+    has_digest: bool = True
     every_byte: bool = True
 
 
-def verify(path: Path) -> Iterator[Found]:
+def verify(path: Path) -> Iterator[FileCheck]:
     """Reads all bytes of a file, or of all files below a folder, and compares them with their digests.
 
     Files with a digest are folders with a manifest (saved models, exports to ONNX, saved tokens), checkpoints,
@@ -70,7 +70,7 @@ def verify(path: Path) -> Iterator[Found]:
                 yield result
 
 
-def _results(path: Path, pending: list[Path]) -> Iterator[Found]:
+def _results(path: Path, pending: list[Path]) -> Iterator[FileCheck]:
     """Verifies a file, or the manifest of a folder, and adds the content of a folder to ``pending``."""
     try:
         if (path / MANIFEST).is_file():
@@ -78,11 +78,11 @@ def _results(path: Path, pending: list[Path]) -> Iterator[Found]:
         elif path.is_file():
             yield from _in_file(path)
         if not path.is_dir():
-            yield Found(path, known=False)  # the caller skips it if a result of this path came before
+            yield FileCheck(path, has_digest=False)  # the caller skips it if a result of this path came before
             return
         pending += [entry for entry in sorted(path.iterdir(), reverse=True) if not _is_skipped(entry)]
     except OSError as error:
-        yield Found(path, damage=_unread(error))
+        yield FileCheck(path, damage=_unread(error))
 
 
 def _is_skipped(path: Path) -> bool:
@@ -104,36 +104,36 @@ def _unread(error: OSError) -> str:
     return f"can't be read ({error.strerror or error})"
 
 
-def _in_manifest(folder: Path) -> Iterator[Found]:
+def _in_manifest(folder: Path) -> Iterator[FileCheck]:
     manifest_path = folder / MANIFEST
     manifest, damage = _read(manifest_path, lambda: Manifest.read(folder))
-    yield Found(manifest_path, damage)
+    yield FileCheck(manifest_path, damage)
     for name, digest in manifest.files.items() if manifest else ():
-        yield Found(folder / name, digest.damage(folder / name))
+        yield FileCheck(folder / name, digest.damage(folder / name))
 
 
-def _in_file(path: Path) -> Iterator[Found]:
+def _in_file(path: Path) -> Iterator[FileCheck]:
     if path.suffix == ".ckpt":
         _, damage = _read(path, lambda: verify_checkpoint(path))
-        yield Found(path, damage, every_byte=False)
+        yield FileCheck(path, damage, every_byte=False)
     if _has_record(path):
-        record_path = record_of(path)
-        record, damage = _read(record_path, lambda: VectorRecord.read(path, _REMAKE))
-        yield Found(record_path, damage)
+        record_file = record_path(path)
+        record, damage = _read(record_file, lambda: VectorRecord.read(path, _REMAKE))
+        yield FileCheck(record_file, damage)
         for file, digest in record.digests(path).items() if record else ():
             grows = path.suffix == UNFINISHED and file == path
-            yield Found(file, digest.damage(file, grows=grows))
-    if is_kept(path):
-        yield Found(path, "changed bytes" if is_changed(path) else None)
+            yield FileCheck(file, digest.damage(file, grows=grows))
+    if is_cache_file(path):
+        yield FileCheck(path, "changed bytes" if is_changed(path) else None)
 
 
 def _has_record(path: Path) -> bool:
     """Returns whether a file has a record of vectors next to it, even if one byte of the record is wrong."""
-    record_path = record_of(path)
-    if not record_path.is_file() or record_path.stat().st_size > MOST_BYTES:
+    record_file = record_path(path)
+    if not record_file.is_file() or record_file.stat().st_size > MOST_BYTES:
         return False
     try:
-        content = record_path.read_bytes()
+        content = record_file.read_bytes()
     except OSError:
         return True
     return b'"made_of"' in content or b'"vectors"' in content

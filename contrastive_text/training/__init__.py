@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from contrastive_text.core.lazy_imports import importing
+from contrastive_text.core.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from contrastive_text.training.callbacks import (
@@ -15,7 +15,11 @@ if TYPE_CHECKING:
         SaveWhenStopped,
         StopWhenSpread,
     )
-    from contrastive_text.training.callbacks.every_run import EndWhenDiverged, KeepGradients, LogGradients
+    from contrastive_text.training.callbacks.every_run import (
+        LogGradients,
+        SaveAccumulatedGradients,
+        StopWhenDiverged,
+    )
     from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
     from contrastive_text.training.forward_pass import encode_views
     from contrastive_text.training.fsdp2 import FSDP2Strategy
@@ -49,14 +53,12 @@ __all__ = [
     "ConstantSchedule",
     "ContrastiveModule",
     "CosineSchedule",
-    "EndWhenDiverged",
     "ExportModel",
     "FSDP2Strategy",
     "Guide",
     "GuideFile",
     "GuideModel",
     "Inference",
-    "KeepGradients",
     "LinearSchedule",
     "LogGradients",
     "NeighborProbe",
@@ -65,10 +67,12 @@ __all__ = [
     "RetrievalProbe",
     "Run",
     "RunSummary",
+    "SaveAccumulatedGradients",
     "SaveWhenStopped",
     "Schedule",
     "ScheduledRates",
     "SlantedTriangularSchedule",
+    "StopWhenDiverged",
     "StopWhenSpread",
     "TorchOptimizer",
     "TorchSchedule",
@@ -79,4 +83,4 @@ __all__ = [
 ]
 
 # Imported on demand: a module that is loaded for inference needs no callbacks.
-__getattr__ = importing(__name__)
+__getattr__ = lazy_getattr(__name__)

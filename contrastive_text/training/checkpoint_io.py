@@ -12,9 +12,9 @@ import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
-from contrastive_text.core.libraries import is_failure
+from contrastive_text.core.libraries import is_read_error
 from contrastive_text.core.storage.checkpoints import verify_checkpoint
-from contrastive_text.core.storage.disk import remove_abandoned, replacing
+from contrastive_text.core.storage.disk import atomic_file, remove_abandoned
 from contrastive_text.core.storage.weights import check_dense
 
 
@@ -49,7 +49,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             return
         place.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(place.parent)
-        with replacing(place) as file:
+        with atomic_file(place) as file:
             writer = _NotingFile(file)
             try:
                 torch.save(checkpoint, cast(IO[bytes], writer))  # torch only writes and flushes
@@ -90,7 +90,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 place, map_location=map_location, weights_only=weights_only is not False
             )
         except Exception as error:  # the unpickler may raise any exception
-            if not is_failure(error):
+            if not is_read_error(error):
                 raise
             raise InvalidValueError(
                 f"{place}: expected a checkpoint of weights and plain data, got a file that can't be read as one "
@@ -158,5 +158,5 @@ def copy_checkpoint(source: Path, target: Path) -> None:
     """
     verify_checkpoint(source)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target) as file, source.open("rb") as source_file:
+    with atomic_file(target) as file, source.open("rb") as source_file:
         shutil.copyfileobj(source_file, file, length=1 << 20)

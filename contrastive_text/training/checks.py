@@ -13,7 +13,7 @@ from contrastive_text.core.random import generator
 from contrastive_text.data import TextDataModule
 from contrastive_text.data.collator import example_slots
 from contrastive_text.data.datamodule import check_own_batches
-from contrastive_text.data.tasks import ONLY, option_place
+from contrastive_text.data.tasks import SINGLE_TASK, option_place
 from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder, check_template_bias
 from contrastive_text.heads import Head
@@ -85,25 +85,26 @@ def check_parts(encoder: Encoder, head: Head | None, weights: Mapping[str, float
             for name, weight in weights.items()
         ),
     )
-    shared_objectives = {name: part for name, part in objectives.items() if part.task not in by_task.own_plans}
+    shared_objectives = {name: part for name, part in objectives.items() if part.task not in by_task.task_plans}
     for task in dict.fromkeys(part.task for part in shared_objectives.values()) or [None]:
         task_objectives = {name: part for name, part in shared_objectives.items() if part.task in (None, task)}
         _check_plan("model.", encoder, by_task.common, task_objectives)
-    for task, plan in by_task.own_plans.items():
+    for task, plan in by_task.task_plans.items():
         task_objectives_of_plan = {name: part for name, part in objectives.items() if part.task == task}
         _check_plan(f"model.views.{task}: ", encoder, plan, task_objectives_of_plan)
 
 
 def _check_plan(where: str, encoder: Encoder, plan: ViewPlan, objectives: Mapping[str, Objective]) -> None:
     """Checks that the encoder supports each view, and that objectives read masked tokens and originals."""
-    for place, view in plan.views_with_places():
+    for place, view in plan.named_views():
         _check_view(f"{where}{place}", view, encoder)
         if isinstance(view, GradientView):
             _check_gradient_view(f"{where}{place}", view, plan, list(objectives))
-    hiding = {role_of(chain) for chain in plan.chains if plan.hides(chain)}
+    hiding = {role_of(chain) for chain in plan.chains if plan.masks_tokens(chain)}
     predicts_tokens = any(part.needs_token_logits for part in objectives.values())
     reads_original = any(
-        "original" in (*part.reads, *part.takes, *part.reads_tokens) for part in objectives.values()
+        "original" in (*part.required_roles, *part.optional_roles, *part.token_roles)
+        for part in objectives.values()
     )
     _refuse(
         (
@@ -113,7 +114,7 @@ def _check_plan(where: str, encoder: Encoder, plan: ViewPlan, objectives: Mappin
         ),
     )
     for name, part in objectives.items():
-        kind, hidden = type(part).__name__, [role for role in part.reads_tokens if role in hiding]
+        kind, hidden = type(part).__name__, [role for role in part.token_roles if role in hiding]
         _refuse(
             (
                 hidden,
@@ -137,7 +138,7 @@ def _check_view(place: str, view: View, encoder: Encoder) -> None:
             "use token or text views with it",
         ),
         (
-            isinstance(view, TokenView) and view.sets_positions and not encoder.heeds_positions(),
+            isinstance(view, TokenView) and view.sets_positions and not encoder.reads_positions(),
             f"{place}: expected an architecture that reads positions for {name}, got {describe(encoder)}, which "
             "ignores them; use ReorderSpans, or another encoder",
         ),
@@ -194,8 +195,8 @@ def check_start(
         check_template_bias(embedder.pooler, embedder.encoder)
     if not isinstance(embedders[0].pooler, MaskTokenPooler):
         return
-    for plan in (by_task.common, *by_task.own_plans.values()):
-        for place, view in plan.views_with_places():
+    for plan in (by_task.common, *by_task.task_plans.values()):
+        for place, view in plan.named_views():
             _refuse(
                 (
                     isinstance(view, TokenView) and view.sets_labels,
@@ -214,7 +215,9 @@ def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) ->
     """
     precision, strategy, data = str(trainer.precision), trainer.strategy, vars(trainer).get("datamodule")
     options = vars(strategy)["_ddp_kwargs"] if isinstance(strategy, DDPStrategy) else None
-    has_absent_objectives = isinstance(data, TextDataModule) and by_task.leaves_out(data.training.step_kinds())
+    has_absent_objectives = isinstance(data, TextDataModule) and by_task.skips_objectives(
+        data.training.step_kinds()
+    )
     _refuse(
         (
             precision == "16-true",
@@ -223,7 +226,7 @@ def check_strategy(trainer: pl.Trainer, combine: Combine, by_task: TaskParts) ->
             "whose weights are float32",
         ),
         (
-            precision == "bf16-true" and any(part.keys for part in by_task.objectives(None).values()),
+            precision == "bf16-true" and any(part.momentum for part in by_task.objectives(None).values()),
             "trainer.precision: expected 32-true or bf16-mixed, whose weights are float32, for Momentum, got "
             "bf16-true; in 8 bits the small share that a copy takes in with each step is lost",
         ),
@@ -288,8 +291,8 @@ def check_pairings(trainer: pl.Trainer, recipe: str | None) -> None:
     if recipe is None or not isinstance(data, TextDataModule):
         return
     below = read_recipe(recipe).get("data") or {}
-    recipe_tasks = below.get("tasks") or {ONLY: below.get("task") or {}}
-    for name, task in data.each_task.items():
+    recipe_tasks = below.get("tasks") or {SINGLE_TASK: below.get("task") or {}}
+    for name, task in data.named_tasks.items():
         spec = (recipe_tasks.get(name) or {}).get("pairing") or SameText.__name__
         path = spec["class_path"] if isinstance(spec, Mapping) else spec
         expected, actual = path.rpartition(".")[2], type(task.pairing or SameText()).__name__
@@ -343,14 +346,14 @@ def check_view_texts(by_task: TaskParts, trainer: pl.Trainer) -> None:
                 (
                     view_of_chain
                     for view_of_chain in chain
-                    if isinstance(view_of_chain, TextView) and view_of_chain.around is None
+                    if isinstance(view_of_chain, TextView) and view_of_chain.text_template is None
                 ),
                 None,
             )
             for name, chain in plan.chains.items()
         }
         checked = {name: view for name, view in first.items() if view is not None and view.checks_texts}
-        if not checked or part.pairing.reads_tokens:
+        if not checked or part.pairing.token_roles:
             continue
         for number in range(len(part.texts)):
             for example in part.pairing(part.texts[number], generator(number)):

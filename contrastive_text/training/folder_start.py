@@ -7,9 +7,9 @@ from typing import Any
 
 from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.manifests import model_place
-from contrastive_text.heads import Head, StackHead, stack_of
-from contrastive_text.inference.model_folder import ModelStart, read_start
+from contrastive_text.core.storage.manifests import find_model_folder
+from contrastive_text.heads import Head, StackHead, describe_stack
+from contrastive_text.inference.model_folder import FolderParts, read_folder_parts
 from contrastive_text.poolers import Pooler
 from contrastive_text.recipes.layers import PLAIN, Config, merge, value_at
 
@@ -19,7 +19,7 @@ _VALIDATED = {"num_sanity_val_steps": -1}
 """Trainer options that validate the initial model on all held-out data before the first step."""
 
 
-def with_start(layers: Sequence[Config], override: Callable[[Config], Config]) -> Config:
+def merge_start(layers: Sequence[Config], override: Callable[[Config], Config]) -> Config:
     """Merges the layers of a run's configuration over the parts of the model that the run starts from.
 
     From a model folder come the pooler, the layers after it, prompts, length limit, similarity function and
@@ -43,8 +43,8 @@ def with_start(layers: Sequence[Config], override: Callable[[Config], Config]) -
     plain, method = ({"model": {}} | apart)["model"], apart.get("method", {})
     full_config = override(merged)
     name = _start_name(full_config)
-    folder = None if name is None else model_place(name)
-    start = None if folder is None else read_start(folder)
+    folder = None if name is None else find_model_folder(name)
+    start = None if folder is None else read_folder_parts(folder)
     if name is None or start is None or full_config.get("ckpt_path") not in (None, "null"):
         return merge([{"model": plain}, merged])
     folder_parts = _folder_config(start, name, full_config, method, plain)
@@ -54,13 +54,13 @@ def with_start(layers: Sequence[Config], override: Callable[[Config], Config]) -
 def _start_name(config: Config) -> str | None:
     """Returns the path of the saved model that a run starts from, or the name of its encoder."""
     init_from = config.get("init_from")
-    if isinstance(init_from, str) and model_place(init_from) is not None:
+    if isinstance(init_from, str) and find_model_folder(init_from) is not None:
         return init_from
     name = value_at(config, _ENCODER)
     return name if isinstance(name, str) else None
 
 
-def _folder_config(start: ModelStart, name: str, full_config: Config, method: Config, plain: Config) -> Config:
+def _folder_config(start: FolderParts, name: str, full_config: Config, method: Config, plain: Config) -> Config:
     """Returns the arguments of ``ContrastiveModule`` that a model folder provides."""
     model = full_config.get("model") or {}
     config: Config = {"inference": start.inference}
@@ -78,7 +78,7 @@ def _folder_config(start: ModelStart, name: str, full_config: Config, method: Co
         layers, truncate_dim = [], None  # the layers were trained on the folder's pooler
     else:
         config["pooler"] = part_spec(start.pooler, "model.pooler")
-    if "head" not in model and (stack := stack_of(layers, normalize, truncate_dim)):
+    if "head" not in model and (stack := describe_stack(layers, normalize, truncate_dim)):
         weights = None if name == full_config.get("init_from") or not layers else name
         config["head"] = {"class_path": StackHead.__name__, "init_args": {"stack": stack, "weights": weights}}
     return config
@@ -102,9 +102,9 @@ def load_head(head: Head | None) -> None:
     """
     if not isinstance(head, StackHead) or head.weights is None or head.network is None:
         return
-    folder = model_place(head.weights)
-    start = None if folder is None else read_start(folder)
-    folder_stack = [] if start is None else stack_of(start.layers)
+    folder = find_model_folder(head.weights)
+    start = None if folder is None else read_folder_parts(folder)
+    folder_stack = [] if start is None else describe_stack(start.layers)
     if start is None or head.stack[: len(folder_stack)] != folder_stack:
         raise InvalidValueError(
             f"model.head: expected the layers {head.stack} in {head.weights}, got {folder_stack}; name a model "

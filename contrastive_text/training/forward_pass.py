@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from contrastive_text.core.batch import Batch, Encoded, of_slots, sent
+from contrastive_text.core.batch import Batch, Encoded, move_to_device, select_slots
 from contrastive_text.core.distributed import rank, world_size
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import fold, seed_torch
-from contrastive_text.core.types import NO_LABEL, Alter, Slot
-from contrastive_text.encoders.embedder import Embedder, RowGroup, in_order
+from contrastive_text.core.random import fold_key, seed_torch
+from contrastive_text.core.types import NO_LABEL, EmbeddingChange, Slot
+from contrastive_text.encoders.embedder import Embedder, RowGroup, restore_order
 from contrastive_text.objectives import Objective
 from contrastive_text.views import ViewPlan
 
@@ -41,27 +41,27 @@ def read_slots(batch: Batch, plan: ViewPlan, objectives: Sequence[Objective]) ->
 
     def reads(objective: Objective, slot: Slot) -> bool:
         of_view = objective.view in (None, slot.number % per_text + 1)
-        keyed = objective.keyed if objective.training else ()
-        return of_view and slot.role in {*objective.reads, *objective.takes} - {*keyed}
+        keyed = objective.momentum_only_roles if objective.training else ()
+        return of_view and slot.role in {*objective.required_roles, *objective.optional_roles} - {*keyed}
 
     predicts = any(objective.needs_token_logits for objective in objectives)
     slots = [
         slot
         for slot in batch.slots
         if any(reads(objective, slot) for objective in objectives)
-        or (predicts and plan.hides(plan.chain_name(slot)))
+        or (predicts and plan.masks_tokens(plan.chain_name(slot)))
         or plan.has_gradient_view(slot)
     ]
     return batch.keep(slots)
 
 
-def tokens_read(batch: Batch, objectives: Sequence[Objective]) -> Batch | None:
+def select_token_slots(batch: Batch, objectives: Sequence[Objective]) -> Batch | None:
     """Returns the slots of a batch whose token ids objectives read, or None if no objective reads token ids."""
-    roles = {role for objective in objectives for role in objective.reads_tokens}
+    roles = {role for objective in objectives for role in objective.token_roles}
     return batch.keep([slot for slot in batch.slots if slot.role in roles]) if roles else None
 
 
-def run_by_groups(
+def run_in_chunks(
     embedder: Embedder, batch: Batch, compute: Callable[[Batch, Tensor], Tensor]
 ) -> list[tuple[Batch, Tensor, Tensor]]:
     """Runs an objective's network like the encoder: in the same layout and chunks, with dropout masks by key.
@@ -76,11 +76,11 @@ def run_by_groups(
         For each group its rows, their positions and the output of ``compute``.
     """
     groups = embedder.groups(batch)
-    positions = [sent(group.rows, batch.ids.device) for group in groups]
+    positions = [move_to_device(group.rows, batch.ids.device) for group in groups]
     key = int(torch.randint(2**62, ()))  # the module has seeded torch for the current objective
 
     def seeded(group: RowGroup, rows: Tensor) -> Tensor:
-        seed_torch(fold(key, group.masks), group.batch.ids.device)
+        seed_torch(fold_key(key, group.masks), group.batch.ids.device)
         return compute(group.batch, rows)
 
     outputs = _compute_groups(
@@ -135,7 +135,7 @@ def encode_views(
     return encode_groups(batch, groups, embedder, alters)
 
 
-def in_place_read(encoded: Encoded, plan: ViewPlan, view: int | None) -> Encoded:
+def swap_views(encoded: Encoded, plan: ViewPlan, view: int | None) -> Encoded:
     """Swaps slots, so an objective that reads another view of a text reads the slot that a gradient view alters.
 
     This way a gradient view of the second copy of a text can use the loss of a classifier of the first copy
@@ -155,7 +155,7 @@ def in_place_read(encoded: Encoded, plan: ViewPlan, view: int | None) -> Encoded
             position = encoded.slots.index(slot._replace(number=slot.number - slot.number % per_text + view - 1))
             order[altered], order[position] = order[position], order[altered]
     rows = encoded.embeddings.reshape(len(order), -1, encoded.embeddings.shape[1])
-    return replace(encoded, embeddings=of_slots(rows, order).flatten(0, 1))
+    return replace(encoded, embeddings=select_slots(rows, order).flatten(0, 1))
 
 
 def _groups(batch: Batch, embedder: Embedder, plan: ViewPlan) -> list[RowGroup]:
@@ -170,7 +170,7 @@ def _groups(batch: Batch, embedder: Embedder, plan: ViewPlan) -> list[RowGroup]:
         fixed = plan.chain_name(slot) in plan.fixed_dropout or number == 0
         fixed_lengths += [slot_batch.lengths] if fixed else []
         groups += [
-            RowGroup(group.batch, rows[group.rows], masks=group.masks if fixed else fold(number, group.masks))
+            RowGroup(group.batch, rows[group.rows], masks=group.masks if fixed else fold_key(number, group.masks))
             for group in embedder.groups(slot_batch)
         ]
     if any(not torch.equal(fixed_lengths[0], lengths) for lengths in fixed_lengths[1:]):
@@ -182,7 +182,7 @@ def _groups(batch: Batch, embedder: Embedder, plan: ViewPlan) -> list[RowGroup]:
     return groups
 
 
-def _recording_input(alter: Alter | None, inputs: dict[int, Tensor], number: int) -> Alter:
+def _recording_input(alter: EmbeddingChange | None, inputs: dict[int, Tensor], number: int) -> EmbeddingChange:
     """Wraps an embedding alteration: detaches its output and records it, only on the first call.
 
     A group may be computed again in the backward pass.
@@ -213,7 +213,11 @@ def _compute_groups(groups: Sequence[Callable[[], T]], chunk_tokens: int | None)
 
 
 def encode_groups(
-    batch: Batch, groups: Sequence[RowGroup], embedder: Embedder, alters: Sequence[Alter | None], number: int = 0
+    batch: Batch,
+    groups: Sequence[RowGroup],
+    embedder: Embedder,
+    alterations: Sequence[EmbeddingChange | None],
+    number: int = 0,
 ) -> Encoded:
     """Encodes a batch group by group, with the altered embeddings of each group.
 
@@ -221,13 +225,13 @@ def encode_groups(
         batch: A whole batch.
         groups: Groups of the batch's rows.
         embedder: Embedder, as for ``encode_views``.
-        alters: Function of each group that alters the embedding output, or None.
+        alterations: Function of each group that alters the embedding output, or None.
         number: Number of the pass. Each pass has its own dropout masks.
     """
     encodes = [
         # The encoder sets the seed itself, so no random state must be stored to draw the same masks again.
-        partial(embedder.encode, group, alter, seed=fold(batch.seed, rank(), group.masks, number))
-        for group, alter in zip(groups, alters, strict=True)
+        partial(embedder.encode, group, alter, seed=fold_key(batch.seed, rank(), group.masks, number))
+        for group, alter in zip(groups, alterations, strict=True)
     ]
     vectors, hidden_tokens, labels = [], [], []
     for group, (pooled, masked) in zip(groups, _compute_groups(encodes, embedder.chunk_tokens), strict=True):
@@ -235,8 +239,8 @@ def encode_groups(
         if group.batch.labels is not None and masked is not None:
             hidden_tokens.append(masked)
             group_labels = group.batch.labels
-            labels.append(sent(group_labels[group_labels != NO_LABEL], masked.device))
-    pooled = in_order(vectors, groups)
+            labels.append(move_to_device(group_labels[group_labels != NO_LABEL], masked.device))
+    pooled = restore_order(vectors, groups)
     return Encoded(
         embeddings=pooled if embedder.head is None else embedder.head(pooled),
         slots=batch.slots,
@@ -245,5 +249,5 @@ def encode_groups(
         masked_hidden=torch.cat(hidden_tokens) if labels else None,
         masked_labels=torch.cat(labels) if labels else None,
         token_logits=embedder.encoder.token_logits,
-        shares=batch.shares,
+        rank_sizes=batch.rank_sizes,
     )

@@ -22,11 +22,11 @@ from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
 from contrastive_text.core.distributed import (
+    full_tensor,
     is_distributed,
-    own_part,
-    split_as,
+    local_tensor,
+    shard_like,
     sum_over_ranks,
-    whole,
     world_size,
 )
 from contrastive_text.core.errors import InvalidValueError
@@ -56,7 +56,7 @@ def split_weights(module: nn.Module, mesh: DeviceMesh) -> list[nn.Parameter]:
         for value in (*module.parameters(), *module.buffers()):
             dist.broadcast(value.detach(), src=0)
     scalars = [weight for weight in module.parameters() if weight.ndim == 0]
-    for block in own_blocks(module):
+    for block in unshared_blocks(module):
         fully_shard(block, mesh=mesh)
     root = fully_shard(module, mesh=mesh, reshard_after_forward=True, ignored_params={*scalars})
     assert isinstance(root, FSDPModule)
@@ -66,11 +66,11 @@ def split_weights(module: nn.Module, mesh: DeviceMesh) -> list[nn.Parameter]:
         register_fsdp_forward_method(module, name)
     for part in module.modules():
         if isinstance(part, Encoder):
-            part.in_lockstep = True
+            part.equalize_groups = True
     return scalars
 
 
-def own_blocks(module: nn.Module) -> list[nn.Module]:
+def unshared_blocks(module: nn.Module) -> list[nn.Module]:
     """Returns the blocks of a module's Transformers networks that share no weights with other modules."""
     all_counts = _count_weights(module.modules())
     blocks: list[nn.Module] = []
@@ -128,7 +128,7 @@ def clip_gradients(weights: Iterable[nn.Parameter], most: float, algorithm: str 
         algorithm: ``norm`` or ``value``; None for ``norm``.
     """
     gradients = [weight.grad for weight in weights if weight.grad is not None]
-    parts = [own_part(gradient) for gradient in gradients]
+    parts = [local_tensor(gradient) for gradient in gradients]
     if algorithm == "value":
         for part in parts:
             part.clamp_(-most, most)
@@ -215,7 +215,7 @@ class FSDP2Strategy(ModelParallelStrategy):
     def _gather_state(self, state: Mapping[str, Any]) -> dict[str, Any]:  # Any: tensors and plain values
         gathered = {}
         for name, value in state.items():
-            full = whole(value.detach()) if isinstance(value, Tensor) else value
+            full = full_tensor(value.detach()) if isinstance(value, Tensor) else value
             if self.global_rank == 0:
                 gathered[name] = full.cpu() if isinstance(full, Tensor) else full
         return gathered
@@ -235,7 +235,7 @@ class FSDP2Strategy(ModelParallelStrategy):
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
             own_values = {
                 number: {
-                    name: split_as(value, weights[number]) if isinstance(value, Tensor) else value
+                    name: shard_like(value, weights[number]) if isinstance(value, Tensor) else value
                     for name, value in values.items()
                 }
                 for number, values in saved_state["state"].items()
@@ -264,7 +264,7 @@ class SplitModule(pl.LightningModule):
         return isinstance(self, FSDPModule)
 
     @classmethod
-    def unsplit_class(cls) -> type[Self]:
+    def class_before_split(cls) -> type[Self]:
         """Returns the module's class before its weights were split."""
         base: type[Self] = next(parent for parent in cls.__mro__ if not issubclass(parent, FSDPModule))  # type: ignore[assignment]  # its base
         return base

@@ -13,12 +13,12 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from contrastive_text.core.batch import Batch, sent
+from contrastive_text.core.batch import Batch, move_to_device
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, MissingFileError
 from contrastive_text.core.random import text_id
 from contrastive_text.core.similarity import at_least_float32, full_precision
-from contrastive_text.core.storage.records import shown
+from contrastive_text.core.storage.records import describe_value
 from contrastive_text.data import TextDataModule
 from contrastive_text.data.preparation import TrainingData, text_blocks
 from contrastive_text.data.tasks import option_place
@@ -36,10 +36,10 @@ class Guide(ABC):
     inference after its guides were deleted.
 
     Attributes:
-        reads_texts: Whether the guide reads ``Batch.texts``. If so, batches contain their texts.
+        needs_texts: Whether the guide reads ``Batch.texts``. If so, batches contain their texts.
     """
 
-    reads_texts: ClassVar[bool] = False
+    needs_texts: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, batch: Batch) -> Tensor:
@@ -61,7 +61,7 @@ class Guide(ABC):
         Raises:
             ValueError: A text has no vector. The message has the file and the line of the first such text.
         """
-        if data.pairing.joins:
+        if data.pairing.joins_texts:
             raise InvalidValueError(
                 f"{option_place(data.name)}.pairing: expected single texts for {describe(self)}, got "
                 f"{type(data.pairing).__name__}, which puts two into one sequence; set pairing: Given"
@@ -108,21 +108,23 @@ class GuideFile(Guide):
         Raises:
             ValueError: A text has no vector.
         """
-        ids = batch.known.text_ids
+        ids = batch.host_ids.text_ids
         numbers = (ids if ids.ndim == 1 else ids[:, 0]).cpu().numpy()
-        present = self.vectors.knows(numbers)
+        present = self.vectors.has_vectors(numbers)
         if not present.all():
             raise InvalidValueError(
                 f"{self.path}: expected a vector of every text of the batch, got no vector of "
                 f"{int((~present).sum())} of its {len(numbers)} rows; embed the training texts with --distinct"
             )
-        return at_least_float32(sent(torch.from_numpy(self.vectors.of(numbers)), batch.ids.device))
+        return at_least_float32(
+            move_to_device(torch.from_numpy(self.vectors.vectors_of_ids(numbers)), batch.ids.device)
+        )
 
     def check(self, data: TrainingData) -> None:
         """Checks that the file has a vector for every text of a data set; see ``Guide.check``."""
         super().check(data)
         place, pairing = option_place(data.name), type(data.pairing).__name__
-        if data.pairing.reads_tokens or data.task.join is not None:
+        if data.pairing.token_roles or data.task.join is not None:
             what = f"{place}.join" if data.task.join is not None else f"{place}.pairing"
             got = "texts that are joined" if data.task.join is not None else f"{pairing}, which cuts them out"
             raise InvalidValueError(
@@ -130,13 +132,13 @@ class GuideFile(Guide):
                 f"GuideModel, which encodes any row"
             )
         for texts in text_blocks(data.texts):
-            present = self.vectors.knows(np.fromiter(map(text_id, texts), np.int64, len(texts)))
+            present = self.vectors.has_vectors(np.fromiter(map(text_id, texts), np.int64, len(texts)))
             if not present.all():
                 text = texts[int(present.argmin())]
                 cleaned = " data.task.clean has changed the text;" if data.task.clean is not None else ""
                 raise InvalidValueError(
                     f"{place}: expected a vector in {self.path} of every text, got no vector of "
-                    f"{shown(text)};{cleaned} embed the training texts with --distinct"
+                    f"{describe_value(text)};{cleaned} embed the training texts with --distinct"
                 )
 
 
@@ -156,7 +158,7 @@ class GuideModel(Guide):
         'teacher/'
     """
 
-    reads_texts: ClassVar[bool] = True
+    needs_texts: ClassVar[bool] = True
 
     def __init__(self, folder: str, batch_size: int = 64) -> None:
         self.folder = folder
@@ -194,7 +196,7 @@ class GuideModel(Guide):
             vectors = self.model.encode(
                 list(numbers), batch_size=self.batch_size, convert_to_tensor=True, device=str(device)
             )
-        places = sent(torch.tensor([numbers[text] for text in batch.texts]), device)
+        places = move_to_device(torch.tensor([numbers[text] for text in batch.texts]), device)
         return torch.as_tensor(vectors)[places]
 
     def __getstate__(self) -> dict[str, Any]:  # Any: values of the arguments
@@ -270,7 +272,7 @@ def check_guides_at_start(
             guides[name].check(part)
 
 
-def identities(guides: Mapping[str, Guide]) -> dict[str, str]:
+def guide_identities(guides: Mapping[str, Guide]) -> dict[str, str]:
     """Returns the name and identity of each guide, for a checkpoint."""
     return {name: guide.identity for name, guide in guides.items()}
 
@@ -286,7 +288,7 @@ def check_same_guides(guides: Mapping[str, Guide], kept: Mapping[str, str], wher
     Raises:
         ValueError: A guide has another identity.
     """
-    for name, now in identities(guides).items():
+    for name, now in guide_identities(guides).items():
         if kept.get(name) != now:
             raise InvalidValueError(
                 f"model.guides.{name}: expected the guide with which the run of {where} began "

@@ -18,15 +18,15 @@ from contrastive_text.core.batch import Batch, Encoded, StepBatch
 from contrastive_text.core.distributed import gather_all, gather_rows, gather_sizes, sum_over_ranks
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import print_message
 from contrastive_text.data import Collator
 from contrastive_text.data.collator import StepCollator
 from contrastive_text.data.retrieval import RetrievalSet
-from contrastive_text.data.run_tables import HeldOutCollator, Ranked, RankedCollator
+from contrastive_text.data.run_tables import HeldOutCollator, RankedCollator, RetrievalSide
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.inference.search import retrieval_scores
 from contrastive_text.losses import reduce_terms
-from contrastive_text.metrics import FIGURES, PearsonSimilarity, SpearmanSimilarity, further_metrics
+from contrastive_text.metrics import RETRIEVAL_METRICS, PearsonSimilarity, SpearmanSimilarity, extra_metrics
 from contrastive_text.objectives import Objective
 from contrastive_text.training.forward_pass import read_slots
 from contrastive_text.training.guides import Guide, guide_vectors
@@ -50,7 +50,7 @@ class HeldOutLosses:
 
     def add(self, encoded: Encoded, number: int) -> None:
         """Adds the losses of objectives on an encoded held-out batch of this rank."""
-        whole_batch = of_all_ranks(encoded)
+        whole_batch = gather_encoded(encoded)
         for name, objective in self.objectives[number].items():
             terms = objective(whole_batch)
             value = reduce_terms(terms.total.detach(), max(int(terms.count), 1), terms.reduction)
@@ -61,11 +61,11 @@ class HeldOutLosses:
         return {f"{name}/loss": torch.stack(values).mean() for name, values in self._losses.items() if values}
 
 
-def of_all_ranks(encoded: Encoded) -> Encoded:
+def gather_encoded(encoded: Encoded) -> Encoded:
     """Gathers the encoded rows of all ranks, in rank order within each slot. One process gets its own rows."""
     slots = len(encoded.slots)
     examples = len(encoded.embeddings) // slots
-    sizes = gather_sizes(examples, encoded.embeddings.device, encoded.shares)
+    sizes = gather_sizes(examples, encoded.embeddings.device, encoded.rank_sizes)
     rows = [encoded.embeddings, encoded.text_ids, *encoded.guides.values()]
     by_example = [tensor.reshape(slots, examples, *tensor.shape[1:]).transpose(0, 1) for tensor in rows]
     targets = [] if encoded.target is None else [encoded.target]
@@ -77,15 +77,15 @@ def of_all_ranks(encoded: Encoded) -> Encoded:
         text_ids=ids,
         target=gathered_tensors[-1] if targets else None,
         guides=dict(zip(encoded.guides, guides, strict=True)),
-        shares=None,
+        rank_sizes=None,
     )
 
 
-RANK_SCORE = FIGURES[0]
+RANK_SCORE = RETRIEVAL_METRICS[0]
 """Name of the retrieval metric that selects checkpoints: mean nDCG@10 over the retrieval sets."""
 
 
-class RankedScores:
+class RetrievalScores:
     """Collects the vectors of retrieval sets and computes ranking metrics, times 100.
 
     Every rank encodes its share of the queries and documents. The documents' vectors are gathered, and each rank
@@ -96,7 +96,7 @@ class RankedScores:
         widths: Suffix of a metric's name -> number of features that are compared; None for all features.
     """
 
-    def __init__(self, sides: Mapping[int, Ranked], widths: Mapping[str, int | None]) -> None:
+    def __init__(self, sides: Mapping[int, RetrievalSide], widths: Mapping[str, int | None]) -> None:
         self.sides = dict(sides)
         self.widths = dict(widths)
         self._vectors: dict[tuple[str, str], list[tuple[Tensor, Tensor]]] = {
@@ -147,11 +147,11 @@ class RankedScores:
             data,
             queries=tuple(data.queries[place] for place in query_places),
             relevance=tuple(data.relevance[place] for place in query_places),
-            own=tuple(data.own[place] for place in query_places),
+            own_documents=tuple(data.own_documents[place] for place in query_places),
         )
         figures = {}
         for mark, width in self.widths.items():
-            names = FIGURES if width is None else FIGURES[:1]
+            names = RETRIEVAL_METRICS if width is None else RETRIEVAL_METRICS[:1]
             scores = retrieval_scores(own_queries, queries[:, :width], documents[:, :width], names)
             for figure, values in scores.items():
                 total = sum_over_ranks(values.sum().to(queries))
@@ -194,23 +194,23 @@ class HeldOutScores:
         self.files: dict[int, str] = {}  # scored pairs
         self.tasks: dict[str, tuple[Objective, _Metrics]] = {}
         self.parts: dict[int, tuple[str, str, _Metrics]] = {}  # files of tasks with several files
-        ranked: dict[int, Ranked] = {}
+        ranked: dict[int, RetrievalSide] = {}
         losses: dict[int, dict[str, Objective]] = {}
         for number, loader in enumerate(listed):
             collate = loader.collate_fn if isinstance(loader, DataLoader) else None
             if isinstance(collate, RankedCollator):
                 ranked[number] = collate.ranked
             elif isinstance(collate, HeldOutCollator):
-                losses[number] = by_task.named(collate.objectives)
+                losses[number] = by_task.select_objectives(collate.objectives)
             elif isinstance(collate, StepCollator):
                 task = next(iter(collate.collators))
-                objective = predicting(by_task.objectives(task))
+                objective = find_predictor(by_task.objectives(task))
                 self.tasks.setdefault(task, (objective, _task_metrics(objective, device)))
                 if collate.file:
                     self.parts[number] = (task, collate.file, _task_metrics(objective, device))
             else:
                 self.files[number] = collate.task if isinstance(collate, Collator) else str(number)
-        self.ranked, self.losses = RankedScores(ranked, self.widths), HeldOutLosses(losses)
+        self.ranked, self.losses = RetrievalScores(ranked, self.widths), HeldOutLosses(losses)
         self.pairs = {name: _pair_metrics(self.widths, device) for name in self.files.values()}
 
     def add(
@@ -313,7 +313,7 @@ class HeldOutScores:
             # The metrics have already gathered over ranks; sync_dist only avoids a warning.
             is_main = name in ("spearman", OVERALL, RANK_SCORE)
             if at_start and is_main and trainer.is_global_zero:
-                say(f"before the first step: {part}/{name} {float(figure):.2f}")
+                print_message(f"before the first step: {part}/{name} {float(figure):.2f}")
             module.log(f"{part}/{name}", figure, prog_bar=is_main, sync_dist=True)
 
 
@@ -330,7 +330,7 @@ def _task_metrics(objective: Objective, device: torch.device) -> _Metrics:
     def metrics() -> dict[str, Metric]:
         assert objective.target is not None
         name, metric = objective.target.metric()
-        all_metrics = {name: metric, **further_metrics(objective.target)}
+        all_metrics = {name: metric, **extra_metrics(objective.target)}
         return {name: metric_on_device.to(device) for name, metric_on_device in all_metrics.items()}
 
     return {mark: metrics() for mark in objective.predictors()}
@@ -355,7 +355,7 @@ def _percentage(score: Tensor, task: str) -> Tensor:
     return 100 * score.nan_to_num(nan=0.0)
 
 
-def predicting(objectives: Mapping[str, Objective]) -> Objective:
+def find_predictor(objectives: Mapping[str, Objective]) -> Objective:
     """Returns the first objective of a task that predicts labels.
 
     Raises:
@@ -385,10 +385,10 @@ def encode_unaltered(
     vectors = embedder.pool(rows)
     guided = {} if guides is None else guide_vectors(guides, rows, objectives)
     target = rows.target_for(vectors)
-    return Encoded(vectors, rows.slots, rows.text_ids, target=target, guides=guided, shares=rows.shares)
+    return Encoded(vectors, rows.slots, rows.text_ids, target=target, guides=guided, rank_sizes=rows.rank_sizes)
 
 
-def predictions(batch: Batch, embedder: Embedder, objectives: Mapping[str, Objective]) -> Tensor:
+def predict(batch: Batch, embedder: Embedder, objectives: Mapping[str, Objective]) -> Tensor:
     """Returns the predictions of the first objective that predicts labels for a batch, in float32."""
-    objective = predicting(objectives)
+    objective = find_predictor(objectives)
     return objective.predict(encode_unaltered(batch, embedder, objective)).float()

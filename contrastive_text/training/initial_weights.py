@@ -61,7 +61,7 @@ def load_initial_weights(module: ContrastiveModule, path: str | Path, keep_heads
             its layers and a learned temperature.
 
     Returns:
-        Description of the loaded, random and skipped parts, for ``RunSummary(starts_from=...)``.
+        Description of the loaded, random and skipped parts, for ``RunSummary(start_description=...)``.
 
     Raises:
         FileNotFoundError: The path doesn't exist.
@@ -177,7 +177,7 @@ def _checkpoint(path: Path) -> _Start:
     encoder = content.model.get("encoder", {}).get("init_args", {})
     tokenizer_name = str(encoder.get("tokenizer_name_or_path") or encoder.get("model_name_or_path"))
     return _Start(
-        described=content.described,
+        described=content.summary,
         weights=weights,
         left_out=tuple(dict.fromkeys(map(_named, skipped_places))),
         tokenizer=_load_tokenizer_if_found(tokenizer_name)
@@ -287,7 +287,7 @@ def _take_vocabulary(module: ContrastiveModule, start: _Start) -> list[str]:
                 f"{_WHERE}: expected views whose tokens are in the learned vocabulary, got "
                 f"{', '.join(missing_tokens)}; set their mark to null, or give the first stage the same views"
             )
-        module.adopt_tokenizer(start.learned)
+        module.set_tokenizer(start.learned)
         return ["its vocabulary"]
     if tokenizer is None or start_tokenizer is None:
         return [f"not compared: the vocabulary, for {start.named} isn't there"]

@@ -17,7 +17,7 @@ from contrastive_text.core.checks import at_least, one_of
 from contrastive_text.core.config.specs import stored_arguments
 from contrastive_text.core.distributed import means_over_ranks, rank
 from contrastive_text.core.errors import InvalidTypeError
-from contrastive_text.core.random import fold, seed_torch, text_id
+from contrastive_text.core.random import fold_key, seed_torch, text_id
 from contrastive_text.core.similarity import new_in_full_precision
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
@@ -31,10 +31,10 @@ from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
 from contrastive_text.recipes.layers import build_part, layer_file, merge, read_layers
 from contrastive_text.training.callbacks.every_run import (
-    EndWhenDiverged,
-    KeepGradients,
     LogFigures,
-    WarnOfConstantLoss,
+    SaveAccumulatedGradients,
+    StopWhenDiverged,
+    WarnConstantLoss,
 )
 from contrastive_text.training.checks import (
     causal_warning,
@@ -43,21 +43,21 @@ from contrastive_text.training.checks import (
     check_split,
     check_start,
 )
-from contrastive_text.training.folder_start import load_head, with_start
+from contrastive_text.training.folder_start import load_head, merge_start
 from contrastive_text.training.forward_pass import (
     encode_views,
-    in_place_read,
     read_slots,
-    run_by_groups,
-    tokens_read,
+    run_in_chunks,
+    select_token_slots,
+    swap_views,
 )
 from contrastive_text.training.guides import Guide, check_guides_at_start, guide_vectors
-from contrastive_text.training.held_out import HeldOutScores, predictions
-from contrastive_text.training.momentum import FollowSteps, MomentumNetworks
+from contrastive_text.training.held_out import HeldOutScores, predict
+from contrastive_text.training.momentum import MomentumEncoders, UpdateMomentum
 from contrastive_text.training.optim import AdamW, Combine, LinearSchedule, Optimizer, Schedule, WeightedSum
 from contrastive_text.training.optim.combine import gradient_figures
 from contrastive_text.training.optim.schedules import ScheduledRates
-from contrastive_text.training.stored_module import StoredModule, keep_own_settings
+from contrastive_text.training.stored_module import StoredModule, keep_settings
 from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import View
 
@@ -184,12 +184,12 @@ class ContrastiveModule(StoredModule):
         check_parts(encoder, head, self.weights, self.by_task)
         self.by_task.build(self.embedder, head)
         load_head(head)
-        self.momentum = MomentumNetworks(self.objective_parts(), self.embedder, self.by_task.plan)
+        self.momentum = MomentumEncoders(self.objective_parts(), self.embedder, self.by_task.plan)
         self.combine.build(list(self.objectives))
         # Plain data and the only instantiator that Lightning allows: the command line saves the same.
         values = {"views": self.by_task.views, "objectives": self.objective_parts(), "weights": weights}
         plain: dict[str, Any] = stored_arguments(
-            self, "model", cls=ContrastiveModule, given=values
+            self, "model", cls=ContrastiveModule, overrides=values
         )  # Any: YAML's
         for name in ("prompts", "inference"):
             plain[name] = plain[name]["init_args"]  # the form in configurations
@@ -211,7 +211,7 @@ class ContrastiveModule(StoredModule):
         """
         arguments = {"model_name_or_path": model_name_or_path, "config": None}
         above = {} if model_name_or_path is None else {"model": {"encoder": {"init_args": arguments}}}
-        config = with_start(read_layers(layer_file(recipe), apart=True), lambda layer: merge([layer, above]))
+        config = merge_start(read_layers(layer_file(recipe), apart=True), lambda layer: merge([layer, above]))
         module = build_part(cls, "model", merge([config, above]), recipe)
         module._recipe = recipe
         return module
@@ -265,7 +265,7 @@ class ContrastiveModule(StoredModule):
         """Returns the model for inference, without views and train-only heads. It shares the module's weights."""
         head, normalize, truncate_dim = None if self.head is None else self.head.network, False, None
         if isinstance(self.head, StackHead):
-            head, normalize, truncate_dim = self.head.in_use()
+            head, normalize, truncate_dim = self.head.encoder_arguments()
         return SentenceEncoder(
             self.encoder,
             self.inference_embedder.pooler,
@@ -298,15 +298,15 @@ class ContrastiveModule(StoredModule):
             names.append(followed)
         running = [parts[name] for name in names]
         slots = read_slots(batch, plan, running)
-        facts: dict[str, Any] = {"batch": tokens_read(batch, running)}  # Any: each field has its own type
-        facts["by_groups"] = partial(run_by_groups, self.embedder)
+        facts: dict[str, Any] = {"batch": select_token_slots(batch, running)}  # Any: each field has its own type
+        facts["run_in_chunks"] = partial(run_in_chunks, self.embedder)
         if self.guides:
             facts["guides"] = guide_vectors(self.guides, slots, running)
         if self.momentum:
             facts["keys"] = self.momentum.encode_keys(batch, plan, self.chunk_tokens, names)
 
         def loss(encoded: Encoded) -> Tensor:
-            swapped = in_place_read(replace(encoded, **facts, logged=False), plan, parts[followed].view)
+            swapped = swap_views(replace(encoded, **facts, logged=False), plan, parts[followed].view)
             return self.objective_value(swapped, followed)[0]
 
         return replace(encode_views(slots, self.embedder, plan, loss), **facts, logged=self.logs_step)
@@ -333,7 +333,7 @@ class ContrastiveModule(StoredModule):
             encoded = self.encode(part, task, names)
             for name in names:
                 # Seeds dropout of the objective's head. Dropout of the encoder has its own keys.
-                seed_torch(fold(part.seed, rank(), text_id(name)), self.device)
+                seed_torch(fold_key(part.seed, rank(), text_id(name)), self.device)
                 terms_by_name[name] = self.objective_parts()[name](encoded)
         losses: dict[str, Tensor] = {}
         for (name, terms), value in zip(
@@ -354,7 +354,7 @@ class ContrastiveModule(StoredModule):
         if self.logs_step and self.logs_gradients:
             gradient_metrics = gradient_figures(losses, trained)
             self.figures |= {f"gradient/{name}": figure for name, figure in gradient_metrics.items()}
-        loss: Tensor = self.combine(losses, trained, key=fold(self.current_epoch, batch_idx))
+        loss: Tensor = self.combine(losses, trained, key=fold_key(self.current_epoch, batch_idx))
         for name, objective in self.objective_parts().items():
             if name in losses:
                 objective.finish_step()
@@ -393,13 +393,13 @@ class ContrastiveModule(StoredModule):
         """Predicts a batch: the vectors of its anchors, (N, D), or the predictions of a task's objective."""
         if isinstance(batch, StepBatch):
             ((task, rows),) = batch.batches.items()
-            return predictions(rows, self.embedder, self.by_task.objectives(task))
+            return predict(rows, self.embedder, self.by_task.objectives(task))
         return self.forward(batch.split(batch.by_role("anchor"))).float()
 
     def configure_callbacks(self) -> list[pl.Callback]:
         """Returns the callbacks of every run, also with a trainer of the user's own."""
-        guards = [EndWhenDiverged(), WarnOfConstantLoss(), KeepGradients()]
-        return [*guards, FollowSteps(self.momentum), LogFigures()]
+        guards = [StopWhenDiverged(), WarnConstantLoss(), SaveAccumulatedGradients()]
+        return [*guards, UpdateMomentum(self.momentum), LogFigures()]
 
     def setup(self, stage: str) -> None:
         """Converts the module to float64 for the precision 64-true, before a checkpoint is loaded and rounded.
@@ -426,6 +426,6 @@ class ContrastiveModule(StoredModule):
         Raises:
             ValueError: The schedule needs the length of the run, and the length is unknown.
         """
-        optimizer = keep_own_settings(self.optimizer.build(self.named_parameters()))
+        optimizer = keep_settings(self.optimizer.build(self.named_parameters()))
         rates = ScheduledRates(optimizer, self.schedule, self.trainer.estimated_stepping_batches)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rates, "interval": "step"}}

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from contrastive_text.core.batch import Batch, Encoded
-from contrastive_text.core.distributed import rank, whole
+from contrastive_text.core.distributed import full_tensor, rank
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import fold, seed_torch
+from contrastive_text.core.random import fold_key, seed_torch
 from contrastive_text.core.similarity import full_precision
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.shared_use import evaluating
@@ -29,7 +29,7 @@ from contrastive_text.views import GradientView, TextView, TokenView, ViewPlan
 from contrastive_text.views.plan import role_of
 
 
-class MomentumNetwork(nn.Module):
+class MomentumEncoder(nn.Module):
     """Momentum encoder: a copy of encoder, pooler and heads, averaged over the steps.
 
     Args:
@@ -70,9 +70,9 @@ class MomentumNetwork(nn.Module):
             copy.load_state_dict(trained.state_dict())
 
     @torch.no_grad()
-    def follow(self) -> None:
+    def update(self) -> None:
         """Updates the momentum encoder's averages with the trained weights, and copies the buffers."""
-        for weight, trained_weight in self.followed():
+        for weight, trained_weight in self.weight_pairs():
             weight.lerp_(trained_weight, 1 - self.settings.decay)
         for copy, trained in self._followed:
             for buffer, trained_buffer in zip(copy.buffers(), trained.buffers(), strict=True):
@@ -81,15 +81,17 @@ class MomentumNetwork(nn.Module):
     @torch.no_grad()
     def distance(self) -> Tensor:
         """Returns the momentum encoder's distance to the trained weights, relative to their norm, a scalar."""
-        pairs = [*self.followed()]
+        pairs = [*self.weight_pairs()]
         differences = torch.stack(
-            [whole(torch.linalg.vector_norm(trained_weight - weight)) for weight, trained_weight in pairs]
+            [full_tensor(torch.linalg.vector_norm(trained_weight - weight)) for weight, trained_weight in pairs]
         )
-        norms = torch.stack([whole(torch.linalg.vector_norm(trained_weight)) for _, trained_weight in pairs])
+        norms = torch.stack(
+            [full_tensor(torch.linalg.vector_norm(trained_weight)) for _, trained_weight in pairs]
+        )
         relative: Tensor = torch.linalg.vector_norm(differences) / torch.linalg.vector_norm(norms)
         return relative
 
-    def followed(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def weight_pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields each weight of the momentum encoder with the trained weight, without shared weights."""
         for copy, trained in self._followed:
             for weight, trained_weight in zip(copy.parameters(), trained.parameters(), strict=True):
@@ -97,7 +99,7 @@ class MomentumNetwork(nn.Module):
                     yield weight, trained_weight
 
     @torch.no_grad()
-    def keys(self, batch: Batch, plan: ViewPlan, chunk_tokens: int | None) -> Encoded:
+    def encode_keys(self, batch: Batch, plan: ViewPlan, chunk_tokens: int | None) -> Encoded:
         """Encodes the rows of the settings' roles with the momentum encoder, including the train-only head.
 
         Args:
@@ -117,7 +119,7 @@ class MomentumNetwork(nn.Module):
                 stack.enter_context(evaluating(part) if part is not None else nullcontext())
             encoded = encode_groups(key_batch, groups, embedder, alters, number=KEYS_PASS)
             seed_torch(
-                fold(key_batch.seed, rank(), KEYS_PASS), key_batch.ids.device
+                fold_key(key_batch.seed, rank(), KEYS_PASS), key_batch.ids.device
             )  # the dropout of a train-only head
             # Autocast would cache its cast copies of the trained head's weights, which have no gradient here.
             stack.enter_context(full_precision(key_batch.ids.device))
@@ -129,7 +131,7 @@ class MomentumNetwork(nn.Module):
         )
 
 
-class MomentumNetworks(nn.ModuleDict):
+class MomentumEncoders(nn.ModuleDict):
     """Momentum encoders of a module, by the name of their objective.
 
     Args:
@@ -146,24 +148,24 @@ class MomentumNetworks(nn.ModuleDict):
     ) -> None:
         super().__init__()
         check_momentum(objectives, plan_of)
-        settings_by_name = {name: part.keys for name, part in objectives.items() if part.keys is not None}
+        settings_by_name = {name: part.momentum for name, part in objectives.items() if part.momentum is not None}
         for name, settings in settings_by_name.items():
             if users := [user for user, item in settings_by_name.items() if item is settings and user != name]:
                 raise InvalidValueError(
                     f"model.objectives.{name}.columns: expected a different Momentum for each objective, got "
                     f"the Momentum of {users[0]} again; create one for each"
                 )
-            self[name] = MomentumNetwork(settings, embedder, getattr(objectives[name], "head", None))
+            self[name] = MomentumEncoder(settings, embedder, getattr(objectives[name], "head", None))
 
     @property
-    def networks(self) -> dict[str, MomentumNetwork]:
+    def networks(self) -> dict[str, MomentumEncoder]:
         """Objective name -> momentum encoder."""
-        return {name: network for name, network in self.items() if isinstance(network, MomentumNetwork)}
+        return {name: network for name, network in self.items() if isinstance(network, MomentumEncoder)}
 
     def facts(self) -> dict[str, str]:
         """Returns the number of weights of the momentum encoders for the run's summary; empty without any."""
         sizes = {
-            name: sum(weight.numel() for weight, _ in network.followed())
+            name: sum(weight.numel() for weight, _ in network.weight_pairs())
             for name, network in self.networks.items()
         }
         lines = [
@@ -178,10 +180,10 @@ class MomentumNetworks(nn.ModuleDict):
         for network in self.networks.values():
             network.restart()
 
-    def follow(self) -> None:
+    def update_all(self) -> None:
         """Updates every momentum encoder after an optimizer step."""
         for network in self.networks.values():
-            network.follow()
+            network.update()
 
     def encode_keys(
         self, batch: Batch, plan: ViewPlan, chunk_tokens: int | None, names: Iterable[str]
@@ -198,20 +200,20 @@ class MomentumNetworks(nn.ModuleDict):
             ``Momentum`` settings -> encoded batch.
         """
         running = [network for name, network in self.networks.items() if name in names and self.training]
-        return {network.settings: network.keys(batch, plan, chunk_tokens) for network in running}
+        return {network.settings: network.encode_keys(batch, plan, chunk_tokens) for network in running}
 
     def figures(self) -> dict[str, Tensor]:
         """Returns ``OBJECTIVE/momentum_distance`` of each momentum encoder. Costs as much time as an update."""
         return {f"{name}/momentum_distance": network.distance() for name, network in self.networks.items()}
 
 
-class FollowSteps(Callback):
+class UpdateMomentum(Callback):
     """Callback that updates momentum encoders after each optimizer step, and restarts them at step 0.
 
     A step that mixed precision skips after a gradient overflow doesn't update them.
     """
 
-    def __init__(self, networks: MomentumNetworks) -> None:
+    def __init__(self, networks: MomentumEncoders) -> None:
         self.networks = networks
         self._hooks: list[RemovableHandle] = []
 
@@ -221,7 +223,7 @@ class FollowSteps(Callback):
             self.networks.restart()
         self.teardown(trainer, pl_module, "fit")
         self._hooks = [
-            optimizer.register_step_post_hook(lambda *_: self.networks.follow())
+            optimizer.register_step_post_hook(lambda *_: self.networks.update_all())
             for optimizer in trainer.optimizers
         ]
 
@@ -244,18 +246,22 @@ def check_momentum(objectives: Mapping[str, Objective], plan_of: Callable[[str |
             gradient view alters a role that its objective reads only as keys, which have no gradient.
     """
     for name, objective in objectives.items():
-        if objective.keys is None:
+        if objective.momentum is None:
             continue
-        for place, view in plan_of(objective.task).views_with_places():
+        for place, view in plan_of(objective.task).named_views():
             role, kind = role_of(place.removeprefix("views.").partition("[")[0]), type(view).__name__
-            alters = isinstance(view, TextView | TokenView) and role in objective.keys.roles
-            if alters and not objective.keys.views:
+            alters = isinstance(view, TextView | TokenView) and role in objective.momentum.roles
+            if alters and not objective.momentum.views:
                 raise InvalidValueError(
-                    f"model.objectives.{name}.columns: expected Momentum.views: true, because {kind} at "
-                    f"model.{place} alters rows before any network, got false; move that view to "
-                    "another role, or set views: true"
+                    f"model.objectives.{name}.columns: expected Momentum.views: true, got false; set views: "
+                    f"true, or move {kind} at model.{place} to another role. This view alters rows before any "
+                    "network."
                 )
-            if isinstance(view, GradientView) and role in objective.keyed and view.objective in (None, name):
+            if (
+                isinstance(view, GradientView)
+                and role in objective.momentum_only_roles
+                and view.objective in (None, name)
+            ):
                 raise InvalidValueError(
                     f"model.{place}: expected a role that {name} reads of the trained network for {kind}, got "
                     f"{role}, whose vectors are momentum vectors without a gradient; move the view to anchor"

@@ -17,15 +17,15 @@ from pytorch_lightning.cli import LightningArgumentParser, SaveConfigCallback
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from contrastive_text.core.config.class_paths import own_modules, trust_words
-from contrastive_text.core.config.misspelt import nearest, parsing
+from contrastive_text.core.config.class_paths import foreign_modules, trust_options
 from contrastive_text.core.config.specs import to_plain
+from contrastive_text.core.config.suggestions import short_parser_errors, suggest_name
 from contrastive_text.core.errors import InvalidValueError, RunError
-from contrastive_text.core.storage.disk import replacing
-from contrastive_text.core.storage.manifests import model_place
-from contrastive_text.core.terminal import escaping_output, facts_table, say
+from contrastive_text.core.storage.disk import atomic_file
+from contrastive_text.core.storage.manifests import find_model_folder
+from contrastive_text.core.terminal import escaping_output, facts_table, print_message
 from contrastive_text.data.datamodule import TextDataModule
-from contrastive_text.data.files.given import given_sources, in_memory_rows
+from contrastive_text.data.files.in_memory import given_sources, in_memory_rows
 from contrastive_text.data.tasks import TextTask
 from contrastive_text.encoders import Encoder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
@@ -37,23 +37,27 @@ from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor
 from contrastive_text.training.callbacks.export_model import add_card
 from contrastive_text.training.callbacks.run_summary import TITLE, RunProgressBar, model_facts
 from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
-from contrastive_text.training.folder_start import with_start
+from contrastive_text.training.folder_start import merge_start
 from contrastive_text.training.initial_weights import load_initial_weights
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.run_folder import (
     FINISHED,
-    OwnFolders,
+    LockFolders,
     RunFolder,
-    SavedConfig,
+    SaveConfig,
     check_folder_options,
+    find_resumable,
     remove_leftovers,
-    resumable_in,
 )
-from contrastive_text.training.run_log import LogInCheckpoints, RunLogger, check_loggers, give_back_folders
+from contrastive_text.training.run_log import (
+    RunLogger,
+    SaveLogWithCheckpoints,
+    check_loggers,
+    remove_empty_folders,
+)
 from contrastive_text.training.run_parser import (
     PLACES,
     VALUES,
-    answering,
     check_places,
     check_processes,
     check_reads_batches,
@@ -61,6 +65,7 @@ from contrastive_text.training.run_parser import (
     check_trainer,
     checkpoint_parts,
     importing_parts,
+    naming_options,
     run_parser,
 )
 
@@ -110,15 +115,15 @@ class Run:
         check_processes(
             options["devices"], options["accelerator"], config["data.num_workers"], config["oversubscribe"]
         )
-        with answering():
+        with naming_options():
             if seed is not False:
                 config["seed_everything"] = pl.seed_everything(None if seed is True else seed, workers=True)
             self._parts = parser.instantiate_classes(config)
             self._summary = RunSummary(recipe=", ".join(filter(None, map(shipped, files))))
-            self._folders = OwnFolders()
+            self._folders = LockFolders()
             self.module: ContrastiveModule = self._parts["model"]
             self.data: TextDataModule = self._parts["data"]
-            self._save_config = SavedConfig(parser, config, save_to_log_dir=False)
+            self._save_config = SaveConfig(parser, config, save_to_log_dir=False)
             self.trainer = self._build_trainer()
         self._command = _resume_command(config)
         self._trained = False
@@ -162,7 +167,7 @@ class Run:
                 names = [*PLACES, *VALUES]
                 raise InvalidValueError(
                     f"Run: expected names that begin with one of {', '.join(names)}, got {name!r}"
-                    f"{nearest(place, names)}"
+                    f"{suggest_name(place, names)}"
                 )
         path = values.get("ckpt_path")
         below = {} if path is None else checkpoint_parts(str(path), to_resume=True)
@@ -175,10 +180,10 @@ class Run:
                 config = lay(config, name, value)
             return config
 
-        merged = override(with_start([below, *read_layers(layer_file(recipe), apart=True)], override))
+        merged = override(merge_start([below, *read_layers(layer_file(recipe), apart=True)], override))
         check_places(merged)
         parser = run_parser()
-        with parsing("Run"), importing_parts(merged, path is not None), in_memory_rows(values):
+        with short_parser_errors("Run"), importing_parts(merged, path is not None), in_memory_rows(values):
             parsed = parser.parse_args(["--config", json.dumps(merged)])  # the way the command line reads it
             return cls(parser, parsed, [layer_file(recipe)])
 
@@ -198,10 +203,10 @@ class Run:
             *user_callbacks,
             *([RunProgressBar()] if shows else []),
             *(parts[place] for place in ("checkpoint", "export", "resumable")),
-            *(self._summary, CollapseDoctor(), self._folders, LogInCheckpoints()),
+            *(self._summary, CollapseDoctor(), self._folders, SaveLogWithCheckpoints()),
             *([] if options["fast_dev_run"] else [self._save_config]),
         ]
-        with answering(building=True):
+        with naming_options(building=True):
             trainer = pl.Trainer(**options)
         check_trainer(trainer)
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
@@ -240,10 +245,12 @@ class Run:
                     "--init_from: expected no --init_from with --ckpt_path, which resumes a run with its own "
                     "weights, got both; remove one of them, or set init_from to null"
                 )
-            init_folder = model_place(parts["init_from"])
+            init_folder = find_model_folder(parts["init_from"])
             self._summary.saved_model = None if init_folder is None else str(init_folder)
             # Must come before a vocabulary is learned from the corpus.
-            self._summary.starts_from = load_initial_weights(self.module, parts["init_from"], parts["keep_heads"])
+            self._summary.start_description = load_initial_weights(
+                self.module, parts["init_from"], parts["keep_heads"]
+            )
         elif parts["keep_heads"] and parts["ckpt_path"] is None:
             raise InvalidValueError(
                 "--keep_heads: expected it with --init_from, got it alone; name the run whose heads to keep"
@@ -255,11 +262,11 @@ class Run:
         except _FirstStepReachedError:
             return
         except BaseException:
-            give_back_folders(self.trainer.loggers)
+            remove_empty_folders(self.trainer.loggers)
             raise
         log = next(iter(self.trainer.loggers), None)
         if isinstance(log, CSVLogger) and self.trainer.is_global_zero:
-            with replacing(Path(log.log_dir, FINISHED)):
+            with atomic_file(Path(log.log_dir, FINISHED)):
                 pass
         parts["ckpt_path"] = None  # further calls use the trained weights, not the checkpoint
         self._trained = True
@@ -269,13 +276,13 @@ class Run:
         config_text = self._save_config.parser.dump(self._save_config.config, skip_none=False)
         state = RunFolder(folder, parse_yaml(config_text, "Run"))
         if self.trainer.is_global_zero:
-            state.tell()
+            state.print_state()
         if state.checkpoint is not None:
             changes = {"ckpt_path": str(state.checkpoint.path), "weights_only": True, "init_from": None}
             for name, value in changes.items():
                 self._parts[name] = value
             self._folders.log_end = state.log_end
-            self._parts["resumable"].former = resumable_in(folder)
+            self._parts["resumable"].former = find_resumable(folder)
             if self._parts["chunk"] == "auto":
                 self.module.set_chunk_tokens(state.checkpoint.model.get("chunk_tokens"))  # measured at its start
             vars(self.trainer)["callbacks"].remove(
@@ -290,7 +297,7 @@ class Run:
         arguments = {
             name: self._parts[name] for name in inspect.signature(method).parameters if name in self._parts
         }
-        with answering(), escaping_output(), warnings.catch_warnings():
+        with naming_options(), escaping_output(), warnings.catch_warnings():
             resume_warnings = [] if self._parts.get("ckpt_path") is None else [_OWN_CHECKPOINTS]
             for message in (*_IGNORED_WARNINGS, *resume_warnings):
                 warnings.filterwarnings("ignore", message=message)
@@ -337,8 +344,8 @@ def _place_of(name: str) -> str:
     if name not in owner:
         raise InvalidValueError(
             f"Run: expected an argument of the module, the data or the Trainer, got {name!r}"
-            f"{nearest(name, (*owner, *VALUES))}; give other options by their dotted name in config, such as "
-            "config={'checkpoint.monitor': 'val/overall'}"
+            f"{suggest_name(name, (*owner, *VALUES))}; give other options by their dotted name in config, such "
+            "as config={'checkpoint.monitor': 'val/overall'}"
         )
     return f"{owner[name]}.{name}"
 
@@ -366,7 +373,7 @@ def _listed_loggers(loggers: object) -> list[Any]:  # Any: what a user configure
 
 def _resume_command(config: Namespace) -> str:
     """Returns the command that resumes a run, to be followed by the run's folder."""
-    return shlex.join(["contrastive-text", "fit", *trust_words(own_modules(config.as_dict())), "--resume"])
+    return shlex.join(["contrastive-text", "fit", *trust_options(foreign_modules(config.as_dict())), "--resume"])
 
 
 class _FirstStepReachedError(Exception):
@@ -384,7 +391,7 @@ class _EndBeforeFirstStep(Callback):
         """
         if trainer.is_global_zero:
             steps = trainer.estimated_stepping_batches
-            say(f"Dry run: {steps:,} steps would follow; nothing was trained, and nothing written")
+            print_message(f"Dry run: {steps:,} steps would follow; nothing was trained, and nothing written")
         raise _FirstStepReachedError
 
 
@@ -394,7 +401,7 @@ def _make_dry(trainer: pl.Trainer) -> None:
     writers = (ExportModel, SaveConfigCallback, SaveWhenStopped)
     callbacks[:] = [callback for callback in callbacks if not isinstance(callback, writers)]
     for callback in callbacks:
-        if isinstance(callback, OwnFolders):
+        if isinstance(callback, LockFolders):
             callback.writes = False
     callbacks.append(_EndBeforeFirstStep())
     trainer.loggers = []

@@ -25,9 +25,15 @@ from contrastive_text.core.errors import (
     MissingFileError,
     RunError,
 )
-from contrastive_text.core.storage.checkpoints import Checkpoint, checksums, read_checkpoint
-from contrastive_text.core.storage.disk import check_writable, held, remove_abandoned, replacing, temporary_in
-from contrastive_text.core.terminal import say
+from contrastive_text.core.storage.checkpoints import Checkpoint, archive_digest, read_checkpoint
+from contrastive_text.core.storage.disk import (
+    atomic_file,
+    check_writable,
+    hold_lock,
+    remove_abandoned,
+    temporary_in,
+)
+from contrastive_text.core.terminal import print_message
 from contrastive_text.recipes.layers import read_config
 from contrastive_text.training.callbacks import ExportModel
 from contrastive_text.training.checkpoint_io import local_path
@@ -132,17 +138,19 @@ class RunFolder:
             state = torch.load(self.checkpoint.path, weights_only=True, mmap=True)
             self.log_end = int(state.get(LOG_ROWS, 0)), self.checkpoint.step
 
-    def tell(self) -> None:
+    def print_state(self) -> None:
         """Prints whether the run begins again, resumes or has finished."""
         for message in self._damaged:
-            say(f"Left out: {message}")
+            print_message(f"Left out: {message}")
         if self.model is not None:
             further = f"; to train on, give --ckpt_path {self._best} and the options of a longer run"
-            say(f"Finished before: {self.folder}, whose model is {self.model}{further if self._best else ''}")
+            print_message(
+                f"Finished before: {self.folder}, whose model is {self.model}{further if self._best else ''}"
+            )
         elif self.checkpoint is not None:
-            say(f"Resuming {self.folder} from {self.checkpoint.described}")
+            print_message(f"Resuming {self.folder} from {self.checkpoint.summary}")
         elif (self.folder / CONFIG).is_file():
-            say(f"Beginning again: the run in {self.folder} has no checkpoint yet")
+            print_message(f"Beginning again: the run in {self.folder} has no checkpoint yet")
 
 
 def changed_options(saved: Mapping[str, Any], given: Mapping[str, Any], *free: str) -> list[str]:
@@ -160,7 +168,7 @@ def changed_options(saved: Mapping[str, Any], given: Mapping[str, Any], *free: s
     ]
 
 
-def resumable_in(folder: Path) -> list[Path]:
+def find_resumable(folder: Path) -> list[Path]:
     """Returns the checkpoints in a folder that a stopped run saved to resume from."""
     return sorted(folder.glob("resume-step=*.ckpt"))
 
@@ -171,7 +179,7 @@ def _latest_checkpoint(folder: Path, config: Mapping[str, object]) -> tuple[Chec
     Runs may share ``checkpoint.dirpath``. A checkpoint there counts only if this run has written it.
     """
     best_folder = _dirpath(config, "checkpoint") or folder / "checkpoints"
-    resumable, best = resumable_in(folder), sorted(best_folder.glob("*.ckpt"))
+    resumable, best = find_resumable(folder), sorted(best_folder.glob("*.ckpt"))
     is_shared = not Path(os.path.realpath(best_folder)).is_relative_to(os.path.realpath(folder))
     if is_shared:
         start_time = (folder / CONFIG).stat().st_mtime  # a former run may have had a folder of the same name
@@ -199,7 +207,7 @@ def _dirpath(config: Mapping[str, object], part: str) -> Path | None:
     return Path(dirpath) if isinstance(dirpath, str) and dirpath else None
 
 
-class SavedConfig(SaveConfigCallback):
+class SaveConfig(SaveConfigCallback):
     """Callback that saves the configuration of a run atomically, as ``config.yaml`` in its folder.
 
     Differs: Lightning writes in the encoding of the locale, and follows a symbolic link.
@@ -216,11 +224,11 @@ class SavedConfig(SaveConfigCallback):
     def save_config(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
         """Writes the run's configuration to its folder, in UTF-8. It replaces an older file."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        with replacing(self._folder / self.config_filename) as file:
+        with atomic_file(self._folder / self.config_filename) as file:
             file.write(self.parser.dump(self.config, skip_none=False, skip_validation=True).encode())
 
 
-class OwnFolders(Callback):
+class LockFolders(Callback):
     """Callback that checks and locks the folders that a run writes to, until the run ends.
 
     Two runs that write to one folder would replace each other's checkpoints. Before the first step the callback
@@ -258,7 +266,7 @@ class OwnFolders(Callback):
                 self._lock(_folders(trainer, run_folder), size)
                 for logger in trainer.loggers:
                     if isinstance(logger, RunLogger):
-                        logger.experiment.keep(*self.log_end)
+                        logger.experiment.truncate(*self.log_end)
             except ContrastiveTextError as error:
                 failure = error
         message = trainer.strategy.broadcast(None if failure is None else str(failure))
@@ -283,7 +291,7 @@ class OwnFolders(Callback):
                     f"{where}: expected room for {_COPIES * size / 1e6:,.0f} MB at {folder}, for a checkpoint "
                     f"and the model, got {free / 1e6:,.0f} MB; make room, or name another folder",
                 )
-            if self.writes and not self._locks.enter_context(held(real)):
+            if self.writes and not self._locks.enter_context(hold_lock(real)):
                 raise RunError(
                     f"{where}: expected a folder that no other run writes to, got {folder}, where another run "
                     f"is active; wait for its end, or name another folder"
@@ -325,7 +333,7 @@ def remove_leftovers(trainer: pl.Trainer) -> None:
             runs = Path(logger.root_dir).glob("*/")
             places = [place for run in runs for place in (run, run / "checkpoints")]
             for path in [path for place in places for path in remove_abandoned(place)]:
-                say(f"Removed: {path}, left unfinished by a killed run")
+                print_message(f"Removed: {path}, left unfinished by a killed run")
 
 
 class _Identity(NamedTuple):
@@ -356,7 +364,7 @@ def _check_same_checkpoint(trainer: pl.Trainer, path: str | None) -> None:
 def _identity(path: str | None) -> _Identity | None:
     if path is None or not os.path.isfile(path):
         return None if path is None else _Identity(os.path.basename(path), 0, b"")
-    return _Identity(os.path.basename(path), os.path.getsize(path), checksums(path))
+    return _Identity(os.path.basename(path), os.path.getsize(path), archive_digest(path))
 
 
 def _check_shared(trainer: pl.Trainer, folders: Iterable[Path]) -> None:

@@ -18,7 +18,7 @@ from pytorch_lightning.loggers.csv_logs import ExperimentWriter
 from pytorch_lightning.utilities import rank_zero_only
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.disk import check_writable, replacing
+from contrastive_text.core.storage.disk import atomic_file, check_writable
 
 LOG_ROWS = "log_rows"
 """Checkpoint key of the number of rows in the log."""
@@ -53,7 +53,7 @@ class LogRows(ExperimentWriter):
         writer = csv.DictWriter(text, names)
         writer.writeheader()
         writer.writerows(rows)
-        with replacing(self._path) as file:
+        with atomic_file(self._path) as file:
             file.write(text.getvalue().encode())
 
     def save(self) -> None:
@@ -91,7 +91,7 @@ class LogRows(ExperimentWriter):
         self._saves_next_row = True
         return self.count
 
-    def keep(self, count: int, step: int) -> None:
+    def truncate(self, count: int, step: int) -> None:
         """Deletes the rows that a run logged after a checkpoint.
 
         Args:
@@ -156,7 +156,7 @@ def check_loggers(loggers: Iterable[Logger]) -> None:
             ) from error
 
 
-def give_back_folders(loggers: Iterable[object]) -> None:
+def remove_empty_folders(loggers: Iterable[object]) -> None:
     """Deletes the log folders of a run that ended before it wrote a file."""
     for logger in loggers:
         if isinstance(logger, RunLogger) and vars(rank_zero_only)["rank"] == 0:
@@ -164,7 +164,7 @@ def give_back_folders(loggers: Iterable[object]) -> None:
                 Path(logger.log_dir).rmdir()
 
 
-class LogInCheckpoints(Callback):
+class SaveLogWithCheckpoints(Callback):
     """Callback that saves the log before each checkpoint and stores the number of rows in the checkpoint."""
 
     def on_save_checkpoint(

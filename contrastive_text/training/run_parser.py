@@ -21,9 +21,9 @@ from pytorch_lightning import callbacks
 from pytorch_lightning.cli import LightningArgumentParser
 
 from contrastive_text.core.checks import at_least
-from contrastive_text.core.config.class_paths import dotted_texts, find_own, own_modules
-from contrastive_text.core.config.foreign import importing_only
-from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, cause_of
+from contrastive_text.core.config.class_paths import add_working_directory, dotted_texts, foreign_modules
+from contrastive_text.core.config.untrusted import importing_only
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, find_cause
 from contrastive_text.core.storage.checkpoints import read_checkpoint
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.recipes import BASE
@@ -173,9 +173,9 @@ def importing_parts(config: Config, is_foreign: bool, typed: Iterable[str] = ())
         typed: Values of options that the user typed.
     """
     class_paths = [name for value in typed for name in re.findall(r"[^\W\d]\w*(?:\.\w+)+", value)]
-    modules = [*own_modules(config), *(name.rpartition(".")[0] for name in class_paths)]
+    modules = [*foreign_modules(config), *(name.rpartition(".")[0] for name in class_paths)]
     for module in modules if is_foreign else (*modules, *dotted_texts(config)):
-        find_own(module)
+        add_working_directory(module)
     with importing_only(modules) if is_foreign else nullcontext():
         yield
 
@@ -204,7 +204,7 @@ def checkpoint_parts(path: str, to_resume: bool = False) -> Config:
 
 
 @contextmanager
-def answering(building: bool = False) -> Iterator[None]:
+def naming_options(building: bool = False) -> Iterator[None]:
     """Turns Lightning's errors about Trainer options into an InvalidValueError. Other errors pass unchanged.
 
     Args:
@@ -218,7 +218,7 @@ def answering(building: bool = False) -> Iterator[None]:
     except ContrastiveTextError:
         raise
     except Exception as error:
-        refusal = cause_of(error, MisconfigurationException) or error  # the parser raises its own from it
+        refusal = find_cause(error, MisconfigurationException) or error  # the parser raises its own from it
         if not _concerns_options(refusal) and not (building and isinstance(error, TypeError | ValueError)):
             raise
         text = " ".join(str(refusal).split()).rstrip(".")

@@ -11,13 +11,13 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities import rank_zero_warn
 
-from contrastive_text.core.config.misspelt import parsing
 from contrastive_text.core.config.specs import describe_spec
-from contrastive_text.core.distributed import split_as
+from contrastive_text.core.config.suggestions import short_parser_errors
+from contrastive_text.core.distributed import shard_like
 from contrastive_text.core.errors import InvalidValueError, RunError
-from contrastive_text.core.setting import SETTING, current_setting, other_setting
+from contrastive_text.core.setting import SETTING, current_setting, describe_setting_change
 from contrastive_text.core.storage.checkpoints import BASE, check_resumable, load_options
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import print_message
 from contrastive_text.data import TextDataModule
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.tokenizing import wrap_tokenizer
@@ -27,7 +27,7 @@ from contrastive_text.losses import Loss
 from contrastive_text.objectives import Objective
 from contrastive_text.training.callbacks.every_run import check_weights
 from contrastive_text.training.fsdp2 import SplitModule
-from contrastive_text.training.guides import GUIDES, check_same_guides, identities
+from contrastive_text.training.guides import GUIDES, check_same_guides, guide_identities
 from contrastive_text.training.tasks import TaskParts
 
 TRAINER = "trainer"
@@ -53,7 +53,7 @@ class StoredModule(SplitModule):
     by_task: TaskParts
     _learned_tokenizer: str | None = None
 
-    def adopt_tokenizer(self, description: str) -> None:
+    def set_tokenizer(self, description: str) -> None:
         """Sets a tokenizer learned from the corpus, given as JSON. Checkpoints store it."""
         self._learned_tokenizer = description
         self.encoder.tokenizer = wrap_tokenizer(description)
@@ -86,10 +86,10 @@ class StoredModule(SplitModule):
             ValueError: The weights belong to another network. The message says what differs.
         """
         bases, current = self._base_names() - state_dict.keys(), self.state_dict()
-        state_dict = {name: split_as(value, current.get(name, value)) for name, value in state_dict.items()}
+        state_dict = {name: shard_like(value, current.get(name, value)) for name, value in state_dict.items()}
         state_dict |= {name: current[name] for name in bases}
         where = (None if self._trainer is None else self._trainer.ckpt_path) or "load_state_dict"
-        with parsing(where, "the weights of a module that is built as this one", (RuntimeError,)):
+        with short_parser_errors(where, "the weights of a module that is built as this one", (RuntimeError,)):
             return super().load_state_dict(state_dict, strict=strict, assign=assign)  # Any: torch's
 
     def without_base(self, state: Mapping[str, _T]) -> dict[str, _T]:
@@ -118,14 +118,15 @@ class StoredModule(SplitModule):
         if self.encoder.base_identity is not None:
             if any(weight.requires_grad for weight in self.encoder.base_weights()):
                 raise RunError(
-                    "model.encoder.adapters: expected frozen weights under the adapters, because checkpoints "
-                    "don't contain them, got trained weights; unfreeze other parts, or train without adapters"
+                    "model.encoder.adapters: expected frozen weights under the adapters, got trained weights; "
+                    "unfreeze other parts, or train without adapters. Checkpoints don't contain the weights "
+                    "under adapters."
                 )
             checkpoint["state_dict"] = self.without_base(checkpoint["state_dict"])
             checkpoint[BASE] = self.encoder.base_identity
         checkpoint[SETTING] = current_setting(self.device)
         checkpoint[TRAINER] = trainer_settings(self.trainer)
-        checkpoint[GUIDES] = identities(self.by_task.guides)
+        checkpoint[GUIDES] = guide_identities(self.by_task.guides)
         if self._learned_tokenizer is not None:
             checkpoint[_TOKENIZER] = self._learned_tokenizer
 
@@ -151,7 +152,7 @@ class StoredModule(SplitModule):
             check_same_guides(self.by_task.guides, checkpoint.get(GUIDES, {}), self.trainer.ckpt_path)
             _settle_epoch(checkpoint["loops"]["fit_loop"])
         if _TOKENIZER in checkpoint:
-            self.adopt_tokenizer(checkpoint[_TOKENIZER])
+            self.set_tokenizer(checkpoint[_TOKENIZER])
 
     def on_train_start(self) -> None:
         """Starts a new epoch if the checkpoint of a resumed run is from the end of an epoch.
@@ -200,7 +201,7 @@ def check_resumed(
         ValueError: The checkpoint contains only weights, or the run began with other prompts.
     """
     check_resumable(checkpoint, trainer.ckpt_path)
-    old = Prompts(**(checkpoint.get("hyper_parameters") or {}).get("prompts", {})).trained()
+    old = Prompts(**(checkpoint.get("hyper_parameters") or {}).get("prompts", {})).with_training_defaults()
     if old.spec != prompts.spec:
         raise InvalidValueError(
             f"model.prompts: expected the prompts of the run of {trainer.ckpt_path} ({old.describe()}), "
@@ -208,7 +209,9 @@ def check_resumed(
             "run from its weights with --init_from"
         )
     # Before training the module may still be on the CPU.
-    if difference := other_setting(checkpoint.get(SETTING), current_setting(trainer.strategy.root_device)):
+    if difference := describe_setting_change(
+        checkpoint.get(SETTING), current_setting(trainer.strategy.root_device)
+    ):
         rank_zero_warn(f"the run goes on under another setting, so its last bits may differ: {difference}")
 
 
@@ -302,9 +305,9 @@ def check_changes(
     ]
     _check_learned(changes, objectives, trainer.ckpt_path)
     if changes and trainer.is_global_zero:
-        say(f"Changed since {trainer.ckpt_path}:")
+        print_message(f"Changed since {trainer.ckpt_path}:")
         for change in changes:
-            say(f"  {change}{_WEIGHTS if change.name == _ENCODER else ''}")
+            print_message(f"  {change}{_WEIGHTS if change.name == _ENCODER else ''}")
 
 
 def _public(arguments: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above
@@ -316,7 +319,9 @@ def _check_learned(changes: Iterable[Change], objectives: Mapping[str, Objective
     for change in changes:
         place, _, leaf = change.name.rpartition(".")
         for name, objective in objectives.items():
-            learned = {key for part in objective.modules() if isinstance(part, Loss) for key in part.figures}
+            learned = {
+                key for part in objective.modules() if isinstance(part, Loss) for key in part.logged_values
+            }
             if f"{place}.".startswith(f"model.objectives.{name}.") and leaf in learned:
                 raise InvalidValueError(
                     f"{change.name}: expected {change.before}, the initial value in the run of {path}, got "
@@ -331,7 +336,7 @@ _KERNELS = ("fused", "foreach")
 _REMEDY = "or start a run from the checkpoint's weights with --init_from"
 
 
-def keep_own_settings(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def keep_settings(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Makes an optimizer keep its learning rate, weight decay and other settings when it loads a state.
 
     torch would replace them with the settings of the saved groups, so a resumed run would ignore changed
@@ -347,7 +352,7 @@ def keep_own_settings(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer
     Example:
         >>> def build(lr):
         ...     weight = torch.nn.Parameter(torch.ones(1))
-        ...     return keep_own_settings(torch.optim.SGD([weight], lr=lr, momentum=0.9))
+        ...     return keep_settings(torch.optim.SGD([weight], lr=lr, momentum=0.9))
         >>> resumed = build(lr=0.1)
         >>> resumed.load_state_dict(build(lr=0.5).state_dict())
         >>> resumed.param_groups[0]["lr"]

@@ -10,10 +10,10 @@ from typing import TypeAlias
 from contrastive_text.core.batch import StepKind
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Target
-from contrastive_text.core.types import Frame
+from contrastive_text.core.types import Template
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
-from contrastive_text.data.tasks import ONLY, DataNeeds, TaskNeeds, option_place
+from contrastive_text.data.tasks import SINGLE_TASK, DataNeeds, TaskNeeds, option_place
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head, build_head, share_layers
 from contrastive_text.objectives import Contrastive, Matryoshka, NegativesAsHard, Objective, PairLabels
@@ -46,8 +46,10 @@ class TaskParts:
     ) -> None:
         self._objectives = dict(objectives)
         self.common = ViewPlan({name: chain for name, chain in views.items() if not isinstance(chain, Mapping)})
-        self.own_plans = {task: ViewPlan(chains) for task, chains in views.items() if isinstance(chains, Mapping)}
-        self.prompts = prompts.trained()
+        self.task_plans = {
+            task: ViewPlan(chains) for task, chains in views.items() if isinstance(chains, Mapping)
+        }
+        self.prompts = prompts.with_training_defaults()
         self._checks_prompts = prompts.default is None  # an embedding model names prompts that no text reads
         self.guides = dict(guides)
         self._features = 0
@@ -56,13 +58,13 @@ class TaskParts:
     @property
     def views(self) -> Views:
         """Views of all tasks, in the form of the module's argument ``views``."""
-        return {**self.common.chains, **{task: plan.chains for task, plan in self.own_plans.items()}}
+        return {**self.common.chains, **{task: plan.chains for task, plan in self.task_plans.items()}}
 
     def build(self, embedder: Embedder, head: Head | None) -> None:
         """Builds the parts of a module that depend on the encoder: new tokens, token head, heads and networks."""
         encoder = embedder.encoder
         encoder.add_tokens(self.new_tokens)
-        if embedder.pooler.reads_end and not self._templates_end_rows():
+        if embedder.pooler.reads_last_token and not self._templates_end_rows():
             encoder.end_rows()
         if any(objective.needs_token_logits for objective in self._objectives.values()):
             encoder.build_token_head()
@@ -70,26 +72,26 @@ class TaskParts:
         for objective in self._objectives.values():
             objective.build(features)
         share_layers(self.heads)
-        if fine_tuning := [part for part in self.heads if part.takes_pooler]:
+        if fine_tuning := [part for part in self.heads if part.uses_pretrained_pooler]:
             pooler = (
                 encoder.pretrained_pooler() if head is None else None
             )  # it was trained on the encoder's output
             for part in fine_tuning:
-                part.take_pooler(pooler)
+                part.set_pooler(pooler)
         self.build_networks(embedder)
 
     def build_networks(self, embedder: Embedder) -> None:
         """Builds the objectives' own networks from the encoder's weights, again after new weights are loaded."""
         for name, objective in self._objectives.items():
             if objective.head_of is not None:
-                objective.take_head(self._head(objective.head_of, f"model.objectives.{name}.head_of"))
+                objective.set_head(self._head(objective.head_of, f"model.objectives.{name}.head_of"))
             objective.build_networks(embedder)
 
     def _templates_end_rows(self) -> bool:
         """Returns whether prompts or views add text after a text, which a last-token pooler then reads."""
-        plans = (self.common, *self.own_plans.values())
-        around = [plan.around(name) for plan in plans for name in plan.chains]
-        around += [Frame.of(text, f"prompts.{name}") for name, text in self.prompts.named.items()]
+        plans = (self.common, *self.task_plans.values())
+        around = [plan.combined_template(name) for plan in plans for name in plan.chains]
+        around += [Template.parse(text, f"prompts.{name}") for name, text in self.prompts.named.items()]
         return any(frame.after for frame in around)
 
     def _head(self, name: str, place: str) -> Head:
@@ -132,13 +134,13 @@ class TaskParts:
         """Returns name -> objective of the objectives that read a task."""
         return {name: part for name, part in self._objectives.items() if task in (None, part.task or task)}
 
-    def named(self, names: Sequence[str]) -> dict[str, Objective]:
+    def select_objectives(self, names: Sequence[str]) -> dict[str, Objective]:
         """Returns name -> objective of the objectives with the given names."""
         return {name: self._objectives[name] for name in names}
 
     def plan(self, task: str | None) -> ViewPlan:
         """Returns the view plan of a task."""
-        return self.common if task is None else self.own_plans.get(task, self.common)
+        return self.common if task is None else self.task_plans.get(task, self.common)
 
     def data_needs(
         self,
@@ -160,7 +162,7 @@ class TaskParts:
         """
         self._check(tasks)
         return DataNeeds(
-            tasks={task: self._needs(task) for task in tasks} or {ONLY: self._needs(None)},
+            tasks={task: self._needs(task) for task in tasks} or {SINGLE_TASK: self._needs(None)},
             tokenizer=tokenizer,
             inference_tokenizer=inference_tokenizer,
             vocabulary_size=vocabulary_size,
@@ -175,7 +177,7 @@ class TaskParts:
             ValueError: A task has no contrastive objective, or its options exclude ``NegativesAsHard``.
         """
         for task in tasks:
-            place = option_place(task or ONLY)
+            place = option_place(task or SINGLE_TASK)
             parts = self.objectives(task).values()
             contrastive = [
                 objective for part in parts for objective in part.modules() if isinstance(objective, Contrastive)
@@ -192,9 +194,9 @@ class TaskParts:
 
     def _needs(self, task: str | None) -> TaskNeeds:
         parts = self.objectives(task).values()
-        roles = [role for part in parts for role in part.reads]
+        roles = [role for part in parts for role in part.required_roles]
         roles += [
-            role for part in parts for role in part.reads_tokens if role == "original"
+            role for part in parts for role in part.token_roles if role == "original"
         ]  # every row has an original
         return TaskNeeds(
             objectives=tuple(self.objectives(task)),
@@ -202,13 +204,13 @@ class TaskParts:
             roles=tuple(dict.fromkeys(roles)),
             target=self._target(task),
             predicts=any(part.predicts for part in parts),
-            two_texts=next((part.two_texts for part in parts if part.two_texts), None),
-            unaltered=tuple(
+            needs_two_texts=next((part.needs_two_texts for part in parts if part.needs_two_texts), None),
+            held_out_objectives=tuple(
                 name
                 for name, part in self.objectives(task).items()
-                if not part.needs_token_logits and not part.reads_tokens
+                if not part.needs_token_logits and not part.token_roles
             ),
-            texts=any(self.guides[name].reads_texts for part in parts for name in part.guides),
+            texts=any(self.guides[name].needs_texts for part in parts for name in part.guides),
             check_examples=partial(_check_examples, parts),
         )
 
@@ -220,7 +222,7 @@ class TaskParts:
             all_read := [
                 target_choice
                 for target_choice in targets.values()
-                if all(map(target_choice.serves, targets.values()))
+                if all(map(target_choice.is_compatible_with, targets.values()))
             ]
         ) or not first:
             return next(iter(all_read), None)
@@ -233,7 +235,7 @@ class TaskParts:
     @property
     def new_tokens(self) -> tuple[str, ...]:
         """Tokens that the views of all tasks need in the vocabulary."""
-        plans = (self.common, *self.own_plans.values())
+        plans = (self.common, *self.task_plans.values())
         return tuple(dict.fromkeys(token for plan in plans for token in plan.new_tokens))
 
     def _check(self, tasks: Sequence[str]) -> None:
@@ -248,7 +250,7 @@ class TaskParts:
                 )
             if objective.task is not None and objective.task not in tasks:
                 raise InvalidValueError(f"{place}: expected one of the data sets ({names}), got {objective.task}")
-        for task in self.own_plans:
+        for task in self.task_plans:
             if task not in tasks:
                 place = f"model.views.{task}"
                 raise InvalidValueError(
@@ -261,7 +263,7 @@ class TaskParts:
                     "with this task, or remove the data set"
                 )
 
-    def leaves_out(self, kinds: Sequence[StepKind]) -> bool:
+    def skips_objectives(self, kinds: Sequence[StepKind]) -> bool:
         """Returns whether an objective is absent from a kind of training step."""
         return any(len(self._running(kind)) < len(self._objectives) for kind in kinds)
 

@@ -16,6 +16,7 @@ from contrastive_text.views.nlpaug import NlpaugView
 from contrastive_text.views.plan import ViewPlan
 from contrastive_text.views.synonyms import SubstituteSynonyms, SynonymFile, SynonymSource, WordNetSynonyms
 from contrastive_text.views.text import Prompt, SwapWords
+from contrastive_text.views.text_file import TextsFromFile
 from contrastive_text.views.tokens import (
     CropTokens,
     DeleteOneWord,
@@ -25,7 +26,6 @@ from contrastive_text.views.tokens import (
     RepeatTokens,
     ShufflePositions,
 )
-from contrastive_text.views.written import TextsFromFile
 
 __all__ = [
     "Adversarial",

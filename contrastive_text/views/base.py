@@ -11,31 +11,33 @@ from torch import Tensor
 
 from contrastive_text.core.errors import InvalidTypeError
 from contrastive_text.core.random import RowRandom
-from contrastive_text.core.types import Frame, Tokens, Vocabulary
+from contrastive_text.core.types import Template, Tokens, Vocabulary
 
 
-def check_returned(where: str, view: object, returned: object, wanted: type, advice: str) -> None:
+def check_view_output(where: str, view: object, returned: object, expected_type: type, advice: str) -> None:
     """Checks that a view, which may be a user's class, has returned an object of the right type.
 
     Args:
         where: Name of the view in the configuration.
         view: The view.
         returned: Object that the view has returned.
-        wanted: Expected type.
+        expected_type: Expected type.
         advice: Advice at the end of the error message.
 
     Raises:
         TypeError: The object has another type.
 
     Example:
-        >>> check_returned("views.positive[0]", "a view", None, str, "end it with return")
+        >>> check_view_output("views.positive[0]", "a view", None, str, "end it with return")
         Traceback (most recent call last):
         contrastive_text.core.errors.InvalidTypeError: views.positive[0]: expected str to return a str, ... ...
     """
-    if not isinstance(returned, wanted):
+    if not isinstance(returned, expected_type):
         got = "None" if returned is None else f"a {type(returned).__name__}"
         name = type(view).__qualname__
-        raise InvalidTypeError(f"{where}: expected {name} to return a {wanted.__name__}, got {got}; {advice}")
+        raise InvalidTypeError(
+            f"{where}: expected {name} to return a {expected_type.__name__}, got {got}; {advice}"
+        )
 
 
 Unit = Literal["token", "word"]
@@ -72,8 +74,8 @@ class TextView(View, ABC):
     A subclass implements ``__call__``.
 
     Attributes:
-        around: Template that the view puts around every text without altering the text itself; None for a view
-            that alters the text.
+        text_template: Template that the view puts around every text without altering the text itself; None for
+            a view that alters the text.
         checks_texts: Whether ``check`` examines texts. It is then called before the first step for every text
             that the view will alter.
 
@@ -87,7 +89,7 @@ class TextView(View, ABC):
         2
     """
 
-    around: Frame | None = None
+    text_template: Template | None = None
     checks_texts: bool = False
 
     def check(self, text: str) -> None:

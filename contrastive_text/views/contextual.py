@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.checks import above, at_least, share
+from contrastive_text.core.checks import above, at_least, fraction
 from contrastive_text.core.errors import InvalidValueError, first_line
-from contrastive_text.core.libraries import quiet
+from contrastive_text.core.libraries import silence_transformers
 from contrastive_text.views.base import TextView, Words
 from contrastive_text.views.text import is_word, match_case, split_words
 
@@ -61,7 +61,7 @@ class ContextualSubstitute(TextView):
     ) -> None:
         _check_architecture(model_name_or_path)
         self.model_name_or_path = model_name_or_path
-        self.rate = share("ContextualSubstitute.rate", rate)
+        self.rate = fraction("ContextualSubstitute.rate", rate)
         self.top_k = at_least("ContextualSubstitute.top_k", top_k, 1)
         self.temperature = above("ContextualSubstitute.temperature", temperature)
         self.batch_size = at_least("ContextualSubstitute.batch_size", batch_size, 1)
@@ -201,7 +201,7 @@ def _check_architecture(name: str) -> None:
 def _load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-    with quiet():
+    with silence_transformers():
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         model, report = AutoModelForMaskedLM.from_pretrained(name, dtype=torch.float32, output_loading_info=True)
     if missing := sorted(report["missing_keys"]):

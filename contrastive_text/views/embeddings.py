@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from contrastive_text.core.batch import sent
-from contrastive_text.core.checks import at_least, share
+from contrastive_text.core.batch import move_to_device
+from contrastive_text.core.checks import at_least, fraction
 from contrastive_text.core.random import RowRandom
 from contrastive_text.views.base import EmbeddingView, GradientView, View
 
@@ -20,7 +20,7 @@ def _counts(mask: Tensor, rate: float, features: int = 1) -> Tensor:
     Counts are computed in Python's float64 for all lengths, because not every device has float64.
     """
     counts = [int(count * features * rate) for count in range(mask.shape[1] + 1)]
-    return sent(torch.tensor(counts), mask.device)[mask.sum(dim=1)]
+    return move_to_device(torch.tensor(counts), mask.device)[mask.sum(dim=1)]
 
 
 class FeatureCutoff(EmbeddingView):
@@ -44,7 +44,7 @@ class FeatureCutoff(EmbeddingView):
     """
 
     def __init__(self, rate: float = 0.2) -> None:
-        self.rate = share("FeatureCutoff.rate", rate)
+        self.rate = fraction("FeatureCutoff.rate", rate)
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:  # noqa: ARG002  # the base's signature
         """Returns the embeddings with some features set to zero, (n, L, D)."""
@@ -75,7 +75,7 @@ class TokenCutoff(EmbeddingView):
     """
 
     def __init__(self, rate: float = 0.15, specials: bool = True) -> None:
-        self.rate = share("TokenCutoff.rate", rate)
+        self.rate = fraction("TokenCutoff.rate", rate)
         self.specials = specials
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
@@ -110,7 +110,7 @@ class SpanCutoff(EmbeddingView):
     """
 
     def __init__(self, rate: float = 0.1, specials: bool = True) -> None:
-        self.rate = share("SpanCutoff.rate", rate)
+        self.rate = fraction("SpanCutoff.rate", rate)
         self.specials = specials
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:
@@ -145,7 +145,7 @@ class EmbeddingDropout(EmbeddingView):
     """
 
     def __init__(self, rate: float = 0.2, specials: bool = True) -> None:
-        self.rate = share("EmbeddingDropout.rate", rate)
+        self.rate = fraction("EmbeddingDropout.rate", rate)
         self.specials = specials
 
     def __call__(self, embeddings: Tensor, mask: Tensor, rng: RowRandom) -> Tensor:

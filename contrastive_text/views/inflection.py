@@ -32,11 +32,11 @@ class Form(NamedTuple):
     safe: str | None
 
 
-def invert(exceptions: Iterable[str]) -> dict[str, list[str]]:
+def group_irregular_forms(exceptions: Iterable[str]) -> dict[str, list[str]]:
     """Returns the irregular forms of each lemma, from the lines of a WordNet file such as ``noun.exc``.
 
     Example:
-        >>> invert(["geese goose", "axes ax axis"])
+        >>> group_irregular_forms(["geese goose", "axes ax axis"])
         {'goose': ['geese'], 'ax': ['axes'], 'axis': ['axes']}
     """
     forms: dict[str, list[str]] = {}
@@ -48,7 +48,7 @@ def invert(exceptions: Iterable[str]) -> dict[str, list[str]]:
     return forms
 
 
-def base_form(lemma: str, irregular: Mapping[str, Sequence[str]]) -> tuple[Form, ...]:  # noqa: ARG001  # common signature
+def base_forms(lemma: str, irregular: Mapping[str, Sequence[str]]) -> tuple[Form, ...]:  # noqa: ARG001  # common signature
     """Returns only the base form of a word, for adjectives and adverbs, which are not inflected."""
     return (Form((lemma,), lemma),)
 

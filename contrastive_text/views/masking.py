@@ -6,11 +6,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from contrastive_text.core.checks import share
+from contrastive_text.core.checks import fraction
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import NO_LABEL, Tokens, Vocabulary
 from contrastive_text.views.base import TokenView, Unit
-from contrastive_text.views.tokens import unit_bounds, unit_places
+from contrastive_text.views.tokens import unit_bounds, unit_indices
 
 
 class MaskTokens(TokenView):
@@ -52,7 +52,7 @@ class MaskTokens(TokenView):
                 "MaskTokens: expected shares mask and random of 0 or more and at most 1 together, got "
                 f"{mask} and {random}; BERT's are 0.8 and 0.1"
             )
-        self.rate = share("MaskTokens.rate", rate)
+        self.rate = fraction("MaskTokens.rate", rate)
         self.mask = mask
         self.random = random
         self.whole_word = whole_word
@@ -87,7 +87,7 @@ class MaskTokens(TokenView):
         units = (rng.random(len(bounds) - 1) < self.rate).nonzero()[0].tolist()
         random_indices = rng.integers(len(self._ordinary_ids), size=len(ids))
         draws = rng.random(len(ids))
-        for position in unit_places(bounds, units):
+        for position in unit_indices(bounds, units):
             token = tokens.ids[position]
             if token in self._special_ids:
                 continue

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from contrastive_text.core.config.class_paths import resolve, trusting
+from contrastive_text.core.config.class_paths import import_class, trusting
 from contrastive_text.core.errors import InvalidTypeError, MissingLibraryError
 from contrastive_text.views.base import TextView
 
@@ -101,4 +101,4 @@ def _resolve_class(path: str) -> type[_Augmenter]:
             f"NlpaugView: expected the package nlpaug, got {error}; pip install 'contrastive-text[augment]'"
         ) from error
     with trusting(["nlpaug"]):
-        return resolve(path, Augmenter, "NlpaugView.augmenter")
+        return import_class(path, Augmenter, "NlpaugView.augmenter")

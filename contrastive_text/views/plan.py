@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contrastive_text.core.batch import Batch, sent
+from contrastive_text.core.batch import Batch, move_to_device
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.random import RowRandom
-from contrastive_text.core.types import ROLES, Alter, Frame, Role, Slot, Tokens, Vocabulary
-from contrastive_text.views.base import EmbeddingView, GradientView, TextView, TokenView, View, check_returned
+from contrastive_text.core.types import ROLES, EmbeddingChange, Role, Slot, Template, Tokens, Vocabulary
+from contrastive_text.views.base import EmbeddingView, GradientView, TextView, TokenView, View, check_view_output
 from contrastive_text.views.embeddings import FixedDropout
 
 _LEVELS: tuple[tuple[str, type[View], bool], ...] = (
@@ -81,7 +81,7 @@ class ViewPlan:
         """Names of the chains that have a token view."""
         self.embedding_chains = self._chains_with(EmbeddingView)
         """Names of the chains that have an embedding view."""
-        self.gradient_views = [view for _, view in self.views_with_places() if isinstance(view, GradientView)]
+        self.gradient_views = [view for _, view in self.named_views() if isinstance(view, GradientView)]
         """Gradient views of all chains, at most one of each chain."""
         self.fixed_dropout = self._chains_with(FixedDropout)
         """Names of the chains whose slots use the first anchor's dropout masks."""
@@ -145,7 +145,7 @@ class ViewPlan:
         name = f"{slot.role}_{slot.number + 1}"
         return name if name in self.chains else slot.role if slot.role in self.chains else None
 
-    def hides(self, name: str | None) -> bool:
+    def masks_tokens(self, name: str | None) -> bool:
         """Returns True if the chain of a name has a view that masks tokens, such as ``MaskTokens``."""
         return any(isinstance(view, TokenView) and view.sets_labels for view in self.chains.get(name or "", ()))
 
@@ -163,7 +163,7 @@ class ViewPlan:
         slots = [i for i, slot in enumerate(batch.slots) if self.chain_name(slot) == name]
         return torch.cat([(batch.row_slots == i).nonzero().flatten() for i in slots] or [batch.lengths[:0]])
 
-    def views_with_places(self) -> Iterator[tuple[str, View]]:
+    def named_views(self) -> Iterator[tuple[str, View]]:
         """Yields every view with its name in the configuration, such as ``views.anchor[0]``."""
         for name, chain in self.chains.items():
             for number, view in enumerate(chain):
@@ -172,7 +172,7 @@ class ViewPlan:
     @property
     def new_tokens(self) -> tuple[str, ...]:
         """Tokens that the views add to the vocabulary, such as ``[DEL]``."""
-        return tuple(dict.fromkeys(token for _, view in self.views_with_places() for token in view.new_tokens))
+        return tuple(dict.fromkeys(token for _, view in self.named_views() for token in view.new_tokens))
 
     def build(self, vocabulary: Vocabulary) -> None:
         """Builds every view from facts about the vocabulary.
@@ -180,7 +180,7 @@ class ViewPlan:
         Called in the main process, before the first batch.
         """
         self._specials = vocabulary.prefix, vocabulary.suffix
-        for _, view in self.views_with_places():
+        for _, view in self.named_views():
             view.build(vocabulary)
 
     def alter_texts(self, name: str, texts: Sequence[str], rngs: Sequence[np.random.Generator]) -> list[str]:
@@ -198,7 +198,7 @@ class ViewPlan:
         """
         altered_texts = list(texts)
         for number, view in enumerate(self.chains.get(name, ())):
-            if isinstance(view, TextView) and view.around is None:
+            if isinstance(view, TextView) and view.text_template is None:
                 where = f"views.{name}[{number}]"
                 try:
                     altered_texts = view.alter_all(altered_texts, rngs)
@@ -206,15 +206,15 @@ class ViewPlan:
                     error.add_note(f"raised by {where}, {type(view).__qualname__}")
                     raise
                 for text in altered_texts:
-                    check_returned(where, view, text, str, "end its __call__ with return text")
+                    check_view_output(where, view, text, str, "end its __call__ with return text")
         return altered_texts
 
-    def around(self, name: str | None) -> Frame:
+    def combined_template(self, name: str | None) -> Template:
         """Returns the combined template that the views of a chain put around each text, the first view inside."""
-        template = Frame()
+        template = Template()
         for view in self.chains.get(name or "", ()):
-            if isinstance(view, TextView) and view.around is not None:
-                template = view.around.around(template)
+            if isinstance(view, TextView) and view.text_template is not None:
+                template = view.text_template.wrap(template)
         return template
 
     def alter_tokens(
@@ -240,10 +240,10 @@ class ViewPlan:
                     f"raised by views.{name}, {type(view).__qualname__}, on the tokens {tokens.ids[:40]}"
                 )
                 raise
-            check_returned(f"views.{name}", view, tokens, Tokens, "return tokens.take(places)")
+            check_view_output(f"views.{name}", view, tokens, Tokens, "return tokens.take(places)")
         return tokens
 
-    def alterable(self, view: EmbeddingView, mask: Tensor) -> Tensor:
+    def alterable_mask(self, view: EmbeddingView, mask: Tensor) -> Tensor:
         """Returns a mask of the tokens that a view may alter, with or without special tokens, (n, L).
 
         Args:
@@ -258,7 +258,7 @@ class ViewPlan:
             >>> plan = ViewPlan({"positive": [TokenCutoff(specials=False)]})
             >>> plan.build(Vocabulary(size=9, prefix=1, suffix=1))
             >>> mask = torch.tensor([[True, True, True, True, False]])
-            >>> plan.alterable(plan.chains["positive"][0], mask).int().tolist()
+            >>> plan.alterable_mask(plan.chains["positive"][0], mask).int().tolist()
             [[0, 1, 1, 0, 0]]
         """
         if view.specials:
@@ -269,7 +269,7 @@ class ViewPlan:
         number, (before, after) = mask.cumsum(dim=1), self._specials
         return mask & (number > before) & (number <= mask.sum(dim=1, keepdim=True) - after)
 
-    def alter_embeddings(self, batch: Batch, gradient: Tensor | None = None) -> Alter | None:
+    def alter_embeddings(self, batch: Batch, gradient: Tensor | None = None) -> EmbeddingChange | None:
         """Returns a function that applies the embedding and gradient views to a batch; None without such views.
 
         Args:
@@ -290,16 +290,16 @@ class ViewPlan:
                 rows = self.rows(batch, name)
                 if not len(rows):  # all rows of a chain may be in other chunks
                     continue
-                rows = sent(rows, embeddings.device)
+                rows = move_to_device(rows, embeddings.device)
                 part, part_mask, keys = embeddings[rows], mask[rows], batch.draw_keys[rows]
                 for number, view in chain:
                     rng, shape = RowRandom(keys, view=number), part.shape
                     if isinstance(view, EmbeddingView):
-                        part = view(part, self.alterable(view, part_mask), rng)
+                        part = view(part, self.alterable_mask(view, part_mask), rng)
                     elif isinstance(view, GradientView) and gradient is not None:
                         part = view(part, gradient[rows], part_mask, rng)
                     where, size = f"views.{name}[{number}]", tuple(shape)
-                    check_returned(where, view, part, Tensor, f"return vectors of shape {size}")
+                    check_view_output(where, view, part, Tensor, f"return vectors of shape {size}")
                     if part.shape != shape:
                         raise InvalidValueError(
                             f"{where}: expected {type(view).__qualname__} to return vectors of shape {size}, got "

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from contrastive_text.core.checks import at_least, one_of, share
+from contrastive_text.core.checks import at_least, fraction, one_of
 from contrastive_text.core.errors import InvalidValueError, first_line
 from contrastive_text.core.storage.text_files import decoded_lines
 from contrastive_text.core.types import Vocabulary
 from contrastive_text.views.base import TextView, Words
-from contrastive_text.views.inflection import base_form, invert, noun_forms, verb_forms
+from contrastive_text.views.inflection import base_forms, group_irregular_forms, noun_forms, verb_forms
 from contrastive_text.views.text import is_word, match_case, split_words, tab_fields
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _usable(word: str, synonyms: Iterable[str]) -> tuple[str, ...]:
 _Folder: TypeAlias = Path | zipfile.Path
 _Sense: TypeAlias = tuple[int, int, tuple[str, ...]]  # negative count, rank, synonyms: sorts by frequency
 
-_FORMS = {"noun": noun_forms, "verb": verb_forms, "adj": base_form, "adv": base_form}
+_FORMS = {"noun": noun_forms, "verb": verb_forms, "adj": base_forms, "adv": base_forms}
 _KINDS = {"1": "noun", "2": "verb", "3": "adj", "4": "adv", "5": "adj"}  # by senseidx(5)
 _PARTS = {  # Penn Treebank tags of words with synonyms; names (NNP, NNPS) have no synonyms
     **dict.fromkeys(("NN", "NNS"), "noun"),
@@ -239,7 +239,7 @@ class WordNetSynonyms(SynonymSource):
                 names.update(word for word in words if not word.islower())
                 synsets[offset] = [word for word in words if _is_replaceable(word)]
             pos_senses = senses.setdefault(pos if self.same_part_of_speech else "", {})
-            inflect = cache(partial(forms, irregular=invert(_lines(root / f"{pos}.exc"))))
+            inflect = cache(partial(forms, irregular=group_irregular_forms(_lines(root / f"{pos}.exc"))))
             for lemma, count, number, offset in index[pos]:
                 # The index has lower case only, so that it contains senses of names too.
                 if lemma not in synsets[offset]:
@@ -375,7 +375,7 @@ class SubstituteSynonyms(TextView):
         source: SynonymSource | None = None,
         of: RateOf = "replaceable",
     ) -> None:
-        self.rate = share("SubstituteSynonyms.rate", rate)
+        self.rate = fraction("SubstituteSynonyms.rate", rate)
         self.source = source
         self.of: RateOf = one_of("SubstituteSynonyms.of", of, RateOf)
         self._source = WordNetSynonyms() if source is None else source

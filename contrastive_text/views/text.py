@@ -6,9 +6,9 @@ import re
 
 import numpy as np
 
-from contrastive_text.core.checks import share
+from contrastive_text.core.checks import fraction
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.types import SLOT, Frame
+from contrastive_text.core.types import TEXT_PLACEHOLDER, Template
 from contrastive_text.views.base import TextView, Words
 
 _WORD = re.compile(r"(\w+(?:['\u2019-]\w+)*)")
@@ -81,16 +81,18 @@ class Prompt(TextView):
         'This sentence: It rains. means'
     """
 
-    def __init__(self, template: str = SLOT, apart: bool = False, counted: bool = True) -> None:
-        if SLOT not in template:
-            raise InvalidValueError(f"Prompt.template: expected {SLOT} exactly once, got {template!r}")
+    def __init__(self, template: str = TEXT_PLACEHOLDER, apart: bool = False, counted: bool = True) -> None:
+        if TEXT_PLACEHOLDER not in template:
+            raise InvalidValueError(
+                f"Prompt.template: expected {TEXT_PLACEHOLDER} exactly once, got {template!r}"
+            )
         self.template = template
         self.apart, self.counted = apart, counted
-        self.around = Frame.of(template, "Prompt.template", apart, counted)
+        self.text_template = Template.parse(template, "Prompt.template", apart, counted)
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:  # noqa: ARG002  # the base's signature
         """Returns the template with the text inserted."""
-        return self.template.replace(SLOT, text)
+        return self.template.replace(TEXT_PLACEHOLDER, text)
 
 
 class SwapWords(TextView):
@@ -117,7 +119,7 @@ class SwapWords(TextView):
     words: Words | None = "blanks"
 
     def __init__(self, rate: float = 0.1) -> None:
-        self.rate = share("SwapWords.rate", rate)
+        self.rate = fraction("SwapWords.rate", rate)
 
     def __call__(self, text: str, rng: np.random.Generator) -> str:
         """Returns the text with some neighboring words swapped."""

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from contrastive_text.core.checks import at_least, one_of, share
+from contrastive_text.core.checks import at_least, fraction, one_of
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import draw_disjoint_spans
 from contrastive_text.core.types import NO_LABEL, NO_WORD, Tokens, Vocabulary
@@ -35,7 +35,7 @@ def unit_bounds(tokens: Tokens, unit: Unit) -> Sequence[int]:
     return [*first, *(i for i in range(1, len(words)) if words[i] != words[i - 1]), len(words)]
 
 
-def unit_places(bounds: Sequence[int], units: Sequence[int]) -> Sequence[int]:
+def unit_indices(bounds: Sequence[int], units: Sequence[int]) -> Sequence[int]:
     """Returns the token indices of some units (tokens or words) of a text, unit by unit.
 
     Args:
@@ -43,7 +43,7 @@ def unit_places(bounds: Sequence[int], units: Sequence[int]) -> Sequence[int]:
         units: Numbers of the units.
 
     Example:
-        >>> unit_places([0, 2, 3], [1, 0])
+        >>> unit_indices([0, 2, 3], [1, 0])
         [2, 0, 1]
     """
     if isinstance(bounds, range):  # units are tokens
@@ -51,7 +51,7 @@ def unit_places(bounds: Sequence[int], units: Sequence[int]) -> Sequence[int]:
     return [index for unit in units for index in range(bounds[unit], bounds[unit + 1])]
 
 
-def some_spans(units: int, covered: int, most: int, rng: np.random.Generator) -> list[range]:
+def draw_even_spans(units: int, covered: int, most: int, rng: np.random.Generator) -> list[range]:
     """Draws spans of units that don't overlap and whose lengths differ by at most one, in the order of the text.
 
     Args:
@@ -61,7 +61,7 @@ def some_spans(units: int, covered: int, most: int, rng: np.random.Generator) ->
         rng: Generator of the draws.
 
     Example:
-        >>> sorted(map(len, some_spans(39, covered=10, most=4, rng=np.random.default_rng(0))))
+        >>> sorted(map(len, draw_even_spans(39, covered=10, most=4, rng=np.random.default_rng(0))))
         [2, 2, 3, 3]
     """
     spans = min(most, covered)
@@ -75,7 +75,7 @@ def some_spans(units: int, covered: int, most: int, rng: np.random.Generator) ->
     return draw_disjoint_spans(units, lengths, rng)
 
 
-def delete(tokens: Tokens, gone: Collection[int], mark: int | None = None) -> Tokens:
+def delete_tokens(tokens: Tokens, indices: Collection[int], mark: int | None = None) -> Tokens:
     """Deletes tokens of a text, and optionally replaces each sequence of deleted tokens by a mark.
 
     The mark has the word and the position of the first deleted token, and no label. It is merged with marks next
@@ -83,17 +83,17 @@ def delete(tokens: Tokens, gone: Collection[int], mark: int | None = None) -> To
 
     Args:
         tokens: Tokens of the text.
-        gone: Indices of the tokens to delete.
+        indices: Indices of the tokens to delete.
         mark: Token id of the mark; None for no mark.
 
     Example:
-        >>> delete(Tokens(ids=(5, 6, 7, 8), words=(0, 1, 2, 3)), {0, 1, 3}, mark=9).ids
+        >>> delete_tokens(Tokens(ids=(5, 6, 7, 8), words=(0, 1, 2, 3)), {0, 1, 3}, mark=9).ids
         (9, 7, 9)
     """
-    if not gone:
+    if not indices:
         return tokens
     is_marked = [False] * len(tokens)
-    for index in gone:
+    for index in indices:
         is_marked[index] = True
     if mark is None:
         return tokens.take([index for index, is_gone in enumerate(is_marked) if not is_gone])
@@ -135,7 +135,7 @@ class _Deletion(TokenView):
         where = type(self).__name__
         if mark == "":
             raise InvalidValueError(f"{where}.mark: expected a token such as [DEL], got ''; set None for no mark")
-        self.rate = share(f"{where}.rate", rate)
+        self.rate = fraction(f"{where}.rate", rate)
         self.mark = mark
         self.unit: Unit = one_of(f"{where}.unit", unit, Unit)
         self.new_tokens = () if mark is None else (mark,)
@@ -148,7 +148,7 @@ class _Deletion(TokenView):
     def _delete_units(self, tokens: Tokens, bounds: Sequence[int], units: Sequence[int]) -> Tokens:
         if self.mark is not None and self._mark_id is None:
             raise RuntimeError(f"{type(self).__name__}: expected build(vocabulary) before the first call")
-        return delete(tokens, unit_places(bounds, units), self._mark_id)
+        return delete_tokens(tokens, unit_indices(bounds, units), self._mark_id)
 
 
 class DeleteTokens(_Deletion):
@@ -232,7 +232,7 @@ class DeleteSpans(_Deletion):
         if portion == 0 or units < 2:
             return tokens
         count = min(max(round(portion * units), 1), units - 1)
-        span_units = [unit for span in some_spans(units, count, most=self.spans, rng=rng) for unit in span]
+        span_units = [unit for span in draw_even_spans(units, count, most=self.spans, rng=rng) for unit in span]
         return self._delete_units(tokens, bounds, span_units)
 
 
@@ -252,7 +252,7 @@ class DeleteOneWord(TokenView):
         """Returns the tokens of the words that are not deleted, in order."""
         bounds = unit_bounds(tokens, self.unit)
         words = len(bounds) - 1
-        return tokens if words < 2 else delete(tokens, unit_places(bounds, [int(rng.integers(words))]))
+        return tokens if words < 2 else delete_tokens(tokens, unit_indices(bounds, [int(rng.integers(words))]))
 
 
 class CropTokens(TokenView):
@@ -273,7 +273,7 @@ class CropTokens(TokenView):
     """
 
     def __init__(self, rate: float = 0.1) -> None:
-        self.rate = share("CropTokens.rate", rate)
+        self.rate = fraction("CropTokens.rate", rate)
 
     def __call__(self, tokens: Tokens, rng: np.random.Generator) -> Tokens:
         """Returns the tokens of a random span of the text."""
@@ -284,7 +284,7 @@ class CropTokens(TokenView):
         return tokens.take(range(start, start + length))
 
 
-def exchange(bounds: Sequence[int], pairs: Iterable[tuple[range, range]]) -> Sequence[int]:
+def exchange_spans(bounds: Sequence[int], pairs: Iterable[tuple[range, range]]) -> Sequence[int]:
     """Returns the order of token indices after the two spans of each pair are exchanged.
 
     Args:
@@ -292,7 +292,7 @@ def exchange(bounds: Sequence[int], pairs: Iterable[tuple[range, range]]) -> Seq
         pairs: Pairs of spans of units; no two spans overlap.
 
     Example:
-        >>> exchange([0, 2, 3, 4, 5], [(range(0, 1), range(2, 3))])
+        >>> exchange_spans([0, 2, 3, 4, 5], [(range(0, 1), range(2, 3))])
         [3, 2, 0, 1, 4]
     """
     moves = [move for a, b in pairs for move in ((a, b), (b, a))]
@@ -301,7 +301,7 @@ def exchange(bounds: Sequence[int], pairs: Iterable[tuple[range, range]]) -> Seq
     for old, new in sorted(moves, key=lambda move: move[0].start):
         order += [*range(start, old.start), *new]
         start = old.stop
-    return unit_places(bounds, [*order, *range(start, len(bounds) - 1)])
+    return unit_indices(bounds, [*order, *range(start, len(bounds) - 1)])
 
 
 class ReorderSpans(TokenView):
@@ -331,7 +331,7 @@ class ReorderSpans(TokenView):
         self, pairs: int = 5, rate: float = 0.05, unit: Unit = "token", mark: str | None = "[DEL]"
     ) -> None:
         self.pairs = at_least("ReorderSpans.pairs", pairs, 0, "5 is CLEAR's")
-        self.rate = share("ReorderSpans.rate", rate)
+        self.rate = fraction("ReorderSpans.rate", rate)
         self.unit: Unit = one_of("ReorderSpans.unit", unit, Unit)
         self.mark = mark
         self._mark_id: int | None = None
@@ -348,9 +348,9 @@ class ReorderSpans(TokenView):
         if portion == 0 or units < 2:
             return tokens
         count = min(max(round(portion * units), 2), units)
-        spans = some_spans(units, count, most=min(2 * self.pairs, count // 2 * 2), rng=rng)
+        spans = draw_even_spans(units, count, most=min(2 * self.pairs, count // 2 * 2), rng=rng)
         shuffled = [spans[i] for i in rng.permutation(len(spans)).tolist()]
-        new_tokens = tokens.take(exchange(bounds, zip(shuffled[::2], shuffled[1::2], strict=True)))
+        new_tokens = tokens.take(exchange_spans(bounds, zip(shuffled[::2], shuffled[1::2], strict=True)))
         return new_tokens if self._mark_id is None else merge_marks(new_tokens, self._mark_id)
 
 
@@ -387,7 +387,7 @@ class RepeatTokens(TokenView):
     """
 
     def __init__(self, rate: float = 0.32, most: int = 10, unit: Unit = "token") -> None:
-        self.rate = share("RepeatTokens.rate", rate)
+        self.rate = fraction("RepeatTokens.rate", rate)
         self.most = at_least(
             "RepeatTokens.most", most, 1, "fewer units than most are repeated, and ESimCSE has 10"
         )
@@ -408,7 +408,7 @@ class RepeatTokens(TokenView):
             return tokens
         # The last word is never repeated. With a rate near 1 there may be fewer tokens than ``count``.
         repeats = set(rng.permutation(units - (self.unit == "word"))[:count].tolist())
-        return tokens.take(unit_places(bounds, [i for i in range(units) for _ in range(1 + (i in repeats))]))
+        return tokens.take(unit_indices(bounds, [i for i in range(units) for _ in range(1 + (i in repeats))]))
 
     def _rate_bound(self, units: int) -> int:
         """Returns the exclusive upper bound on the number of repeated units that ``rate`` sets."""

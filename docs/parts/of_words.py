@@ -148,7 +148,7 @@ def spans(key: int) -> Sheet:
     """Draws anchors and positives of a document as bars, by strategy; one key gives the same anchors to all."""
     length, x, kinds = 2048, MARGIN + LABELS, ("moved", "new")
     strategies: tuple[Strategy, ...] = get_args(Strategy)
-    placed = {strategy: Spans(strategy=strategy).place(length, generator(key)) for strategy in strategies}
+    placed = {strategy: Spans(strategy=strategy).draw_spans(length, generator(key)) for strategy in strategies}
     anchors = [anchor for anchor, _ in placed["any"]]
     longest = Spans().max_length
     sheet = Sheet("Spans: where anchors and positives of a document lie", call(Spans()))

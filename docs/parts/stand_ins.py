@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
 from contrastive_text.core.batch import Batch, Hidden
-from contrastive_text.core.libraries import quiet
+from contrastive_text.core.libraries import silence_transformers
 from contrastive_text.core.random import RowRandom
-from contrastive_text.core.types import Alter
+from contrastive_text.core.types import EmbeddingChange
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.packing import token_mask
 
@@ -80,7 +80,7 @@ def masked_lm(folder: Path, words: Sequence[str], fitting: Mapping[str, Iterable
             table.weight.copy_(torch.eye(width))
         for place, word in enumerate(words):
             head.decoder.weight[[entries.index(other) for other in fitting[word]], place] = 5
-    with quiet():
+    with silence_transformers():
         model.save_pretrained(folder)
     return str(folder)
 
@@ -93,7 +93,12 @@ class Noisy(Encoder):
         self.features = features
         self.seen: list[Tensor] = []
 
-    def forward(self, batch: Batch, alter: Alter | None = None, layers: tuple[int, ...] = (-1,)) -> Hidden:  # noqa: ARG002  # the base's signature
+    def forward(
+        self,
+        batch: Batch,
+        alter: EmbeddingChange | None = None,  # noqa: ARG002  # the signature of Encoder
+        layers: tuple[int, ...] = (-1,),  # noqa: ARG002
+    ) -> Hidden:
         """Returns the same vectors for each text, under dropout."""
         mask = token_mask(batch.lengths)
         vectors = RowRandom(torch.ones(len(batch), dtype=torch.long)).randn(mask.shape[1], self.features)

@@ -24,7 +24,7 @@ from contrastive_text.cli.main import answer as answer_of
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
 from contrastive_text.core.storage.checkpoints import read_checkpoint
 from contrastive_text.training.checkpoint_io import AtomicCheckpointIO
-from contrastive_text.training.run_parser import answering
+from contrastive_text.training.run_parser import naming_options
 
 
 @pytest.mark.skipif(find_spec("wandb") is not None, reason="wandb is installed")
@@ -90,12 +90,12 @@ def test_a_part_of_lightning_that_refuses_its_arguments_is_named() -> None:
 def test_a_figure_and_a_library_that_are_not_there_are_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         pytest.raises(ContrastiveTextError, match=r"metric `val/no` which is not available.* `val/yes`"),
-        answering(),
+        naming_options(),
     ):
         EarlyStopping("val/no")._validate_condition_metric({"val/yes": torch.zeros(())})
     monkeypatch.setattr("pytorch_lightning.callbacks.device_stats_monitor._PSUTIL_AVAILABLE", False)
     on_cpu: Any = SimpleNamespace(loggers=[1], strategy=SimpleNamespace(root_device=torch.device("cpu")))
-    with pytest.raises(ContrastiveTextError, match="`psutil` is not installed"), answering():
+    with pytest.raises(ContrastiveTextError, match="`psutil` is not installed"), naming_options():
         DeviceStatsMonitor().setup(on_cpu, pl.LightningModule(), "fit")
 
 
@@ -116,7 +116,7 @@ def test_a_bug_of_a_part_keeps_its_traceback() -> None:
         (TypeError, lambda: len(no_numbers)()),
     ]
     for kind, run in bugs:
-        with pytest.raises(kind) as caught, answering():
+        with pytest.raises(kind) as caught, naming_options():
             run()
         assert not isinstance(caught.value, ContrastiveTextError)
 

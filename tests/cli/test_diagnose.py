@@ -13,7 +13,7 @@ from contrastive_text import SentenceEncoder
 from contrastive_text.core.similarity import cosine_similarity_matrix
 from contrastive_text.data import read_pairs
 from contrastive_text.data.files.readers import TextStream
-from contrastive_text.evaluation.cached import CachedEncoder, drawn_texts
+from contrastive_text.evaluation.cached import CachedEncoder, sample_texts
 from contrastive_text.evaluation.diagnosis import diagnose
 from contrastive_text.inference.embedding_run import EmbeddingRun
 from contrastive_text.poolers import CLSPooler, MeanPooler
@@ -46,7 +46,7 @@ def test_json_is_all_that_stands_on_standard_output(shell: Shell, files: dict[st
     model = SentenceEncoder.from_pretrained(files["bert"], pooler=MeanPooler(), device="cpu")
     embed = CachedEncoder(model)
     assert found == diagnose(embed, tiny.TEXTS, limit=20, seed=3, guide=CachedEncoder(other)).to_dict()
-    known = drawn_texts(tiny.TEXTS, 20, seed=3)
+    known = sample_texts(tiny.TEXTS, 20, seed=3)
     cosines = [
         cosine_similarity_matrix(*2 * [coder(known)]).fill_diagonal_(-1)
         for coder in (embed, CachedEncoder(other))

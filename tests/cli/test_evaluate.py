@@ -25,7 +25,7 @@ from contrastive_text.evaluation.senteval import transfer_scores
 from contrastive_text.evaluation.sts import pair_cosines
 from contrastive_text.evaluation.sts_data import STSPairs, find_sts
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.metrics import FIGURES
+from contrastive_text.metrics import RETRIEVAL_METRICS
 from contrastive_text.poolers import CLSPooler
 
 STS = "evaluate BERT --data data --suite sts"
@@ -307,7 +307,7 @@ def test_collapsed_vectors_are_noted_and_damaged_ones_have_no_score(
 def test_retrieval_is_scored_by_what_finds_what(shell: Shell, here: Path) -> None:
     write_beir(here / "small")
     out, err = shell("evaluate BERT --suite retrieval --data small --subsets")
-    assert cells(out.splitlines()[0]) == ["small, x 100", *FIGURES]
+    assert cells(out.splitlines()[0]) == ["small, x 100", *RETRIEVAL_METRICS]
     assert "\n\n" not in out.strip()  # one table of the only task
     assert "small: small, test: 2 queries, 4 documents, 3 relevant" in err
     (here / "pairs.tsv").write_text("searched\tpositive\na bird\tit sings\na dog\tit runs\n")

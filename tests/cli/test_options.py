@@ -17,7 +17,7 @@ from contrastive_text.cli.commands import RECORDS
 from contrastive_text.cli.compare import _FORMATS as COMPARED
 from contrastive_text.cli.main import COMMANDS
 from contrastive_text.cli.models import DTYPES
-from contrastive_text.cli.options import OTHERS, _unfolded, check_read, read_options
+from contrastive_text.cli.options import UNPARSED, _unfolded, check_options_used, read_options
 from contrastive_text.cli.search import _FORMATS as SEARCHED
 from contrastive_text.cli.sweep import _FORMATS as SWEPT
 from contrastive_text.evaluation.classifiers import CLASSIFIERS, PROTOCOLS
@@ -63,7 +63,7 @@ class Passing:
     """A command that passes words on."""
 
     size: int = 1
-    left: Annotated[Sequence[str], OTHERS] = ()
+    left: Annotated[Sequence[str], UNPARSED] = ()
 
 
 def test_help_loads_no_library_that_takes_seconds() -> None:
@@ -160,6 +160,6 @@ def test_a_record_may_leave_words_to_another_parser() -> None:
 
 def test_an_option_needs_a_reader_unless_it_has_its_default() -> None:
     readers = {"backend": ("files",)}
-    check_read(commands.Evaluate("m", suite=["glue"]), readers, asked=["glue"])
+    check_options_used(commands.Evaluate("m", suite=["glue"]), readers, suites=["glue"])
     with pytest.raises(ValueError, match=r"^--backend: expected something that reads it, got glue"):
-        check_read(commands.Evaluate("m", suite=["glue"], backend="onnx"), readers, asked=["glue"])
+        check_options_used(commands.Evaluate("m", suite=["glue"], backend="onnx"), readers, suites=["glue"])

@@ -14,7 +14,7 @@ import pytest
 from shells import Shell
 
 from contrastive_text.__main__ import leave_working_directory
-from contrastive_text.training.run_folder import OwnFolders
+from contrastive_text.training.run_folder import LockFolders
 
 OWN = """\
 import own_words
@@ -83,7 +83,7 @@ def test_no_absent_library_is_looked_for_in_the_working_directory(
         with contextlib.suppress(ImportError):
             importlib.import_module("absent_library")
 
-    monkeypatch.setattr(OwnFolders, "setup", absent)
+    monkeypatch.setattr(LockFolders, "setup", absent)
     for more, status in (("", 0), ("--trust nowhere", 0), ("--model.pooler nowhere.Pooler", 2)):
         looks.paths.clear()
         assert shell.status(f"validate --ckpt_path CHECKPOINT --data.validation PAIRS {more}") == status

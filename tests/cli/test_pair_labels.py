@@ -50,7 +50,7 @@ def built_run(files: dict[str, str], name: str, choice: str, **config: object) -
     """Returns a run of pairs as a choice has them, before its data are read."""
     config = {"data.task.pairing": "Given", "data.batch_size": 4, **config}
     run = Run.from_recipe("simcse", files["bert"], config, train=name, pair_labels=choice, accelerator="cpu")
-    run.data.attach(run.module)
+    run.data.set_module(run.module)
     return run
 
 
@@ -74,7 +74,7 @@ def test_a_run_takes_the_rows_that_the_option_says(
     built.data.setup("fit")
     table = built.data.table("train")["train"]
     assert len(table) == rows
-    assert said in table.understood
+    assert said in table.description
     assert {row.get("target") for row in table} == ({0.0, 1.0} if choice == "hard" else {None})
     objective = built.module.objective_parts()["contrastive"]
     assert isinstance(objective, Contrastive)

@@ -13,7 +13,7 @@ from shells import Shell
 from contrastive_text.cli.commands import RECORDS
 from contrastive_text.cli.options import paths_of
 from contrastive_text.cli.paths import RUN_READS, RUN_WRITES, ReadPath, Role, check_paths
-from contrastive_text.core.storage.disk import held
+from contrastive_text.core.storage.disk import hold_lock
 from contrastive_text.core.storage.manifests import GRAPH
 
 TEXTS, PAIRS, RANGES = "texts.tsv", "pairs.tsv", "ranges.npy"
@@ -188,7 +188,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_any_work(
 def test_an_output_that_another_process_writes_is_refused(here: Path, shell: Shell, command: str) -> None:
     line = re.sub(r"\brun\b", "FOLDER", LINES[command].partition(" --ranges")[0])
     output = next(word for word in line.split() if word.startswith("OUT"))
-    with held(here / output) as mine:
+    with hold_lock(here / output) as mine:
         assert mine
         said = shell.refused(f"{command} {line}")
         assert "expected no other writer, got a process that writes it" in said

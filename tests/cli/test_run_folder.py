@@ -20,12 +20,12 @@ from shells import Shell
 from contrastive_text import Run
 from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.core.storage.checkpoints import best_checkpoint, read_checkpoint
-from contrastive_text.core.storage.disk import held
+from contrastive_text.core.storage.disk import hold_lock
 from contrastive_text.data import TextDataModule
 from contrastive_text.recipes.layers import read_config
 from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
 from contrastive_text.training.module import ContrastiveModule
-from contrastive_text.training.run_folder import OwnFolders, RunFolder
+from contrastive_text.training.run_folder import LockFolders, RunFolder
 from contrastive_text.training.run_log import LogRows, RunLogger
 
 
@@ -40,7 +40,7 @@ def kill_at(step: int, patch: pytest.MonkeyPatch) -> None:
         if trainer.global_step == step:
             raise Killed
 
-    patch.setattr(OwnFolders, "on_train_batch_start", start, raising=False)
+    patch.setattr(LockFolders, "on_train_batch_start", start, raising=False)
 
 
 def assert_same_run(one: Path, other: Path) -> None:
@@ -161,7 +161,7 @@ def test_two_runs_never_write_to_one_folder(shell: Shell, here: Path) -> None:
     (here / "real").mkdir()
     (here / "link").symlink_to("real")  # by another of its names
     for option, place, name in (("export", "real", "link"), ("checkpoint", "kept", "kept")):
-        with held(here / place):
+        with hold_lock(here / place):
             said = shell.refused(f"FIT TINY --{option}.dirpath {name}")
         assert f"{option}.dirpath: expected a folder that no other run writes to, got " in said
     # one run, whose folders are one
@@ -288,9 +288,9 @@ def test_a_log_is_taken_up_after_the_rows_of_a_checkpoint(tmp_path: Path) -> Non
     with (tmp_path / "metrics.csv").open("a") as file:
         file.write("4.0,")  # killed in the middle of a row
     again = LogRows(str(tmp_path))
-    again.keep(count=1, step=2)
+    again.truncate(count=1, step=2)
     again.log_metrics({"a": 3.0}, 2)
     again.save()
     assert (tmp_path / "metrics.csv").read_text().splitlines() == ["a,b,step", "1.0,,0", "2.0,0.5,1", "3.0,,2"]
-    again.keep(count=0, step=0)
+    again.truncate(count=0, step=0)
     assert (again.count, (tmp_path / "metrics.csv").read_text().split()) == (0, ["a,b,step"])

@@ -19,7 +19,7 @@ from covering import rest_slow, turn_of
 from shells import Shell, run_here
 
 from contrastive_text.cli import sweep
-from contrastive_text.core.storage.disk import held
+from contrastive_text.core.storage.disk import hold_lock
 from contrastive_text.evaluation import CachedEncoder, sts_scores
 from contrastive_text.inference import SentenceEncoder
 from contrastive_text.runs.grid import Cell
@@ -114,8 +114,8 @@ def test_a_dry_run_checks_and_runs_nothing(shell: Shell, here: Path) -> None:
         ("--vary model.views.anchor=[FeatureCutoff,CropTokens]", "in the cell [FeatureCutoff,CropTokens]: view"),
         ("--vary recipe=simcse,simsce", "recipe: expected a recipe"),
         ("--vary model.optimizer=AdamW(lr=1),AdamW(lr=2) --model.optimizer.lr 3", "one configuration for AdamW("),
-        ("--vary seed_everything=1,2", "because the sweep sets it, got seed_everything; give --seeds"),
-        ("--checkpoint.monitor val/loss", "--checkpoint.monitor: expected no such option, because"),
+        ("--vary seed_everything=1,2", "that the sweep doesn't set itself, got seed_everything; give --seeds"),
+        ("--checkpoint.monitor val/loss", "--checkpoint.monitor: expected options that the sweep"),
         ("--data.validation null", "data.validation: expected a file to score the runs on"),
         ("--trainer.logger false", "got trainer.logger false; remove these options"),
         ("--grid list.yaml", "--grid list.yaml: expected a list of values under each key"),
@@ -170,7 +170,7 @@ def test_a_run_of_another_process_is_waited_for_and_an_unknown_figure_answered_w
     shell: Shell, here: Path, calls: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = here / "out" / "MeanPooler" / "seed-1"
-    other = held(place.with_name("seed-1.run"))
+    other = hold_lock(place.with_name("seed-1.run"))
     assert other.__enter__()
 
     def finish(seconds: float) -> None:
@@ -209,7 +209,7 @@ def test_a_stopped_sweep_resumes_inside_the_run_that_it_was_in(
     assert process.returncode == 128 + by
     assert "the same command resumes the run of out/MeanPooler/seed-1.log" in said
     assert [*place.glob("resume-step=*.ckpt")]
-    with held(place) as is_free:
+    with hold_lock(place) as is_free:
         assert is_free  # the fit has ended
     shell(command)
     assert "Resuming out/MeanPooler/seed-1 from " in (here / "out" / "MeanPooler" / "seed-1.log").read_text()

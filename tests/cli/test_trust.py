@@ -21,7 +21,7 @@ from shells import Shell
 
 from contrastive_text import ContrastiveModule, TextDataModule
 from contrastive_text.cli import run
-from contrastive_text.core.config.foreign import check_foreign
+from contrastive_text.core.config.untrusted import check_untrusted
 from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.recipes.layers import read_config
 from contrastive_text.runs.ensemble import TaskEnsemble
@@ -132,7 +132,7 @@ def test_no_spelling_of_a_name_has_anything_imported(place: tuple[str, ...], fin
     for key in dict.fromkeys(key.format(name) for name in (*before, "pairing") for key in KEYS):
         at[key] = next(values)
         with contextlib.suppress(ValueError):
-            check_foreign(config, "a.ckpt")
+            check_untrusted(config, "a.ckpt")
             with importing_parts(config, is_foreign=True), contextlib.suppress(ArgumentError):
                 run_parser().parse_object(config)
         at.clear()

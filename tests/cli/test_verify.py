@@ -62,7 +62,7 @@ def made(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.filterwarnings("ignore:value_ranges")  # of few texts
 def test_every_changed_byte_of_models_vectors_and_caches_is_found(made: Path) -> None:
     """Each file at least once, and then as likely as it is long. A record has no digest; its files have."""
-    known = {found.path for found in verify(made) if found.known}
+    known = {found.path for found in verify(made) if found.has_digest}
     unknown = {path for path in made.rglob("*") if path.is_file()} - known
     assert {path.name for path in unknown} == {"texts.txt"}
     assert damaged(made) == []
@@ -150,7 +150,7 @@ def test_what_cannot_be_read_is_damaged_and_the_rest_is_looked_at(
     unread = f"can't be read ({os.strerror(errno.EACCES)})"
     found = {each.path.name: each for each in verify(tmp_path)}
     assert "Permission denied" in str(found.pop("v.npy.json").damage)
-    assert {name: each.damage for name, each in found.items() if each.known} == {
+    assert {name: each.damage for name, each in found.items() if each.has_digest} == {
         "a.ckpt": unread, "b.ckpt": None, "locked": unread
     }  # fmt: skip
-    assert {name for name, each in found.items() if not each.known} == {"v.npy", "loose"}
+    assert {name for name, each in found.items() if not each.has_digest} == {"v.npy", "loose"}

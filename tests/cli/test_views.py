@@ -13,7 +13,7 @@ from torch import Tensor
 
 from contrastive_text.cli.views import show_task
 from contrastive_text.core.batch import Batch
-from contrastive_text.core.terminal import console
+from contrastive_text.core.terminal import make_console
 from contrastive_text.objectives import Contrastive, Duplicates, FalseNegatives, Momentum, Siblings
 from contrastive_text.pairings import Given
 from contrastive_text.training import Guide
@@ -24,7 +24,7 @@ PAIRS = [("a bird", "a dog"), ("a cat", "a bird"), ("the cat", "an old cat")]
 class Lengths(Guide):
     """Knows of a text how long it is."""
 
-    identity, features, reads_texts = "lengths", 2, True
+    identity, features, needs_texts = "lengths", 2, True
 
     def __call__(self, batch: Batch) -> Tensor:
         assert batch.texts is not None
@@ -40,10 +40,10 @@ def test_a_guides_order_of_the_shown_rows_and_keys_are_said(files: dict[str, str
     }
     module = tiny.module(files["bert"], objectives=objectives, guides={"teacher": Lengths()})
     data = tiny.data(PAIRS, pairing=Given(), batch_size=2, num_workers=0)  # type: ignore[arg-type]  # rows
-    data.attach(module)
+    data.set_module(module)
     data.setup("fit")
     shown = io.StringIO()
-    show_task(console(file=shown), module, data.training.of(), data.collator(), count=3)
+    show_task(make_console(file=shown), module, data.training.of(), data.collator(), count=3)
     said = shown.getvalue()
     assert "momentum columns of moco: Momentum(decay=0.999, of='positive'" in said
     assert "by teacher" in said

@@ -7,7 +7,7 @@ from pathlib import Path
 import yaml
 from shells import Shell
 
-from contrastive_text.cli.words import SHORT, spelled_out
+from contrastive_text.cli.words import SHORT, expand_short_options
 from contrastive_text.recipes import recipe_names
 
 SHORTLY = ["--encoder", "here/", "--train=a.txt", "--validation", "b.tsv", "--batch_size", "8", "--lr=1e-3"]
@@ -18,9 +18,9 @@ AT_LENGTH = [
 
 
 def test_every_short_spelling_is_written_out_and_nothing_else() -> None:
-    assert spelled_out([*SHORTLY, "--epochs", "2"]) == [*AT_LENGTH, "--trainer.max_epochs", "2"]
+    assert expand_short_options([*SHORTLY, "--epochs", "2"]) == [*AT_LENGTH, "--trainer.max_epochs", "2"]
     others = ["--recipe", "lr", "--trainer.max_epochs", "3", "--learning", "lr", "--vary", "model.pooler=A,B"]
-    assert spelled_out(others) == others
+    assert expand_short_options(others) == others
 
 
 def test_columns_are_named_in_words(shell: Shell) -> None:
@@ -28,12 +28,12 @@ def test_columns_are_named_in_words(shell: Shell) -> None:
     assert short["data"]["task"]["columns"] == {"anchor": "searched for", "positive": "clicked=1"}
     assert short["model"]["optimizer"]["init_args"]["lr"] == 1e-3
     several = ["--columns", "text=title", "text=body", "text=notes"]
-    assert spelled_out(several) == ["--data.task.columns", '{"text": ["title", "body", "notes"]}']
+    assert expand_short_options(several) == ["--data.task.columns", '{"text": ["title", "body", "notes"]}']
     for option in ("--data.task.eval_columns", "--data.tasks.nli.columns"):
-        words = spelled_out([option, "target=gold", "--seed_everything=1"])
+        words = expand_short_options([option, "target=gold", "--seed_everything=1"])
         assert words[1:] == ['{"target": "gold"}', "--seed_everything=1"]
     others = ["--data.task.columns", "{text: a}", "a=b", "--vary", "columns=1,2", "x=y"]
-    assert spelled_out(others)[:3] == others[:3]
+    assert expand_short_options(others)[:3] == others[:3]
 
 
 def test_another_command_keeps_an_option_of_its_own_of_that_name(shell: Shell) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from contrastive_text import losses
 from contrastive_text.core.similarity import unit_vectors
-from contrastive_text.losses.comparison import HIDDEN_ID, Group, Triples
+from contrastive_text.losses.comparison import MASKED_ID, ExampleVectors, Group
 
 EXACT = 1e-10
 """The promise of every way to compute a step, in float64."""
@@ -158,28 +158,30 @@ def test_an_option_that_makes_no_loss_is_refused(
 # In-batch losses
 
 
-def examples(n: int = 7, hard: int = 1, ids: int | None = None, classes: int = 3, seed: int = 3) -> Triples:
+def examples(
+    n: int = 7, hard: int = 1, ids: int | None = None, classes: int = 3, seed: int = 3
+) -> ExampleVectors:
     """Random vectors with classes. Texts have one of some ids, of two kinds if odd; None for one each."""
     noise = torch.Generator().manual_seed(seed)
     drawn = torch.randn(2 + hard, n, 4, generator=noise, dtype=torch.float64)
-    every = Triples.distinct(drawn[0], drawn[1], drawn[2:].transpose(0, 1) if hard else None)
+    every = ExampleVectors.distinct(drawn[0], drawn[1], drawn[2:].transpose(0, 1) if hard else None)
     if ids is not None:
         known = torch.randint(ids, (n, 2 + hard, *([2] if ids % 2 else [])), generator=noise)
-        known[0, 2:] = HIDDEN_ID  # the first example lacks its hard negatives
+        known[0, 2:] = MASKED_ID  # the first example lacks its hard negatives
         every = replace(every, anchor_ids=known[:, 0], positive_ids=known[:, 1])
         every = replace(every, negative_ids=known[:, 2:] if hard else None)
     return replace(every, target=torch.randint(classes, (n,), generator=noise))
 
 
-def terms(loss: losses.Loss, every: Triples, start: int = 0, stop: int | None = None) -> Tensor:
+def terms(loss: losses.Loss, every: ExampleVectors, start: int = 0, stop: int | None = None) -> Tensor:
     """The terms of some local examples against all, by class if the loss reads labels."""
-    if loss.reads_labels and every.target is not None:
+    if loss.reads_classes and every.target is not None:
         every = replace(every, groups={"classes": Group.of(every.target, effect="mean")})
     local = every if (start, stop) == (0, None) else every.map(lambda each: each[start:stop])
     return loss.compare(loss.comparisons(local, every, offset=start))
 
 
-def outcome(loss: losses.Loss, every: Triples, start: int = 0, stop: int | None = None) -> list[Tensor]:
+def outcome(loss: losses.Loss, every: ExampleVectors, start: int = 0, stop: int | None = None) -> list[Tensor]:
     """The terms, and the gradients of their sum, weighed row by row."""
     leaves = every.map(lambda each: each.clone().requires_grad_(each.is_floating_point()))
     found = terms(loss, leaves, start, stop)
@@ -204,7 +206,7 @@ def assert_equal(found: list[Tensor], expected: list[Tensor]) -> None:
 
 
 # Name of an in-batch loss -> its terms, spelt as loops over Python's numbers.
-SLOW: dict[str, Callable[[Triples], list[float]]] = {
+SLOW: dict[str, Callable[[ExampleVectors], list[float]]] = {
     "InfoNCE": lambda e: reference.softmax(reference.one_way(e)),
     "InfoNCE, two-sided": lambda e: reference.softmax(reference.both_ways(e)),
     "InfoNCE, weighed": lambda e: reference.softmax(reference.one_way(e), log_weight=0.7),
@@ -246,7 +248,7 @@ PARTS = {"all": (0, None), "some": (2, 6), "none": (5, 5)}
 def test_a_streamed_loss_has_the_terms_and_the_gradients_of_the_dense_one(
     name: str, ids: str, part: str, hard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(losses.by_rows, "_ENTRIES", 40)  # a few rows
+    monkeypatch.setattr(losses.streaming, "_ENTRIES", 40)  # a few rows
     every = examples(hard=int(hard), ids=TEXTS[ids])
     assert_equal(*(outcome(made(name, streamed=how), every, *PARTS[part]) for how in (True, False)))
 
@@ -269,7 +271,7 @@ def test_gradients_of_an_in_batch_loss_agree_with_finite_differences(name: str) 
 def test_nothing_of_the_size_of_the_matrix_is_kept_for_the_gradient(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(losses.by_rows, "_ENTRIES", 600)
+    monkeypatch.setattr(losses.streaming, "_ENTRIES", 600)
     every, largest = examples(40), {}
     for streamed in (True, False):
         sizes = [0]
@@ -289,12 +291,12 @@ def test_nothing_of_the_size_of_the_matrix_is_kept_for_the_gradient(
 def test_a_loss_is_streamed_if_it_is_told_to_or_the_matrix_is_large(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts = [mock.Mock(wraps=getattr(losses.by_rows, each)) for each in ("checkpoint", "_logits")]
-    monkeypatch.setattr(losses.by_rows, "checkpoint", parts[0])
-    monkeypatch.setattr(losses.by_rows, "_logits", parts[1])
-    monkeypatch.setattr(losses.by_rows, "_ENTRIES", 20)
+    parts = [mock.Mock(wraps=getattr(losses.streaming, each)) for each in ("checkpoint", "_logits")]
+    monkeypatch.setattr(losses.streaming, "checkpoint", parts[0])
+    monkeypatch.setattr(losses.streaming, "_logits", parts[1])
+    monkeypatch.setattr(losses.streaming, "_ENTRIES", 20)
     for streamed, above in product((True, False, None), (10**6, 10)):
-        monkeypatch.setattr(losses.by_rows, "STREAMED_ABOVE", above)
+        monkeypatch.setattr(losses.streaming, "STREAMED_ABOVE", above)
         for each in parts:
             each.reset_mock()
         outcome(made(name, streamed=streamed), examples())

@@ -58,7 +58,7 @@ OF_VALUES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "guide_agreement": (metrics.guide_agreement, (U, V, torch.eye(11, 4) > 0)),
     "ranking_scores": (metrics.ranking_scores, (torch.arange(100).expand(2, 100), [{3: 1.0}, {0: 2.0, 9: 1.0}])),
     "holm": (metrics.holm, ([0.01, 0.04, 0.03],)),
-    "further_metrics": (lambda target: [*metrics.further_metrics(target)], (Classes(("no", "yes")),)),
+    "extra_metrics": (lambda target: [*metrics.extra_metrics(target)], (Classes(("no", "yes")),)),
     "paired_bootstrap_mean": (
         lambda *values: metrics.paired_bootstrap_mean(
             *values, resamples=20, generator=torch.Generator().manual_seed(0)
@@ -166,7 +166,7 @@ def test_blocks_of_rows_change_nothing(name: str, monkeypatch: pytest.MonkeyPatc
 def plain(result: Any) -> Any:  # Any: of a metric
     """The result as numbers that can be compared."""
     if isinstance(result, metrics.PairedBootstrap):
-        return result.difference, result.resampled.tolist()
+        return result.difference, result.resample_differences.tolist()
     if isinstance(result, dict):
         return {name: plain(each) for name, each in result.items()}
     return result.tolist() if isinstance(result, Tensor) else result

@@ -275,8 +275,8 @@ def test_an_objective_goes_on_from_its_state_dict(case: str, name: str) -> None:
     rows = first.steps[-1]
     # Each momentum encoder finds its vectors by itself.
     own: dict[object, Encoded] = {}
-    if first.objective.keys is not None:
-        own[other.objective.keys] = rows.keys[first.objective.keys]
+    if first.objective.momentum is not None:
+        own[other.objective.momentum] = rows.keys[first.objective.momentum]
     terms, reached = gradients(first.objective, rows)
     again, reached_again = gradients(other.objective, replace(rows, keys=own))
     assert torch.equal(terms.total, again.total)
@@ -287,7 +287,7 @@ def test_an_objective_goes_on_from_its_state_dict(case: str, name: str) -> None:
 def test_the_order_of_examples_does_not_matter(case: str, name: str) -> None:
     found = taken(case, name)
     objective, order = found.objective, torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(0))
-    if objective.reads_tokens:
+    if objective.token_roles:
         pytest.skip("reads tokens, which stay in their order")
 
     def moved(rows: Encoded) -> Encoded:
@@ -309,7 +309,7 @@ def test_the_order_of_examples_does_not_matter(case: str, name: str) -> None:
 def test_half_precision_gives_float32(case: str, name: str) -> None:
     found = taken(case, name)
     rows, keys = found.steps[-1], found.steps[-1].keys
-    if not rows.slots or found.objective.reads_tokens or found.objective.needs_token_logits:
+    if not rows.slots or found.objective.token_roles or found.objective.needs_token_logits:
         pytest.skip("reads vectors of a network, which stay in float64")
     halves = {each: replace(key, embeddings=key.embeddings.bfloat16()) for each, key in keys.items()}
     target = None if rows.target is None else rows.target.float()

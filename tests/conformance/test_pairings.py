@@ -96,7 +96,7 @@ def test_a_pairing_names_the_columns_that_it_reads(case: Case) -> None:
 @every_pairing
 def test_only_a_pairing_that_reads_tokens_asks_for_their_number(case: Case) -> None:
     pairing = case.make()
-    if not pairing.reads_tokens:
-        assert pairing.serves(0) and not pairing.shrinks(0)
-        pairing.check_room(0)
+    if not pairing.token_roles:
+        assert pairing.accepts_length(0) and not pairing.shortens_spans(0)
+        pairing.check_length_limit(0)
     assert (pairing.target is None) == ("target" not in pairing.reads)

@@ -324,7 +324,7 @@ class Block(NamedTuple):
     def altered(self, view: views.EmbeddingView) -> Tensor:
         plan = views.ViewPlan({"anchor": [view]})
         plan.build(VOCABULARY)
-        return view(self.values, plan.alterable(view, self.mask), RowRandom(self.keys))
+        return view(self.values, plan.alterable_mask(view, self.mask), RowRandom(self.keys))
 
 
 def block(lengths: list[int], features: int, padding: int = 0, dtype: torch.dtype = torch.float32) -> Block:

@@ -60,10 +60,10 @@ def test_moving_a_batch_moves_what_a_network_reads_and_leaves_on_the_host_how_ro
             assert value.device.type == ("cpu" if stays else "meta"), name
     assert (moved.slots, moved.seed) == (SLOTS, 5)
     rows = torch.tensor([4, 1])
-    assert torch.equal(moved.split(rows).known.ids, whole.split(rows).ids)
-    assert torch.equal(moved.to("meta").known.text_ids, whole.text_ids)
-    assert whole.known.ids is whole.ids
+    assert torch.equal(moved.split(rows).host_ids.ids, whole.split(rows).ids)
+    assert torch.equal(moved.to("meta").host_ids.text_ids, whole.text_ids)
+    assert whole.host_ids.ids is whole.ids
     others = moved.ids + 1
-    assert moved.replace(ids=others).known.ids is others  # the host doesn't know these
+    assert moved.replace(ids=others).host_ids.ids is others  # the host doesn't know these
     bare = batch([1] * 6, extras=False).to("meta")
     assert (bare.positions, bare.types, bare.labels, bare.target) == (None,) * 4

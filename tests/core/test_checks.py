@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from contrastive_text.core.checks import above, at_least, one_of, share
+from contrastive_text.core.checks import above, at_least, fraction, one_of
 
 Unit = Literal["token", "word"]
 
@@ -20,9 +20,9 @@ Unit = Literal["token", "word"]
         (lambda value: one_of("unit", value, ["token"]), "token"),
         (lambda value: at_least("k", value, 1), 1),
         (lambda value: above("k", value), 1e-9),
-        (lambda value: share("rate", value), 0.0),
-        (lambda value: share("rate", value), 1),
-        (lambda value: share("rate", value, with_zero=False, with_one=False), 0.5),
+        (lambda value: fraction("rate", value), 0.0),
+        (lambda value: fraction("rate", value), 1),
+        (lambda value: fraction("rate", value, with_zero=False, with_one=False), 0.5),
     ],
 )
 def test_a_check_returns_a_valid_value_and_none(call: Callable[[object], object], value: object) -> None:
@@ -40,10 +40,13 @@ def test_a_check_returns_a_valid_value_and_none(call: Callable[[object], object]
         (lambda: at_least("k", math.nan, 0), "k: expected 0 or more, got nan"),
         (lambda: above("k", 0), "k: expected a finite number above 0, got 0"),
         (lambda: above("k", math.nan), "k: expected a finite number above 0, got nan"),
-        (lambda: share("rate", 1.5), "rate: expected a share from 0 to 1, got 1.5"),
-        (lambda: share("rate", math.nan), "rate: expected a share from 0 to 1, got nan"),
-        (lambda: share("rate", 1, with_one=False), "rate: expected a share from 0 to below 1, got 1"),
-        (lambda: share("rate", 0, "try 0.1", with_zero=False), "rate: expected a share above 0 to 1, got 0; try"),
+        (lambda: fraction("rate", 1.5), "rate: expected a share from 0 to 1, got 1.5"),
+        (lambda: fraction("rate", math.nan), "rate: expected a share from 0 to 1, got nan"),
+        (lambda: fraction("rate", 1, with_one=False), "rate: expected a share from 0 to below 1, got 1"),
+        (
+            lambda: fraction("rate", 0, "try 0.1", with_zero=False),
+            "rate: expected a share above 0 to 1, got 0; try",
+        ),
     ],
 )
 def test_a_check_names_the_option_the_expected_values_and_the_value(

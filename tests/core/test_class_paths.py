@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from contrastive_text.core.config.class_paths import UntrustedError, resolve, trusting
+from contrastive_text.core.config.class_paths import UntrustedError, import_class, trusting
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.poolers import MeanPooler, Pooler
 from contrastive_text.views import CropTokens, View
@@ -41,7 +41,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ],
 )
 def test_what_a_file_may_name(path: str, base: Any, cls: type) -> None:
-    assert resolve(path, base, "a.ckpt") is cls
+    assert import_class(path, base, "a.ckpt") is cls
 
 
 @pytest.mark.parametrize(
@@ -65,34 +65,34 @@ def test_what_a_file_may_name(path: str, base: Any, cls: type) -> None:
 def test_what_is_no_pooler_is_refused_with_its_place(path: object) -> None:
     before = set(sys.modules)
     with pytest.raises(InvalidValueError, match=r"^a\.ckpt: model\.pooler: expected "):
-        resolve(path, Pooler, "a.ckpt: model.pooler")
+        import_class(path, Pooler, "a.ckpt: model.pooler")
     assert set(sys.modules) == before or str(path).startswith("contrastive_text.")  # ours import what they need
 
 
 def test_a_module_is_imported_when_it_is_trusted_and_not_before(mine: str) -> None:
     for path in (f"{mine}.Mine", f"{mine}.Mine.Inner", f"{mine}.Nothing"):
         with pytest.raises(UntrustedError, match=rf"--trust {path.rpartition('.')[0]}, or in Python"):
-            resolve(path, Pooler, "a.ckpt")
+            import_class(path, Pooler, "a.ckpt")
     assert mine not in sys.modules
     with trusting(["something_else", mine[:-1]]), pytest.raises(UntrustedError):
-        resolve(f"{mine}.Mine", Pooler, "a.ckpt")  # a longer name is another module
+        import_class(f"{mine}.Mine", Pooler, "a.ckpt")  # a longer name is another module
     assert mine not in sys.modules
     with trusting([mine]):
-        assert resolve(f"{mine}.Mine", Pooler, "a.ckpt").__name__ == "Mine"
-        assert resolve(f"{mine}.Mine.Inner", Pooler, "a.ckpt").__name__ == "Inner"
-        assert resolve(f"{mine}.MeanPooler", Pooler, "a.ckpt") is MeanPooler
+        assert import_class(f"{mine}.Mine", Pooler, "a.ckpt").__name__ == "Mine"
+        assert import_class(f"{mine}.Mine.Inner", Pooler, "a.ckpt").__name__ == "Inner"
+        assert import_class(f"{mine}.MeanPooler", Pooler, "a.ckpt") is MeanPooler
         with pytest.raises(InvalidValueError, match=r"there is no such class$"):
-            resolve(f"{mine}.Nothing", Pooler, "a.ckpt")
-    assert resolve(f"{mine}.Mine", Pooler, "a.ckpt")  # the program has imported it now
+            import_class(f"{mine}.Nothing", Pooler, "a.ckpt")
+    assert import_class(f"{mine}.Mine", Pooler, "a.ckpt")  # the program has imported it now
 
 
 def test_trust_of_a_package_is_trust_of_its_modules_and_ends_with_its_block(mine: str) -> None:
     with trusting(["pack_of_mine"]):
-        assert resolve("pack_of_mine.sub.Mine", Pooler, "a.ckpt").__module__ == "pack_of_mine.sub"
+        assert import_class("pack_of_mine.sub.Mine", Pooler, "a.ckpt").__module__ == "pack_of_mine.sub"
     with trusting([mine]):
         pass
     with trusting(None), pytest.raises(UntrustedError):
-        resolve(f"{mine}.Mine", Pooler, "a.ckpt")
+        import_class(f"{mine}.Mine", Pooler, "a.ckpt")
     for modules, kind in (("my_views", InvalidTypeError), (["my_views.py "], InvalidValueError)):
         with pytest.raises(kind, match=r"^trust: expected"), trusting(modules):  # type: ignore[arg-type]  # the case
             pass
@@ -102,7 +102,7 @@ def test_a_trusted_module_that_lacks_another_says_so(tmp_path: Path, monkeypatch
     (tmp_path / "lacking_of_mine.py").write_text("import there_is_no_such_module\n")
     monkeypatch.syspath_prepend(tmp_path)
     with trusting(["lacking_of_mine"]), pytest.raises(ModuleNotFoundError, match=r"there_is_no_such_module'"):
-        resolve("lacking_of_mine.Mine", Pooler, "a.ckpt")
+        import_class("lacking_of_mine.Mine", Pooler, "a.ckpt")
 
 
 def test_a_module_s_own_hook_for_missing_names_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,5 +111,5 @@ def test_a_module_s_own_hook_for_missing_names_is_not_called(monkeypatch: pytest
     lazy.__getattr__ = asked.append  # type: ignore[method-assign]  # the hook of a module
     monkeypatch.setitem(sys.modules, "lazy_of_mine", lazy)
     with pytest.raises(InvalidValueError, match=r"got lazy_of_mine\.Mine"):
-        resolve("lazy_of_mine.Mine", Pooler, "a.ckpt")
+        import_class("lazy_of_mine.Mine", Pooler, "a.ckpt")
     assert "Mine" not in asked

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contrastive_text.core.random import RowRandom, fold, fold_each, generator, text_id
+from contrastive_text.core.random import RowRandom, fold_key, fold_keys, generator, text_id
 
 KEYS = st.integers(-(2**63), 2**63 - 1)
 WORD = 1 << 64
@@ -42,7 +42,7 @@ def masks(rows: int, places: int) -> st.SearchStrategy[torch.Tensor]:
 )
 def test_fold_of_one_number_is_the_published_first_output_of_splitmix64(seed: int, expected: int) -> None:
     # The reference program's outputs, as many implementations test them (Rosetta Code; xoshiro's authors).
-    assert fold(seed) % WORD == expected
+    assert fold_key(seed) % WORD == expected
 
 
 @given(parts=st.lists(KEYS, min_size=1, max_size=4))
@@ -50,8 +50,8 @@ def test_fold_equals_the_reference_and_is_a_signed_word(parts: list[int]) -> Non
     state = 0
     for part in parts:
         state = split_mix((state + part) % WORD)
-    assert fold(*parts) % WORD == state
-    assert -(1 << 63) <= fold(*parts) < 1 << 63
+    assert fold_key(*parts) % WORD == state
+    assert -(1 << 63) <= fold_key(*parts) < 1 << 63
 
 
 @given(keys=st.lists(KEYS, min_size=1, max_size=3), view=st.integers(0, 5))
@@ -61,7 +61,7 @@ def test_draws_on_tensors_equal_the_hash_on_integers(keys: list[int], view: int)
     drawn = rng.rand(3, 2)
     assert drawn.dtype == torch.float32
     for i, key in enumerate(keys):
-        row = finalize((key + fold(view, 2)) % WORD)
+        row = finalize((key + fold_key(view, 2)) % WORD)
         for token in range(3):
             place = split_mix((row + token * 0x9E3779B97F4A7C15) % WORD)
             for feature in range(2):
@@ -127,8 +127,8 @@ def test_a_generator_has_no_children_that_its_key_would_not_determine() -> None:
 
 @given(seed=KEYS, keys=st.lists(KEYS, min_size=1, max_size=4), others=st.lists(KEYS, min_size=1, max_size=3))
 def test_fold_each_is_fold_of_every_combination(seed: int, keys: list[int], others: list[int]) -> None:
-    together = fold_each(seed, np.array(keys), np.array(others)[:, np.newaxis])
-    assert together.tolist() == [[fold(seed, key, other) for key in keys] for other in others]
+    together = fold_keys(seed, np.array(keys), np.array(others)[:, np.newaxis])
+    assert together.tolist() == [[fold_key(seed, key, other) for key in keys] for other in others]
 
 
 @given(keys=st.lists(KEYS, min_size=2, max_size=6, unique=True), cut=st.integers(1, 5))

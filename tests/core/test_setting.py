@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from contrastive_text.core import setting
-from contrastive_text.core.setting import current_setting, is_faster_in_bfloat16, other_setting
+from contrastive_text.core.setting import current_setting, describe_setting_change, is_faster_in_bfloat16
 
 
 @pytest.mark.bits
@@ -46,7 +46,7 @@ def test_a_setting_names_processor_threads_and_versions(monkeypatch: pytest.Monk
     ],
 )
 def test_what_differs_is_said(kept: Any, said: str) -> None:
-    assert other_setting(kept, {"threads": "1", "torch": "2.0"}) == said
+    assert describe_setting_change(kept, {"threads": "1", "torch": "2.0"}) == said
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from contrastive_text.core.targets import NLI, UNLABELED, Classes, Scores, plain_label
+from contrastive_text.core.targets import NLI, UNLABELED, Classes, Scores, normalize_label
 
 CONTRADICTION_FIRST = ("contradiction", "entailment", "neutral")
 NAMES = st.lists(
@@ -25,7 +25,7 @@ def test_a_class_is_read_by_its_name_in_any_case_and_by_its_place(names: list[st
     classes = Classes(tuple(names))
     place = data.draw(st.integers(0, len(names) - 1))
     for label in (names[place], f" {names[place]}\t", names[place].swapcase(), str(place), f"{place}.0"):
-        assert classes.read(label) == place
+        assert classes.parse(label) == place
 
 
 @given(names=NAMES, label=st.text("abXé-0 1.\t", max_size=8))
@@ -34,7 +34,7 @@ def test_whatever_is_no_label_is_refused(names: list[str], label: str) -> None:
     assume(label.strip().casefold() not in {name.casefold() for name in names} | set(UNLABELED))
     assume(not label.strip().lstrip("+-0").split(".")[0].isdecimal() and "0" not in label)
     with pytest.raises(ValueError, match=r"^expected one of the classes .*, got "):
-        classes.read(label)
+        classes.parse(label)
 
 
 @pytest.mark.parametrize("names", [NLI, CONTRADICTION_FIRST, ("Neutral", "Contradiction", "Entailment")])
@@ -43,40 +43,40 @@ def test_numbers_of_nli_have_the_meaning_of_the_hub_whatever_the_order_of_the_cl
 ) -> None:
     classes = Classes(names)
     for number, name in enumerate(NLI):
-        assert classes.read(str(number)) == classes.read(name) == [n.lower() for n in names].index(name)
+        assert classes.parse(str(number)) == classes.parse(name) == [n.lower() for n in names].index(name)
 
 
 @pytest.mark.parametrize("names", [("entailment", "not_entailment"), ("not_entailment", "entailment")])
 def test_rte_is_read_by_name_and_0_is_entailment(names: tuple[str, ...]) -> None:
-    assert Classes(names).read("0") == Classes(names).read("entailment") == names.index("entailment")
-    assert Classes(names).read("1") == Classes(names).read("not_entailment") == names.index("not_entailment")
+    assert Classes(names).parse("0") == Classes(names).parse("entailment") == names.index("entailment")
+    assert Classes(names).parse("1") == Classes(names).parse("not_entailment") == names.index("not_entailment")
 
 
 @pytest.mark.parametrize(
     ("label", "number"), [("0", 0), ("1", 1), ("1.0", 1), ("01", 1), ("true", 1), ("False", 0), (" 1 ", 1)]
 )
 def test_two_classes_by_number_are_also_false_and_true(label: str, number: int) -> None:
-    assert Classes.of(2, "classes").read(label) == number
-    assert Classes(("1", "0")).read(label) == 1 - number
+    assert Classes.of(2, "classes").parse(label) == number
+    assert Classes(("1", "0")).parse(label) == 1 - number
 
 
 def test_a_name_goes_before_its_place_its_case_and_a_missing_label() -> None:
     stars = Classes(("1", "2", "3", "4", "5"))
-    assert [stars.read(label) for label in ("1", "5", "2.0")] == [0, 4, 1]
+    assert [stars.parse(label) for label in ("1", "5", "2.0")] == [0, 4, 1]
     with pytest.raises(ValueError, match="expected one of the classes 1, 2, 3, 4, 5, got '0'"):
-        stars.read("0")
-    assert Classes(("-1", "1")).read("-1.0") == 0  # a name goes before a missing label
-    assert Classes(("1.0", "2.0")).read("2") == 1
-    assert [Classes(("us", "US")).read(label) for label in ("us", "US", "0", "1")] == [0, 1, 0, 1]
+        stars.parse("0")
+    assert Classes(("-1", "1")).parse("-1.0") == 0  # a name goes before a missing label
+    assert Classes(("1.0", "2.0")).parse("2") == 1
+    assert [Classes(("us", "US")).parse(label) for label in ("us", "US", "0", "1")] == [0, 1, 0, 1]
     with pytest.raises(ValueError, match="got 'true'; map it with labels, or add it to classes"):
-        Classes(("0", "1", "2")).read("true")
-    assert (Scores(low=-1, high=1).read("-1"), Scores(low=0, high=1).read("-1")) == (0.0, None)
+        Classes(("0", "1", "2")).parse("true")
+    assert (Scores(low=-1, high=1).parse("-1"), Scores(low=0, high=1).parse("-1")) == (0.0, None)
 
 
 @pytest.mark.parametrize("label", [*UNLABELED, " - ", "-1.0"])
 def test_a_label_that_says_there_is_none_has_no_number(label: str) -> None:
     for target in (Classes(NLI), Classes.of(2, "classes"), Scores()):
-        assert target.read(label) is None
+        assert target.parse(label) is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_label_that_says_there_is_none_has_no_number(label: str) -> None:
 )
 def test_an_unknown_class_says_what_to_do(label: str, end: str) -> None:
     with pytest.raises(ValueError) as refused:
-        Classes(NLI).read(label)
+        Classes(NLI).parse(label)
     assert str(refused.value) == f"expected one of the classes entailment, neutral, contradiction, {end}"
 
 
@@ -106,24 +106,24 @@ def test_fewer_than_two_classes_or_one_twice_are_refused(classes: int | list[str
 def test_the_labels_of_a_file_are_told_by_class_and_the_classes_without_a_row_are_named() -> None:
     classes = Classes(CONTRADICTION_FIRST)
     numbers = {"0": 1.0, "entailment": 1.0, "2": 0.0}
-    said = classes.understood(numbers, {"0": 1200, "entailment": 2, "2": 3, "-": 7})
+    said = classes.describe_labels(numbers, {"0": 1200, "entailment": 2, "2": 3, "-": 7})
     assert said == "2 = contradiction (3), 0 = entailment (1,200), entailment (2)"
-    assert classes.unseen({1.0, 0.0}) == ["neutral"]
-    assert classes.unseen({0.0, 1.0, 2.0}) == []
+    assert classes.missing_classes({1.0, 0.0}) == ["neutral"]
+    assert classes.missing_classes({0.0, 1.0, 2.0}) == []
 
 
 def test_predictions_are_written_as_names_and_scores() -> None:
-    assert Classes(NLI).write(torch.tensor([[0.1, 3.0, 1.0], [2.0, 1.0, 0.0]])) == ["neutral", "entailment"]
-    assert Scores(low=1, high=5).write(torch.tensor([0.0, 0.5, 1.0])) == ["1.0000", "3.0000", "5.0000"]
+    assert Classes(NLI).format(torch.tensor([[0.1, 3.0, 1.0], [2.0, 1.0, 0.0]])) == ["neutral", "entailment"]
+    assert Scores(low=1, high=5).format(torch.tensor([0.0, 0.5, 1.0])) == ["1.0000", "3.0000", "5.0000"]
 
 
 @given(low=st.floats(-100, 100, allow_nan=False), width=st.floats(0.01, 100), share=st.floats(0, 1))
 def test_a_score_is_its_share_of_the_way_and_comes_back(low: float, width: float, share: float) -> None:
     scores = Scores(low=low, high=low + width)
     cell = min(low + share * width, scores.high)
-    read = scores.read(repr(cell))
+    read = scores.parse(repr(cell))
     assert read is not None and 0 <= read <= 1
-    (written,) = scores.write(torch.tensor([read], dtype=torch.float64))
+    (written,) = scores.format(torch.tensor([read], dtype=torch.float64))
     assert math.isclose(float(written), cell, abs_tol=1e-4)  # four decimals are written
 
 
@@ -136,7 +136,7 @@ def test_a_score_is_its_share_of_the_way_and_comes_back(low: float, width: float
 )
 def test_a_score_out_of_range_or_none_at_all_is_refused(cell: str, got: str) -> None:
     with pytest.raises(ValueError) as refused:
-        Scores().read(cell)
+        Scores().parse(cell)
     assert str(refused.value) == (
         f"expected a score from 0 to 5, got {got}; correct the row, or set the objective's low and high"
     )
@@ -150,9 +150,10 @@ def test_bounds_out_of_order_are_refused(low: float, high: float) -> None:
 
 def test_scores_are_told_by_their_range_and_lack_nothing() -> None:
     assert (
-        Scores().understood({"4.5": 0.9, "0": 0.0, "1": 0.2}, {"4.5": 1, "0": 1, "1": 998}) == "0 to 4.5 (1,000)"
+        Scores().describe_labels({"4.5": 0.9, "0": 0.0, "1": 0.2}, {"4.5": 1, "0": 1, "1": 998})
+        == "0 to 4.5 (1,000)"
     )
-    assert Scores().unseen(set()) == []
+    assert Scores().missing_classes(set()) == []
 
 
 @pytest.mark.parametrize(
@@ -169,4 +170,4 @@ def test_scores_are_told_by_their_range_and_lack_nothing() -> None:
     ],
 )
 def test_a_label_is_plain_however_it_is_written(cell: str | float, label: str) -> None:
-    assert plain_label(cell) == label
+    assert normalize_label(cell) == label

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from rich.color import ColorSystem
 from rich.table import Table
 
-from contrastive_text.core.terminal import console, escaping_output, say, say_json, show_warnings, shown
+from contrastive_text.core.terminal import (
+    escape_controls,
+    escaping_output,
+    make_console,
+    print_json,
+    print_message,
+    show_warnings,
+)
 
 HOSTILE = (
     "x[/bold]y \x1b[31mred\x1b]0;title\x07 \x9b2J \x07\x08\r \u202eabc\u2066 \udcff "
@@ -37,13 +44,13 @@ HOSTILE = (
     ],
 )
 def test_what_steers_a_terminal_is_shown(text: object, expected: str) -> None:
-    assert shown(text) == expected
+    assert escape_controls(text) == expected
 
 
 @given(st.text(max_size=40))
 def test_what_is_shown_can_be_printed_and_stays_so(text: str) -> None:
-    once = shown(text)
-    assert shown(once) == once
+    once = escape_controls(text)
+    assert escape_controls(once) == once
     assert not {letter for letter in once if ord(letter) < 32 or 127 <= ord(letter) < 160} - {"\t", "\n"}
     once.encode()
 
@@ -52,7 +59,7 @@ def test_what_is_shown_can_be_printed_and_stays_so(text: str) -> None:
 def test_a_stream_that_lacks_letters_gets_escapes(encoding: str) -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding, newline="\n")
-    say("東京 é \udcff \x1b", file=stream)
+    print_message("東京 é \udcff \x1b", file=stream)
     expected = {"ascii": "\\u6771\\u4eac \\xe9", "latin-1": "\\u6771\\u4eac é", "utf-8": "東京 é"}[encoding]
     assert raw.getvalue().decode(encoding) == f"{expected} \\udcff \\x1b\n"
 
@@ -60,7 +67,7 @@ def test_a_stream_that_lacks_letters_gets_escapes(encoding: str) -> None:
 def test_tables_rules_and_lines_show_hostile_text_and_know_no_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # as notebooks do
     file = io.StringIO()
-    screen = console(file=file)
+    screen = make_console(file=file)
     screen.width = 400
     table = Table(HOSTILE, title=HOSTILE, caption=HOSTILE)
     table.add_row(HOSTILE)
@@ -68,14 +75,14 @@ def test_tables_rules_and_lines_show_hostile_text_and_know_no_markup(monkeypatch
     screen.rule(HOSTILE)
     screen.print(HOSTILE)
     said = file.getvalue()
-    assert shown(said) == said  # a file gets no colors, so nothing steering is left
+    assert escape_controls(said) == said  # a file gets no colors, so nothing steering is left
     assert said.count("x[/bold]y \\x1b[31mred") == 6
     assert ":smile:" in said and "[link=" in said
 
 
 def test_a_terminal_still_gets_colors_of_our_own() -> None:
     file = io.StringIO()
-    screen = console(file=file)
+    screen = make_console(file=file)
     screen._force_terminal = True
     screen._color_system = ColorSystem.STANDARD
     screen.print("\x1b[31mx", style="bold")
@@ -93,16 +100,16 @@ def test_warnings_are_printed_in_the_same_way_however_they_are_laid_out(monkeypa
     assert file.getvalue() == "its own way: \\x1b[31m\n"
 
 
-def test_say_goes_where_standard_output_goes_at_the_time(capsys: pytest.CaptureFixture[str]) -> None:
-    say("a\x1b", end="")
-    say("b", file=sys.stderr)
+def test_print_message_goes_where_standard_output_goes_at_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+    print_message("a\x1b", end="")
+    print_message("b", file=sys.stderr)
     assert capsys.readouterr() == ("a\\x1b", "b\n")
 
 
 def test_a_reader_that_has_gone_ends_a_program_without_a_word() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    code = "from contrastive_text.core.terminal import say; say('a bird'); say('never')"
+    code = "from contrastive_text.core.terminal import print_message as say; say('a bird'); say('never')"
     done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True)
     os.close(writing)
     assert (done.returncode, done.stderr) == (141, "")
@@ -114,7 +121,7 @@ def test_what_others_print_is_escaped_where_an_encoding_lacks_it(monkeypatch: py
     monkeypatch.setattr(sys, "stdout", out)
     with escaping_output():
         out.write("\u2022 na\u00efve\n")  # as a progress bar does
-        say_json(json.dumps({"text": "\u2022 \U0001f642 \x7f \u00ef"}, ensure_ascii=False))
+        print_json(json.dumps({"text": "\u2022 \U0001f642 \x7f \u00ef"}, ensure_ascii=False))
     assert out.errors == "strict"
     first, second = written.getvalue().decode("latin-1").splitlines()
     assert first == "\\u2022 na\u00efve"

@@ -15,7 +15,7 @@ from contrastive_text.core.random import text_id
 from contrastive_text.core.types import NO_LABEL, Example, Row, Slot, Tokens
 from contrastive_text.data import Collator, KeyedRow, TextTokenizer
 from contrastive_text.data.collator import collate_texts
-from contrastive_text.losses.comparison import HIDDEN_ID
+from contrastive_text.losses.comparison import MASKED_ID
 from contrastive_text.pairings import Given, Pairing, SameText
 from contrastive_text.views import DeleteTokens, SwapWords, TokenView, ViewPlan
 
@@ -216,7 +216,7 @@ def test_a_row_may_give_several_examples(tokenizer: TextTokenizer) -> None:
     pairing = Fixed([[Example("the bird", ("a bird",)), Example("the dog", ("a dog",))]])
     (row,) = keyed(({"number": 0},))
     batch = Collator(tokenizer, pairing, ViewPlan(), seed=0)([row._replace(shares=(3, 1))])
-    assert batch.shares == (6, 2)
+    assert batch.rank_sizes == (6, 2)
     texts = ("the bird", "the dog", "a bird", "a dog")
     assert batch.text_ids.tolist() == [text_id(text) for text in texts]
     assert len(set(batch.draw_keys.tolist())) == 4
@@ -238,7 +238,7 @@ def test_a_text_without_a_token_is_refused_with_its_place(learned_tokenizer: Pre
     with pytest.raises(
         ValueError, match=r"texts\[1\]: expected at least one token, got ''; .*leave empty texts out"
     ):
-        collate_texts(ours, ours.framed(["the bird", ""]))
+        collate_texts(ours, ours.tokenize_with_template(["the bird", ""]))
 
 
 @pytest.mark.parametrize("plan", [ViewPlan(), ViewPlan({"positive": [DeleteTokens(0.3)]})], ids=["plain", "view"])
@@ -271,7 +271,7 @@ def test_a_missing_hard_negative_is_hidden_and_no_view_alters_it(tokenizer: Text
     plan.build(tokenizer.vocabulary(plan.new_tokens))
     batch = Collator(tokenizer, Given(), plan, seed=1)([KeyedRow(0, i, row) for i, row in enumerate(rows)])
     first, second = batch.slots.index(Slot("negative", 0)) * 2, batch.slots.index(Slot("negative", 1)) * 2
-    assert batch.text_ids.tolist()[second] == [HIDDEN_ID, HIDDEN_ID]
-    assert HIDDEN_ID not in batch.text_ids[second + 1]
-    assert not (batch.text_ids[: first + 2] == HIDDEN_ID).any()
+    assert batch.text_ids.tolist()[second] == [MASKED_ID, MASKED_ID]
+    assert MASKED_ID not in batch.text_ids[second + 1]
+    assert not (batch.text_ids[: first + 2] == MASKED_ID).any()
     assert batch.lengths[second] == 2  # special tokens alone

@@ -14,7 +14,7 @@ import torch
 from token_pairings import Halves
 
 from contrastive_text import Run
-from contrastive_text.core.batch import Batch, StepBatch, sent
+from contrastive_text.core.batch import Batch, StepBatch, move_to_device
 from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.core.types import Example, Row
 from contrastive_text.data import Clean, TextTask, read_pairs, read_rows
@@ -49,7 +49,7 @@ def altering(bert: str) -> ContrastiveModule:
 
 
 def ready(module: ContrastiveModule, data: TextDataModule) -> TextDataModule:
-    data.attach(module)
+    data.set_module(module)
     data.setup("fit")
     return data
 
@@ -140,7 +140,7 @@ def test_texts_are_counted_with_the_prompts_of_their_roles(bert: str, tmp_path: 
 
     prompts = Prompts({"query": "the ", "document": "the old tall man sings: "})
     data = ready(tiny.module(bert, prompts=prompts), tiny.data(str(path), pairing=Reversed(), batch_size=2))
-    texts = list(data.training.of().strings([0], prompts.trained()))
+    texts = list(data.training.of().strings([0], prompts.with_training_defaults()))
     assert texts == [("the ", "a dog"), ("the old tall man sings: ", "a bird")]
     same = ready(tiny.module(bert, prompts=prompts), tiny.data(tiny.write_texts(tmp_path / "texts.txt")))
     assert "80 sampled texts" in same.facts()["length limit"]  # 40, each as query and as document
@@ -196,7 +196,7 @@ def test_a_batch_is_copied_to_a_gpu_without_waiting(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: locked.append(self) or self)
     values = torch.arange(3)
     for name in ("cuda", "mps", "xla", "cpu"):
-        sent(values, torch.device(name))
+        move_to_device(values, torch.device(name))
     assert asked == [(torch.device(name), name != "mps") for name in ("cuda", "mps", "xla", "cpu")]
     assert len(locked) == 1
 
@@ -222,7 +222,7 @@ ROWS = [{"query": one, "pos": other} for one, other in zip(tiny.TEXTS[:12], tiny
 
 def batches(bert: str, data: TextDataModule) -> list[dict[str, Any]]:
     """The fields of each batch, tensors as lists."""
-    data.attach(tiny.module(bert))
+    data.set_module(tiny.module(bert))
     data.setup("fit")
     given = [batch.batches["one"] if data.tasks else batch for batch in data.train_dataloader()]
     return [
@@ -305,7 +305,7 @@ def test_the_texts_that_are_trained_on_are_cleaned_which_is_said_and_no_others(t
     train = tiny.write_texts(tmp_path / "texts.txt", tuple(f"{text}  THE  END" for text in tiny.TEXTS))
     pairs = tiny.write_pairs(tmp_path / "pairs.tsv")
     data = tiny.data(train, validation=pairs, clean=Clean(collapse=True, lower=True))
-    data.attach(tiny.module(tiny.save_bert(tmp_path / "bert")))
+    data.set_module(tiny.module(tiny.save_bert(tmp_path / "bert")))
     data.setup("fit")
     assert [row["text"] for row in data.table("train")["train"]] == [f"{text} the end" for text in tiny.TEXTS]
     assert data.table("validation")["pairs"].rows == read_rows(pairs, ("anchor", "positive", "target")).rows

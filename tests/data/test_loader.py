@@ -19,7 +19,7 @@ from pytorch_lightning.callbacks import BatchSizeFinder
 from torch.utils.data import DataLoader
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import fold, generator
+from contrastive_text.core.random import fold_key, generator
 from contrastive_text.data import KeyedRow, Step, TaskSize, consecutive_steps
 from contrastive_text.data import loader as orders
 from contrastive_text.data.loader import (
@@ -29,7 +29,7 @@ from contrastive_text.data.loader import (
     EpochOrder,
     KeyedRows,
     ResumableLoader,
-    keyed_order,
+    draw_order,
 )
 
 
@@ -191,7 +191,7 @@ def test_a_place_in_a_run_is_the_same_on_every_rank_of_any_number(
             order = EpochBatchSampler({"train": size}, steps, seed=7, rank=rank, world_size=ranks)
             loader = ResumableLoader(KeyedRows({"train": [{"text": "a"}] * size}), order, collate=list)  # type: ignore[arg-type]  # not run
             order.set_epoch(number)
-            loader.given = min(given_batches, len(steps))
+            loader.batches_done = min(given_batches, len(steps))
             places.append(loader.state_dict())
     assert all(place == places[0] for place in places)
 
@@ -263,12 +263,12 @@ def test_a_bijection_looks_random(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 7, 255, 256, 65_535, 65_536, 70_000])
 def test_a_permutation_is_numpy_s_bit_for_bit_in_less_memory(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn, order = generator(5).permutation(size), keyed_order(size, key=5)
+    drawn, order = generator(5).permutation(size), draw_order(size, key=5)
     assert isinstance(order, np.ndarray)
     assert np.array_equal(order, drawn)
     assert order.itemsize < drawn.itemsize
     monkeypatch.setattr(orders, "PERMUTATION_ROWS", size - 1)
-    assert isinstance(keyed_order(size, key=5), Bijection)
+    assert isinstance(draw_order(size, key=5), Bijection)
 
 
 @pytest.mark.parametrize("bound", [0, 1 << 24])
@@ -278,9 +278,12 @@ def test_passes_follow_each_other_each_in_an_order_of_its_own(
     monkeypatch: pytest.MonkeyPatch, bound: int, size: int, start: int, count: int
 ) -> None:
     monkeypatch.setattr(orders, "PERMUTATION_ROWS", bound)
-    keys = [fold(7, 8), *(fold(7, 8, number) for number in range(1, 200))]  # the first as in runs of one pass
+    keys = [
+        fold_key(7, 8),
+        *(fold_key(7, 8, number) for number in range(1, 200)),
+    ]  # the first as in runs of one pass
     passes = range(-(-(start + count) // size))
-    whole = [number * size + keyed_order(size, keys[number])[:].astype(int) for number in passes]
+    whole = [number * size + draw_order(size, keys[number])[:].astype(int) for number in passes]
     order = EpochOrder(size, (7, 8))
     for _ in range(2):  # the last pass is kept, the others are computed again
         assert order(start, start + count).tolist() == np.concatenate(whole)[start : start + count].tolist()

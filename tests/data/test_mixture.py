@@ -199,9 +199,9 @@ def test_a_list_in_the_form_of_rounds_is_the_same_list(listed: list[Step]) -> No
     assert set(map(repr, steps.kinds)) <= set(map(repr, listed))
     for task in "ab":
         parts = [step.parts[task] for step in listed if task in step.parts]
-        assert steps.taken(task) == max((stop for _, stop in parts), default=0)
-        assert steps.largest(task) == max((stop - start for start, stop in parts), default=0)
-    with_a = steps.where(lambda step: "a" in step.parts)
+        assert steps.rows_taken(task) == max((stop for _, stop in parts), default=0)
+        assert steps.largest_step(task) == max((stop - start for start, stop in parts), default=0)
+    with_a = steps.filter(lambda step: "a" in step.parts)
     assert same(with_a, [step for step in listed if "a" in step.parts])
 
 

@@ -29,7 +29,7 @@ from contrastive_text.data import (
     read_rows,
 )
 from contrastive_text.data.datamodule import TextDataModule
-from contrastive_text.data.preparation import drawn, joined
+from contrastive_text.data.preparation import join_texts, sample_rows_by_seed
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.objectives import Contrastive, MaskedLM
 from contrastive_text.pairings import Neighbors
@@ -38,7 +38,7 @@ from contrastive_text.views import DeleteTokens, MaskTokens, TextView, View
 
 
 def ready(module: ContrastiveModule, data: TextDataModule) -> TextDataModule:
-    data.attach(module)
+    data.set_module(module)
     data.setup("fit")
     return data
 
@@ -105,12 +105,12 @@ def test_a_few_of_many_rows_are_drawn_in_the_memory_of_a_few(monkeypatch: pytest
     monkeypatch.setattr(loader, "PERMUTATION_ROWS", 10**6)
     tracemalloc.start()
     try:
-        chosen, _ = drawn(range(10**7), 1000, seed=1, task="train")
+        chosen, _ = sample_rows_by_seed(range(10**7), 1000, seed=1, task="train")
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert sorted(set(chosen)) == list(chosen)
-    assert {*chosen} < {*drawn(range(10**7), 2000, seed=1, task="train")[0]}
+    assert {*chosen} < {*sample_rows_by_seed(range(10**7), 2000, seed=1, task="train")[0]}
     assert 0 <= chosen[0] < chosen[-1] < 10**7
     assert peak < 200_000
 
@@ -156,7 +156,7 @@ some_texts = st.lists(st.sampled_from([*tiny.TEXTS[:12], "  spaced  ", "a"]), mi
 def test_rows_are_as_long_as_they_can_be_and_no_longer(
     tokenizer: TextTokenizer, cache: Path, documents: list[list[str]], limit: int
 ) -> None:
-    table = joined(table_of(*documents), limit, tokenizer, cache, "data.task.join")
+    table = join_texts(table_of(*documents), limit, tokenizer, cache, "data.task.join")
     room = limit - tokenizer.specials
 
     def tokens(text: str) -> int:
@@ -182,9 +182,9 @@ def test_a_blank_line_and_the_end_of_a_file_end_a_document_and_it_is_said(tmp_pa
         (three / f"{name}.txt").write_text(f"{name}\n")
     table = read_rows([one, two, three], reads=("text",))
     assert table.sizes == (2, 1, 2, 1, 1, 1)
-    whole = joined(table, 64, TOKENIZERS[0], cache, "data.task.join")
+    whole = join_texts(table, 64, TOKENIZERS[0], cache, "data.task.join")
     assert [row["text"] for row in whole] == ["a b c d", "e f", "g h i", "j", "k\n".strip(), "l"]
-    assert whole.understood.splitlines()[-1] == (
+    assert whole.description.splitlines()[-1] == (
         "joined: 6 rows of up to 64 tokens, from 8 texts in 6 documents, 0 of them longer and alone"
     )
     assert len(Neighbors().arrange(table.documents)[0]) == 2
@@ -196,7 +196,7 @@ def test_a_run_trains_on_joined_rows_after_they_are_cleaned(tmp_path: Path) -> N
     bert = tiny.save_bert(tmp_path / "bert")
     clean = Clean(collapse=True, leading_blank=True)
     data = tiny.data(train, join=32, clean=clean, limit=5, batch_size=5, cache_dir=str(tmp_path / "cache"))
-    data.attach(tiny.module(bert))
+    data.set_module(tiny.module(bert))
     data.setup("fit")
     (batch,) = data.train_dataloader()
     assert batch.truncated == 0
@@ -230,7 +230,7 @@ def data(tmp_path: Path) -> Any:
 
     def make(module: ContrastiveModule, train: str, **options: Any) -> TextDataModule:
         made = tiny.data(train, **{"batch_size": 5, "cache_dir": str(tmp_path / "cache"), **options})
-        made.attach(module)
+        made.set_module(module)
         made.setup("fit")
         return made
 

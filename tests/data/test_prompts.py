@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from contrastive_text.core.batch import Batch
-from contrastive_text.core.types import Frame, Row, Tokens
+from contrastive_text.core.types import Row, Template, Tokens
 from contrastive_text.data import Collator, KeyedRow, TextTokenizer
 from contrastive_text.data.cache import tokenize_documents
 from contrastive_text.data.prompts import Prompts
@@ -57,7 +57,9 @@ def texts_of(batch: Batch, tokenizer: PreTrainedTokenizerFast) -> list[str]:
 def test_each_role_has_its_prompt(
     learned_tokenizer: PreTrainedTokenizerFast, named: dict[str, str], task: str, query: str, document: str
 ) -> None:
-    found = texts_of(batch_of(learned_tokenizer, Prompts(named).trained(), task=task), learned_tokenizer)
+    found = texts_of(
+        batch_of(learned_tokenizer, Prompts(named).with_training_defaults(), task=task), learned_tokenizer
+    )
     assert found == [f"{query}{ROW['anchor']}", f"{document}{ROW['positive']}", f"{document}{ROW['negative']}"]
 
 
@@ -144,21 +146,21 @@ def test_prompts_without_a_place_are_refused(learned_tokenizer: PreTrainedTokeni
 
 
 def test_a_name_that_no_text_has_is_refused() -> None:
-    prompts = Prompts({"query": "query: ", "passage": "passage: "}).trained()
+    prompts = Prompts({"query": "query: ", "passage": "passage: "}).with_training_defaults()
     with pytest.raises(ValueError, match=r"model.prompts.named.passage: expected one of query, document, de"):
         prompts.check_names([])
-    Prompts({"news-query": "q "}).trained().check_names(["news"])
+    Prompts({"news-query": "q "}).with_training_defaults().check_names(["news"])
     with pytest.raises(TypeError, match=r"prompts.query: expected a text, got 5"):
-        Prompts({"query": 5}).trained()  # type: ignore[dict-item]  # on purpose
+        Prompts({"query": 5}).with_training_defaults()  # type: ignore[dict-item]  # on purpose
 
 
 def test_tokens_split_where_the_prompt_ends(learned_tokenizer: PreTrainedTokenizerFast) -> None:
     tokenizer = TextTokenizer(learned_tokenizer, None)
     for text in (*tiny.TEXTS[:5], ""):
-        (framed,) = tokenizer.framed([text], Frame("the old ", " sings"))
+        (framed,) = tokenizer.tokenize_with_template([text], Template("the old ", " sings"))
         assert framed.tokens.ids == tokenizer([text])[0].ids
         assert framed.tokens.words == tokenizer([text])[0].words
-        (bare,) = tokenizer.framed([text], Frame("the old ", " sings"), with_words=False)
+        (bare,) = tokenizer.tokenize_with_template([text], Template("the old ", " sings"), with_words=False)
         assert (bare.before, bare.tokens.ids, bare.after) == (framed.before, framed.tokens.ids, framed.after)
         whole = [*framed.before, *framed.tokens.ids, *framed.after]
         assert whole == tokenizer.ids([f"the old {text} sings"])[0]
@@ -176,14 +178,14 @@ def test_a_template_is_counted_by_the_limit_or_stands_beside_it_as_far_as_the_ne
     learned_tokenizer: PreTrainedTokenizerFast, counted: bool, spare: int | None, beyond: int
 ) -> None:
     ours = TextTokenizer(learned_tokenizer, 16, spare)
-    prompts = Prompts({"default": "a dog {text} sings"}, counted=counted).trained()
+    prompts = Prompts({"default": "a dog {text} sings"}, counted=counted).with_training_defaults()
     batch = Collator(ours, SameText(), ViewPlan(), seed=0, prompts=prompts)([KeyedRow(0, 0, {"text": LONG})])
     taken = sum(len(learned_tokenizer.tokenize(part)) for part in ("a dog", "sings"))
     assert batch.lengths.tolist() == [16 + min(taken, beyond)] * 2
     for row in texts_of(batch, learned_tokenizer):
         assert row.startswith("a dog ") and row.endswith(" sings")
     if spare == 2:
-        full = Prompts({"default": f"{LONG} {{text}}"}, counted=False).trained()
+        full = Prompts({"default": f"{LONG} {{text}}"}, counted=False).with_training_defaults()
         with pytest.raises(
             ValueError, match="expected fewer tokens than the 16 that max_length 16 and the 2 beyond it leaves"
         ):
@@ -193,22 +195,26 @@ def test_a_template_is_counted_by_the_limit_or_stands_beside_it_as_far_as_the_ne
 def test_a_view_s_template_takes_the_place_of_the_model_s(learned_tokenizer: PreTrainedTokenizerFast) -> None:
     views: dict[str, list[View]] = {"positive": [Prompt("the {text} sings")]}
     named = {"default": "a dog {text} the man"}
-    found = texts_of(batch_of(learned_tokenizer, Prompts(named).trained(), views), learned_tokenizer)
+    found = texts_of(
+        batch_of(learned_tokenizer, Prompts(named).with_training_defaults(), views), learned_tokenizer
+    )
     assert found == [
         f"a dog {ROW['anchor']} the man", f"the {ROW['positive']} sings", f"a dog {ROW['negative']} the man"
     ]  # fmt: skip
-    before = texts_of(batch_of(learned_tokenizer, Prompts({"default": "a "}).trained(), views), learned_tokenizer)
+    before = texts_of(
+        batch_of(learned_tokenizer, Prompts({"default": "a "}).with_training_defaults(), views), learned_tokenizer
+    )
     assert before[1] == f"a the {ROW['positive']} sings"
 
 
 def test_the_batch_says_how_much_stands_around_each_text(learned_tokenizer: PreTrainedTokenizerFast) -> None:
     views: dict[str, list[View]] = {"positive": [Prompt("the old {text} the")]}
     batch = batch_of(learned_tokenizer, Prompts({"query": "a "}), views, rows=(ROW,) * 2)
-    assert batch.around is not None
-    assert batch.around.tolist() == [[2, 1]] * 2 + [[3, 2]] * 2 + [[1, 1]] * 2  # with [CLS] and [SEP]
-    part = batch.split(torch.tensor([4, 0])).around
+    assert batch.template_lengths is not None
+    assert batch.template_lengths.tolist() == [[2, 1]] * 2 + [[3, 2]] * 2 + [[1, 1]] * 2  # with [CLS] and [SEP]
+    part = batch.split(torch.tensor([4, 0])).template_lengths
     assert part is not None and part.tolist() == [[1, 1], [2, 1]]
-    assert batch_of(learned_tokenizer, Prompts()).around is None
+    assert batch_of(learned_tokenizer, Prompts()).template_lengths is None
 
 
 def test_what_no_template_can_be_is_refused() -> None:
@@ -219,8 +225,8 @@ def test_what_no_template_can_be_is_refused() -> None:
 
 
 def test_the_mask_token_of_a_template_is_the_tokenizer_s(learned_tokenizer: PreTrainedTokenizerFast) -> None:
-    batch = batch_of(learned_tokenizer, Prompts({"default": "a {mask} {text}"}).trained())
+    batch = batch_of(learned_tokenizer, Prompts({"default": "a {mask} {text}"}).with_training_defaults())
     assert texts_of(batch, learned_tokenizer)[0] == f"a [MASK] {ROW['anchor']}"
     bare = PreTrainedTokenizerFast(tokenizer_object=learned_tokenizer.backend_tokenizer, unk_token="[UNK]")
     with pytest.raises(ValueError, match=r"'a \{mask\} ': expected a vocabulary with a mask token"):
-        batch_of(bare, Prompts({"default": "a {mask} {text}"}).trained())
+        batch_of(bare, Prompts({"default": "a {mask} {text}"}).with_training_defaults())

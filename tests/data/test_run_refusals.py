@@ -105,7 +105,7 @@ def test_data_that_do_not_fit_are_refused_on_setup_or_with_the_first_batch(
     case: Refusal, files: dict[str, str]
 ) -> None:
     data = tiny.data(files[case.train], cache_dir=files["cache_dir"], **case.options)
-    data.attach(ContrastiveModule(TransformerEncoder(files["bert"]), **case.module))
+    data.set_module(ContrastiveModule(TransformerEncoder(files["bert"]), **case.module))
     with refuses(*case.words):
         data.setup("fit")
         list(data.train_dataloader())
@@ -115,7 +115,7 @@ def test_data_that_do_not_fit_are_refused_on_setup_or_with_the_first_batch(
 def test_a_stage_without_its_file_says_which_option_names_it(files: dict[str, str], stage: str) -> None:
     part = {"fit": "train"}.get(stage, stage)
     data = TextDataModule()
-    data.attach(tiny.module(files["bert"]))
+    data.set_module(tiny.module(files["bert"]))
     with refuses(f"data.{part}: expected a file, got no file; give --data.{part}"):
         data.setup(stage)
 
@@ -124,7 +124,7 @@ def test_validation_needs_files_of_different_names(files: dict[str, str], tmp_pa
     with refuses("data.validation: expected a file", "give --data.validation"):
         tiny.trainer(tmp_path).validate(tiny.module(files["bert"]), datamodule=TextDataModule(), verbose=False)
     data = TextDataModule(validation=[files["pairs"], files["pairs"]])
-    data.attach(tiny.module(files["bert"]))
+    data.set_module(tiny.module(files["bert"]))
     with refuses("data.validation: expected files of different names, got pairs, pairs"):
         data.setup("validate")
 

@@ -57,7 +57,7 @@ def test_rows_equal_the_tokenizers_own_with_specials_and_truncation(
     tokenizer: PreTrainedTokenizerBase, max_length: int | None
 ) -> None:
     ours = TextTokenizer(tokenizer, max_length=max_length)
-    rows = [ours.with_specials(ours.cut(tokens)).ids for tokens in ours(TEXTS)]
+    rows = [ours.with_specials(ours.truncate(tokens)).ids for tokens in ours(TEXTS)]
     expected = [
         tokenizer(text, truncation=max_length is not None, max_length=max_length)["input_ids"] for text in TEXTS
     ]
@@ -94,7 +94,7 @@ def test_all_lists_stay_aligned_with_the_special_tokens(
         positions=tuple(reversed(range(n))),
         labels=tuple(range(100, 100 + n)),
     )
-    short = ours.cut(tokens)
+    short = ours.truncate(tokens)
     kept = min(n, max_length - 2)
     assert short == tokens.take(range(kept))
     row = ours.with_specials(short)
@@ -211,7 +211,7 @@ def run_on(folder: Path, views: dict[str, list[View]]) -> tuple[ContrastiveModul
     encoder = TransformerEncoder(tiny.save_bert(folder / "bert"), max_length=16)
     module = ContrastiveModule(encoder, objectives={"pairs": TextClassification(2)}, views=views)
     data = TextDataModule(train=str(folder / "pairs.tsv"), task=TextTask(pairing=OneSequence()), batch_size=4)
-    data.attach(module)
+    data.set_module(module)
     data.setup("fit")
     return module, data
 

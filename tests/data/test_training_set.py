@@ -49,7 +49,7 @@ def spans(bert: str, documents: str, cache: Path, room: int, **options: str) -> 
     made = TextDataModule(
         documents, task=TextTask(pairing=pairing), batch_size=8, drop_last=False, cache_dir=str(cache)
     )
-    made.attach(ContrastiveModule(TransformerEncoder(bert, max_length=room + 2)))
+    made.set_module(ContrastiveModule(TransformerEncoder(bert, max_length=room + 2)))
     made.setup("fit")
     return made
 
@@ -133,7 +133,7 @@ def test_the_views_command_and_a_run_say_it(tmp_path: Path, capsys: pytest.Captu
     assert re.search(r"for SwapWords\(rate=0.1\), \S+ is one word", " ".join(capsys.readouterr().out.split()))
     module = tiny.module(str(tmp_path / "bert"), views={"positive": [SwapWords()]})
     data = tiny.data(texts)
-    data.attach(module)
+    data.set_module(module)
     data.setup("fit")
     assert "for SwapWords(rate=0.1), " in data.facts()["words"]
 

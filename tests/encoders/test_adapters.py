@@ -220,7 +220,7 @@ def test_adapters_go_on_only_upon_the_weights_on_which_they_were_trained(masked:
 def test_a_folder_is_the_adapted_model(kind: str, masked: str, tmp_path: Path) -> None:
     model = module_of(masked).sentence_encoder().eval()
     expected = model.encode(tiny.TEXTS)
-    model.save_pretrained(tmp_path / kind, adapters_beside=kind == "beside")
+    model.save_pretrained(tmp_path / kind, separate_adapters=kind == "beside")
     files = {path.name for path in (tmp_path / kind).iterdir()}
     assert ("adapter_model.safetensors" in files) is (kind == "beside")
     loaded = SentenceEncoder.from_pretrained(tmp_path / kind)
@@ -240,7 +240,7 @@ def test_sentence_transformers_reads_the_same_vectors(
 ) -> None:
     model = (module_of(masked) if token_head else tiny_module(masked)).sentence_encoder().eval()
     learn_something(model.encoder)
-    model.save_pretrained(tmp_path / kind, adapters_beside=kind == "beside")
+    model.save_pretrained(tmp_path / kind, separate_adapters=kind == "beside")
     theirs = pytest.importorskip("sentence_transformers", reason="needs the dev extra")
     vectors = theirs.SentenceTransformer(str(tmp_path / kind), device="cpu").encode([*tiny.TEXTS])
     assert abs(vectors - model.encode(tiny.TEXTS)).max() <= 1e-5
@@ -254,7 +254,7 @@ def test_sentence_transformers_reads_the_same_vectors(
 @pytest.mark.slow
 def test_files_of_adapters_that_say_more_than_lora_are_refused(masked: str, tmp_path: Path) -> None:
     model = module_of(masked).sentence_encoder()
-    model.save_pretrained(tmp_path, adapters_beside=True)
+    model.save_pretrained(tmp_path, separate_adapters=True)
     file = tiny.by_hand(tmp_path) / "adapter_config.json"
     settings = json.loads(file.read_text())
     for change, said in (
@@ -268,7 +268,7 @@ def test_files_of_adapters_that_say_more_than_lora_are_refused(masked: str, tmp_
             SentenceEncoder.from_pretrained(tmp_path)
     other = TransformerEncoder(masked, adapters=Scales())
     with pytest.raises(ValueError, match="expected LoRA adapters, got IA3"):
-        SentenceEncoder(other, model.pooler).save_pretrained(tmp_path / "other", adapters_beside=True)
+        SentenceEncoder(other, model.pooler).save_pretrained(tmp_path / "other", separate_adapters=True)
 
 
 @pytest.mark.slow

@@ -72,7 +72,7 @@ def test_a_run_trains_adapters_over_packed_weights(llama: str, tmp_path: Path) -
     # The folder is plain: the values that packed weights stand for, with the adapters in them or beside them.
     found: list[Tensor] = []
     for name, beside in (("merged", False), ("beside", True)):
-        module.sentence_encoder().save_pretrained(tmp_path / name, adapters_beside=beside)
+        module.sentence_encoder().save_pretrained(tmp_path / name, separate_adapters=beside)
         plain = SentenceEncoder.from_pretrained(tmp_path / name, device="cpu")
         assert not any(_in_four_bits(part) for part in plain.modules())
         found.append(encoded(plain))

@@ -120,7 +120,7 @@ def test_no_pass_makes_a_cache_of_keys_and_values() -> None:
 
 
 def test_a_copy_does_as_its_model_and_evaluation_computes_nothing_anew() -> None:
-    copy = encoder_of("bert", gradient_checkpointing=True).twin()
+    copy = encoder_of("bert", gradient_checkpointing=True).clone()
     with mock.patch.object(packing, "checkpoint", wraps=packing.checkpoint) as calls:
         copy(ragged(*ROWS))
         assert calls.call_count == 0

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from contrastive_text.core.batch import Batch
-from contrastive_text.core.types import Alter
+from contrastive_text.core.types import EmbeddingChange
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.encoders.packing import (
@@ -28,8 +28,8 @@ from contrastive_text.encoders.packing import (
     Layout,
     Packing,
     natural_positions,
-    packed,
     packed_attention,
+    packed_input,
     pad,
     split_rows,
     token_mask,
@@ -79,7 +79,7 @@ def vectors(
     found: dict[int, list[Tensor]] = {layer: [] for layer in layers}
     places = []
     for part in Embedder(model, MeanPooler()).groups(batch):
-        alter: Alter | None = plan.alter_embeddings(part.batch) if plan else None
+        alter: EmbeddingChange | None = plan.alter_embeddings(part.batch) if plan else None
         blocks = model.blocks(part.batch, alter=alter, layers=layers)
         assert sum(len(block.mask) for block in blocks) == len(part.rows)
         for layer in layers:
@@ -179,7 +179,7 @@ def test_packed_rows_read_no_mask_that_they_are_given(name: str) -> None:
     model = encoder_of(name).eval()
     inputs = {"input_ids": torch.tensor([[5, 6, 7, 8, 9]]), "position_ids": torch.tensor([[0, 1, 2, 0, 1]])}
     inputs["position_ids"] += model._first_position
-    with packed(Packing.of(torch.tensor([3, 2]))):
+    with packed_input(Packing.of(torch.tensor([3, 2]))):
         expected = model.model(**inputs).last_hidden_state
         reached = model.model(**inputs, attention_mask=torch.zeros(NO_MASK).bool()).last_hidden_state
     assert torch.equal(reached, expected)
@@ -334,7 +334,9 @@ def test_where_transformers_checkpoints_layers_the_gradient_is_the_plain_one_or_
     model.model.enable_input_require_grads()  # or reentrant checkpoints have no gradient at all
     if layout == "packed":
         # Computed anew in the backward pass, attention would run over all rows at once.
-        with pytest.raises(ValueError, match=r"encoder\.layout: expected auto, .*checkpointed.*, got packed"):
+        with pytest.raises(
+            ValueError, match=r"encoder\.layout: expected auto, .*got packed; .*checkpoints layers"
+        ):
             gradient_of(model)
         return
     if layout == "auto":

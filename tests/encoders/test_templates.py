@@ -15,9 +15,9 @@ from contrastive_text.data.collator import collate_texts
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.embedder import Embedder, with_templates
-from contrastive_text.inference.model_parts import read_with
-from contrastive_text.inference.readings import vectors_by_pooler
+from contrastive_text.inference.model_parts import with_pooler
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.several_poolers import vectors_by_pooler
 from contrastive_text.poolers import MaskTokenPooler
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import MaskTokens
@@ -38,7 +38,9 @@ def batch_of(model: SentenceEncoder, names: tuple[str, ...] = ("one", "two")) ->
     framed = [
         text
         for name in names
-        for text in model.tokenizer.framed(TEXTS, model.prompts.frame(model.prompts.named[name], model.tokenizer))
+        for text in model.tokenizer.tokenize_with_template(
+            TEXTS, model.prompts.frame(model.prompts.named[name], model.tokenizer)
+        )
     ]
     return collate_texts(model.tokenizer, framed)
 
@@ -46,9 +48,9 @@ def batch_of(model: SentenceEncoder, names: tuple[str, ...] = ("one", "two")) ->
 def their_way(model: SentenceEncoder, batch: Batch) -> Tensor:
     """Their get_delta, row by row: the template's ids, places behind the slot shifted by the text's length."""
     encoder, vectors = model.encoder, []
-    assert batch.around is not None and encoder.tokenizer is not None
+    assert batch.template_lengths is not None and encoder.tokenizer is not None
     for ids, (before, after) in zip(
-        torch.split(batch.ids, batch.lengths.tolist()), batch.around.tolist(), strict=True
+        torch.split(batch.ids, batch.lengths.tolist()), batch.template_lengths.tolist(), strict=True
     ):
         length = len(ids) - before - after
         alone = torch.cat([ids[:before], ids[len(ids) - after :]])[None]
@@ -138,7 +140,7 @@ def test_without_a_template_or_places_it_is_refused(bert: str, tmp_path: Path) -
     parts = SentenceEncoder(deberta, MaskTokenPooler(), prompts=TEMPLATES).parts
     expected = r"MaskTokenPooler\.template_bias: expected an architecture that reads positions"
     with pytest.raises(ValueError, match=expected):
-        read_with(parts, "MaskTokenPooler(template_bias=true)", "deberta")
+        with_pooler(parts, "MaskTokenPooler(template_bias=true)", "deberta")
     texts = tiny.write_texts(tmp_path / "texts.txt")
     for refusing, options in (
         (expected, {"encoder": deberta, "pooler": MaskTokenPooler(template_bias=True)}),

@@ -164,20 +164,20 @@ def test_the_gradient_reaches_the_token_table_through_an_altered_embedding() -> 
 @pytest.mark.parametrize("name", NAMES)
 def test_positions_are_heeded_everywhere_but_where_they_are_relative(name: str) -> None:
     encoder = encoder_of(name).train()
-    assert encoder.heeds_positions() is (name != "deberta-v2")
+    assert encoder.reads_positions() is (name != "deberta-v2")
     assert all(module.training for module in encoder.modules())
 
 
 def test_an_architecture_that_takes_no_positions_heeds_none() -> None:
     config = {"model_type": "xlnet", "vocab_size": 30, "d_model": 8, "n_layer": 1, "n_head": 2, "d_inner": 16}
     encoder = TransformerEncoder(config=config)
-    assert not encoder.heeds_positions()
+    assert not encoder.reads_positions()
     assert encoder.model.training
 
 
 def test_absolute_positions_beside_the_relative_ones_are_heeded() -> None:
     config = {**CONFIGS["deberta-v2"], "position_biased_input": True}
-    assert TransformerEncoder(config=config).heeds_positions()
+    assert TransformerEncoder(config=config).reads_positions()
 
 
 @pytest.mark.parametrize(("name", "first"), [("bert", 0), ("roberta", 2), ("xlm-roberta", 2), ("mpnet", 2)])

@@ -187,7 +187,7 @@ def test_remarks_say_when_no_adjusted_p_can_be_small(models: dict[str, CachedEnc
         (["old"], {"sts": TASKS}, ["two or more", "got 1"]),
         (["old", "new"], {"sts": {"STS13": MISSING}}, ["compare.sts", f"STS13: {MISSING}"]),
         (["old", "new"], {"correct": {name: {"MR": MISSING} for name in ("old", "new")}}, [f"MR: {MISSING}"]),
-        (["old", "new"], {"texts": tiny.TEXTS}, ["tasks in sts, correct or retrieval", "none"]),
+        (["old", "new"], {"texts": tiny.TEXTS}, ["tasks in sts, correct or retrieval", "got no tasks"]),
     ],
 )
 def test_one_model_and_no_data_are_refused(

@@ -137,6 +137,6 @@ def test_scores_of_a_folder_are_gathered_and_coco_is_given_or_missing(tmp_path: 
     )
     assert "COCO" in found["Downstream"].missing
     coco = image_retrieval((30.0, 60.0, 75.0), (24.0, 54.0, 69.0), dev_sum=330.0)
-    given = {score.task: score for score in declutr_scores(embed, tmp_path, FAST, given=[coco])}
+    given = {score.task: score for score in declutr_scores(embed, tmp_path, FAST, extra_scores=[coco])}
     assert given["COCO"] == coco and "COCO" not in given["Downstream"].missing
     assert math.isnan(given["Downstream"].score)

@@ -48,7 +48,7 @@ def said(cls: SentenceEncoder) -> Callable[..., list[str]]:
 
     def warnings(vectors: Tensor, *scored: tuple[int, int, float]) -> list[str]:
         rows = tuple({"anchor": str(i), "positive": str(j), "target": score} for i, j, score in scored)
-        table = Table(rows, source=("made up",), understood="", sizes=(len(rows),)) if rows else None
+        table = Table(rows, source=("made up",), description="", sizes=(len(rows),)) if rows else None
         return diagnose(Given(vectors, cls), [str(i) for i in range(len(vectors))], table).warnings
 
     return warnings
@@ -204,7 +204,7 @@ ONE_SCORE = (("a bird", "a dog", 0.0), ("a man", "a red ball", -1.0))
     [
         ([], (), 10, ["texts", "two different texts or more", "got 0 among 0"]),
         (["a bird"] * 5, (), 10, ["texts", "got 1 among 5"]),
-        (tiny.TEXTS, ONE_SCORE, 10, ["pairs", "scores above 0", "got scores up to 0"]),
+        (tiny.TEXTS, ONE_SCORE, 10, ["pairs", "positive scores", "got scores up to 0"]),
         (tiny.TEXTS, (), 1, ["limit", "2 or more, got 1"]),
     ],
 )
@@ -212,5 +212,5 @@ def test_texts_and_pairs_that_cannot_be_measured_are_refused(
     cls: SentenceEncoder, texts: list[str], scored: Sequence[tuple[str, str, float]], limit: int, words: list[str]
 ) -> None:
     rows = tuple(dict(zip(("anchor", "positive", "target"), row, strict=True)) for row in scored)
-    pairs = Table(rows, source=("made up",), understood="", sizes=(len(rows),)) if rows else None
+    pairs = Table(rows, source=("made up",), description="", sizes=(len(rows),)) if rows else None
     check_refused(lambda: diagnose(CachedEncoder(cls), texts, pairs, limit), ValueError, words)

@@ -26,16 +26,16 @@ def test_candidates_are_in_the_guides_order_and_left_out_as_training_leaves_them
         assert len(order) == 3 * ROWS - (row == 0)
         assert [each.cosine for each in order] == sorted((each.cosine for each in order), reverse=True)
         (own,) = (each for each in order if (each.role, each.row) == ("positive", row))
-        assert not own.left_out
+        assert not own.masked_by
         for each in order:
             slot = {"positive": 1, "negative 0": 2, "negative 1": 3}[each.role]
             assert abs(each.cosine - float(cosines[row] @ cosines[slot * ROWS + each.row])) < 1e-6
     # One objective logs how many positives of others it takes from a row.
     encoded = Encoded(vectors, SLOTS, ids, guides={"teacher": vectors})
     logged = Contrastive(InfoNCE(), columns=[Duplicates(), Siblings(), removing])(encoded).logs["removed"]
-    taken = sum(each.role == "positive" and each.left_out == ("gist",) for order in orders for each in order)
+    taken = sum(each.role == "positive" and each.masked_by == ("gist",) for order in orders for each in order)
     assert 0 < taken == round(ROWS * float(logged))
     assert not any(
-        each.left_out for row, order in enumerate(orders) for each in order if each[1:3] == ("positive", row)
+        each.masked_by for row, order in enumerate(orders) for each in order if each[1:3] == ("positive", row)
     )
     assert guide_order(Encoded(vectors[:3], SLOTS[:1], ids[:3]), {}) is None

@@ -18,7 +18,7 @@ from parts import check_refused
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.cli import run
-from contrastive_text.core.config.class_paths import UntrustedError, finding_own_parts, trusting
+from contrastive_text.core.config.class_paths import UntrustedError, import_from_working_directory, trusting
 from contrastive_text.data import RetrievalSet
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.evaluation import score_retrieval
@@ -60,7 +60,7 @@ def prompted(model: SentenceEncoder) -> SentenceEncoder:
 
 
 def own_tasks(*names: str) -> list[Any]:
-    with finding_own_parts(), trusting(["mine"]):
+    with import_from_working_directory(), trusting(["mine"]):
         return find_mteb([f"mine.{name}" for name in names])
 
 
@@ -82,7 +82,9 @@ def test_scores_and_prompts_are_ours_and_the_files_are_mteb_s(
     assert pairs.score == pytest.approx(sum(of_splits) / 2, abs=1e-4)
 
     relevance = tuple({i: 1.0, i + 5: 1.0} for i in range(5))
-    data = RetrievalSet(queries=tiny.TEXTS[:5], documents=tiny.TEXTS, relevance=relevance, own=(-1,) * 5)
+    data = RetrievalSet(
+        queries=tiny.TEXTS[:5], documents=tiny.TEXTS, relevance=relevance, own_documents=(-1,) * 5
+    )
     (ours,) = score_retrieval(CachedEncoder(prompted), {"LocalSearch": data})
     assert search.score == pytest.approx(ours.score, abs=2e-3)  # mteb rounds a query's to five digits
     (plain,) = score_retrieval(CachedEncoder(prompted), {"Other": data})

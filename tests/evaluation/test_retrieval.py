@@ -14,7 +14,7 @@ from contrastive_text.data import RetrievalSet
 from contrastive_text.data.prompts import NO_PROMPTS
 from contrastive_text.data.retrieval import NANO_SETS
 from contrastive_text.evaluation import find_retrieval, query_scores, score_retrieval
-from contrastive_text.inference.search import retrieved
+from contrastive_text.inference.search import rank_documents
 
 
 def stub(vectors: dict[str, list[float]]) -> object:
@@ -101,6 +101,6 @@ def test_scores_are_those_of_the_vectors(tmp_path: Path) -> None:
 
 def test_a_query_s_own_document_leaves_no_gap() -> None:
     vectors = torch.eye(3)
-    assert retrieved(vectors[:1], vectors, k=2, own=[0]).tolist() == [[1, 2]]
-    assert retrieved(vectors[:1], vectors, k=4, own=[0]).tolist() == [[1, 2, -1, -1]]
-    assert retrieved(vectors[:1], vectors, k=1, own=[-1]).tolist() == [[0]]
+    assert rank_documents(vectors[:1], vectors, k=2, own=[0]).tolist() == [[1, 2]]
+    assert rank_documents(vectors[:1], vectors, k=4, own=[0]).tolist() == [[1, 2, -1, -1]]
+    assert rank_documents(vectors[:1], vectors, k=1, own=[-1]).tolist() == [[0]]

@@ -58,13 +58,13 @@ def test_plain_tables_and_senteval_s_files_give_the_same_pairs(tmp_path: Path) -
 @pytest.mark.parametrize("below", ["", "downstream", "data/downstream"])
 def test_senteval_s_folder_may_be_given_at_three_heights(tmp_path: Path, below: str) -> None:
     sts_files.write_senteval(tmp_path / below)
-    assert found(tmp_path)["STS15"].understood.startswith(str(tmp_path / below / "STS" / "STS15-en-test"))
+    assert found(tmp_path)["STS15"].description.startswith(str(tmp_path / below / "STS" / "STS15-en-test"))
 
 
 def test_plain_tables_may_lie_in_sts_and_come_first(tmp_path: Path) -> None:
     sts_files.write_senteval(tmp_path)
     sts_files.write_tables(tmp_path / "sts")
-    assert all(".test.tsv: " in pairs.understood for pairs in found(tmp_path).values())
+    assert all(".test.tsv: " in pairs.description for pairs in found(tmp_path).values())
 
 
 def test_a_text_of_senteval_s_is_its_tokens_joined_by_blanks(tmp_path: Path) -> None:
@@ -86,12 +86,12 @@ def test_pairs_without_a_score_are_left_out_and_counted(tmp_path: Path) -> None:
         found(sts_files.write_senteval(tmp_path / "b"))["STS14"],
     ):
         assert "no one scored" not in pairs.second
-        assert "30 rows; 6 rows without a gold label left out" in pairs.understood
+        assert "30 rows; 6 rows without a gold label left out" in pairs.description
 
 
 def test_another_number_of_pairs_than_published_is_said(tmp_path: Path) -> None:
     pairs = found(sts_files.write_tables(tmp_path))
-    published = {task: each.understood.rsplit("; ", 1)[1].split()[0] for task, each in pairs.items()}
+    published = {task: each.description.rsplit("; ", 1)[1].split()[0] for task, each in pairs.items()}
     assert published == {
         "STS12": "3,108", "STS13": "1,500", "STS14": "3,750", "STS15": "3,000", "STS16": "1,186",
         "STS-B": "1,379", "SICK-R": "4,927",
@@ -100,7 +100,7 @@ def test_another_number_of_pairs_than_published_is_said(tmp_path: Path) -> None:
     sts_files.write_rows(
         tmp_path / "sts16.test.tsv", ("score", "sentence1", "sentence2", "subset"), [(*row, "x") for row in rows]
     )
-    assert found(tmp_path)["STS16"].understood.endswith("1,186 rows")
+    assert found(tmp_path)["STS16"].description.endswith("1,186 rows")
 
 
 def test_an_empty_folder_has_a_message_for_each_task(tmp_path: Path) -> None:

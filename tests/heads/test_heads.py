@@ -24,10 +24,10 @@ from contrastive_text.heads import (
     ProjectorHead,
     TanhHead,
     WholeBatchNorm,
-    apply_exactly,
+    apply_in_full_precision,
     build_head,
-    linear_exactly,
-    project_parts,
+    linear_in_full_precision,
+    project_roles,
     share_layers,
 )
 from contrastive_text.objectives import Contrastive, Objective, PairRegression, TextClassification
@@ -218,13 +218,13 @@ def test_exact_results_are_float32_under_autocast_and_with_half_precision_weight
     head_outside, layer_outside = head(x), layer(x)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert layer(x).dtype == torch.bfloat16
-        assert torch.equal(apply_exactly(head, x), head_outside)
-        assert torch.equal(linear_exactly(layer, x), layer_outside)
-    halves = linear_exactly(layer.bfloat16(), x.bfloat16())
-    assert halves.dtype == apply_exactly(None, x.bfloat16()).dtype == torch.float32
+        assert torch.equal(apply_in_full_precision(head, x), head_outside)
+        assert torch.equal(linear_in_full_precision(layer, x), layer_outside)
+    halves = linear_in_full_precision(layer.bfloat16(), x.bfloat16())
+    assert halves.dtype == apply_in_full_precision(None, x.bfloat16()).dtype == torch.float32
     expected = x.bfloat16().float() @ layer.weight.float().T + layer.bias.float()
     torch.testing.assert_close(halves, expected, rtol=0, atol=1e-5)  # float32 sums of 16
-    assert linear_exactly(torch.nn.Linear(16, 2, bias=False), x).shape == (4, 2)
+    assert linear_in_full_precision(torch.nn.Linear(16, 2, bias=False), x).shape == (4, 2)
 
 
 def test_the_fine_tuning_head_begins_with_the_checkpoint_s_pooler_where_there_is_one(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_the_fine_tuning_head_and_the_first_token_are_bert_s_classifier() -> Non
     torch.manual_seed(1)
     plain = BertForSequenceClassification(BertConfig(**tiny.CONFIG, num_labels=3)).eval()
     head = built(FineTuningHead(out_features=3), 16).eval()
-    head.take_pooler(plain.bert.pooler.dense)
+    head.set_pooler(plain.bert.pooler.dense)
     assert head.network is not None
     head.network[-1].load_state_dict(plain.classifier.state_dict())
     ids = torch.arange(5, 11)[None]
@@ -357,12 +357,12 @@ def test_a_head_gets_each_role_all_rows_that_are_read_or_each_slot(
 
 @pytest.mark.parametrize("together", [True, False])
 def test_parts_of_several_slots_are_normalized_in_one_batch_or_slot_by_slot(together: bool) -> None:
-    of_slots = [drawn(4, 1, 3), drawn(4, 2, 3, seed=1)]
+    select_slots = [drawn(4, 1, 3), drawn(4, 2, 3, seed=1)]
     head = ProjectorHead([2], last_norm=True, together=together)
     head.build(3)
     head.double()
-    found = torch.cat(project_parts(head, of_slots, head), dim=1)
-    linear = head.network[0](torch.cat(of_slots, dim=1))  # type: ignore[index]  # it is built
+    found = torch.cat(project_roles(head, select_slots, head), dim=1)
+    linear = head.network[0](torch.cat(select_slots, dim=1))  # type: ignore[index]  # it is built
     batches = (0, 1) if together else (0,)
     mean, variance = (of(linear, dim=batches, keepdim=True) for of in (torch.mean, _biased))
     torch.testing.assert_close(found, (linear - mean) / (variance + 1e-5).sqrt(), rtol=0, atol=ROUNDING)

@@ -129,9 +129,9 @@ def read_both(path: Path, rows: int | None) -> None:
         return
     assert [row["text"] for row in table] == texts
     assert stream.summary is not None
-    assert stream.summary.understood == table.understood
+    assert stream.summary.description == table.description
     assert all(isinstance(text, str) and text.strip() for text in texts)
-    left_out = sum(int(number.replace(",", "")) for number in LEFT_OUT.findall(table.understood))
+    left_out = sum(int(number.replace(",", "")) for number in LEFT_OUT.findall(table.description))
     assert rows is None or len(texts) + left_out == rows
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 import yaml
 
-from contrastive_text.core.terminal import code_span, shown
+from contrastive_text.core.terminal import code_span, escape_controls
 from contrastive_text.inference.model_card import ModelCard
 
 NAMES = (
@@ -19,15 +19,15 @@ NAMES = (
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_is_shown_in_a_card_and_is_no_markup_of_it(name: str) -> None:
     card = ModelCard(
-        what=f"From {code_span(name)}.",
-        elsewhere=True,
+        description=f"From {code_span(name)}.",
+        in_sentence_transformers=True,
         facts={name: name},
         scores={f"val/{name}": 1.0, "spearman": 50.0},
         pairs=name,
     ).text()
     front, _, body = card.removeprefix("---\n").partition("\n---\n")
     (result,) = yaml.safe_load(front)["model-index"][0]["results"]
-    assert result["dataset"]["name"] == " ".join(shown(name).split())
+    assert result["dataset"]["name"] == " ".join(escape_controls(name).split())
     (what,) = [line for line in body.split("\n") if line.startswith("From ")]
     rows = [line for line in body.split("\n") if line.startswith("| ")]
     outside_code = re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", what)

@@ -131,7 +131,7 @@ def test_a_head_that_predicts_tokens_is_saved_with_the_network_and_changes_no_ve
     head = trained.token_head
     assert head is not None
     ids = torch.tensor([[2, 5, 9, 3]])
-    logits = head.whole(input_ids=ids).logits
+    logits = head.masked_lm(input_ids=ids).logits
     loaded = AutoModelForMaskedLM.from_pretrained(tmp_path / "model").eval()
     torch.testing.assert_close(
         loaded(input_ids=ids).logits, logits, rtol=0, atol=1e-5

@@ -12,7 +12,7 @@ import tiny
 from torch import nn
 
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.inference.model_parts import read_with
+from contrastive_text.inference.model_parts import with_pooler
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler, FirstLastPooler, LastTwoPooler, MeanPooler, Pooler
 
@@ -45,7 +45,7 @@ def test_another_pooler_by_its_name_reads_the_network_without_the_head(
     own: SentenceEncoder, name: str, pooler: Pooler
 ) -> None:
     with pytest.warns(UserWarning, match="m is read with .*: its head belongs to CLSPooler and is left out"):
-        read = SentenceEncoder.of(read_with(own.parts, name, "m"))
+        read = SentenceEncoder.of(with_pooler(own.parts, name, "m"))
     assert np.array_equal(read.encode(tiny.TEXTS), SentenceEncoder(own.encoder, pooler).encode(tiny.TEXTS))
     assert read.pooling.startswith(type(pooler).__name__)
     assert "asked for in place of its own CLSPooler; its head belongs" in read.pooling
@@ -64,8 +64,8 @@ def test_a_saved_model_is_read_with_the_pooler_that_is_asked_for(own: SentenceEn
 def test_a_model_without_a_head_is_read_without_a_warning_and_says_what_with(own: SentenceEncoder) -> None:
     plain = SentenceEncoder(own.encoder, FirstLastPooler("block_1")).parts
     with warnings.catch_warnings(action="error"):
-        read = read_with(plain, FirstLastPooler("embeddings"), "m")
-        unnamed = read_with(replace(plain, pooler=None), "CLSPooler", "m")
+        read = with_pooler(plain, FirstLastPooler("embeddings"), "m")
+        unnamed = with_pooler(replace(plain, pooler=None), "CLSPooler", "m")
     first = "FirstLastPooler(first='embeddings'), asked for in place of its own FirstLastPooler(first='block_1')"
     assert (read.pooling, unnamed.pooling) == (first, "CLSPooler, asked for")
 
@@ -99,4 +99,4 @@ def test_a_name_that_is_no_pooler_of_the_model_is_refused_in_words(
     own: SentenceEncoder, name: str, expected: str
 ) -> None:
     with pytest.raises(ValueError, match=expected):
-        read_with(own.parts, name, "m")
+        with_pooler(own.parts, name, "m")

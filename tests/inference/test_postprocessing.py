@@ -17,8 +17,8 @@ from contrastive_text import SentenceEncoder
 from contrastive_text.inference.postprocessing import (
     fit_component_removal,
     fit_whitening,
-    unnormalized,
     with_layer,
+    without_normalization,
 )
 from contrastive_text.poolers import MeanPooler
 
@@ -115,7 +115,7 @@ def test_a_model_is_saved_with_its_map_and_loads_equal_here_and_in_sentence_tran
         torch.manual_seed(3)
         head = nn.Sequential(nn.Linear(16, 14), nn.Tanh(), nn.Linear(14, 12)) if headed else None
     before = model(tmp_path / "bert", head, normalize)
-    vectors = torch.as_tensor(unnormalized(before).encode(tiny.TEXTS))
+    vectors = torch.as_tensor(without_normalization(before).encode(tiny.TEXTS))
     after = with_layer(before, fit_whitening(vectors, features=8))
     by_hand = fit_whitening(vectors, features=8).float()(vectors)
     expected = nn.functional.normalize(by_hand, dim=1) if normalize else by_hand
@@ -136,7 +136,7 @@ def test_a_model_is_saved_with_its_map_and_loads_equal_here_and_in_sentence_tran
 def test_the_model_itself_stays_as_it_is(tmp_path: Path) -> None:
     before = model(tmp_path, nn.Sequential(nn.Linear(16, 10)), normalize=True)
     identity, vectors = before.identity, before.encode(tiny.TEXTS)
-    layer = fit_component_removal(torch.as_tensor(unnormalized(before).encode(tiny.TEXTS)))
+    layer = fit_component_removal(torch.as_tensor(without_normalization(before).encode(tiny.TEXTS)))
     after = with_layer(before, layer)
     assert before.identity == identity != after.identity
     assert np.array_equal(before.encode(tiny.TEXTS), vectors)
@@ -170,4 +170,4 @@ def test_a_map_of_other_vectors_and_a_model_that_drops_features_are_refused(tmp_
         with_layer(plain, fit_whitening(spread()))
     plain.truncate_dim = 4
     with pytest.raises(ValueError, match="keeps its 16 features, got truncate_dim: 4"):
-        unnormalized(plain)
+        without_normalization(plain)

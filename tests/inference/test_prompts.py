@@ -15,8 +15,8 @@ from transformers import AutoModel
 
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.inference.readings import vectors_by_pooler
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.several_poolers import vectors_by_pooler
 from contrastive_text.inference.vector_index import VectorIndex
 from contrastive_text.poolers import (
     CLSPooler,

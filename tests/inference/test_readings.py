@@ -13,8 +13,8 @@ from torch import nn
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.inference import vectors_by_pooler
-from contrastive_text.inference.readings import readings
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.several_poolers import models_by_pooler
 from contrastive_text.poolers import CLSPooler
 
 POOLERS = ("CLSPooler", "MeanPooler", "FirstLastPooler(first='block_1')", "LastTwoPooler")
@@ -48,7 +48,9 @@ def test_several_poolers_share_one_pass_and_have_the_vectors_of_each_alone(
     model: SentenceEncoder, passes: list[int]
 ) -> None:
     texts = tiny.TEXTS[:20]
-    alone = {name: each.encode(texts) for name, each in readings(model.parts, POOLERS, "the model").items()}
+    alone = {
+        name: each.encode(texts) for name, each in models_by_pooler(model.parts, POOLERS, "the model").items()
+    }
     assert sum(rows for rows in passes if rows > 1) == len(POOLERS) * len(texts)
     passes.clear()
     found = vectors_by_pooler(model, POOLERS, texts)
@@ -63,7 +65,7 @@ def test_several_poolers_share_one_pass_and_have_the_vectors_of_each_alone(
 def test_cached_readings_share_passes_and_none_has_the_vectors_of_another(
     model: SentenceEncoder, passes: list[int], tmp_path: Path
 ) -> None:
-    read = readings(model.parts, POOLERS[:2], "the model")
+    read = models_by_pooler(model.parts, POOLERS[:2], "the model")
     cls, mean = CachedEncoder.each(read, tmp_path).values()
     first = cls(tiny.TEXTS[:9])
     passes.clear()

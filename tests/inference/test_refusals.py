@@ -73,7 +73,7 @@ VALUES: list[tuple[Call, str]] = [
         lambda model: RuntimeEncoder(model.encoder, "onnx", torch.bfloat16),
         r"dtype: .*got torch\.bfloat16; .*backend='onnx'",
     ),
-    (lambda model: model.parts.run_by("torch", torch.int8), "dtype: .* floating-point .* backend='torch'"),
+    (lambda model: model.parts.with_runtime("torch", torch.int8), "dtype: .* floating-point .* backend='torch'"),
     (
         lambda _: fewer_bits(DRAWN, "uint8"),
         "range of each feature for uint8, got ranges=None; give ranges=value_",

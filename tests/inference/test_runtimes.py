@@ -22,9 +22,9 @@ from contrastive_text.core.native import signal_stack
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference import runtimes
-from contrastive_text.inference.readings import readings
 from contrastive_text.inference.runtimes import BACKENDS, OpenVINORuntime, Runtime, RuntimeEncoder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.several_poolers import models_by_pooler
 from contrastive_text.poolers import LastTwoPooler, MaskTokenPooler, MeanPooler
 
 # float32: other kernels add in another order. Vectors have entries of size 1.
@@ -70,12 +70,14 @@ def test_a_runtime_gives_torchs_vectors_with_and_without_post_processing(
         assert loaded.identity == model.identity
         np.testing.assert_allclose(loaded.encode_query(TEXTS), model.encode_query(TEXTS), rtol=0, atol=ROUNDING)
         equal(pickle.loads(pickle.dumps(loaded)), model)
-    found = readings(plain.parts.run_by(backend, torch.float32), ["LastTwoPooler", "CLSPooler"], name="plain")
+    found = models_by_pooler(
+        plain.parts.with_runtime(backend, torch.float32), ["LastTwoPooler", "CLSPooler"], name="plain"
+    )
     equal(found["LastTwoPooler"], SentenceEncoder(plain.encoder, LastTwoPooler(), max_length=9).eval())
     masked = replace(
         plain.parts, pooler=MaskTokenPooler(), prompts=Prompts({"masked": '"{text}" is {mask}.'}, "masked")
     )
-    equal(SentenceEncoder.of(masked.run_by(backend, torch.float32)), SentenceEncoder.of(masked))
+    equal(SentenceEncoder.of(masked.with_runtime(backend, torch.float32)), SentenceEncoder.of(masked))
 
 
 class Threads(MeanPooler):
@@ -92,7 +94,7 @@ def test_torch_leaves_the_cores_to_a_runtime_and_has_them_again_afterwards(
     bert: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Counting(RuntimeEncoder):
-        def runtime(self, layers: tuple[int, ...]) -> Runtime:  # noqa: ARG002  # the base's signature
+        def open_runtime(self, layers: tuple[int, ...]) -> Runtime:  # noqa: ARG002  # the base's signature
             made_with.append(torch.get_num_threads())
             return lambda ids, mask: [np.ones((*mask.shape, 16), np.float32)]  # type: ignore[return-value]  # noqa: ARG005  # the base's signature
 

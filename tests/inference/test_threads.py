@@ -95,9 +95,9 @@ def test_threads_get_the_vectors_of_a_single_thread_from_a_runtime(
     for library in ("onnxscript", BACKENDS[backend].library):
         pytest.importorskip(library, exc_type=ImportError)
     plain = SentenceEncoder(TransformerEncoder(bert), MeanPooler(), max_length=9)
-    model = SentenceEncoder.of(plain.parts.run_by(backend, dtype)).eval()
+    model = SentenceEncoder.of(plain.parts.with_runtime(backend, dtype)).eval()
     with ThreadPoolExecutor(THREADS) as threads:  # the first use opens the graph, once
-        opened = list(threads.map(lambda _: model.runtime and model.runtime.runtime((-1,)), range(THREADS)))
+        opened = list(threads.map(lambda _: model.runtime and model.runtime.open_runtime((-1,)), range(THREADS)))
     assert len(set(map(id, opened))) == 1
     check_threads(model, repeats=6)
 
@@ -157,7 +157,7 @@ def train(model: SentenceEncoder, steps: int, stepped: Callable[[], object] = la
     """Takes some steps of SGD, with dropout of the model's mode."""
     torch.manual_seed(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    batch = collate_texts(model.tokenizer, model.tokenizer.framed(tiny.TEXTS))
+    batch = collate_texts(model.tokenizer, model.tokenizer.tokenize_with_template(tiny.TEXTS))
     for _ in range(steps):
         optimizer.zero_grad()
         model(batch).square().mean().backward()

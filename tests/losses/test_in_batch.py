@@ -29,7 +29,7 @@ from contrastive_text.losses import (
     comparison,
     cosine_similarity_matrix,
 )
-from contrastive_text.losses.comparison import Triples
+from contrastive_text.losses.comparison import ExampleVectors
 from contrastive_text.losses.info_nce import Direction
 from contrastive_text.objectives import Contrastive, Duplicates, Queue, Siblings
 
@@ -44,7 +44,7 @@ def drawn(n: int, sides: int = 2, seed: int = 0) -> list[Tensor]:
     return [*torch.randn(sides, n, 4, generator=noise, dtype=torch.float64)]
 
 
-def terms_of(loss: Loss, every: Triples) -> Tensor:
+def terms_of(loss: Loss, every: ExampleVectors) -> Tensor:
     return loss.compare(loss.comparisons(every, every))
 
 
@@ -60,11 +60,11 @@ def test_texts_with_two_ids_are_equal_where_they_agree_in_either(seed: int) -> N
     first, second = (SameId(both.rows[..., kind], ids[:, kind]) for kind in (0, 1))
     assert torch.equal(both.mask(), first.mask() | second.mask())
     block = Comparison(own, ids, target, masks={"texts": both, "first": first})
-    mask, places = block.masked(), block.places(most=100)
+    mask, places = block.mask_matrix(), block.masked_indices(most=100)
     assert places is not None
     rows, columns = places
     assert set(zip(rows.tolist(), columns.tolist(), strict=True)) == {(int(r), int(c)) for r, c in mask.nonzero()}
-    assert block.places(most=0) is None
+    assert block.masked_indices(most=0) is None
 
 
 def test_a_large_matrix_is_masked_by_a_list_of_entries_as_a_small_one_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,9 +72,9 @@ def test_a_large_matrix_is_masked_by_a_list_of_entries_as_a_small_one_is(monkeyp
     texts = SameId(rows=ids.unsqueeze(1), columns=ids)
     block = Comparison(torch.ones(40, 1), torch.ones(40, 1), torch.arange(40), masks={"texts": texts})
     monkeypatch.setattr(comparison, "_FEW_ENTRIES", 0)
-    assert block.places(most=100) is not None
-    masked = block.mask(torch.zeros(40, 40)).isinf()
-    assert torch.equal(masked, block.masked())
+    assert block.masked_indices(most=100) is not None
+    masked = block.mask_logits(torch.zeros(40, 40)).isinf()
+    assert torch.equal(masked, block.mask_matrix())
     assert int(masked.sum()) == 6  # three texts stand there twice; a target is never masked
 
 
@@ -186,7 +186,7 @@ def test_past_texts_are_columns_of_the_anchors_in_every_direction() -> None:
     objective.finish_step()
     # Past positives and anchors are columns of both rows, and of the anchors alone.
     past = first.embeddings.tolist()
-    slow = reference.in_directions(Triples.distinct(*second.embeddings.reshape(2, 2, 4)), FOUR)
+    slow = reference.in_directions(ExampleVectors.distinct(*second.embeddings.reshape(2, 2, 4)), FOUR)
     assert alone == pytest.approx(sum(slow), abs=ROUNDING)
     expected = 0.0
     for i, term in enumerate(slow):
@@ -211,7 +211,7 @@ def test_hardness_weighs_negatives_and_has_no_gradient_of_its_own() -> None:
 
 
 def test_hardness_reaches_the_negatives_of_every_direction_but_never_the_pair() -> None:
-    every = Triples.distinct(*drawn(3))
+    every = ExampleVectors.distinct(*drawn(3))
     loss = InfoNCE(0.2, in_batch_hardness=4.0, directions=["query_to_doc", "doc_to_query"])
     expected = []
     a, p = every.anchor.tolist(), every.positive.tolist()
@@ -228,7 +228,7 @@ def test_hardness_reaches_the_negatives_of_every_direction_but_never_the_pair() 
 
 @pytest.mark.parametrize("temperature", [0.05, 0.005])
 def test_low_temperatures_neither_overflow_nor_lose_the_gradient(temperature: float) -> None:
-    every = Triples.distinct(*drawn(4))
+    every = ExampleVectors.distinct(*drawn(4))
     a = every.anchor.float().requires_grad_()
     value = DebiasedNTXent(temperature)(a, every.positive.float())
     expected = DebiasedNTXent(temperature)(every.anchor, every.positive)

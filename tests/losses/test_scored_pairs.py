@@ -205,5 +205,5 @@ def test_scores_from_0_to_1_serve_for_labels_of_pairs_and_no_others_do() -> None
                 assert task._target(None) == Scores(0, 1)
             else:
                 parts.check_refused(lambda t=task: t._target(None), ValueError, ["the same labels as"])  # type: ignore[misc]  # a default of a lambda
-    assert not Scores(0, 1).serves(Classes(("no", "yes")))
-    assert not Classes(("0", "1")).serves(Scores(0, 1))
+    assert not Scores(0, 1).is_compatible_with(Classes(("no", "yes")))
+    assert not Classes(("0", "1")).is_compatible_with(Scores(0, 1))

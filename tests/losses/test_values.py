@@ -12,8 +12,8 @@ from torch import Tensor
 
 from contrastive_text import losses
 from contrastive_text.core.similarity import unit_vectors
-from contrastive_text.losses.batch_losses import epps_pulley, uniformity_of
-from contrastive_text.losses.comparison import Triples
+from contrastive_text.losses.batch_losses import epps_pulley, text_uniformity
+from contrastive_text.losses.comparison import ExampleVectors
 from contrastive_text.losses.info_nce import Direction
 
 EXACT = 1e-6
@@ -29,7 +29,7 @@ def value(loss: losses.Loss, *texts: Tensor) -> float:
 
 
 def terms(loss: losses.Loss, *texts: Tensor) -> Tensor:
-    triples = Triples.distinct(*texts)
+    triples = ExampleVectors.distinct(*texts)
     return loss.compare(loss.comparisons(triples, triples))
 
 
@@ -142,7 +142,7 @@ def siglip(temperature: float, bias: float) -> losses.SigLIP:
 
 def own_hardness(a: Tensor, p: Tensor, h: Tensor) -> Tensor:
     # In this value only a row's own hard negative is a column in addition to the positives.
-    loss, every = losses.InfoNCE(temperature=0.05, hard_negative_hardness=5.0), Triples.distinct(a, p, h)
+    loss, every = losses.InfoNCE(temperature=0.05, hard_negative_hardness=5.0), ExampleVectors.distinct(a, p, h)
     (block,) = loss.comparisons(every, every)
     return loss.terms(block).mean()
 
@@ -169,7 +169,7 @@ SHEET: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "align_a2": lambda a, p, _: ALIGN(a, p),
     "uniform_t2_A": lambda a, _, __: UNIFORM(a, a),
     "uniform_t2_P": lambda _, p, __: UNIFORM(p, p),
-    "uniform_t2_A_and_P_pooled": lambda a, p, _: uniformity_of(
+    "uniform_t2_A_and_P_pooled": lambda a, p, _: text_uniformity(
         unit_vectors(torch.cat([a, p])), torch.arange(8), t=2
     ),
     "align1_uniform1_mean_of_sides": lambda a, p, _: losses.AlignmentUniformity()(a, p),

@@ -15,7 +15,7 @@ from torch import Tensor
 from contrastive_text.metrics import bootstrap
 from contrastive_text.metrics.bootstrap import (
     PairedBootstrap,
-    draw_rows,
+    draw_resamples,
     holm,
     paired_bootstrap_mean,
     paired_bootstrap_spearman,
@@ -43,7 +43,7 @@ def spearman_by_scipy(similarities: Tensor, gold: Tensor) -> float:
 def differences_by_loop(groups: list[list[int]], weights: list[float], resamples: int, seed: int) -> list[float]:
     first, second, gold = pairs()
     found = []
-    for draws in draw_rows([len(rows) for rows in groups], resamples, seeded(seed)):
+    for draws in draw_resamples([len(rows) for rows in groups], resamples, seeded(seed)):
         for number in range(draws[0].shape[1]):
             difference = 0.0
             for rows, weight, drawn in zip(groups, weights, draws, strict=True):
@@ -66,7 +66,7 @@ def test_every_resample_has_exactly_scipys_correlations(setting: str, monkeypatc
     weighted = setting == "wmean"
     found = paired_bootstrap_spearman(first, second, gold, subsets, weighted, resamples=64, generator=seeded(4))
     expected = torch.tensor(differences_by_loop(groups, weights, resamples=64, seed=4), dtype=torch.float64)
-    torch.testing.assert_close(found.resampled, expected, atol=1e-12, rtol=0)  # float64
+    torch.testing.assert_close(found.resample_differences, expected, atol=1e-12, rtol=0)  # float64
     observed = sum(
         weight * (spearman_by_scipy(second[rows], gold[rows]) - spearman_by_scipy(first[rows], gold[rows]))
         for rows, weight in zip(groups, weights, strict=True)
@@ -75,7 +75,7 @@ def test_every_resample_has_exactly_scipys_correlations(setting: str, monkeypatc
 
 
 def test_pairs_are_drawn_within_their_sub_sets() -> None:
-    for draws in draw_rows([3, 5], resamples=7, generator=seeded()):
+    for draws in draw_resamples([3, 5], resamples=7, generator=seeded()):
         assert [tuple(drawn.shape) for drawn in draws] == [(3, 7), (5, 7)]
         assert [int(drawn.max()) for drawn in draws] == [2, 4]
 
@@ -83,8 +83,8 @@ def test_pairs_are_drawn_within_their_sub_sets() -> None:
 def test_every_resample_has_exactly_the_mean_of_its_rows() -> None:
     first, second = (torch.rand(30, generator=seeded(seed)) < 0.6 for seed in (1, 2))
     found = paired_bootstrap_mean(first, second, resamples=50, generator=seeded(3))
-    ((drawn,),) = draw_rows([30], resamples=50, generator=seeded(3))
-    for number, resampled in enumerate(found.resampled.tolist()):
+    ((drawn,),) = draw_resamples([30], resamples=50, generator=seeded(3))
+    for number, resampled in enumerate(found.resample_differences.tolist()):
         rows = drawn[:, number].tolist()
         right = [sum(bool(side[row]) for row in rows) for side in (first, second)]
         assert resampled == pytest.approx((right[1] - right[0]) / 30, abs=1e-12)
@@ -104,7 +104,7 @@ def test_equal_models_differ_by_nothing_at_all() -> None:
 def test_a_resample_without_an_order_counts_as_correlation_zero() -> None:
     gold = torch.tensor([1.0, 1.0, 1.0, 2.0])  # one resample in three lacks the last pair
     found = paired_bootstrap_spearman(-gold, gold, gold, resamples=200, generator=seeded())
-    assert set(found.resampled.tolist()) == {0.0, 2.0}
+    assert set(found.resample_differences.tolist()) == {0.0, 2.0}
 
 
 @given(st.lists(st.sampled_from([-2.0, -1.0, 0.0, 1.0, 2.0, 3.0]), min_size=1, max_size=200))
@@ -126,7 +126,7 @@ def test_the_interval_leaves_half_of_the_rest_on_either_side_and_the_p_counts_bo
 def test_the_mean_over_tasks_pairs_their_resamples_in_order() -> None:
     parts = [PairedBootstrap(0.25, torch.tensor([0.5, 0.0])), PairedBootstrap(0.75, torch.tensor([1.5, 1.0]))]
     mean = PairedBootstrap.mean(parts)
-    assert (mean.difference, mean.resampled.tolist()) == (0.5, [1.0, 0.5])
+    assert (mean.difference, mean.resample_differences.tolist()) == (0.5, [1.0, 0.5])
     with pytest.raises(ValueError, match=r"equal numbers of resamples, got \[2, 3\]"):
         PairedBootstrap.mean([parts[0], PairedBootstrap(0.0, torch.zeros(3))])
 

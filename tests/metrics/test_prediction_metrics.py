@@ -12,7 +12,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
 from contrastive_text.core.targets import Classes, Scores
-from contrastive_text.metrics import further_metrics, matthews
+from contrastive_text.metrics import extra_metrics, matthews
 
 NUMBERS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=30)
 
@@ -21,7 +21,7 @@ NUMBERS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, 
 def test_accuracy_f1_and_matthews_are_those_of_scikit_learn(rows: list[tuple[int, int]]) -> None:
     predicted, true = (torch.tensor(numbers) for numbers in zip(*rows, strict=True))
     target = Classes(("no", "yes"))
-    metrics = dict([target.metric()]) | further_metrics(target)
+    metrics = dict([target.metric()]) | extra_metrics(target)
     for metric in metrics.values():
         metric.update(torch.eye(2)[predicted], true)
     with warnings.catch_warnings():
@@ -50,7 +50,7 @@ def test_correlations_of_scores_are_those_of_scipy(seed: int, count: int) -> Non
     gold = (5 * predicted + further).round() / 6  # with ties
     gold[0], gold[1] = 0.0, 1.0
     target = Scores()
-    metrics = dict([target.metric()]) | further_metrics(target)
+    metrics = dict([target.metric()]) | extra_metrics(target)
     for metric in metrics.values():
         metric.update(predicted, gold)
     theirs = {
@@ -62,4 +62,4 @@ def test_correlations_of_scores_are_those_of_scipy(seed: int, count: int) -> Non
 
 
 def test_classes_that_are_more_than_two_have_no_further_metrics() -> None:
-    assert further_metrics(Classes(("a", "b", "c"))) == {}
+    assert extra_metrics(Classes(("a", "b", "c"))) == {}

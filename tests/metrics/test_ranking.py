@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.inference.search import top_k
-from contrastive_text.metrics import FIGURES, ranking_scores
+from contrastive_text.metrics import RETRIEVAL_METRICS, ranking_scores
 
 
 def ranked_documents(similarities: Tensor, k: int) -> Tensor:
@@ -61,7 +61,7 @@ def test_figures_are_those_of_sentence_transformers(kind: str) -> None:
     places = min(100, len(documents))
     blocked = torch.nn.functional.pad(top_k(queries, documents, 100, block=32)[1], (0, 100 - places), value=-1)
     ours = {name: float(each.mean()) for name, each in ranking_scores(blocked, relevance).items()}
-    expected = {name: theirs[f"{name.split('@')[0]}@k"][int(name.split("@")[1])] for name in FIGURES}
+    expected = {name: theirs[f"{name.split('@')[0]}@k"][int(name.split("@")[1])] for name in RETRIEVAL_METRICS}
     assert ours == pytest.approx(expected, abs=1e-6)
     if kind != "plain":  # whose cosines the blocks may round otherwise
         unit = torch.nn.functional.normalize
@@ -81,7 +81,7 @@ def test_grades_count_as_in_trec_eval() -> None:
     }
     theirs = trec.RelevanceEvaluator(qrels, {"ndcg_cut.3,10", "recall.5", "recip_rank"}).evaluate(run)
     names = {"ndcg@3": "ndcg_cut_3", "ndcg@10": "ndcg_cut_10", "recall@5": "recall_5", "mrr@10": "recip_rank"}
-    ours = ranking_scores(ranked_documents(similarities, 10), grades, figures=list(names))
+    ours = ranking_scores(ranked_documents(similarities, 10), grades, metrics=list(names))
     for name, their_name in names.items():
         assert ours[name].tolist() == pytest.approx([theirs[query][their_name] for query in ("0", "1")]), name
 

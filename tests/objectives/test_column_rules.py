@@ -29,7 +29,7 @@ from contrastive_text.losses import (
     SupCon,
     reduce_terms,
 )
-from contrastive_text.losses.comparison import HIDDEN_ID, NO_ID, TooNear
+from contrastive_text.losses.comparison import MASKED_ID, NO_ID, GuideMask
 from contrastive_text.losses.info_nce import Direction
 from contrastive_text.objectives import (
     ColumnPart,
@@ -338,11 +338,11 @@ def test_equal_cosines_are_not_above_whatever_the_part() -> None:
     known = torch.nn.functional.normalize(torch.randn(64, 384, generator=noise), dim=1)
     for size in (1, 7, 64):
         bound = torch.cat([(known[at : at + size] @ known.T).diagonal(at) for at in range(0, 64, size)])
-        near = TooNear(known, known, bound)
+        near = GuideMask(known, known, bound)
         for at in range(0, 64, 5):
             span = slice(at, at + 5)
             assert not near.part(span, span).mask().diagonal().any()
-    several = TooNear(known, known, torch.linspace(-0.1, 0.1, 64))
+    several = GuideMask(known, known, torch.linspace(-0.1, 0.1, 64))
     assert torch.equal(several.part(slice(5, 20), slice(30, 50)).mask(), several.mask()[5:20, 30:50])
 
 
@@ -388,8 +388,8 @@ OBJECTIVES: dict[str, Callable[[], Objective]] = {
 def lacking(vectors: Tensor, guide: Tensor, slots: tuple[Slot, ...], kinds: int = 1) -> Encoded:
     """Returns examples of which some lack their last hard negative."""
     ids = torch.arange(len(vectors))
-    ids[-N:][LACKING] = HIDDEN_ID
-    ids = ids if kinds == 1 else torch.stack([ids, torch.where(ids == HIDDEN_ID, ids, ids + 100)], dim=1)
+    ids[-N:][LACKING] = MASKED_ID
+    ids = ids if kinds == 1 else torch.stack([ids, torch.where(ids == MASKED_ID, ids, ids + 100)], dim=1)
     target = torch.tensor([1.0, 0, 1, 1, 0, 1], dtype=torch.float64)
     return Encoded(vectors, slots, ids, target=target, guides={"g": guide})
 
@@ -436,7 +436,7 @@ def test_a_slot_that_all_rows_lack_changes_nothing(name: str) -> None:
     one = lacking(vectors[: 3 * N], guide[: 3 * N], TWO[:3])
     both = lacking(vectors, guide, TWO)
     both.text_ids[2 * N : 3 * N] = one.text_ids[2 * N :]
-    both.text_ids[3 * N :] = HIDDEN_ID
+    both.text_ids[3 * N :] = MASKED_ID
     # Sums of more columns, those that are masked, may be added in another order.
     torch.testing.assert_close(
         last(OBJECTIVES[name](), [both]), last(OBJECTIVES[name](), [one]), rtol=1e-12, atol=0

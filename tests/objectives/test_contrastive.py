@@ -22,6 +22,7 @@ from contrastive_text.heads import Head, TanhHead
 from contrastive_text.losses import (
     NO_ID,
     AlignmentUniformity,
+    ComparedTexts,
     Comparison,
     Group,
     InfoNCE,
@@ -29,7 +30,6 @@ from contrastive_text.losses import (
     Loss,
     NTXent,
     SupCon,
-    Texts,
 )
 from contrastive_text.objectives import (
     BetweenViews,
@@ -44,10 +44,10 @@ from contrastive_text.objectives import (
     Objective,
     PairClassification,
     PairRegression,
-    Pairs,
     PositivesOnly,
     Queue,
     RankDistillation,
+    RowsAndColumns,
     SameClass,
     Siblings,
     Terms,
@@ -189,14 +189,14 @@ def test_between_views_one_text_alone_is_compared_as_an_anchor_with_its_positive
     rows = encoded(4)
     alone = replace(rows, slots=(Slot("anchor", 0), Slot("anchor", 1)))
     views = Contrastive(loss=NTXent(), between="views")
-    assert views.reads == ("anchor",)
+    assert views.required_roles == ("anchor",)
     assert torch.equal(views(alone).total, Contrastive(loss=NTXent())(rows).total)
 
 
 def test_between_texts_two_views_are_the_first_of_the_anchor_and_the_mean_of_the_positives() -> None:
     rows = two_views(4)
     objective = Contrastive(loss=NTXent(0.2))
-    assert objective.reads == ("anchor", "positive")
+    assert objective.required_roles == ("anchor", "positive")
     expected = float(NTXent(0.2)(rows.role("anchor")[:, 0], rows.role("positive").mean(dim=1)))
     assert value(objective(rows)) == pytest.approx(expected, abs=ROUNDING)
 
@@ -248,15 +248,19 @@ def test_the_target_is_what_the_arguments_say() -> None:
     assert Contrastive().target is None
     named = Contrastive(loss=SupCon(), columns=[Duplicates(), SameClass(["news", "sport"])]).target
     assert named is not None
-    assert named.read("sport") == 1.0
+    assert named.parse("sport") == 1.0
     paired = Contrastive(columns=[Duplicates(), Siblings(), PositivesOnly()]).target
     assert paired is not None
-    assert (paired.read("0"), paired.read("1.0")) == (0.0, 1.0)
+    assert (paired.parse("0"), paired.parse("1.0")) == (0.0, 1.0)
 
 
 def test_a_name_and_a_class_say_the_same_of_what_is_compared() -> None:
     by_name, by_class = (Contrastive(between=between) for between in ("views", BetweenViews()))
-    assert (by_name.reads, by_name.takes) == (by_class.reads, by_class.takes) == (("anchor",), ("positive",))
+    assert (
+        (by_name.required_roles, by_name.optional_roles)
+        == (by_class.required_roles, by_class.optional_roles)
+        == (("anchor",), ("positive",))
+    )
     assert describe(by_class) == describe(by_name).replace("'views'", "BetweenViews()")
 
 
@@ -297,16 +301,16 @@ class Bank(ColumnPart):
     def __init__(self, vectors: Tensor) -> None:
         self.vectors = vectors
 
-    def __call__(self, pairs: Pairs) -> Pairs:
+    def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
         ids = torch.full((len(self.vectors),), NO_ID)
-        return pairs.add_columns(Texts(self.vectors.to(pairs.every.anchor), ids))
+        return pairs.add_columns(ComparedTexts(self.vectors.to(pairs.all_examples.anchor), ids))
 
 
 class SameParity(ColumnPart):
     """Makes columns of examples of the same parity positives."""
 
-    def __call__(self, pairs: Pairs) -> Pairs:
-        parity = torch.arange(len(pairs.every.anchor)) % 2
+    def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
+        parity = torch.arange(len(pairs.all_examples.anchor)) % 2
         return pairs.add_rule("parity", Group.of(parity, effect="mean"))
 
 

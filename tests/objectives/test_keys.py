@@ -56,7 +56,7 @@ def encoded(objective: Any, own: Vectors, keys: Vectors, ids: dict[Role, list[in
         texts = torch.tensor([text for role in vectors for text in ids[role]])
         return Encoded(torch.cat(list(vectors.values())), slots, texts)
 
-    return replace(rows(own), keys={objective.keys: rows(keys)}, **more)
+    return replace(rows(own), keys={objective.momentum: rows(keys)}, **more)
 
 
 def texts(n: int, start: int = 0) -> dict[Role, list[int]]:
@@ -141,7 +141,7 @@ def test_keys_are_columns_and_fill_the_queue_as_in_the_double_loop(
     past: Past = []
     for number, n in enumerate(sizes):
         own, keys = random(n, 2 * number, roles), random(n, 2 * number + 1, tuple(r for r in of if r in roles))
-        read = {role: vectors for role, vectors in own.items() if role not in objective.keyed}
+        read = {role: vectors for role, vectors in own.items() if role not in objective.momentum_only_roles}
         drawn = torch.randint(few, (3, n), generator=torch.Generator().manual_seed(number)).tolist()
         ids = dict(zip(ROLES, drawn, strict=False))
         if not keys:
@@ -167,7 +167,7 @@ def test_keys_of_both_sides_are_the_columns_of_both_sides() -> None:
     for i, row in enumerate(rows):
         logits = [reference.cosine(row, column) / T for j, column in enumerate(columns) if j != i]
         terms.append(reference.cross_entropy(reference.cosine(row, columns[(i + 3) % 6]) / T, logits))
-    assert objective.keyed == ()  # positives look for texts too
+    assert objective.momentum_only_roles == ()  # positives look for texts too
     assert step(objective, encoded(objective, own, keys, texts(3))) == pytest.approx(sum(terms) / 6, abs=ROUNDING)
 
 
@@ -196,7 +196,7 @@ def test_each_width_has_the_first_features_of_keys() -> None:
     inner = esimcse()
     objective = Matryoshka(inner, dims=[4, 2])
     own, keys = random(3, 0, ("anchor", "positive")), random(3, 1, ("anchor",))
-    assert objective.keys is inner.keys
+    assert objective.momentum is inner.momentum
     step(objective, encoded(objective, own, keys, texts(3)))
     held = [part.get_extra_state()["texts"]["vectors"] for part in objective.modules() if isinstance(part, Queue)]
     assert [each.shape for each in held] == [(2, 4), (2, 2)]

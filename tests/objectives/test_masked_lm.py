@@ -177,7 +177,7 @@ def masked(folder: str, views: dict[str, list[View]] | None = None, **parts: Any
 
 def first_batch(module: ContrastiveModule, train: str, **options: Any) -> Batch:
     data = tiny.data(train, **options)
-    data.attach(module)
+    data.set_module(module)
     data.setup("fit")
     return next(iter(data.train_dataloader()))
 

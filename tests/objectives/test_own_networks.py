@@ -99,7 +99,7 @@ def test_all_of_a_template_is_read_and_only_what_ends_the_text_is_predicted() ->
     around = torch.tensor([[1, 1]] * 6 + [[3, 2], [1, 1], [1, 3]])
     predicted = [{3, 4}, {1, 2}, {1, 2}]  # places of the three texts: a token each, and what follows it
     torch.testing.assert_close(
-        module.step_losses(texts_of().replace(around=around))["tsdae"], plain_loss(module, predicted)
+        module.step_losses(texts_of().replace(template_lengths=around))["tsdae"], plain_loss(module, predicted)
     )
 
 
@@ -230,7 +230,7 @@ def authors_loss(module: ContrastiveModule, generator: str, batch: Batch) -> tup
     """The authors' steps, text by text without padding; and the share of replaced tokens."""
     objective = module.objectives["replaced"]
     writer = AutoModelForMaskedLM.from_pretrained(generator).eval()
-    hidden = torch.split(objective.filling.hide(batch, objective.rate), batch.lengths.tolist())
+    hidden = torch.split(objective.filling.mask_tokens(batch, objective.rate), batch.lengths.tolist())
     texts = torch.split(batch.ids, batch.lengths.tolist())
     vectors = torch.cat([module.encoder.model(text[None]).last_hidden_state[:, 0] for text in texts])
     given = module.objectives["contrastive"].head(vectors)
@@ -274,11 +274,13 @@ def test_tokens_are_hidden_by_keys_eight_in_ten_masked_and_special_ones_never(be
     module.objective_parts()["replaced"].check()
     filling = module.objectives["replaced"].filling
     batch = pairs_of(module, tiny.TEXTS * 20)
-    hidden = filling.hide(batch, rate=0.3)
-    assert torch.equal(hidden, filling.hide(batch, rate=0.3))
+    hidden = filling.mask_tokens(batch, rate=0.3)
+    assert torch.equal(hidden, filling.mask_tokens(batch, rate=0.3))
     order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(0))
     places = batch.replace(ids=torch.arange(len(batch.ids))).split(order).ids
-    assert torch.equal(filling.hide(batch.split(order), rate=0.3), hidden[places])  # whatever stands beside a row
+    assert torch.equal(
+        filling.mask_tokens(batch.split(order), rate=0.3), hidden[places]
+    )  # whatever stands beside a row
     first, second = hidden.chunk(2)
     assert not torch.equal(first, second)  # another draw for each view
     special = torch.isin(batch.ids, torch.tensor(filling.special_ids))

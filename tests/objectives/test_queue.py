@@ -37,16 +37,16 @@ from contrastive_text.core.types import Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import InfoNCE, Loss, NTXent, SupCon, reduce_terms
-from contrastive_text.losses.comparison import Triples
+from contrastive_text.losses.comparison import ExampleVectors
 from contrastive_text.objectives import (
     Contrastive,
     Duplicates,
     MaskBatch,
     Momentum,
     NegativesAsHard,
-    Pairs,
     PositivesOnly,
     Queue,
+    RowsAndColumns,
     Siblings,
     SignedPairs,
     Terms,
@@ -350,11 +350,11 @@ def test_without_a_queue_there_is_no_state() -> None:
 
 def test_another_device_takes_the_past_columns_along() -> None:
     queue = Queue(size=4)
-    texts = Triples.distinct(torch.eye(2), torch.eye(2))
-    queue.finish(Pairs("texts", InfoNCE(), texts, texts, 0, texts))
+    texts = ExampleVectors.distinct(torch.eye(2), torch.eye(2))
+    queue.receive_columns(RowsAndColumns("texts", InfoNCE(), texts, texts, 0, texts))
     queue.finish_step()
     there = texts.map(lambda rows: rows.to("meta"))
-    [block] = queue(Pairs("texts", InfoNCE(), there, there, 0, there)).blocks()
+    [block] = queue(RowsAndColumns("texts", InfoNCE(), there, there, 0, there)).blocks()
     assert (block.columns.device.type, len(block.columns)) == ("meta", 4)
 
 

@@ -166,8 +166,8 @@ def test_m7_the_cosine_of_the_sts_head(vectors: dict[str, Any]) -> None:
 
 def test_the_target_is_scaled_by_its_bounds_and_predictions_return_to_them() -> None:
     objective = PairRegression(low=1.0, high=5.0)
-    assert objective.target.read("4") == 0.75
-    assert objective.target.write(torch.tensor([0.75])) == ["4.0000"]
+    assert objective.target.parse("4") == 0.75
+    assert objective.target.format(torch.tensor([0.75])) == ["4.0000"]
 
 
 # Both.
@@ -242,8 +242,8 @@ def test_a_rank_without_examples_keeps_its_place_in_the_backward_pass(name: str)
 def test_its_target_is_its_classes_and_predictions_become_their_names() -> None:
     objective = built(TextClassification(["bad", "good"]), features=2)
     assert objective.target.names == ("bad", "good")
-    assert objective.target.read("good") == 1.0
+    assert objective.target.parse("good") == 1.0
     rows = pairs(some(3, width=2), None)
     numbers = objective.predict(rows).argmax(dim=1).tolist()
-    assert objective.target.write(objective.predict(rows)) == [("bad", "good")[number] for number in numbers]
+    assert objective.target.format(objective.predict(rows)) == [("bad", "good")[number] for number in numbers]
     assert TextClassification([1, 2, 3]).target.names == ("1", "2", "3")

@@ -36,7 +36,7 @@ def test_it_is_the_loss_of_all_pairs_and_hard_negatives_take_no_part(loss: Batch
     terms = objective(rows)
     assert torch.equal(terms.total, loss(anchor, positive, ids))
     assert terms.count == 1
-    assert objective.takes == ()  # so they aren't encoded
+    assert objective.optional_roles == ()  # so they aren't encoded
     without = replace(rows, embeddings=rows.embeddings[:12], slots=TRIPLE[:2], text_ids=rows.text_ids[:12])
     assert torch.equal(objective(without).total, terms.total)
 
@@ -99,4 +99,4 @@ def test_it_says_that_there_are_no_negatives_and_what_a_small_batch_leaves_short
     assert not plain.has_negatives
     wide = Matryoshka(plain, dims=[4, 2])
     assert not wide.has_negatives
-    assert wide.remedies == ("a larger uniformity_weight",)
+    assert wide.collapse_advice == ("a larger uniformity_weight",)

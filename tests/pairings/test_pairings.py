@@ -136,9 +136,9 @@ SETS = [
 def test_the_paper_s_other_sets_are_those_of_other_labels(
     options: dict[str, Any], expected: list[tuple[str, ...]], said: str
 ) -> None:
-    rows, understood = NLITriples(**options).arrange([SETS])
+    rows, description = NLITriples(**options).arrange([SETS])
     assert [tuple(each.values()) for each in rows] == expected
-    assert understood == said or understood.startswith(f"{said}; left out")
+    assert description == said or description.startswith(f"{said}; left out")
     (example,) = NLITriples(**options)(rows[0], np.random.default_rng(0))
     assert (example.anchor, *example.positives, *example.negatives) == expected[0]
 

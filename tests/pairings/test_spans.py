@@ -105,7 +105,7 @@ def shares(found: Iterable[tuple[Key, Fraction]]) -> dict[Key, Fraction]:
 def pairs() -> list[tuple[range, range]]:
     """Anchors and positives as by default, drawn from a long document, far from its edges."""
     pairing, rng = Spans(anchors=1, positives=1), generator(11)
-    drawn = [pairing.place(20 * 512, rng) for _ in range(20_000)]
+    drawn = [pairing.draw_spans(20 * 512, rng) for _ in range(20_000)]
     return [(a, p) for [(a, [p])] in drawn if a.start >= 512 and a.stop <= 19 * 512]
 
 
@@ -152,28 +152,30 @@ def test_d2_a_document_has_room_for_twice_the_anchors(vectors: dict[str, Any]) -
     case = vectors["declutr_length_check"]
     pairing = Spans(anchors=case["A"], max_length=case["max_span"])
     least = case["min_document_tokens"]
-    assert not pairing.serves(least - 1)
-    assert pairing.serves(least)
-    assert not Spans(anchors=1).serves(1023)
-    assert Spans(anchors=1).serves(1024)
+    assert not pairing.accepts_length(least - 1)
+    assert pairing.accepts_length(least)
+    assert not Spans(anchors=1).accepts_length(1023)
+    assert Spans(anchors=1).accepts_length(1024)
     # So that one anchor sees the documents that two see.
     assert [Spans(a, min_document_tokens=2048).min_tokens for a in (1, 2)] == [2048, 2048]
-    assert not Spans(anchors=1, min_document_tokens=2048).serves(2047)
+    assert not Spans(anchors=1, min_document_tokens=2048).accepts_length(2047)
 
 
 def test_d2_a_short_document_ends_the_run_if_asked() -> None:
     pairing = Spans(too_short="error")
-    assert pairing.serves(2048)
+    assert pairing.accepts_length(2048)
     said = r"Spans.too_short: expected documents of 2,048 tokens or more .*, got .* 2,047; set skip .* shrink"
     with pytest.raises(ValueError, match=said):
-        pairing.serves(2047)
+        pairing.accepts_length(2047)
 
 
 def test_d2_a_short_document_gets_shorter_spans_if_asked() -> None:
     pairing = Spans(anchors=2, positives=1, too_short="shrink", anchor_beta=(1e6, 1.0))
     # 132 tokens leave room for four spans of 33, which is above the least length.
-    assert [n for n in range(200) if pairing.serves(n)] == list(range(132, 200))
-    lengths = {n: max(len(a) for a, _ in pairing.place(n, generator(0))) for n in (132, 1000, 2047, 2048, 9000)}
+    assert [n for n in range(200) if pairing.accepts_length(n)] == list(range(132, 200))
+    lengths = {
+        n: max(len(a) for a, _ in pairing.draw_spans(n, generator(0))) for n in (132, 1000, 2047, 2048, 9000)
+    }
     # A Beta that is hardly ever below 0.9999 makes anchors one token shorter than they may be, or as long.
     assert all(lengths[n] in (limit - 1, limit) for n, limit in ((132, 33), (1000, 250), (2047, 511)))
     assert all(lengths[n] in (511, 512) for n in (2048, 9000))
@@ -229,7 +231,9 @@ def test_d7_the_tail_behind_the_last_whole_block_is_in_no_anchor(vectors: dict[s
     assert case["n"] - 1 - last == case["unused_tail_tokens"]
     # Anchors as long as a block are the blocks.
     pairing = Spans(min_length=512, positives=0)
-    assert all(a.stop <= last + 1 for seed in range(50) for a, _ in pairing.place(case["n"], generator(seed)))
+    assert all(
+        a.stop <= last + 1 for seed in range(50) for a, _ in pairing.draw_spans(case["n"], generator(seed))
+    )
 
 
 def test_d4_an_anchor_starts_anywhere_in_its_block_where_it_does_not_cross_the_end() -> None:
@@ -281,7 +285,7 @@ def test_d10_a_left_neighbor_at_token_zero_is_taken_where_nothing_else_fits() ->
 @pytest.mark.parametrize(("at_start", "starts"), [(True, {0, 8}), (False, {8})])
 def test_d10_a_pairing_takes_a_left_neighbor_at_token_zero_as_asked(at_start: bool, starts: set[int]) -> None:
     pairing = Spans(1, 1, min_length=4, max_length=4, strategy="adjacent", adjacent_at_start=at_start)
-    drawn = [pairing.place(12, generator(seed)) for seed in range(50)]
+    drawn = [pairing.draw_spans(12, generator(seed)) for seed in range(50)]
     assert {positive.start for [(anchor, [positive])] in drawn if anchor.start == 4} == starts
 
 
@@ -332,7 +336,7 @@ def served(draw: st.DrawFn) -> tuple[Spans, int]:
 @given(case=served(), seed=st.integers(0, 2**31))
 def test_d4_every_document_that_is_served_gives_spans_by_the_rules(case: tuple[Spans, int], seed: int) -> None:
     pairing, tokens = case
-    assert pairing.serves(tokens)
+    assert pairing.accepts_length(tokens)
     longest = min(pairing.max_length, tokens // (2 * pairing.anchors))
     examples = pairing({"text": document(tokens)}, generator(seed))
     assert len(examples) == pairing.anchors
@@ -377,13 +381,13 @@ def test_subsumed_lengths_reach_from_the_least_to_the_anchors() -> None:
         anchors=1, positives=50, min_length=2, max_length=8, positive_beta=(1, 0.01), strategy="subsuming"
     )
     for seed in range(20):
-        [(anchor, positives)] = pairing.place(16, generator(seed))
+        [(anchor, positives)] = pairing.draw_spans(16, generator(seed))
         assert max(len(positive) for positive in positives) == len(anchor)
 
 
 def test_adjacent_positives_lie_on_both_sides_alike() -> None:
     pairing, rng, draws = Spans(anchors=1, positives=1, strategy="adjacent"), generator(5), 2000
-    drawn = [pairing.place(20 * 512, rng) for _ in range(draws)]
+    drawn = [pairing.draw_spans(20 * 512, rng) for _ in range(draws)]
     # Both sides have room unless the anchor lies in the first or the last of 20 blocks.
     inner = [(a, p) for [(a, [p])] in drawn if a.start >= 512 and a.stop <= 19 * 512]
     left = sum(p.stop == a.start for a, p in inner)
@@ -394,7 +398,7 @@ def test_a_neighbor_fills_the_wider_side_where_the_least_length_does_not_fit() -
     pairing = Spans(anchors=1, positives=4, min_length=8, max_length=8, strategy="adjacent", start="uniform")
     anchors = set()
     for seed in range(100):
-        [(anchor, positives)] = pairing.place(16, generator(seed))
+        [(anchor, positives)] = pairing.draw_spans(16, generator(seed))
         anchors.add(anchor)
         assert {len(positive) for positive in positives} == {max(anchor.start, 16 - anchor.stop)}
     assert len(anchors) == 9

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from contrastive_text.cli import run
-from contrastive_text.cli.configuration import laid_over
+from contrastive_text.cli.configuration import merge_options
 from contrastive_text.cli.words import expand_recipes
 from contrastive_text.recipes import BASE, recipe_file, recipe_names, recipe_texts
 from contrastive_text.recipes.layers import read_config, read_layers, read_recipe
@@ -66,7 +66,7 @@ def test_parts_of_another_class_and_lists_inherit_nothing_of_a_recipe(
     ],
 )
 def test_an_option_of_another_class_inherits_nothing(option: list[str], place: str, expected: object) -> None:
-    config, left = laid_over({}, expand_recipes([*option, "--recipe", "clear"]))
+    config, left = merge_options({}, expand_recipes([*option, "--recipe", "clear"]))
     assert config["model"][place] == expected
     assert not left
 

@@ -46,7 +46,7 @@ def encoded_length(module: ContrastiveModule, text: str) -> int:
     """Positions that a text has in training."""
     tokenizer = module.text_tokenizer()
     assert tokenizer is not None
-    return int(collate_texts(tokenizer, tokenizer.framed([text])).lengths.max())
+    return int(collate_texts(tokenizer, tokenizer.tokenize_with_template([text])).lengths.max())
 
 
 def test_c11_c12_clear_predicts_the_original_and_uses_cls_without_the_projection(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_c11_c12_clear_predicts_the_original_and_uses_cls_without_the_projection
     original, anchor = (batch.split(batch.by_role(role)) for role in ("original", "anchor"))
     assert (anchor.ids == mark).any() and not (original.ids == mark).any()
     assert original.labels is not None and (original.labels != NO_LABEL).any()
-    plain = collate_texts(tokenizer, tokenizer.framed(tiny.TEXTS[:8]))
+    plain = collate_texts(tokenizer, tokenizer.tokenize_with_template(tiny.TEXTS[:8]))
     first = module.encoder(plain).layers[-1][:, 0]
     # [CLS], which g would have changed. float32: another layout, of which some matrices have other shapes.
     torch.testing.assert_close(module(plain), first, rtol=0, atol=1e-5)
@@ -173,7 +173,7 @@ def test_s8_supervised_simcse_keeps_its_head_for_use_and_unsupervised_does_not(b
     assert (kept.optimizer.weight_decay, loss.temperature, loss.hard_negative_log_weight) == (0.0, 0.05, 0.0)
     tokenizer = kept.text_tokenizer()
     assert tokenizer is not None
-    batch = collate_texts(tokenizer, tokenizer.framed(tiny.TEXTS[:4]))
+    batch = collate_texts(tokenizer, tokenizer.tokenize_with_template(tiny.TEXTS[:4]))
     (linear, _), first = kept.head.network, kept.encoder(batch).layers[-1][:, 0]
     assert torch.allclose(kept(batch), (first @ linear.weight.T + linear.bias).tanh(), atol=1e-6)
     assert thrown_away.head is None and thrown_away.sentence_encoder().head is None
@@ -209,7 +209,7 @@ def test_consert_s_first_stages_have_the_settings_of_their_scripts(name: str, be
     )  # fmt: skip
     altered = {slot: module.plan.chain_name(slot) for slot in map(Slot, ("anchor", "positive") * 2, (0, 0, 1, 1))}
     assert [name for name in altered.values() if name] == ["anchor_2", "positive_2"]
-    assert [describe(view) for _, view in module.plan.views_with_places()] == [
+    assert [describe(view) for _, view in module.plan.named_views()] == [
         f"TokenCutoff(rate={0.15 if paper else 0.1}, specials=True)"
     ] * 2
     assert module.objectives["inference"].view == 1  # unaltered
@@ -224,9 +224,7 @@ def test_consert_s_first_stages_have_the_settings_of_their_scripts(name: str, be
 )
 def test_consert_s_second_stages_alter_one_of_two_views_of_single_texts(name: str, view: str, bert: str) -> None:
     module, config = built(name, bert), read_recipe(name)
-    assert [(place, describe(part)) for place, part in module.plan.views_with_places()] == [
-        ("views.positive[0]", view)
-    ]
+    assert [(place, describe(part)) for place, part in module.plan.named_views()] == [("views.positive[0]", view)]
     assert module.objectives["contrastive"].between == "texts"
     assert module.weights == {"contrastive": 0.15}
     assert set(module.encoder.dropout_in_effect.values()) == {0.1}
@@ -255,7 +253,7 @@ def test_nli_triples_take_the_place_of_given_triples(tmp_path: Path, bert: str) 
     file = tiny.write_texts(tmp_path / "nli.tsv", ("premise\thypothesis\tlabel", *map("\t".join, rows)))
     module = built("simcse/sup", bert)
     data = TextDataModule.from_recipe("simcse/sup", train=file, pairing=NLITriples(), batch_size=8, num_workers=0)
-    data.attach(module)
+    data.set_module(module)
     data.setup("fit")
     batch = next(iter(data.train_dataloader()))
     assert [slot.role for slot in batch.slots] == ["anchor", "positive", "negative"]

@@ -157,7 +157,7 @@ def test_the_peers_read_the_batches_in_the_order_of_our_sampler(tmp_path: Path) 
     data = TextDataModule(train=given, batch_size=8)
     folder = tmp_path / "model"
     folder.mkdir()
-    data.attach(tiny.module(tiny.save_bert(folder)))
+    data.set_module(tiny.module(tiny.save_bert(folder)))
     data.setup("fit")
     rows = data.training.of().rows
     texts = [rows[key.number]["text"] for keys in data.train_dataloader().order for key in keys]

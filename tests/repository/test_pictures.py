@@ -111,7 +111,7 @@ def test_the_yaml_of_a_page_builds_the_part(name: str, tmp_path: Path, monkeypat
     built = parser.instantiate(parser.parse_object(yaml.safe_load(block[1])))
     plan = ViewPlan(built.model.views)
     objectives = built.model.objectives or {}
-    parts = [*(view for _, view in plan.views_with_places()), *objectives.values(), built.data.task.pairing]
+    parts = [*(view for _, view in plan.named_views()), *objectives.values(), built.data.task.pairing]
     assert name in [type(part).__name__ for part in parts]
     assert (built.model.weights or {}).keys() <= objectives.keys()
     for part in parts:

@@ -12,7 +12,7 @@ import torch
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from torch import Tensor
 
-from contrastive_text.core.distributed import whole
+from contrastive_text.core.distributed import full_tensor
 from contrastive_text.data import Mixture, TextTask
 from contrastive_text.heads import ProjectorHead
 from contrastive_text.objectives import Contrastive, Duplicates, Momentum, Queue, Siblings
@@ -73,7 +73,7 @@ def flat(state: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Tenso
         if isinstance(part, Mapping):
             yield from flat(part, f"{above}{name}.")
         elif isinstance(part, Tensor):
-            yield f"{above}{name}", whole(part).clone()
+            yield f"{above}{name}", full_tensor(part).clone()
 
 
 def check_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:

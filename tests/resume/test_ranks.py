@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from contrastive_text.core.errors import RunError
 from contrastive_text.data import BatchRoundRobin, TextTask
-from contrastive_text.training.callbacks.every_run import EndWhenDiverged
+from contrastive_text.training.callbacks.every_run import StopWhenDiverged
 
 pytestmark = pytest.mark.filterwarnings("ignore:The dirpath has changed")  # each run has a folder of its own
 
@@ -92,7 +92,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_batches(
             assert float((found[name] - weight).abs().max()) <= TOLERANCE, name
 
 
-class LostOnOneRank(EndWhenDiverged):
+class LostOnOneRank(StopWhenDiverged):
     """Sees a loss of NaN on the second rank alone."""
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *rest: Any) -> None:

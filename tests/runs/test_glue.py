@@ -43,7 +43,7 @@ def test_each_task_is_read_in_glue_s_own_form(folder: Path, tmp_path: Path) -> N
         texts = {"anchor": tiny.TEXTS[1], "positive": tiny.TEXTS[10]} if task.pairs else {"text": tiny.TEXTS[1]}
         assert {key: str(value).strip() for key, value in second.items() if key != "target"} == texts
         assert second["target"] == label
-        assert ("left out: rows with another number of fields 1" in files.understood) == (name == "QQP")
+        assert ("left out: rows with another number of fields 1" in files.description) == (name == "QQP")
 
 
 def test_what_is_missing_or_no_file_of_glue_s_is_said(folder: Path, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_the_hub_s_copies_have_the_same_classes(tmp_path: Path, monkeypatch: pyt
     files = write_task(GLUE["MRPC"], "hub", tmp_path)
     assert asked == ["hub:nyu-mll/glue:mrpc:train", "hub:nyu-mll/glue:mrpc:validation"]
     assert rows(files.paths["dev"]) == [{"anchor": "a b", "positive": "c", "target": "not_equivalent"}]
-    assert "left out: rows without a label 1" in files.understood
+    assert "left out: rows without a label 1" in files.description
 
 
 def finetuned(name: str, *figures: dict[str, float]) -> Finetuned:

@@ -17,7 +17,7 @@ import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
 from contrastive_text.core.storage import disk
-from contrastive_text.core.storage.checkpoints import check_resumable, checksums, verify_checkpoint
+from contrastive_text.core.storage.checkpoints import archive_digest, check_resumable, verify_checkpoint
 from contrastive_text.training import AtomicCheckpointIO
 from contrastive_text.training.callbacks import BestCheckpoint
 from contrastive_text.training.checkpoint_io import copy_checkpoint
@@ -131,9 +131,9 @@ def test_checksums_tell_checkpoints_of_one_size_apart(tmp_path: Path) -> None:
         torch.save({"state_dict": {"weight": torch.full((9,), weight)}}, tmp_path / "c.ckpt")
         (tmp_path / "c.ckpt").rename(tmp_path / name)
     assert (tmp_path / "a").stat().st_size == (tmp_path / "b").stat().st_size
-    assert checksums(tmp_path / "a") == checksums(tmp_path / "same") != checksums(tmp_path / "b")
+    assert archive_digest(tmp_path / "a") == archive_digest(tmp_path / "same") != archive_digest(tmp_path / "b")
     (tmp_path / "none").write_bytes(b"no archive")
-    assert checksums(tmp_path / "none") == b""
+    assert archive_digest(tmp_path / "none") == b""
 
 
 @pytest.mark.parametrize("name", ["nothing.ckpt", "."])

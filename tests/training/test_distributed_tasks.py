@@ -53,7 +53,7 @@ def module(bert: str, combine: Combine) -> ContrastiveModule:
 def batches(parts: ContrastiveModule, folder: str, mixture: Mixture) -> Iterator[StepBatch]:
     """This rank's parts of the first steps; seven rows don't go evenly into two."""
     data = several.data(several.write_tasks(Path(folder)), mixture, batch_size=7, drop_last=False)
-    data.attach(parts)
+    data.set_module(parts)
     data.setup("fit")
     yield from itertools.islice(data.train_dataloader(), STEPS)
 

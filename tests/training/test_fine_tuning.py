@@ -11,7 +11,7 @@ import tiny
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, get_linear_schedule_with_warmup
 
-from contrastive_text.core.random import fold, text_id
+from contrastive_text.core.random import fold_key, text_id
 from contrastive_text.data import learn_vocabulary
 from contrastive_text.heads import FineTuningHead
 from contrastive_text.training import Run
@@ -39,7 +39,7 @@ class Recorder(pl.Callback):
     def __init__(self) -> None:
         self.rows: list[list[int]] = []
         self.losses: list[float] = []
-        self._numbers = {fold(*map(text_id, pair)): number for number, pair in enumerate(PAIRS)}
+        self._numbers = {fold_key(*map(text_id, pair)): number for number, pair in enumerate(PAIRS)}
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002  # Lightning's signature
         (rows,) = batch.batches.values()

@@ -52,7 +52,7 @@ class ReadsAll(Contrastive):
 
     def __init__(self) -> None:
         super().__init__()
-        self.takes = ROLES
+        self.optional_roles = ROLES
 
 
 class Along(GradientView):
@@ -250,7 +250,7 @@ def test_fixed_dropout_is_refused_at_setup_where_the_roles_texts_are_others_than
     triples = tiny.write_triples(tmp_path / "triples.jsonl")
     for file, pairing in ((triples, Given()), (texts, Neighbors())):
         data = tiny.data(file, pairing=pairing)
-        data.attach(tiny.module(bert, views={"positive": [FixedDropout()]}))
+        data.set_module(tiny.module(bert, views={"positive": [FixedDropout()]}))
         with pytest.raises(ValueError, match=r"FixedDropout: expected a pairing that repeats the anchor, got"):
             data.setup("fit")
     # An original is the anchor's text under every pairing.

@@ -96,7 +96,7 @@ def module_of(made: dict[str, str], objective: Objective, **parts: Any) -> Contr
 
 def set_up(module: ContrastiveModule, train: Any, **options: Any) -> TextDataModule:
     data = tiny.data(train, **options)
-    data.attach(module)
+    data.set_module(module)
     data.setup("fit")
     return data
 

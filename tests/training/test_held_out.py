@@ -19,7 +19,7 @@ from contrastive_text.data.retrieval import Retrieval
 from contrastive_text.data.run_tables import PlainLoaders, RunTables
 from contrastive_text.evaluation import CachedEncoder, score_retrieval
 from contrastive_text.losses import InfoNCE
-from contrastive_text.metrics import FIGURES
+from contrastive_text.metrics import RETRIEVAL_METRICS
 from contrastive_text.objectives import Contrastive, MaskedLM
 from contrastive_text.pairings import Given, Spans
 from contrastive_text.training.callbacks import BestCheckpoint
@@ -71,7 +71,7 @@ def by_hand(module: ContrastiveModule) -> float:
 
 def losses_over(module: ContrastiveModule, data: TextDataModule) -> dict[str, torch.Tensor]:
     """Returns the figures of a validation without a trainer."""
-    data.attach(module)
+    data.set_module(module)
     data.setup("validate")
     loaders = data.val_dataloader()
     scores = HeldOutScores(loaders, module.by_task, torch.device("cpu"))
@@ -170,7 +170,7 @@ def simcse_of(bert: str) -> ContrastiveModule:
 def expected_of(module: ContrastiveModule, data: RetrievalSet) -> dict[str, float]:
     """The figures by the road of ``evaluate``."""
     (score,) = score_retrieval(CachedEncoder(module.sentence_encoder()), {"set": data})
-    return {FIGURES[0]: score.score, **score.parts}
+    return {RETRIEVAL_METRICS[0]: score.score, **score.parts}
 
 
 def test_a_run_is_validated_by_ranking_and_keeps_the_best(bert: str, tmp_path: Path) -> None:
@@ -191,11 +191,11 @@ def test_a_run_is_validated_by_ranking_and_keeps_the_best(bert: str, tmp_path: P
     )  # fmt: skip
     trainer.fit(module, data)
     found = {name: float(figure) for name, figure in trainer.callback_metrics.items() if name.startswith("val/")}
-    assert {f"val/{name}/{figure}" for name in ("small", "mine") for figure in FIGURES} < found.keys()
+    assert {f"val/{name}/{figure}" for name in ("small", "mine") for figure in RETRIEVAL_METRICS} < found.keys()
     assert best.monitor == "val/ndcg@10"
     assert found["val/ndcg@10"] == pytest.approx((found["val/small/ndcg@10"] + found["val/mine/ndcg@10"]) / 2)
-    checked = expected_of(module, read_beir(tmp_path / "small", "test").bounded(20))
-    assert {name: found[f"val/small/{name}"] for name in FIGURES} == pytest.approx(checked, abs=1e-4)
+    checked = expected_of(module, read_beir(tmp_path / "small", "test").limit_documents(20))
+    assert {name: found[f"val/small/{name}"] for name in RETRIEVAL_METRICS} == pytest.approx(checked, abs=1e-4)
     assert "20 documents of them ranked: 7 judged and 13 drawn" in summary.facts["validation data"]
     assert "chosen by val/ndcg@10" in summary.facts["validated"]
     assert set(torch.load(best.best_model_path)["callbacks"][best.state_key]["validated"]) == {"small", "mine"}

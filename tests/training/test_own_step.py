@@ -80,7 +80,7 @@ def test_each_step_of_several_tasks_has_the_loss_once_and_a_combiner_that_learns
     own.combine.build([*own.objectives, "decay"])
     plain = ContrastiveModule(TransformerEncoder(bert), objectives=several.objectives())
     data = several.data(tasks, Fusion([["sentiment", "paraphrase", "similarity"], ["contrastive"]]))
-    data.attach(own)
+    data.set_module(own)
     data.setup("fit")
     for step in data.train_dataloader():
         losses = own.step_losses(step)

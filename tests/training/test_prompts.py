@@ -60,7 +60,7 @@ def test_a_run_reads_the_same_prompts_everywhere(tmp_path: Path, pooled: bool) -
     # a run goes on with its prompts alone
     kept = torch.load(checkpoint, weights_only=True)
     check_resumed(kept, run.trainer, module.by_task.prompts)
-    for changed in (Prompts(), Prompts({**NAMED, "query": "a "}, pooled=pooled).trained()):
+    for changed in (Prompts(), Prompts({**NAMED, "query": "a "}, pooled=pooled).with_training_defaults()):
         with pytest.raises(ValueError, match=r"model.prompts: expected the prompts .*'an old bird '.* got "):
             check_resumed(kept, run.trainer, changed)
 

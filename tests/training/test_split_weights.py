@@ -18,13 +18,13 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from contrastive_text.core.distributed import own_part, whole
+from contrastive_text.core.distributed import full_tensor, local_tensor
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.encoders import LoRA
-from contrastive_text.encoders.packing import in_lockstep
+from contrastive_text.encoders.packing import equalize_groups
 from contrastive_text.training import LogGradients, PCGrad
 from contrastive_text.training.callbacks.chunk_size import ChunkSize
-from contrastive_text.training.fsdp2 import average_gradients, clip_gradients, own_blocks
+from contrastive_text.training.fsdp2 import average_gradients, clip_gradients, unshared_blocks
 from contrastive_text.training.module import ContrastiveModule
 
 
@@ -115,7 +115,7 @@ def on_two_ranks(number: int) -> dict[str, Any]:
     """Returns what a rank finds."""
     found: dict[str, Any] = {"parts": []}
     for sizes in PARTS_OF:
-        parts = in_lockstep([*torch.arange(sum(sizes[number])).split(sizes[number])], torch.device("cpu"))
+        parts = equalize_groups([*torch.arange(sum(sizes[number])).split(sizes[number])], torch.device("cpu"))
         assert torch.cat(parts).tolist() == list(range(sum(sizes[number])))
         found["parts"].append([len(part) for part in parts])
     mesh = init_device_mesh("cpu", (2,))
@@ -127,11 +127,11 @@ def on_two_ranks(number: int) -> dict[str, Any]:
     split.grad, alone.grad = distribute_tensor(gradient, mesh, [Shard(0)]), torch.tensor(7.0) if number else None
     average_gradients([alone, nn.Parameter(torch.zeros(()))])
     clip_gradients([split, alone], 2.0, None)
-    found["norm"] = [whole(split.grad), alone.grad]
+    found["norm"] = [full_tensor(split.grad), alone.grad]
     split.grad, alone.grad = distribute_tensor(gradient, mesh, [Shard(0)]), torch.tensor(3.5)
     clip_gradients([split, alone], 2.0, "value")
-    found["value"] = [whole(split.grad), alone.grad]
-    assert isinstance(split.grad, DTensor) and len(own_part(split.grad)) == 3 - number
+    found["value"] = [full_tensor(split.grad), alone.grad]
+    assert isinstance(split.grad, DTensor) and len(local_tensor(split.grad)) == 3 - number
     return found
 
 
@@ -153,10 +153,10 @@ def test_blocks_whose_weights_others_have_too_are_not_split_alone() -> None:
         return module_of(Execution(case, "no views", "packed", "whole", "dense", "one process"))
 
     plain, keyed = module("InfoNCE"), module("queue of keys, and queue of keys alone")
-    assert own_blocks(plain) == [*plain.encoder.model.encoder.layer]
-    assert len(own_blocks(keyed)) == 6  # of the encoder and of two that follow it
+    assert unshared_blocks(plain) == [*plain.encoder.model.encoder.layer]
+    assert len(unshared_blocks(keyed)) == 6  # of the encoder and of two that follow it
     tied = module("denoising decoder, InfoNCE")
-    assert own_blocks(tied) == []  # all are the decoder's as well
+    assert unshared_blocks(tied) == []  # all are the decoder's as well
 
 
 @pytest.mark.parametrize(

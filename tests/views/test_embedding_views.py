@@ -40,7 +40,7 @@ class Block(NamedTuple):
 def alterable(view: EmbeddingView, mask: Tensor, suffix: int = 1) -> Tensor:
     plan = ViewPlan({"anchor": [view]})
     plan.build(Vocabulary(size=9, prefix=1, suffix=suffix))
-    return plan.alterable(view, mask)
+    return plan.alterable_mask(view, mask)
 
 
 def block(lengths: list[int], features: int, padding: int = 0) -> Block:

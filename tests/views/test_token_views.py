@@ -31,9 +31,9 @@ from contrastive_text.views.tokens import (
     DeleteSpans,
     DeleteTokens,
     ReorderSpans,
-    delete,
-    exchange,
-    some_spans,
+    delete_tokens,
+    draw_even_spans,
+    exchange_spans,
 )
 
 DEL = 9
@@ -64,7 +64,7 @@ def worded(draw: st.DrawFn) -> Tokens:
 def test_c1_and_c2_runs_of_deleted_tokens_and_spans_become_one_mark(name: str, vectors: dict[str, Any]) -> None:
     case = vectors["clear_deletion"][name]
     deleted = case.get("deleted") or [i for span in case["deleted_spans"] for i in range(*span)]
-    ids = delete(text(len(case["tokens"])), deleted, mark=DEL).ids
+    ids = delete_tokens(text(len(case["tokens"])), deleted, mark=DEL).ids
     assert ["[DEL]" if i == DEL else case["tokens"][i - 100] for i in ids] == case["out"]
 
 
@@ -79,7 +79,7 @@ def test_a_mark_takes_word_and_position_of_the_first_token_of_its_run_and_has_no
     labels = tuple(NO_LABEL if i == DEL else i + 50 for i in ids)
     tokens = Tokens(ids=tuple(ids), words=tuple(range(n)), positions=tuple(range(n, 0, -1)), labels=labels)
     gone = drawn[:n]
-    left = delete(tokens, [i for i in range(n) if gone[i]], mark=DEL)
+    left = delete_tokens(tokens, [i for i in range(n) if gone[i]], mark=DEL)
     if not any(gone):
         assert left == tokens
         return
@@ -102,7 +102,7 @@ def test_c3_and_c4_del_word_deletes_seven_of_ten_and_keeps_the_order(vectors: di
     assert all(ids == sorted(ids) for ids in kept)
     assert {len(ids) for ids in drawn} == set(range(case["length_min"], case["length_max"] + 1))
     # All choices of seven, each once: the means are exact, of k (n - k + 1) / n runs.
-    views = [delete(text(10), gone, mark=DEL) for gone in combinations(range(10), 7)]
+    views = [delete_tokens(text(10), gone, mark=DEL) for gone in combinations(range(10), 7)]
     assert np.mean([len(view) for view in views]) == pytest.approx(case["expected_length"], abs=1e-12)
     assert np.mean([view.ids.count(DEL) for view in views]) == pytest.approx(7 * 4 / 10, abs=1e-12)
 
@@ -143,7 +143,7 @@ def test_shares_are_rounded_over_all_spans_and_never_take_a_whole_text(n: int, d
         assert len(left) == n - deleted
         ids = ReorderSpans()(text(n), generator(seed)).ids
         assert sorted(ids) == list(text(n).ids)
-        drawn = some_spans(n, moved, most=10, rng=generator(seed))
+        drawn = draw_even_spans(n, moved, most=10, rng=generator(seed))
         assert sum(map(len, drawn)) == moved
         assert max(map(len, drawn), default=0) <= min(map(len, drawn), default=0) + 1
         if 0 < moved < 5 or moved % 10 == 0:  # equal spans, so that all else stays in its place
@@ -156,10 +156,10 @@ def test_shares_are_rounded_over_all_spans_and_never_take_a_whole_text(n: int, d
 def test_c6_the_exchange_of_the_papers_figure(vectors: dict[str, Any]) -> None:
     case = vectors["clear_reorder"]["example"]
     a, b = (range(*span) for span in case["spans"])
-    once = exchange(range(6), [(a, b)])
+    once = exchange_spans(range(6), [(a, b)])
     assert [case["tokens"][i] for i in once] == case["out"]
     # (t1 t2) now stands at 2 and 3, (t4) at 0: the same pair again restores the text.
-    again = exchange([0, 1, 2, 4, 5], [(range(1), range(2, 3))])
+    again = exchange_spans([0, 1, 2, 4, 5], [(range(1), range(2, 3))])
     assert [once[i] for i in again] == list(range(5))
 
 
@@ -178,8 +178,8 @@ def test_c6_an_exchange_keeps_every_token_and_all_that_stands_between(
     expected = [*between[0]]
     for i in range(4):
         expected += [*spans[partner[i]], *between[i + 1]]
-    assert exchange(range(31), pairs) == expected
-    words = exchange([*range(0, 61, 2)], pairs)  # of two tokens each
+    assert exchange_spans(range(31), pairs) == expected
+    words = exchange_spans([*range(0, 61, 2)], pairs)  # of two tokens each
     assert words == [token for word in expected for token in (2 * word, 2 * word + 1)]
 
 
@@ -205,7 +205,7 @@ def repeated_token(rng: np.random.Generator) -> int:
 LIKELY: dict[str, tuple[Callable[[np.random.Generator], Any], Sequence[Any]]] = {
     "spans without overlap": (lambda rng: tuple(draw_spans(5, 2, length=2, rng=rng)), [(0, 2), (0, 3), (1, 3)]),
     "which span is the shorter one": (
-        lambda rng: tuple(map(len, some_spans(9, covered=5, most=3, rng=rng))),
+        lambda rng: tuple(map(len, draw_even_spans(9, covered=5, most=3, rng=rng))),
         [(1, 2, 2), (2, 1, 2), (2, 2, 1)],
     ),
     "which spans change places": (

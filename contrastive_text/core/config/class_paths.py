@@ -18,7 +18,7 @@ from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import TypeVar
 
-from contrastive_text.core.config.misspelt import near_class, nearest
+from contrastive_text.core.config.suggestions import suggest_class, suggest_name
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 
 _T = TypeVar("_T")
@@ -74,14 +74,14 @@ def trusting(modules: Sequence[str] | None) -> Iterator[None]:
 
 
 @contextmanager
-def finding_own_parts() -> Iterator[None]:
+def import_from_working_directory() -> Iterator[None]:
     """Makes modules in the working directory importable as parts inside the block.
 
     The working directory becomes the last entry of ``sys.path``. It is added only when a module that is named on
     purpose is found there and nowhere else, because libraries try to import many modules that may be absent.
 
     Example:
-        >>> with finding_own_parts():
+        >>> with import_from_working_directory():
         ...     pass
     """
     path = list(sys.path)
@@ -93,7 +93,7 @@ def finding_own_parts() -> Iterator[None]:
         sys.path[:] = path
 
 
-def find_own(path: str) -> None:
+def add_working_directory(path: str) -> None:
     """Appends the working directory to ``sys.path`` if a named module is found there and nowhere else.
 
     Args:
@@ -128,31 +128,32 @@ def dotted_texts(plain: object) -> Iterator[str]:
             yield from dotted_texts(value)
 
 
-def own_modules(plain: object) -> list[str]:
+def foreign_modules(plain: object) -> list[str]:
     """Returns the modules of parts outside this library. A file with these parts needs ``--trust`` for them.
 
     Args:
         plain: Arguments as plain data, as stored in checkpoints.
 
     Example:
-        >>> own_modules({"views": [{"class_path": "my_views.Shout"}, {"class_path": "contrastive_text.NTXent"}]})
+        >>> views = [{"class_path": "my_views.Shout"}, {"class_path": "contrastive_text.NTXent"}]
+        >>> foreign_modules({"views": views})
         ['my_views']
     """
     if isinstance(plain, Mapping):
         path = plain.get("class_path")
         is_ours = not isinstance(path, str) or not _is_dotted(path) or "." not in path or is_own(path)
-        inner_modules = [module for value in plain.values() for module in own_modules(value)]
+        inner_modules = [module for value in plain.values() for module in foreign_modules(value)]
         return list(dict.fromkeys([*([] if is_ours else [str(path).rpartition(".")[0]]), *inner_modules]))
     if isinstance(plain, list | tuple):
-        return list(dict.fromkeys(module for value in plain for module in own_modules(value)))
+        return list(dict.fromkeys(module for value in plain for module in foreign_modules(value)))
     return []
 
 
-def trust_words(modules: Iterable[str]) -> list[str]:
+def trust_options(modules: Iterable[str]) -> list[str]:
     """Returns the command-line options that trust the given modules.
 
     Example:
-        >>> trust_words(["my_views"])
+        >>> trust_options(["my_views"])
         ['--trust', 'my_views']
     """
     return [word for module in modules for word in ("--trust", module)]
@@ -177,7 +178,7 @@ def public_path(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-def resolve(class_path: object, base: type[_T] | tuple[type[_T], ...], where: str) -> type[_T]:
+def import_class(class_path: object, base: type[_T] | tuple[type[_T], ...], where: str) -> type[_T]:
     """Imports the class that a file names, after checking that the file may name it.
 
     Args:
@@ -191,10 +192,10 @@ def resolve(class_path: object, base: type[_T] | tuple[type[_T], ...], where: st
 
     Example:
         >>> from collections import OrderedDict
-        >>> resolve("collections.OrderedDict", dict, "a.json").__name__
+        >>> import_class("collections.OrderedDict", dict, "a.json").__name__
         'OrderedDict'
         >>> try:
-        ...     resolve("subprocess.Popen", dict, "a.json")
+        ...     import_class("subprocess.Popen", dict, "a.json")
         ... except InvalidValueError as error:
         ...     print(error)
         a.json: expected a subclass of dict, got subprocess.Popen, which is not a subclass of it
@@ -203,17 +204,17 @@ def resolve(class_path: object, base: type[_T] | tuple[type[_T], ...], where: st
     expected = " or ".join(kind.__name__ for kind in kinds)
     if not isinstance(class_path, str) or not _is_dotted(class_path):
         raise InvalidValueError(f"{where}: expected the path of a class ({expected}), got {class_path!r}")
-    candidate = loaded(class_path, kinds)
+    candidate = find_imported(class_path, kinds)
     if candidate is None and is_trusted(class_path):
-        candidate = imported(class_path)
+        candidate = import_object(class_path)
     elif candidate is None and "." in class_path:
         raise UntrustedError(where, class_path)
     if candidate is None:
         is_bare = "." not in class_path
         suggestion = (
-            nearest(class_path, [cls.__name__ for cls in subclasses(kinds)])
+            suggest_name(class_path, [cls.__name__ for cls in subclasses(kinds)])
             if is_bare
-            else near_class(class_path)
+            else suggest_class(class_path)
         )
         raise InvalidValueError(
             f"{where}: expected a subclass of {expected}, got {class_path}; there is no such class{suggestion}"
@@ -235,7 +236,7 @@ def is_trusted(class_path: str) -> bool:
     return any(f"{class_path}.".startswith(f"{module}.") for module in (_LIBRARY, *_trusted_modules.get()))
 
 
-def loaded(class_path: str, kinds: tuple[type, ...] = ()) -> object:
+def find_imported(class_path: str, kinds: tuple[type, ...] = ()) -> object:
     """Returns the object that a class path names, if its module is already imported; else None.
 
     Args:
@@ -253,14 +254,14 @@ def loaded(class_path: str, kinds: tuple[type, ...] = ()) -> object:
     return None
 
 
-def imported(class_path: str) -> object:
+def import_object(class_path: str) -> object:
     """Imports the module of a class path and returns the object that it names; None if there is no such object.
 
     Raises:
         Exception: Any error that the module raises.
     """
     names = class_path.split(".")
-    find_own(class_path)
+    add_working_directory(class_path)
     for end in range(len(names) - 1, 0, -1):
         module = ".".join(names[:end])
         try:

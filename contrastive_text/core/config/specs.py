@@ -69,7 +69,7 @@ def part_spec(part: object, where: str) -> dict[str, Any]:
 
 
 def stored_arguments(
-    part: object, where: str, cls: type | None = None, given: Mapping[str, object] | None = None
+    part: object, where: str, cls: type | None = None, overrides: Mapping[str, object] | None = None
 ) -> dict[str, Plain]:
     """Returns the constructor arguments of a part as plain data.
 
@@ -77,14 +77,14 @@ def stored_arguments(
         part: Object that stores each argument under its name.
         where: Name of the part, for the error.
         cls: Class whose arguments are read; None for the class of the part.
-        given: Values of arguments that the part doesn't store unchanged.
+        overrides: Values of arguments that the part doesn't store unchanged.
 
     Raises:
-        TypeError: An argument that is neither stored nor in ``given``.
+        TypeError: An argument that is neither stored nor in ``overrides``.
     """
-    given = given or {}
+    overrides = overrides or {}
     return {
-        name: to_plain(given[name] if name in given else _stored(part, name, where), f"{where}.{name}")
+        name: to_plain(overrides[name] if name in overrides else _stored(part, name, where), f"{where}.{name}")
         for name, parameter in inspect.signature(cls or type(part)).parameters.items()
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }
@@ -131,11 +131,11 @@ def describe_spec(spec: object) -> str:
 _QUOTE = "a text that is no single word, such as a path or a name with a dash, stands in quotes: 'encoder/'"
 
 
-def typed_part(typed: str, where: str) -> dict[str, Any]:
+def parse_part(text: str, where: str) -> dict[str, Any]:
     """Parses the text of a part, such as ``CLSPooler`` or ``CropTokens(rate=0.1)``, to its spec.
 
     Args:
-        typed: Name or path of a class, such as ``Class(rate=0.3)``. A word needs no quotes; a path or a name with
+        text: Name or path of a class, such as ``Class(rate=0.3)``. A word needs no quotes; a path or a name with
             a dash needs them.
         where: Place of the option, for the error.
 
@@ -146,20 +146,22 @@ def typed_part(typed: str, where: str) -> dict[str, Any]:
         ValueError: The text isn't a part, or an argument has no name.
 
     Example:
-        >>> typed_part("FirstLastPooler(first=block_1)", "--pooler")
+        >>> parse_part("FirstLastPooler(first=block_1)", "--pooler")
         {'class_path': 'FirstLastPooler', 'init_args': {'first': 'block_1'}}
     """
-    return part_of(expression(typed, where, "expected a part such as Class or Class(rate=0.3)"), where)
+    return part_from_expression(
+        expression(text, where, "expected a part such as Class or Class(rate=0.3)"), where
+    )
 
 
-def typed_value(typed: str, where: str) -> Any:  # Any: what YAML can hold
+def parse_value(typed: str, where: str) -> Any:  # Any: what YAML can hold
     """Parses the text of an option: a plain value, a part such as ``CropTokens(rate=0.1)``, or a list of these.
 
     Raises:
         ValueError: The text is something else, or an argument has no name.
 
     Example:
-        >>> typed_value("[DeleteTokens(rate=0.3), ReorderSpans]", "--vary")
+        >>> parse_value("[DeleteTokens(rate=0.3), ReorderSpans]", "--vary")
         [{'class_path': 'DeleteTokens', 'init_args': {'rate': 0.3}}, 'ReorderSpans']
     """
     return _argument(
@@ -176,7 +178,7 @@ def expression(typed: str, where: str, expected: str) -> ast.expr:
         raise InvalidValueError(f"{where}: {expected}, got {typed!r}{quote}") from error
 
 
-def part_of(node: ast.expr, where: str) -> dict[str, Any]:
+def part_from_expression(node: ast.expr, where: str) -> dict[str, Any]:
     """Converts the syntax tree of a call, such as ``CropTokens(rate=0.1)``, to the spec of a part."""
     target = node.func if isinstance(node, ast.Call) else node
     if not isinstance(target, ast.Name | ast.Attribute):
@@ -194,7 +196,7 @@ def part_of(node: ast.expr, where: str) -> dict[str, Any]:
 
 def _argument(node: ast.expr, where: str) -> Any:  # Any: what YAML can hold
     if isinstance(node, ast.Call):
-        return part_of(node, where)
+        return part_from_expression(node, where)
     if isinstance(node, ast.Name):
         return node.id  # a word without quotes, as in YAML
     if isinstance(node, ast.List | ast.Tuple):

@@ -14,11 +14,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from contrastive_text.core.config.class_paths import own_modules, trusting
-from contrastive_text.core.config.foreign import check_foreign, importing_only
-from contrastive_text.core.config.misspelt import nearest, parsing
+from contrastive_text.core.config.class_paths import foreign_modules, trusting
+from contrastive_text.core.config.suggestions import short_parser_errors, suggest_name
+from contrastive_text.core.config.untrusted import check_untrusted, importing_only
 from contrastive_text.core.errors import InvalidValueError, MissingFileError, first_line
-from contrastive_text.core.libraries import is_failure
+from contrastive_text.core.libraries import is_read_error
 from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.weights import check_dense
 
@@ -54,7 +54,7 @@ def verify_checkpoint(path: str | Path) -> None:
         )
 
 
-def checksums(path: str | Path) -> bytes:
+def archive_digest(path: str | Path) -> bytes:
     """Returns a digest of the checksums in a checkpoint's archive, by which two checkpoints can be compared.
 
     It reads only the directory of the archive. The digest is empty if the directory is damaged.
@@ -63,7 +63,7 @@ def checksums(path: str | Path) -> bytes:
         with zipfile.ZipFile(path) as archive:
             parts = [(part.filename, part.CRC, part.file_size) for part in archive.infolist()]
     except Exception as error:  # as in ``_damage``
-        if not is_failure(error):
+        if not is_read_error(error):
             raise
         return b""
     return hashlib.sha256(repr(parts).encode()).digest()
@@ -80,14 +80,14 @@ def _damage(path: Path) -> str | None:
                     return "a damaged file (a folder in its archive, which torch reads as zeros)"
                 damaged = archive.testzip()
         except Exception as error:  # BadZipFile, UnicodeDecodeError, NotImplementedError, ... of damaged headers
-            if not is_failure(error):
+            if not is_read_error(error):
                 raise
             return f"a damaged file ({error})"
     return None if damaged is None else f"damaged bytes in {damaged}"
 
 
 @dataclass(frozen=True, slots=True)
-class BestSoFar:
+class BestCheckpointState:
     """State of the callback that keeps the best checkpoint, as stored in a checkpoint.
 
     Args:
@@ -145,7 +145,7 @@ class Checkpoint:
     model: Mapping[str, Any]  # Any: what YAML can hold
     data: Mapping[str, Any]
     tokenizer: str | None
-    best: BestSoFar
+    best: BestCheckpointState
     facts: Mapping[str, str]
     base: str | None = None
 
@@ -160,9 +160,9 @@ class Checkpoint:
         if unknown and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
             raise InvalidValueError(
                 f"{self.path}: {place}: expected an argument of {cls.__name__}, got {unknown[0]!r}"
-                f"{nearest(unknown[0], parameters)}"
+                f"{suggest_name(unknown[0], parameters)}"
             )
-        check_foreign(arguments, f"{self.path}: {place}")
+        check_untrusted(arguments, f"{self.path}: {place}")
         return arguments
 
     @property
@@ -173,7 +173,7 @@ class Checkpoint:
         return {str(name): task.get("init_args", task) for name, task in tasks.items()}
 
     @property
-    def described(self) -> str:
+    def summary(self) -> str:
         """Path and step of the checkpoint, and its score if the run kept it as the best."""
         line = f"{self.path}: step {self.step:,}"
         if self.best.score is None or Path(self.best.path).name != self.path.name:
@@ -197,7 +197,7 @@ def read_checkpoint(path: str | Path, to_resume: bool = False) -> Checkpoint:
     try:
         content = torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # whatever the unpickler raises
-        if not is_failure(error):
+        if not is_read_error(error):
             raise
         raise InvalidValueError(
             f"{expected}, got a file that can't be read as one: {first_line(error)}"
@@ -284,13 +284,13 @@ def load_options(
         ValueError: The file is damaged, names a class that isn't allowed, or has arguments that a part refuses.
             The message for refused arguments is the part's own.
     """
-    with trusting(trust), parsing(path):
+    with trusting(trust), short_parser_errors(path):
         arguments = read_checkpoint(path).arguments(cls, place, without=given)
-        with importing_only(own_modules(arguments)):
+        with importing_only(foreign_modules(arguments)):
             yield {"weights_only": True, **arguments, **given}
 
 
-def _best_so_far(callbacks: Record, step: int) -> BestSoFar:
+def _best_so_far(callbacks: Record, step: int) -> BestCheckpointState:
     # Lightning names the state of a callback after its class and settings.
     state = callbacks.record(next((name for name in callbacks if name.startswith("BestCheckpoint")), ""), {})
     score = state.values.get("best_model_score")
@@ -298,7 +298,7 @@ def _best_so_far(callbacks: Record, step: int) -> BestSoFar:
         raise state.refusal("a tensor of one number", score, "best_model_score")
     figures = state.record("figures", {}).values if state.integer("figures_step", -1) == step else {}
     validated = state.record("validated", {})
-    return BestSoFar(
+    return BestCheckpointState(
         monitor=state.text("monitor", None),
         score=None if score is None else float(score),
         path=state.text("best_model_path", ""),

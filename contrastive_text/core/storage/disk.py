@@ -38,7 +38,7 @@ _RUST_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def atomic_file(path: Path) -> Iterator[BinaryIO]:
     """Writes a file atomically: yields an open temporary file, which replaces ``path`` when the block ends.
 
     The file is written next to ``path`` under a random temporary name, flushed to the disk, and renamed. Whenever
@@ -55,7 +55,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with replacing(Path(folder, "a.txt")) as file:
+        ...     with atomic_file(Path(folder, "a.txt")) as file:
         ...         _ = file.write(b"whole")
         ...     Path(folder, "a.txt").read_text()
         'whole'
@@ -70,7 +70,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def replacing_folder(path: Path, first: str, last: str, stale: Iterable[str] = ()) -> Iterator[Path]:
+def atomic_folder(path: Path, first: str, last: str, stale: Iterable[str] = ()) -> Iterator[Path]:
     """Writes a folder: yields a temporary folder, whose files move to ``path`` when the block ends.
 
     Files move one by one, after all are complete and flushed to the disk. The manifest ``first`` moves before
@@ -95,7 +95,7 @@ def replacing_folder(path: Path, first: str, last: str, stale: Iterable[str] = (
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as root:
-        ...     with replacing_folder(Path(root, "model"), first="manifest", last="key") as folder:
+        ...     with atomic_folder(Path(root, "model"), first="manifest", last="key") as folder:
         ...         _ = [(folder / name).write_text(name) for name in ("manifest", "weights", "key")]
         ...     sorted(file.name for file in Path(root, "model").iterdir())
         ['key', 'manifest', 'weights']
@@ -108,7 +108,7 @@ def replacing_folder(path: Path, first: str, last: str, stale: Iterable[str] = (
         yield temporary
         _flush_all(temporary)
         path.mkdir(exist_ok=True)
-        with held(path / _MOVE_LOCK, wait=True):
+        with hold_lock(path / _MOVE_LOCK, wait=True):
             _move_all(temporary, path, first, last, list(stale))
 
 
@@ -207,7 +207,7 @@ def check_writable(folder: Path, where: str) -> Path:
 
 
 @contextmanager
-def held(path: Path, wait: bool = False) -> Iterator[bool]:
+def hold_lock(path: Path, wait: bool = False) -> Iterator[bool]:
     """Holds the lock of a path, which one process at a time can hold, and yields whether it is held.
 
     The lock is a file next to the path. If the path is a folder and nothing can be written next to it, the lock
@@ -226,8 +226,8 @@ def held(path: Path, wait: bool = False) -> Iterator[bool]:
 
     Example:
         >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder, held(Path(folder, "a")) as mine:
-        ...     with held(Path(folder, "a")) as again:
+        >>> with tempfile.TemporaryDirectory() as folder, hold_lock(Path(folder, "a")) as mine:
+        ...     with hold_lock(Path(folder, "a")) as again:
         ...         print(mine, again)
         True False
     """
@@ -254,7 +254,7 @@ def held(path: Path, wait: bool = False) -> Iterator[bool]:
 
 
 @contextmanager
-def alone_with(path: Path) -> Iterator[None]:
+def lock_output(path: Path) -> Iterator[None]:
     """Holds the lock of an output inside the block, so that no other process writes it.
 
     Args:
@@ -266,11 +266,11 @@ def alone_with(path: Path) -> Iterator[None]:
 
     Example:
         >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder, alone_with(Path(folder, "v.npy")):
+        >>> with tempfile.TemporaryDirectory() as folder, lock_output(Path(folder, "v.npy")):
         ...     Path(folder, "v.npy").write_text("one writer")
         10
     """
-    with held(Path(os.path.realpath(path))) as is_locked:
+    with hold_lock(Path(os.path.realpath(path))) as is_locked:
         if not is_locked:
             raise InvalidValueError(
                 f"{path}: expected no other writer, got a process that writes it; wait until the process ends, "
@@ -296,7 +296,7 @@ def remove_abandoned(folder: Path) -> list[Path]:
     """Removes the temporary files that killed processes left in a folder, and nothing else. Returns their paths.
 
     Args:
-        folder: A folder that ``replacing`` or ``replacing_folder`` wrote to. It may be missing.
+        folder: A folder that ``atomic_file`` or ``atomic_folder`` wrote to. It may be missing.
     """
     abandoned = [path for path in folder.glob(TEMPORARIES) if _is_abandoned(path)]
     for path in abandoned:

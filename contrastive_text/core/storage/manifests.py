@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.disk import replacing_folder
+from contrastive_text.core.storage.disk import atomic_folder
 from contrastive_text.core.storage.records import Record, write_json
 
 MANIFEST = "contrastive_text.manifest.json"
@@ -24,7 +24,7 @@ MODULES = "modules.json"
 """File by which a saved model is recognized. It is written last."""
 GRAPH = "model.onnx"
 """File by which an exported model is recognized."""
-TODO = f"save the model again; where you changed the file yourself, delete {MANIFEST}"
+MANIFEST_ADVICE = f"save the model again; where you changed the file yourself, delete {MANIFEST}"
 """Advice in errors for a model folder that differs from its manifest."""
 OLD_FORM = "the form of development versions up to commit 13d7e1f, which reads it"
 """Name of an older manifest format with a digest of every 16 MiB, for errors."""
@@ -176,7 +176,7 @@ def _stays_inside(name: str) -> bool:
     return bool(path.parts) and "\\" not in name and not path.is_absolute() and ".." not in path.parts
 
 
-def model_place(name: str) -> Path | None:
+def find_model_folder(name: str) -> Path | None:
     """Returns the folder of an embedding model, local or in the hub's cache; None for any other name.
 
     Args:
@@ -200,7 +200,7 @@ def _hub_place(name: str) -> Path | None:
 
 
 @contextmanager
-def whole_folder(path: Path, last: str = MODULES) -> Iterator[Path]:
+def folder_with_manifest(path: Path, last: str = MODULES) -> Iterator[Path]:
     """Writes a folder with a manifest: yields a temporary folder, whose files move to ``path`` at the end.
 
     Whenever the process is killed, ``path`` holds the older or the newer files, or files that differ from their
@@ -218,7 +218,7 @@ def whole_folder(path: Path, last: str = MODULES) -> Iterator[Path]:
     with suppress(InvalidValueError, OSError):  # a damaged manifest can't be trusted
         manifest = Manifest.read(path)
         stale += [glob.escape(name) for name in manifest.files] if manifest else []
-    with replacing_folder(path, first=MANIFEST, last=last, stale=stale) as folder:
+    with atomic_folder(path, first=MANIFEST, last=last, stale=stale) as folder:
         yield folder
         manifest = Manifest.of(folder)
         if MODULES in manifest.files:
@@ -227,7 +227,7 @@ def whole_folder(path: Path, last: str = MODULES) -> Iterator[Path]:
         manifest.write(folder)
 
 
-def leads_out(path: Path, folder: Path) -> bool:
+def is_outside_link(path: Path, folder: Path) -> bool:
     """Returns whether a path in a model folder is, or is below, a link to a place outside of the folder.
 
     In the hub's cache the files of a snapshot are links to the ``blobs`` of their repository, which are inside.
@@ -255,7 +255,7 @@ def check_links(folder: Path) -> None:
         inner = sorted(path.iterdir()) if _READ_FOLDERS.fullmatch(path.name) and path.is_dir() else []
         for name in (path, *inner):
             is_read = name.suffix in _READ_SUFFIXES or _READ_FOLDERS.fullmatch(name.name)
-            if is_read and leads_out(name, folder):
+            if is_read and is_outside_link(name, folder):
                 raise InvalidValueError(
                     f"{name}: expected a file or folder inside {folder}, got a link to {os.path.realpath(name)}; "
                     "copy the model without links (cp -rL) if you trust it"
@@ -273,7 +273,7 @@ def check_whole(folder: Path) -> None:
             it.
     """
     check_links(folder)
-    manifest = Manifest.read(folder, TODO)
+    manifest = Manifest.read(folder, MANIFEST_ADVICE)
     if manifest is None:
         return
     if MODULES in manifest.files and not (folder / MODULES).is_file():
@@ -287,7 +287,7 @@ def check_whole(folder: Path) -> None:
     if damage := manifest.damage(folder, whole=False):
         more = f" and {len(damage) - 3} more" if len(damage) > 3 else ""
         raise InvalidValueError(
-            f"{folder}: expected unchanged files, got changes ({'; '.join(damage[:3])}{more}); {TODO}"
+            f"{folder}: expected unchanged files, got changes ({'; '.join(damage[:3])}{more}); {MANIFEST_ADVICE}"
         )
     _checked[folder.resolve()] = state
 

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, TypeVar
 
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
-from contrastive_text.core.storage.disk import replacing
+from contrastive_text.core.storage.disk import atomic_file
 
 MOST_BYTES = 1 << 26
 """Largest size of a JSON file in bytes: 64 MiB, about ten times the longest vocabulary in use."""
@@ -27,7 +27,7 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
         ValueError: A number that JSON can't store, such as NaN.
     """
     text = json.dumps(content, indent=1, allow_nan=False)
-    with replacing(path) as file:
+    with atomic_file(path) as file:
         file.write(f"{text}\n".encode())
 
 
@@ -82,11 +82,11 @@ def _levels(content: object) -> int:
     return count
 
 
-def shown(value: object) -> str:
+def describe_value(value: object) -> str:
     """Describes a value for the "got" of an error.
 
     Example:
-        >>> shown(217), shown(None), shown([1, 2])
+        >>> describe_value(217), describe_value(None), describe_value([1, 2])
         ('the number 217', 'null', 'a list')
     """
     if value is None:
@@ -154,7 +154,7 @@ class Record:
     ) -> InvalidValueError:
         """Returns an error that names an invalid field of the record, or the whole record."""
         place = self.where if name is None else f"{self.where}: {name}"
-        value_text = "nothing" if name is not None and name not in self.values else shown(got)
+        value_text = "nothing" if name is not None and name not in self.values else describe_value(got)
         return InvalidValueError(f"{place}: expected {expected}, got {value_text}; {todo or self.todo}")
 
     def text(self, name: str, default: _T = _REQUIRED) -> str | _T:
@@ -241,13 +241,13 @@ def records(values: object, of: str, where: str, todo: str, most: int | None = N
         ['a']
     """
     if not isinstance(values, list):
-        raise InvalidValueError(f"{where}: expected a list of {of}, got {shown(values)}; {todo}")
+        raise InvalidValueError(f"{where}: expected a list of {of}, got {describe_value(values)}; {todo}")
     if most is not None and len(values) > most:
         raise InvalidValueError(f"{where}: expected at most {most:,} {of}, got {len(values):,}; {todo}")
     return [Record(value, f"{where}: {of} {number}", todo) for number, value in enumerate(values)]
 
 
-def inside(folder: Path, name: str, where: str) -> Path:
+def resolve_inside(folder: Path, name: str, where: str) -> Path:
     """Returns the path of a file that a record in a folder names, after checking that it is inside the folder.
 
     Args:
@@ -259,9 +259,9 @@ def inside(folder: Path, name: str, where: str) -> Path:
         ValueError: The path leads outside of the folder: absolute, with ``..``, or through a link.
 
     Example:
-        >>> inside(Path("model"), "1_Pooling", "modules.json").as_posix()
+        >>> resolve_inside(Path("model"), "1_Pooling", "modules.json").as_posix()
         'model/1_Pooling'
-        >>> inside(Path("model"), "../other", "modules.json")
+        >>> resolve_inside(Path("model"), "../other", "modules.json")
         Traceback (most recent call last):
             ...
         contrastive_text.core.errors.InvalidValueError: modules.json: expected a path inside model, got '../other'

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from contrastive_text.core.errors import ContrastiveTextError, DiskError, InvalidValueError, MissingFileError
-from contrastive_text.core.libraries import is_failure
+from contrastive_text.core.libraries import is_read_error
 
 _FREE_UNPACKED = 4 * 2**20
 """Largest unpacked size of a ``.gz`` file in bytes that is read without checking its compression ratio: 4 MiB."""
@@ -42,7 +42,7 @@ _VISIBLE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class SizeLimits:
     """Size limits for data files. A line or file above a limit is refused before it fills the memory.
 
     Args:
@@ -54,8 +54,8 @@ class Bounds:
         ValueError: A limit below 1.
 
     Example:
-        >>> Bounds(depth=8)
-        Bounds(line=16777216, depth=8, ratio=200)
+        >>> SizeLimits(depth=8)
+        SizeLimits(line=16777216, depth=8, ratio=200)
     """
 
     line: int = 16 * 2**20
@@ -70,7 +70,7 @@ class Bounds:
                 )
 
     @classmethod
-    def of(cls, given: Mapping[str, int] | None) -> Bounds:
+    def of(cls, given: Mapping[str, int] | None) -> SizeLimits:
         """Returns the default size limits of data files with some of them replaced.
 
         Raises:
@@ -84,7 +84,7 @@ class Bounds:
         return cls(**defaults | dict(given or {}))
 
 
-USUAL = Bounds()
+USUAL = SizeLimits()
 
 
 def is_blank(text: str) -> bool:
@@ -114,7 +114,7 @@ def lone_surrogate(text: str) -> str | None:
 
 
 @contextmanager
-def naming_file(path: str | Path) -> Iterator[None]:
+def naming_read_errors(path: str | Path) -> Iterator[None]:
     """Converts system errors while a file is read to errors that name the file.
 
     Raises:
@@ -124,7 +124,7 @@ def naming_file(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if isinstance(error, ContrastiveTextError) or not is_failure(error):
+        if isinstance(error, ContrastiveTextError) or not is_read_error(error):
             raise
         if isinstance(error, FileNotFoundError):
             raise MissingFileError(
@@ -137,7 +137,7 @@ def naming_file(path: str | Path) -> Iterator[None]:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def open_regular_file(path: Path) -> Iterator[BinaryIO]:
     """Opens a regular file. Pipes and devices are refused, because files are read more than once.
 
     Raises:
@@ -145,21 +145,22 @@ def opened(path: Path) -> Iterator[BinaryIO]:
         DiskError: The file can't be read.
         InvalidValueError: The path isn't a regular file.
     """
-    check_has_an_end(path)
-    with naming_file(path), path.open("rb") as file:
+    check_regular_file(path)
+    with naming_read_errors(path), path.open("rb") as file:
         yield file
 
 
-def check_has_an_end(path: Path) -> None:
-    """Raises ValueError for folders, and for pipes and devices, which block or never end; see ``opened``."""
-    with naming_file(path):
+def check_regular_file(path: Path) -> None:
+    """Raises ValueError for folders, and for pipes and devices, which block or never end; see
+    ``open_regular_file``."""
+    with naming_read_errors(path):
         kind = stat.S_IFMT(os.stat(path).st_mode)
     if kind != stat.S_IFREG:
         todo = "name its files" if kind == stat.S_IFDIR else "write what comes out of it to a file first"
         raise InvalidValueError(f"{path}: expected a file, got {_KINDS.get(kind, 'no file')}; {todo}")
 
 
-def decoded_lines(path: Path, bounds: Bounds = USUAL, encoding: str = "utf-8") -> Iterator[str]:
+def decoded_lines(path: Path, bounds: SizeLimits = USUAL, encoding: str = "utf-8") -> Iterator[str]:
     """Yields the lines of a text file, each with its newline. A ``.gz`` file is unpacked.
 
     Memory holds one line at a time. Only newlines end a line. A byte order mark of UTF-8 is skipped.
@@ -172,7 +173,7 @@ def decoded_lines(path: Path, bounds: Bounds = USUAL, encoding: str = "utf-8") -
     is_gzip = path.suffix.lower() == ".gz"
     # The type of gzip.open isn't a BinaryIO, but works like one.
     with (
-        opened(path) as raw,
+        open_regular_file(path) as raw,
         cast("BinaryIO", gzip.open(raw) if is_gzip else nullcontext(raw)) as file,
     ):
         number = size = 0
@@ -193,7 +194,7 @@ def decoded_lines(path: Path, bounds: Bounds = USUAL, encoding: str = "utf-8") -
             ) from None
 
 
-def read_text(path: Path, bounds: Bounds = USUAL) -> str:
+def read_text(path: Path, bounds: SizeLimits = USUAL) -> str:
     """Reads the whole text of a file; see ``decoded_lines``."""
     return "".join(decoded_lines(path, bounds))
 

@@ -13,9 +13,17 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.targets import NLI, UNLABELED, Target, number_of, plain_label
+from contrastive_text.core.targets import NLI, UNLABELED, Target, normalize_label, parse_number
 from contrastive_text.core.types import Row
-from contrastive_text.data.files.formats import SEPARATORS, Cells, Content, FileForm, listed, reading_error, short
+from contrastive_text.data.files.formats import (
+    SEPARATORS,
+    Cells,
+    Content,
+    FileForm,
+    join_names,
+    reading_error,
+    short,
+)
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     name: tuple(aliases.split())
@@ -52,17 +60,17 @@ def negative_names(count: int) -> list[str]:
     return ["negative", *(f"negative_{number}" for number in range(2, count + 1))][:count]
 
 
-def plain(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Normalizes a column name: removes case, spaces, ``_`` and ``-``."""
     return re.sub(r"[\s_-]", "", name.lower())
 
 
-_LIBRARY_NAMES = {plain(alias): name for name, aliases in ALIASES.items() for alias in aliases}
+_LIBRARY_NAMES = {normalize_name(alias): name for name, aliases in ALIASES.items() for alias in aliases}
 
 
 def _unnumbered(name: str) -> str:
     """Returns the normalized column name of a negative without its number."""
-    return plain(name).rstrip("0123456789")
+    return normalize_name(name).rstrip("0123456789")
 
 
 def library_name(column: str) -> str | None:
@@ -72,7 +80,7 @@ def library_name(column: str) -> str | None:
         >>> library_name("Query"), library_name("neg_2"), library_name("frage")
         ('anchor', 'negative', None)
     """
-    name = _LIBRARY_NAMES.get(plain(column))
+    name = _LIBRARY_NAMES.get(normalize_name(column))
     return "negative" if _LIBRARY_NAMES.get(_unnumbered(column)) == "negative" else name
 
 
@@ -80,7 +88,7 @@ def _advice(names: Sequence[str], column: str, form: FileForm) -> str:
     """Returns advice for choosing a column, by the options that the caller has."""
     single = [("column", column)] if "text" in names else []
     several = ("columns", " ".join(f"{name}={column}" for name in names))
-    return form.advice([several, *single], f"rename the column to {listed(names)}")
+    return form.advice([several, *single], f"rename the column to {join_names(names)}")
 
 
 def _missing_advice(header: Sequence[str], missing: Sequence[str], is_row: bool, form: FileForm) -> str:
@@ -120,7 +128,7 @@ def plan_columns(
     Raises:
         ValueError: A column is missing, or two columns could be meant.
     """
-    header_names = listed(map(short, header[:_MAX_COLUMNS]))
+    header_names = join_names(map(short, header[:_MAX_COLUMNS]))
     header_names += f" and {len(header) - _MAX_COLUMNS:,} more" if len(header) > _MAX_COLUMNS else ""
     user_columns = {column: name for name, file_columns in columns.items() for column in file_columns}
     for column, name in user_columns.items():
@@ -152,7 +160,7 @@ def plan_columns(
         sources["text"] = [column for column in header if any(column in sources[name] for name in PAIR)]
     if missing := [name for name in read_names if name in reads and not sources[name]]:
         todo = _missing_advice(header, missing, is_row, form)
-        expected = " and ".join(f"a column for {name} ({listed(ALIASES[name])})" for name in missing)
+        expected = " and ".join(f"a column for {name} ({join_names(ALIASES[name])})" for name in missing)
         raise reading_error(where, expected, header_names, todo)
     return {name: sources[name] for name in read_names if sources[name]}
 
@@ -182,16 +190,16 @@ def choose_split(
         return None, []
     labels = {name: f"{name} ({number:,})" for name, number in held.items()}
     if split == "all":
-        return None, [f"split: all of {listed(labels.values())}"]
+        return None, [f"split: all of {join_names(labels.values())}"]
     lowered = (split or "").lower()
     synonyms = next((names for names in _SPLITS if lowered in names), {lowered})
     chosen = [name for name in held if name.lower() in synonyms]
     if not chosen:
         expected = f"rows of the split {split}" if split else "rows of one split"
         todo = form.advice([("split", next(iter(held)))], "write each split to a file of its own")
-        raise reading_error(where, expected, listed(labels.values()), todo)
-    skipped = listed(labels[name] for name in held if name not in chosen)
-    return chosen, [f"split: {listed(labels[name] for name in chosen)}; {skipped} left out"]
+        raise reading_error(where, expected, join_names(labels.values()), todo)
+    skipped = join_names(labels[name] for name in held if name not in chosen)
+    return chosen, [f"split: {join_names(labels[name] for name in chosen)}; {skipped} left out"]
 
 
 _SAMPLED_ROWS = 1000
@@ -209,9 +217,11 @@ def named_content(content: Content, reads: Sequence[str], columns: Mapping[str, 
         reads: Library columns to read.
         columns: Library column -> columns of the file, as given by the user. Then the first line is a header.
     """
-    if content.bare is None or not content.is_row or columns:
+    if content.with_names is None or not content.is_row or columns:
         return content
-    sample = [record[1] for record in islice(content.bare(content.header).records(), _SAMPLED_ROWS) if record]
+    sample = [
+        record[1] for record in islice(content.with_names(content.header).records(), _SAMPLED_ROWS) if record
+    ]
     is_label = [all(_is_label(cells[i]) for cells in sample) for i in range(len(content.header))]
     target_names = ["target"] if len(is_label) > 1 and is_label[-1] else []
     texts = len(is_label) - len(target_names)
@@ -222,12 +232,12 @@ def named_content(content: Content, reads: Sequence[str], columns: Mapping[str, 
         names = ["anchor", "positive", *negative_names(texts - 2), *target_names] if texts >= 2 else []
     elif texts == 1 and bool(target_names) == ("target" in reads):
         names = ["text", *target_names]
-    return content.bare(names) if names else content
+    return content.with_names(names) if names else content
 
 
 def _is_label(cell: object) -> bool:
     word = str(cell).strip()
-    return not math.isnan(number_of(word)) or word in UNLABELED or word in NLI
+    return not math.isnan(parse_number(word)) or word in UNLABELED or word in NLI
 
 
 class Labels:
@@ -248,9 +258,11 @@ class Labels:
     def __init__(self, target: Target | None, names: Mapping[str, str] | None = None, gold: bool = False) -> None:
         self.target = target
         self.gold = gold
-        self.names = {plain_label(label): str(name) for label, name in (names or {}).items()}
+        self.names = {normalize_label(label): str(name) for label, name in (names or {}).items()}
         if len(self.names) < len(names or {}):
-            raise reading_error("labels", "every label once", listed(map(str, names or {})), "1 and 1.0 are one")
+            raise reading_error(
+                "labels", "every label once", join_names(map(str, names or {})), "1 and 1.0 are one"
+            )
         for label, name in self.names.items() if target is not None else ():
             self._parse(f"labels.{label}", name)
         self.seen: dict[str, float | None] = {}
@@ -267,7 +279,7 @@ class Labels:
             self.seen["-"] = None
             return "-", None
         if self.target is None:
-            number = number_of(cell)
+            number = parse_number(cell)
             if math.isfinite(number):
                 return "", number
             todo = "give every row a number"
@@ -275,7 +287,7 @@ class Labels:
         if cell is not None and not isinstance(cell, str | int | float):
             cell_text = short(json.dumps(cell, default=str))
             raise reading_error(where, f"a label in {short(column)}", cell_text, "write it as a text or a number")
-        label = "" if cell is None else plain_label(cell)
+        label = "" if cell is None else normalize_label(cell)
         if label not in self.seen:
             self.seen[label] = self._parse(where, self.names.get(label, label))
         return label, self.seen[label]
@@ -283,11 +295,11 @@ class Labels:
     def _parse(self, where: str, name: str) -> float | None:
         assert self.target is not None
         try:
-            return self.target.read(name)
+            return self.target.parse(name)
         except ValueError as error:
             raise InvalidValueError(f"{where}: {error}") from None
 
-    def scored(self, rows: Sequence[Row]) -> list[Row]:
+    def drop_unscored(self, rows: Sequence[Row]) -> list[Row]:
         """Returns the rows of a file that have a gold score. -1 is missing unless other scores are negative.
 
         GLUE marks missing scores by -1. ``Scores`` treats -1 in the same way, because it knows its bounds.
@@ -296,10 +308,10 @@ class Labels:
         has_negatives = min(scores, default=0.0) < 0
         return [row for row in rows if has_negatives or row["target"] != -1.0]
 
-    def understood(self, rows: Mapping[str, int]) -> str:
+    def describe(self, rows: Mapping[str, int]) -> str:
         """Describes how the labels of a file were read, given label -> number of rows; empty without a target."""
         numbers = {label: number for label in rows if (number := self.seen.get(label)) is not None}
-        return self.target.understood(numbers, rows) if self.target is not None and numbers else ""
+        return self.target.describe_labels(numbers, rows) if self.target is not None and numbers else ""
 
     def check(self, every: bool) -> list[str]:
         """Lists labels of the mapping and classes that have no row. It is called after all files have been read.
@@ -312,11 +324,11 @@ class Labels:
             labels = sorted(self.seen)
             matches = difflib.get_close_matches(unknown[0], labels, n=1)
             todo = f"did you mean {matches[0]}?" if matches else "name one of those"
-            label_list = listed(short(label) for label in labels[:12])
+            label_list = join_names(short(label) for label in labels[:12])
             raise reading_error(f"labels.{unknown[0]}", "a label of the files", label_list, todo)
         numbers = {number for number in self.seen.values() if number is not None}
-        missing = self.target.unseen(numbers) if self.target is not None else []
-        classes = [f"no row of {'class' if len(missing) == 1 else 'the classes'} {listed(missing)}"]
+        missing = self.target.missing_classes(numbers) if self.target is not None else []
+        classes = [f"no row of {'class' if len(missing) == 1 else 'the classes'} {join_names(missing)}"]
         return [*(f"no row of label {label}" for label in unknown), *(classes if missing else [])]
 
 
@@ -357,24 +369,24 @@ class PairLabels(NamedTuple):
     rows: Mapping[str, int]
 
     @property
-    def said(self) -> str:
+    def counts_text(self) -> str:
         """Formats labels with their numbers of rows as text."""
-        return listed(f"{short(label) if label else 'none'} ({rows:,})" for label, rows in self.rows.items())
+        return join_names(f"{short(label) if label else 'none'} ({rows:,})" for label, rows in self.rows.items())
 
-    def understood(self, pair_labels: str) -> str:
+    def describe(self, pair_labels: str) -> str:
         """Describes the use of the rows by their labels, for the line about the file."""
         groups = Counter[str]()
         for label, rows in self.rows.items():
             value = self.meaning[label]
             is_hard = value == 0.0 and pair_labels == "hard"
             groups["positives" if value == 1.0 else "hard negatives" if is_hard else "left out"] += rows
-        parts = listed(f"{rows:,} {group}" for group, rows in groups.items())
-        return f"{short(self.column)}: {self.said} -> {parts}"
+        parts = join_names(f"{rows:,} {group}" for group, rows in groups.items())
+        return f"{short(self.column)}: {self.counts_text} -> {parts}"
 
 
 def label_of(cell: object) -> str:
     """Normalizes the label of a cell; empty for a cell without a label."""
-    label = "" if cell is None or not isinstance(cell, str | int | float) else plain_label(cell)
+    label = "" if cell is None or not isinstance(cell, str | int | float) else normalize_label(cell)
     return "" if label in UNLABELED else label
 
 
@@ -395,7 +407,7 @@ def meaning_of(column: str, labels: Iterable[str], names: Mapping[str, str]) -> 
     words = {label: label_of(names.get(label, label)).casefold() for label in labels}
     used_words = {word for word in words.values() if word}
     if "2" in used_words and used_words <= {"0", "1", "2"}:
-        if plain(column) not in _NLI_COLUMNS:
+        if normalize_name(column) not in _NLI_COLUMNS:
             return None
         words = {label: NLI[int(word)] if word else "" for label, word in words.items()}
     elif not used_words or not used_words <= {*_WORDS}:
@@ -453,5 +465,5 @@ def choose_pairs(
             else "write the pairs that belong together to a file of their own"
         )
         expected = f"pairs that all belong together, or an objective that reads {short(pair_labels.column)}"
-        raise reading_error(where, expected, pair_labels.said, todo)
+        raise reading_error(where, expected, pair_labels.counts_text, todo)
     return None if form.pair_labels is None else pair_labels

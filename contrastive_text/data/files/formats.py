@@ -123,30 +123,30 @@ class Content(NamedTuple):
         records: Function that returns a new iterator of the records. None is a blank line, or for an
             empty file of a folder.
         unread: Number of other files in a folder.
-        known: Number of records, if known without reading them.
+        record_count: Number of records, if known without reading them.
         identity: Identity of the content, if it isn't determined by the bytes of a file.
         notes: Facts that were recognized in addition to the suffix, for the line about the file.
-        bare: For a table whose first line is a row, a function from column names to its content. None if every
-            record has its own names.
+        with_names: For a table whose first line is a row, a function from column names to its content. None if
+            every record has its own names.
         is_row: Whether the header looks like a row.
     """
 
     header: list[str]
     records: Callable[[], Iterable[Record | None]]
     unread: int = 0
-    known: int | None = None
+    record_count: int | None = None
     identity: str = ""
     notes: tuple[str, ...] = ()
-    bare: Callable[[Sequence[str]], Content] | None = None
+    with_names: Callable[[Sequence[str]], Content] | None = None
     is_row: bool = False
 
 
-def listed(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     """Joins names for a message."""
     return ", ".join(names)
 
 
-def counted(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """Returns a number with its noun, ``1 row`` or ``2 rows``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 

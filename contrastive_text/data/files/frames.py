@@ -20,7 +20,7 @@ _SLICE_ROWS = 10_000
 """Number of rows that are converted to Python objects at once."""
 
 
-class Frame(Protocol):
+class ColumnTable(Protocol):
     """Protocol of a table with columns by name and slices of rows."""
 
     def __len__(self) -> int: ...
@@ -28,7 +28,7 @@ class Frame(Protocol):
     def __getitem__(self, key: Any, /) -> Any: ...  # Any: a name or a slice; the library's own types
 
 
-def is_frame(data: object) -> TypeGuard[Frame]:
+def is_frame(data: object) -> TypeGuard[ColumnTable]:
     """Returns whether an object has columns by name and rows by number. Imports no library."""
     is_arrow = hasattr(data, "columns") and hasattr(data, "__arrow_c_stream__")
     return (
@@ -161,7 +161,7 @@ def _content(path: Path, schema: Any, batches: Any, count: int) -> Content:  # A
         with _naming_errors(path):
             yield from enumerate((row for batch in batches() for row in frame_rows(batch, classes)), start=1)
 
-    return Content(names, records, known=count)
+    return Content(names, records, record_count=count)
 
 
 def _class_names(schema: Any) -> dict[str, ClassNames]:  # Any: of pyarrow
@@ -255,7 +255,9 @@ def hub_content(path: str) -> Content:
     header = [str(column) for column in frame_columns(table)]
     paths = [Path(cache_file["filename"]) for cache_file in table.cache_files]
     identity = repr([(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths])
-    return Content(header, lambda: enumerate(frame_rows(table), start=1), known=len(table), identity=identity)
+    return Content(
+        header, lambda: enumerate(frame_rows(table), start=1), record_count=len(table), identity=identity
+    )
 
 
 @contextmanager

@@ -130,7 +130,7 @@ def records_of(rows: FileRows) -> int:
     """Returns the number of records or lines of a source; 0 for a folder, a missing file or a small file."""
     content = rows.known_content()
     if content is not None:
-        return content.known or 0
+        return content.record_count or 0
     path = rows.path
     assert isinstance(path, Path)
     if not path.is_file() or path.stat().st_size <= MAPPED_ROWS:
@@ -139,7 +139,7 @@ def records_of(rows: FileRows) -> int:
         return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""))
 
 
-def key_of(files: Sequence[FileRows], asked: object) -> str:
+def hash_files(files: Sequence[FileRows], asked: object) -> str:
     """Returns a hash of the content of files and of the settings with which they are read."""
     digest = blake2b(repr((_FORMAT, asked)).encode(), digest_size=16)
     for rows in files:
@@ -158,12 +158,12 @@ class ReadFile(NamedTuple):
 
     Args:
         names: Columns of its rows.
-        understood: Description of how it was read.
+        description: Description of how it was read.
         sizes: Number of rows of each of its documents.
     """
 
     names: list[str]
-    understood: str
+    description: str
     sizes: list[int]
 
 
@@ -203,7 +203,7 @@ def write_rows(path: Path, files: Sequence[FileRows], total: int) -> tuple[list[
             if source is not None and _state(source) != state_before:
                 got = "one that changed while it was read"
                 raise reading_error(str(source), "a file that stays", got, "read it again")
-            summaries.append(ReadFile(names, rows.understood(sum(sizes)), sizes))
+            summaries.append(ReadFile(names, rows.describe(sum(sizes)), sizes))
 
     row_iterator = cells()
     first_row = next(row_iterator)
@@ -220,11 +220,11 @@ SAMPLE = 100_000
 """Number of rows that are sampled for counts from more rows than ``MAPPED_ROWS``."""
 
 
-def sampled(rows: Sequence[Row], seed: int) -> Sequence[Row]:
+def sample_if_large(rows: Sequence[Row], seed: int) -> Sequence[Row]:
     """Returns all rows or, for more than ``MAPPED_ROWS``, a sample in order: one row of each part of equal size.
 
     Example:
-        >>> sampled([{"text": "a"}], seed=0)
+        >>> sample_if_large([{"text": "a"}], seed=0)
         [{'text': 'a'}]
     """
     if len(rows) <= MAPPED_ROWS:
@@ -234,14 +234,14 @@ def sampled(rows: Sequence[Row], seed: int) -> Sequence[Row]:
     return [rows[number] for number in generator(seed).integers(starts[:-1], starts[1:]).tolist()]
 
 
-def repeats(rows: Sequence[Row], column: str) -> int:
+def count_repeats(rows: Sequence[Row], column: str) -> int:
     """Counts rows whose text in a column occurs in an earlier row.
 
     For many rows it compares 64-bit hashes of the texts, which take 8 bytes a row. Two of ten million texts have
     the same hash with a probability of 3 in a million.
 
     Example:
-        >>> repeats([{"text": "a"}, {"text": "b"}, {"text": "a"}], "text")
+        >>> count_repeats([{"text": "a"}, {"text": "b"}, {"text": "a"}], "text")
         1
     """
     if len(rows) <= MAPPED_ROWS:

@@ -12,18 +12,18 @@ from pathlib import Path
 from contrastive_text.core.errors import MissingFileError
 from contrastive_text.core.storage.text_files import (
     USUAL,
-    Bounds,
-    check_has_an_end,
+    SizeLimits,
+    check_regular_file,
     decoded_lines,
     is_blank,
-    naming_file,
+    naming_read_errors,
     read_text,
 )
-from contrastive_text.data.files.formats import Content, FileForm, Record, listed, reading_error, short
+from contrastive_text.data.files.formats import Content, FileForm, Record, join_names, reading_error, short
 from contrastive_text.data.files.frames import read_arrow, read_parquet
 from contrastive_text.data.files.tables import Lines, read_csv, read_json, read_jsonl, read_tsv, read_txt
 
-FORMATS: Mapping[str, Callable[[str, Lines, Bounds, FileForm | None], Content]] = {
+FORMATS: Mapping[str, Callable[[str, Lines, SizeLimits, FileForm | None], Content]] = {
     ".txt": read_txt,
     ".tsv": read_tsv,
     ".csv": read_csv,
@@ -39,24 +39,26 @@ SUFFIXES = (*FORMATS, *BINARY)
 def suffix_of(path: Path) -> str:
     """Returns the suffix that determines the format of an existing file."""
     if is_folder(path):
-        content = listed(sorted(short(p.name) for p in path.iterdir())[:12]) or "none"
+        content = join_names(sorted(short(p.name) for p in path.iterdir())[:12]) or "none"
         raise reading_error(str(path), "a file", "a folder", f"name its files ({content})")
     if not path.exists():
         names = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        matches = listed(difflib.get_close_matches(path.name, names))
+        matches = join_names(difflib.get_close_matches(path.name, names))
         todo = f"did you mean {matches}?" if matches else f"look into {path.parent.resolve()}"
         raise MissingFileError(f"{path}: expected a file, got nothing there; {todo}")
-    check_has_an_end(path)
+    check_regular_file(path)
     is_gzip = path.suffix.lower() == ".gz"
     suffix = Path(path.stem if is_gzip else path.name).suffix.lower()
     if suffix not in FORMATS and (is_gzip or suffix not in BINARY):
-        expected = f"a name that ends in {listed(FORMATS)}, in one of these and .gz, or in {listed(BINARY)}"
+        expected = (
+            f"a name that ends in {join_names(FORMATS)}, in one of these and .gz, or in {join_names(BINARY)}"
+        )
         got = repr(f"{suffix}.gz" if suffix in BINARY else suffix)
         raise reading_error(str(path), expected, got, "write it in one of these formats")
     return suffix
 
 
-def parse(path: Path, bounds: Bounds = USUAL, form: FileForm | None = None) -> Content:
+def parse(path: Path, bounds: SizeLimits = USUAL, form: FileForm | None = None) -> Content:
     """Reads the header and records of a file in the format of its suffix.
 
     Args:
@@ -71,13 +73,13 @@ def parse(path: Path, bounds: Bounds = USUAL, form: FileForm | None = None) -> C
     return FORMATS[suffix](str(path), partial(decoded_lines, path, bounds), bounds, form)
 
 
-def documents(folder: Path, bounds: Bounds = USUAL) -> Content:
+def documents(folder: Path, bounds: SizeLimits = USUAL) -> Content:
     """Reads each ``.txt`` file in a folder and its subfolders as a text, sorted by name; skips hidden files."""
     paths = _files_below(folder)
     names = [name for name in paths if re.search(r"\.txt(\.gz)?$", name, re.IGNORECASE)]
     names = sorted(name for name in names if not re.search(r"(^|/)\.", name))
     if not names:
-        got = listed(map(short, sorted(paths)[:12])) or "no file"
+        got = join_names(map(short, sorted(paths)[:12])) or "no file"
         todo = "name its files, or write every document as a .txt file"
         raise reading_error(str(folder), "a folder with .txt files, a document each", got, todo)
 
@@ -99,7 +101,7 @@ def _files_below(folder: Path) -> dict[str, Path]:
     def raise_unless_hidden(error: OSError) -> None:
         place = Path(error.filename)
         if place == folder or not re.search(r"(^|/)\.", place.relative_to(folder).as_posix()):
-            with naming_file(place):
+            with naming_read_errors(place):
                 raise error
 
     paths = [
@@ -110,5 +112,5 @@ def _files_below(folder: Path) -> dict[str, Path]:
 
 def is_folder(path: Path) -> bool:
     """Returns whether a path is a folder. Raises DiskError if the system can't tell."""
-    with naming_file(path):
+    with naming_read_errors(path):
         return path.is_dir()

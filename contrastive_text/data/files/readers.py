@@ -1,6 +1,6 @@
 """Readers of data files: rows of one table, scored pairs, and a stream of texts.
 
-Texts are never altered. ``Table.understood`` describes everything that is ignored or skipped.
+Texts are never altered. ``Table.description`` describes everything that is ignored or skipped.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from contrastive_text.core.config.specs import part_spec
-from contrastive_text.core.storage.text_files import USUAL, Bounds
+from contrastive_text.core.storage.text_files import USUAL, SizeLimits
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import Row
-from contrastive_text.data.cache import cache_folder, cached
+from contrastive_text.data.cache import cache_folder, get_cache_entry
 from contrastive_text.data.files import mapped
 from contrastive_text.data.files.columns import ALIASES, PAIR, Labels, negative_names
-from contrastive_text.data.files.formats import FileForm, listed, reading_error
-from contrastive_text.data.files.frames import Frame
-from contrastive_text.data.files.given import GivenRows, source
-from contrastive_text.data.files.mapped import ArrowRows, ReadFile, key_of, records_of, write_rows
+from contrastive_text.data.files.formats import FileForm, join_names, reading_error
+from contrastive_text.data.files.frames import ColumnTable
+from contrastive_text.data.files.in_memory import InMemoryRows, wrap_rows
+from contrastive_text.data.files.mapped import ArrowRows, ReadFile, hash_files, records_of, write_rows
 from contrastive_text.data.files.rows import FileRows
 from contrastive_text.pairings.base import Documents
 
@@ -42,7 +42,7 @@ class Table:
     Args:
         rows: Rows in the order of the files, all with the same columns: a tuple, or mapped rows.
         source: Paths of the files, as passed by the caller.
-        understood: A line for each file: use of its columns, ignored and skipped parts, number of rows.
+        description: A line for each file: use of its columns, ignored and skipped parts, number of rows.
         sizes: Number of rows of each document: a file, a file of a folder, or lines up to a blank line.
         files: Number of rows of each file; empty if rows are joined.
         digest: Digest of all rows if they are mapped; empty if they are in memory.
@@ -50,7 +50,7 @@ class Table:
 
     rows: Sequence[Row]
     source: tuple[str, ...]
-    understood: str
+    description: str
     sizes: Sequence[int]
     files: tuple[int, ...] = ()
     digest: str = ""
@@ -79,14 +79,14 @@ class Table:
 
 
 def read_rows(
-    paths: str | Path | Sequence[Any] | Frame,
+    paths: str | Path | Sequence[Any] | ColumnTable,
     reads: Sequence[str],
     columns: Mapping[str, str | Sequence[str]] | None = None,
     target: Target | None = None,
     labels: Mapping[str, str] | None = None,
     split: str | None = None,
     every_label: bool = True,
-    bounds: Bounds = USUAL,
+    bounds: SizeLimits = USUAL,
     cache_dir: Path | None = None,
     form: FileForm | None = None,
 ) -> Table:
@@ -157,23 +157,23 @@ def read_rows(
     if find_spec("pyarrow") is None:
         table = _in_memory(files, every_label)
         note = "rows are in memory; to map that many, pip install 'contrastive-text[parquet]'"
-        return replace(table, understood=f"{table.understood}\n{note}")
+        return replace(table, description=f"{table.description}\n{note}")
     label_settings = (
         read_labels.target and part_spec(read_labels.target, "labels"),
         sorted(read_labels.names.items()),
     )
     settings = (form.names, form.character, form.pair_labels)
-    key = key_of(files, (reads, files[0].columns, split, every_label, label_settings, settings))
+    key = hash_files(files, (reads, files[0].columns, split, every_label, label_settings, settings))
     return _mapped(files, every_label, cache_folder(cache_dir, "rows"), key, total)
 
 
 def _files(
-    paths: str | Path | Sequence[Any] | Frame,
+    paths: str | Path | Sequence[Any] | ColumnTable,
     reads: Sequence[str],
     columns: Mapping[str, str | Sequence[str]] | None,
     labels: Labels,
     split: str | None,
-    bounds: Bounds,
+    bounds: SizeLimits,
     form: FileForm,
 ) -> list[FileRows]:
     column_lists = {
@@ -182,20 +182,20 @@ def _files(
     for where, names in (("reads", reads), ("columns", column_lists)):
         if unknown := [name for name in names if name not in ALIASES]:
             todo = "use one of these; several negatives are a list under negative"
-            raise reading_error(where, listed(ALIASES), repr(unknown[0]), todo)
+            raise reading_error(where, join_names(ALIASES), repr(unknown[0]), todo)
     if ("text" in reads) == any(name in reads for name in PAIR) or len({*reads} & {"anchor", "positive"}) == 1:
-        raise reading_error("reads", "text, or anchor and positive", listed(reads), "ask for one of the two")
+        raise reading_error("reads", "text, or anchor and positive", join_names(reads), "ask for one of the two")
     for name, column_names in column_lists.items():
         if not column_names or (len(column_names) > 1 and name in ("anchor", "target", "subset")):
             raise reading_error(f"columns.{name}", "one column", str(len(column_names)), "name one")
     if not isinstance(paths, Path) and not (
         isinstance(paths, list | tuple) and any(isinstance(path, Path) for path in paths)
     ):
-        paths = source("rows", paths)
+        paths = wrap_rows("rows", paths)
     sources: list[Any] = [paths] if isinstance(paths, str | Path) else list(cast("Sequence[Any]", paths))
     if not sources:
         raise reading_error("paths", "at least one file", "none", "name one")
-    files = [path if isinstance(path, GivenRows) else Path(path) for path in sources]
+    files = [path if isinstance(path, InMemoryRows) else Path(path) for path in sources]
     return [FileRows(path, reads, column_lists, labels, split, bounds, form) for path in files]
 
 
@@ -208,8 +208,8 @@ def _in_memory(files: Sequence[FileRows], every_label: bool) -> Table:
         for _, row in rows:
             file_rows.append(row)
             documents[rows.document] += 1
-        scored_rows = rows.labels.scored(file_rows) if rows.labels.gold else file_rows
-        description = rows.understood(len(scored_rows), unscored=len(file_rows) - len(scored_rows))
+        scored_rows = rows.labels.drop_unscored(file_rows) if rows.labels.gold else file_rows
+        description = rows.describe(len(scored_rows), unscored=len(file_rows) - len(scored_rows))
         # If some pairs have no score, the rows of a file are one document.
         sizes = list(documents.values()) if len(scored_rows) == len(file_rows) else [len(scored_rows)]
         tables.append(scored_rows)
@@ -223,7 +223,7 @@ def _in_memory(files: Sequence[FileRows], every_label: bool) -> Table:
     return Table(
         rows=tuple(filled_rows),
         source=tuple(str(rows.path) for rows in files),
-        understood="\n".join(notes),
+        description="\n".join(notes),
         sizes=tuple(size for summary in summaries for size in summary.sizes),
         files=tuple(sum(summary.sizes) for summary in summaries),
     )
@@ -245,7 +245,7 @@ def _merge_columns(
     other_names = [name for name in names if name not in text_names and not (drops_subset and name == "subset")]
     negatives = negative_names(max(max(rows.negatives, default=0) for rows in files))
     notes = ["subset left out: not every file has one"] if drops_subset else []
-    descriptions = [*(summary.understood for summary in summaries), *notes, *files[0].labels.check(every_label)]
+    descriptions = [*(summary.description for summary in summaries), *notes, *files[0].labels.check(every_label)]
     return [*text_names, *negatives, *other_names], descriptions
 
 
@@ -261,13 +261,13 @@ def _mapped(files: Sequence[FileRows], every_label: bool, folder: Path, key: str
         np.array(sizes, np.int64).tofile(entry / _SIZES)
         (entry / _METADATA).write_text(json.dumps(metadata), encoding="utf-8")
 
-    entry, _ = cached(folder, key, "rows", (_ROWS, _SIZES, _METADATA), make)
+    entry, _ = get_cache_entry(folder, key, "rows", (_ROWS, _SIZES, _METADATA), make)
     metadata = json.loads((entry / _METADATA).read_text(encoding="utf-8"))
     note = f"more than {mapped.MAPPED_ROWS:,} rows: mapped from {entry}; a vocabulary is learned from a sample"
     return Table(
         rows=ArrowRows(entry / _ROWS, metadata["names"]),
         source=tuple(str(rows.path) for rows in files),
-        understood="\n".join([*metadata["understood"], note]),
+        description="\n".join([*metadata["understood"], note]),
         sizes=np.fromfile(entry / _SIZES, np.int64).tolist(),
         files=tuple(metadata["files"]),
         digest=metadata["digest"],
@@ -275,10 +275,10 @@ def _mapped(files: Sequence[FileRows], every_label: bool, folder: Path, key: str
 
 
 def read_pairs(
-    paths: str | Path | Sequence[Any] | Frame,
+    paths: str | Path | Sequence[Any] | ColumnTable,
     columns: Mapping[str, str | Sequence[str]] | None = None,
     split: str | None = None,
-    bounds: Bounds = USUAL,
+    bounds: SizeLimits = USUAL,
     form: FileForm | None = None,
 ) -> Table:
     """Reads files of two texts and a gold score, for evaluation; see ``read_rows``.
@@ -317,13 +317,13 @@ class Summary(NamedTuple):
     Args:
         texts: Number of texts.
         digest: 32 hex digits that are equal for equal texts in equal order, in any file.
-        understood: Description of how the file was read, as in ``Table``.
+        description: Description of how the file was read, as in ``Table``.
         repeats: Texts that a ``distinct`` stream skipped.
     """
 
     texts: int
     digest: str
-    understood: str
+    description: str
     repeats: tuple[Repeat, ...] = ()
 
 
@@ -366,7 +366,7 @@ class TextStream:
         column: str | None = None,
         distinct: bool = False,
         split: str | None = None,
-        bounds: Bounds = USUAL,
+        bounds: SizeLimits = USUAL,
         form: FileForm | None = None,
     ) -> None:
         self.path = Path(path)
@@ -406,5 +406,5 @@ class TextStream:
             digest.update(b"%d " % len(encoded) + encoded)  # with the length: "ab", "c" is not "a", "bc"
             count += 1
             yield line, text
-        understood = rows.understood(count, repeats=len(repeats))
-        self.summary = Summary(count, digest.hexdigest(), understood, tuple(repeats))
+        description = rows.describe(count, repeats=len(repeats))
+        self.summary = Summary(count, digest.hexdigest(), description, tuple(repeats))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contrastive_text.core.storage.text_files import USUAL, Bounds, is_blank
+from contrastive_text.core.storage.text_files import USUAL, SizeLimits, is_blank
 from contrastive_text.data.files.columns import (
     PAIR,
     Labels,
@@ -18,7 +18,7 @@ from contrastive_text.data.files.columns import (
     label_of,
     named_content,
     negative_names,
-    plain,
+    normalize_name,
     plan_columns,
 )
 from contrastive_text.data.files.formats import (
@@ -26,13 +26,13 @@ from contrastive_text.data.files.formats import (
     Content,
     FileForm,
     Record,
-    counted,
-    listed,
+    count_noun,
+    join_names,
     reading_error,
     short,
 )
 from contrastive_text.data.files.frames import PREFIX, hub_content
-from contrastive_text.data.files.given import GivenRows, is_unread, missing_rows
+from contrastive_text.data.files.in_memory import InMemoryRows, is_unread, missing_rows
 from contrastive_text.data.files.parsing import BINARY, documents, is_folder, parse, suffix_of
 
 _MAX_NAMES = 24
@@ -72,20 +72,20 @@ class FileRows:
         ...     rows = FileRows(path, ["text"], {}, Labels(None))
         ...     list(rows)
         [(2, {'text': 'a cat?'}), (2, {'text': 'a pet'})]
-        >>> rows.understood(2)
+        >>> rows.describe(2)
         'pairs.tsv: query, answer -> text (2 rows a line); 2 rows'
     """
 
-    path: Path | GivenRows
+    path: Path | InMemoryRows
     reads: Sequence[str]
     columns: Mapping[str, list[str]]
     labels: Labels
     split: str | None = None
-    bounds: Bounds = USUAL
+    bounds: SizeLimits = USUAL
     form: FileForm = field(default_factory=FileForm)
 
     def __post_init__(self) -> None:
-        self._where = self.path.name if isinstance(self.path, GivenRows) else str(self.path)
+        self._where = self.path.name if isinstance(self.path, InMemoryRows) else str(self.path)
         self.negatives: Counter[int] = Counter()
         self.document = 0
         self._plan: Mapping[str, list[str]] = {}
@@ -143,7 +143,7 @@ class FileRows:
     def known_content(self) -> Content | None:
         """Returns the content of a source that knows its number of records; None for lines of text."""
         if self._known_content is None:
-            if isinstance(self.path, GivenRows):
+            if isinstance(self.path, InMemoryRows):
                 self._known_content = self.path.content(self.reads)
             elif self._where.startswith(PREFIX):
                 self._known_content = hub_content(self._where)
@@ -164,7 +164,7 @@ class FileRows:
             header = "<TAB>".join("label" if name == "target" else name for name in self.reads)
             got = "a .txt file, which has one text a line and no columns"
             todo = f"write a .tsv with a header, such as {header}, or read single texts"
-            raise reading_error(self._where, listed(self.reads), got, todo)
+            raise reading_error(self._where, join_names(self.reads), got, todo)
         return content
 
     @property
@@ -176,7 +176,8 @@ class FileRows:
         read_columns = {column for columns in self._plan.values() for column in columns}
         header = content.header
         split_index = next(
-            (i for i, name in enumerate(header) if plain(name) == "split" and name not in read_columns), None
+            (i for i, name in enumerate(header) if normalize_name(name) == "split" and name not in read_columns),
+            None,
         )
         split_values: list[str] | None = None
         self._notes = []
@@ -197,7 +198,9 @@ class FileRows:
                     yield record
 
         ignored = [
-            name for name in header if name not in read_columns and not (self._notes and plain(name) == "split")
+            name
+            for name in header
+            if name not in read_columns and not (self._notes and normalize_name(name) == "split")
         ]
         self._pair_labels = None
         if "positive" in self._plan and "target" not in self._plan and self.form.pair_labels != "all":
@@ -209,10 +212,10 @@ class FileRows:
         if self._pair_labels is not None:
             self.labels.seen.update(self._pair_labels.meaning)
             ignored.remove(self._pair_labels.column)
-            self._notes.append(self._pair_labels.understood(str(self.form.pair_labels)))
+            self._notes.append(self._pair_labels.describe(str(self.form.pair_labels)))
         extra = [f"{len(ignored) - _MAX_NAMES:,} more"] if len(ignored) > _MAX_NAMES else []
-        names_text = listed([*map(short, ignored[:_MAX_NAMES]), *extra])
-        ignored_text = counted(content.unread, "other file") if content.unread else names_text
+        names_text = join_names([*map(short, ignored[:_MAX_NAMES]), *extra])
+        ignored_text = count_noun(content.unread, "other file") if content.unread else names_text
         self._notes += [*content.notes, *([f"{ignored_text} ignored"] if ignored_text else [])]
         for record in records_of_split():
             if record is None:
@@ -259,7 +262,7 @@ class FileRows:
             row[name] = number
         return True
 
-    def understood(self, count: int, unscored: int = 0, repeats: int = 0) -> str:
+    def describe(self, count: int, unscored: int = 0, repeats: int = 0) -> str:
         """Describes how the file was read. Called after a loop over its rows.
 
         Args:
@@ -274,23 +277,23 @@ class FileRows:
         missing_gold = unscored + sum(
             rows for label, rows in self._label_rows.items() if numbers.get(label, 0.0) is None
         )
-        blank_text = counted(self._blank_count, "empty file" if self._is_folder else "blank line")
+        blank_text = count_noun(self._blank_count, "empty file" if self._is_folder else "blank line")
         skipped = [
             f"{noun} left out"
             for number, noun in (
                 (self._blank_count, blank_text),
-                (self._empty_count, f"{counted(self._empty_count, 'row')} with an empty text"),
-                (missing_gold, f"{counted(missing_gold, 'row')} without a gold label"),
-                (repeats, counted(repeats, "repeated text")),
+                (self._empty_count, f"{count_noun(self._empty_count, 'row')} with an empty text"),
+                (missing_gold, f"{count_noun(missing_gold, 'row')} without a gold label"),
+                (repeats, count_noun(repeats, "repeated text")),
             )
             if number
         ]
         if not count:
             expected = f"at least one row with text{' and a gold label' if missing_gold else ''}"
             todo = "name a file that has labels" if missing_gold else "check that the file was written to its end"
-            raise reading_error(self._where, expected, listed(skipped) or "an empty file", todo)
+            raise reading_error(self._where, expected, join_names(skipped) or "an empty file", todo)
         name = self._where if self._where.startswith(PREFIX) else self.path.name or self._where
-        facts = [*self._notes, counted(count, "row"), *skipped]
+        facts = [*self._notes, count_noun(count, "row"), *skipped]
         return f"{name}: {'; '.join([self._describe_columns(), *facts])}"
 
     def _describe_columns(self) -> str:
@@ -300,15 +303,15 @@ class FileRows:
         notes = {"text": " (a .txt file each)"} if self._is_folder else notes if most_texts > 1 else {}
         names = {}
         if self.negatives:
-            names["negative"] = listed(negative_names(max(self.negatives))) or "no hard negatives"
+            names["negative"] = join_names(negative_names(max(self.negatives))) or "no hard negatives"
             if len(self.negatives) > 1:
                 notes["negative"] = f" ({_range(set(self.negatives))} a line)"
         columns = dict(self._plan)
-        if labels := self.labels.understood(self._label_rows):
+        if labels := self.labels.describe(self._label_rows):
             notes["target"] = f": {labels}"
             columns["target"] = columns.pop("target")
-        return listed(
-            f"{listed(columns[name])} -> {names.get(name, name)}{notes.get(name, '')}" for name in columns
+        return join_names(
+            f"{join_names(columns[name])} -> {names.get(name, name)}{notes.get(name, '')}" for name in columns
         )
 
 

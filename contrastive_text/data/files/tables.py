@@ -13,15 +13,15 @@ from functools import partial
 from itertools import accumulate, chain, islice
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.text_files import Bounds
+from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.data.files.columns import library_name
 from contrastive_text.data.files.formats import (
     SEPARATORS,
     Content,
     FileForm,
     Record,
-    counted,
-    listed,
+    count_noun,
+    join_names,
     reading_error,
     short,
 )
@@ -40,14 +40,14 @@ Rows = Callable[[], Iterator[tuple[int, list[str]]]]
 """Function that reads the fields of each line, with its line number."""
 
 
-def read_txt(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -> Content:  # noqa: ARG001  # as all formats
+def read_txt(where: str, lines: Lines, bounds: SizeLimits, form: FileForm | None) -> Content:  # noqa: ARG001  # as all formats
     """Reads a text on each line, or the table of an SNLI or MultiNLI release."""
     if next(lines(), "").startswith(_RELEASE_START):
         return _release_table(where, lines)
     return _table(where, lambda: chain([(0, ["text"])], _fields(where, lines, separator=None)))
 
 
-def read_tsv(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -> Content:
+def read_tsv(where: str, lines: Lines, bounds: SizeLimits, form: FileForm | None) -> Content:
     r"""Reads a table separated by tabs. ``"`` is an ordinary character unless the whole file is quoted."""
     if form is None:
         return _table(where, partial(_fields, where, lines, "\t"))
@@ -58,7 +58,7 @@ def read_tsv(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) ->
     return _with_names(_table(where, rows, notes), form)
 
 
-def read_csv(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -> Content:  # noqa: ARG001  # as all formats
+def read_csv(where: str, lines: Lines, bounds: SizeLimits, form: FileForm | None) -> Content:  # noqa: ARG001  # as all formats
     """Reads a table separated by commas, or by another separator that its header shows."""
     separator, notes = (",", ()) if form is None else _separator(lines, ",", form)
     return _with_names(_table(where, partial(_quoted_fields, where, lines, separator), notes), form)
@@ -66,7 +66,7 @@ def read_csv(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) ->
 
 def _with_names(content: Content, form: FileForm | None) -> Content:
     names = None if form is None else form.names
-    return content if names is None or content.bare is None else content.bare(names)
+    return content if names is None or content.with_names is None else content.with_names(names)
 
 
 def _separator(lines: Lines, usual: str, form: FileForm) -> tuple[str, tuple[str, ...]]:
@@ -115,7 +115,7 @@ def is_row(cells: Sequence[str]) -> bool:
     )
 
 
-def numbered(where: str, lines: Lines) -> Iterator[tuple[int, str]]:
+def number_lines(where: str, lines: Lines) -> Iterator[tuple[int, str]]:
     """Yields lines with their numbers, without line ends. Only newlines end a line; U+2028 is part of a text."""
     for number, line in enumerate(lines(), start=1):
         text = line.removesuffix("\n").removesuffix("\r")
@@ -127,7 +127,7 @@ def numbered(where: str, lines: Lines) -> Iterator[tuple[int, str]]:
 
 
 def _fields(where: str, lines: Lines, separator: str | None) -> Iterator[tuple[int, list[str]]]:
-    for number, text in numbered(where, lines):
+    for number, text in number_lines(where, lines):
         yield number, [text] if separator is None else text.split(separator)
 
 
@@ -239,11 +239,11 @@ def _table(where: str, lines: Rows, notes: tuple[str, ...] = ()) -> Content:
         )
 
     def bare(names: Sequence[str]) -> Content:
-        note = f"no header: {listed(names)}"
+        note = f"no header: {join_names(names)}"
         return Content(list(names), partial(_records, where, lines, list(names), 0), notes=(*notes, note))
 
     return Content(
-        header, partial(_records, where, lines, header, 1), notes=notes, bare=bare, is_row=is_row(header)
+        header, partial(_records, where, lines, header, 1), notes=notes, with_names=bare, is_row=is_row(header)
     )
 
 
@@ -254,7 +254,7 @@ def _records(where: str, lines: Rows, header: Sequence[str], skipped: int) -> It
         elif len(fields) == len(header):
             yield line, fields
         else:
-            expected = f"{counted(len(header), 'field')} ({listed(map(short, header))})"
+            expected = f"{count_noun(len(header), 'field')} ({join_names(map(short, header))})"
             todo = "look for a separator too many or too few"
             raise reading_error(f"{where}:{line}", expected, str(len(fields)), todo)
 
@@ -265,12 +265,12 @@ _SET = "set"
 """Key of a set of texts that all belong together, in the embedding-training-data of sentence-transformers."""
 
 
-def read_jsonl(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -> Content:
+def read_jsonl(where: str, lines: Lines, bounds: SizeLimits, form: FileForm | None) -> Content:
     """Reads a JSON Lines file with an object or an array on each line."""
     return _content(where, partial(_line_values, where, lines, bounds.depth), form)
 
 
-def read_json(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -> Content:
+def read_json(where: str, lines: Lines, bounds: SizeLimits, form: FileForm | None) -> Content:
     """Reads a JSON file with an object or an array on each line, or a single array of them."""
     first, second = [*islice((line for line in lines() if line.strip()), 2), "", ""][:2]
     try:
@@ -286,7 +286,7 @@ def read_json(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -
         text, todo = "".join(lines()), "write one object a line"
         value = _parsed(where, text, bounds.depth, todo)
         if not isinstance(value, list):
-            keys = f" with {listed(map(short, list(value)[:6]))}" if isinstance(value, dict) else ""
+            keys = f" with {join_names(map(short, list(value)[:6]))}" if isinstance(value, dict) else ""
             got = f"one object{keys}" if isinstance(value, dict) else short(text.strip())
             raise reading_error(where, "an array of objects, or an object a line", got, todo)
         yield from enumerate(value, start=1)
@@ -296,7 +296,7 @@ def read_json(where: str, lines: Lines, bounds: Bounds, form: FileForm | None) -
 
 
 def _line_values(where: str, lines: Lines, depth: int) -> Iterator[tuple[int, object] | None]:
-    for number, line in numbered(where, lines):
+    for number, line in number_lines(where, lines):
         if not line.strip():
             yield None
         else:
@@ -393,12 +393,12 @@ def _arrays(where: str, values: Values, names: list[str] | None) -> Content:
                 cells = [*cells[:2], negatives]
             cells += value[-1:] if is_scored else []
             if len(cells) != len(header) or (is_scored and not isinstance(value[-1], int | float)):
-                expected = f"{len(header)} values ({listed(header)})"
+                expected = f"{len(header)} values ({join_names(header)})"
                 got = short(json.dumps(value, ensure_ascii=False))
                 raise reading_error(f"{where}:{line}", expected, got, "give all lines one form")
             yield line, cells
 
-    return Content(header, records, notes=(f"arrays: {listed(header)}",))
+    return Content(header, records, notes=(f"arrays: {join_names(header)}",))
 
 
 def _parsed(where: str, text: str, depth: int, todo: str) -> object:

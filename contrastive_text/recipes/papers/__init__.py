@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from contrastive_text.core.config.misspelt import nearest
+from contrastive_text.core.config.suggestions import suggest_name
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.recipes.layers import read_yaml
 
@@ -117,7 +117,7 @@ def read_paper(name: str) -> Paper:
     """
     names = paper_names()
     if name not in names:
-        advice = nearest(name, names)
+        advice = suggest_name(name, names)
         raise InvalidValueError(f"paper: expected one of {', '.join(names)}, got {name!r}{advice}")
     content: Mapping[str, Any] = read_yaml(_FOLDER / f"{name}.yaml", "paper")
     names_of_fields = [field.name for field in fields(Item)]

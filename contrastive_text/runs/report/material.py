@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 from contrastive_text.core.config.class_paths import UntrustedError
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.libraries import is_failure
+from contrastive_text.core.libraries import is_read_error
 from contrastive_text.core.random import generator
 from contrastive_text.core.types import Row
 from contrastive_text.data import Table, TextDataModule, read_pairs, read_rows
@@ -118,7 +118,7 @@ def read_run_files(run: RunRecord) -> RunFiles:
     try:
         module = ContrastiveModule.load_from_checkpoint(run.checkpoint.path, map_location="cpu").eval()
         data = TextDataModule.load_from_checkpoint(run.checkpoint.path, map_location="cpu", weights_only=True)
-        data.attach(module)
+        data.set_module(module)
         data.setup("fit")
         views = [
             TaskViews(
@@ -132,7 +132,7 @@ def read_run_files(run: RunRecord) -> RunFiles:
     except UntrustedError:
         raise
     except Exception as error:  # a user's own part may raise anything; the page gives the reason
-        if not is_failure(error):
+        if not is_read_error(error):
             raise
         lacks = " ".join(str(error).split())[:400] or type(error).__name__
     if data is None:
@@ -140,7 +140,7 @@ def read_run_files(run: RunRecord) -> RunFiles:
     try:
         data.setup("validate")  # the pairs of a run whose training files can't be read
     except Exception as error:  # the reason is mostly the same
-        if not is_failure(error):
+        if not is_read_error(error):
             raise
         return RunFiles(_training_texts(data), lacks=lacks)
     return _files_of(data, lacks=lacks)

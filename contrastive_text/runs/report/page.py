@@ -12,7 +12,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.disk import alone_with, replacing
+from contrastive_text.core.storage.disk import atomic_file, lock_output
 from contrastive_text.runs.report.charts import STYLE_SHEET, Chart, Note
 from contrastive_text.runs.report.curves import training
 from contrastive_text.runs.report.material import FILES_REMEDY, Space, embed, gather, read_run_files
@@ -66,7 +66,7 @@ def write_report(
     folder = Path(output or (records[0].folder / "report" if records[0].alone else "report"))
     if folder.exists() and not folder.is_dir():
         raise InvalidValueError(f"report.output: expected a folder, got the file {folder}; name another")
-    with alone_with(folder):
+    with lock_output(folder):
         context = _context(records, pairs_file, texts_file, limit, device)
         page = _environment().from_string(_resource("page.html")).render(context)
         folder.mkdir(parents=True, exist_ok=True)
@@ -74,9 +74,9 @@ def write_report(
         charts += context["text_map"].charts if context["text_map"] else []
         for chart in charts:
             if isinstance(chart, Chart):
-                with replacing(folder / f"{chart.name}.png") as file:
+                with atomic_file(folder / f"{chart.name}.png") as file:
                     file.write(chart.png)
-        with replacing(folder / PAGE) as file:
+        with atomic_file(folder / PAGE) as file:
             file.write(page.encode(errors="replace"))
     return folder / PAGE
 

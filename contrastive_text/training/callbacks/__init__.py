@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from contrastive_text.core.lazy_imports import importing
+from contrastive_text.core.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
     from contrastive_text.training.callbacks.best_checkpoint import (
@@ -32,4 +32,4 @@ __all__ = [
 ]
 
 # Imported on demand, because the module imports some callbacks, and most callbacks import the module.
-__getattr__ = importing(__name__)
+__getattr__ = lazy_getattr(__name__)

@@ -15,11 +15,11 @@ from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from contrastive_text.core.checks import one_of
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.checkpoints import BestSoFar
+from contrastive_text.core.storage.checkpoints import BestCheckpointState
 from contrastive_text.core.storage.disk import remove_abandoned
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import print_message
 from contrastive_text.data import TextDataModule
-from contrastive_text.metrics.verdicts import usual_mode
+from contrastive_text.metrics.collapse import usual_mode
 from contrastive_text.training.checkpoint_io import copy_checkpoint, local_path
 from contrastive_text.training.held_out import RANK_SCORE
 from contrastive_text.training.module import ContrastiveModule
@@ -32,19 +32,19 @@ RANKING_SCORE = f"val/{RANK_SCORE}"
 """Name of the mean nDCG@10 of the retrieval sets."""
 
 
-def monitored(data: TextDataModule) -> str:
+def describe_monitor(data: TextDataModule) -> str:
     """Describes the score that selects the best checkpoint, and the tasks without a score."""
     scored = data.table("validation")
     tasks = [task for task in data.tasks or () if task in scored]
     if not tasks:
-        return f"the best is chosen by {usual_score(data)}, unless checkpoint.monitor names another"
+        return f"the best is chosen by {default_score(data)}, unless checkpoint.monitor names another"
     unscored_tasks = [task for task in data.tasks or () if task not in scored]
     left_out = f"; {', '.join(unscored_tasks)} without validation files" if unscored_tasks else ""
     means = f"the mean over {', '.join(tasks)}{left_out}"
     return f"the best is chosen by {TASK_SCORE}, {means}, unless checkpoint.monitor names another"
 
 
-def usual_score(data: TextDataModule) -> str:
+def default_score(data: TextDataModule) -> str:
     """Returns the name of the score that selects the best checkpoint by default.
 
     This is the first that exists: score of tasks, of scored pairs, of rankings, loss of the first objective.
@@ -52,12 +52,12 @@ def usual_score(data: TextDataModule) -> str:
     scored = data.table("validation")
     if any(task in scored for task in data.tasks or ()):
         return TASK_SCORE
-    if scored or not (data.held_out_rows or data.tables.ranked):
+    if scored or not (data.held_out_rows or data.tables.retrieval_sets):
         return PAIR_SCORE
-    return RANKING_SCORE if data.tables.ranked else f"val/{data.held_out_rows[0].objectives[0]}/loss"
+    return RANKING_SCORE if data.tables.retrieval_sets else f"val/{data.held_out_rows[0].objectives[0]}/loss"
 
 
-def data_of(trainer: pl.Trainer) -> TextDataModule | None:
+def get_datamodule(trainer: pl.Trainer) -> TextDataModule | None:
     """Returns the data module of a run, or None if the run uses other loaders."""
     data = getattr(trainer, "datamodule", None)  # set by Lightning, but not declared
     return data if isinstance(data, TextDataModule) else None
@@ -120,19 +120,19 @@ class BestCheckpoint(ModelCheckpoint):
         return type(self).__qualname__
 
     @property
-    def best(self) -> BestSoFar:
+    def best(self) -> BestCheckpointState:
         """Path and score of the best checkpoint so far, with the scores before the first step."""
         score = None if self.best_model_score is None else float(self.best_model_score)
-        return BestSoFar(self.monitor, score, self.best_model_path, start=self._start, mode=self.mode)
+        return BestCheckpointState(self.monitor, score, self.best_model_path, start=self._start, mode=self.mode)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Selects the monitored score, and shortens the validation interval so that the run has a validation."""
-        if stage == "fit" and (data := data_of(trainer)) is not None:
+        if stage == "fit" and (data := get_datamodule(trainer)) is not None:
             if "val_check_interval" in vars(trainer):  # absent if validation depends on the time
                 trainer.val_check_interval = _validation_interval(trainer, data)
             self._validated = data.tables.validated
             if self.monitor is None:
-                self.monitor = usual_score(data)
+                self.monitor = default_score(data)
                 self.mode = self._given_mode or usual_mode(self.monitor)
                 self.kth_value = torch.tensor(math.inf if self.mode == "min" else -math.inf)
             # By default Lightning reads an interval of 1 batch as 1.0 epochs, and saves too late.
@@ -229,7 +229,7 @@ class BestCheckpoint(ModelCheckpoint):
             del states[self.state_key]
             if trainer.is_global_zero:
                 reasons = ", ".join(differing)
-                say(f"The best checkpoint starts again: its score has another meaning ({reasons})")
+                print_message(f"The best checkpoint starts again: its score has another meaning ({reasons})")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
         """Restores the best checkpoint so far for a resumed run. If its file is missing, warns and drops it."""
@@ -273,7 +273,9 @@ class BestCheckpoint(ModelCheckpoint):
         elif trainer.limit_val_batches == 0:
             reason = "trainer.limit_val_batches is 0"
         if trainer.is_global_zero:
-            say(f"No score chose a checkpoint, because {reason}: the last one is kept, {self.best_model_path}")
+            print_message(
+                f"No score chose a checkpoint, because {reason}: the last one is kept, {self.best_model_path}"
+            )
 
 
 def _update_paths(state: dict[str, Any], resumes: Path | None) -> dict[str, Any]:  # Any: Lightning's

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from contrastive_text.core.batch import Batch
-from contrastive_text.core.distributed import least_over_ranks
+from contrastive_text.core.distributed import min_over_ranks
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import is_out_of_memory
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import print_message
 from contrastive_text.core.types import Slot
-from contrastive_text.encoders.packing import one_layer_kept
+from contrastive_text.encoders.packing import store_last_layer
 from contrastive_text.training.module import ContrastiveModule
 
 RESERVE = 0.4
@@ -45,16 +45,16 @@ class ChunkSize(Callback):
         """Measures how many tokens fit into memory; sets and prints ``chunk_tokens``."""
         assert isinstance(pl_module, ContrastiveModule)
         if trainer.ckpt_path is not None and pl_module.chunk_tokens is not None:
-            say(f"Chunks: {pl_module.chunk_tokens:,} tokens, as in the checkpoint")
+            print_message(f"Chunks: {pl_module.chunk_tokens:,} tokens, as in the checkpoint")
             return
         if pl_module.is_split:
             raise InvalidValueError(
-                "chunk: expected a number of tokens with fsdp2, because auto measures whole weights, got auto; "
-                "give --chunk N, and a smaller N if memory runs out"
+                "chunk: expected a number of tokens with fsdp2, got auto; give --chunk N, and a smaller N if "
+                "memory runs out. The option auto measures whole weights, and fsdp2 splits them."
             )
         longest = pl_module.encoder.max_length or pl_module.encoder.limit or 512
         # A chunk of the encoder and a chunk of each objective's own network are in memory at the same time.
-        networks = 1 + sum(bool(part.reads_tokens) for part in pl_module.objective_parts().values())
+        networks = 1 + sum(bool(part.token_roles) for part in pl_module.objective_parts().values())
         saved = networks * saved_bytes(pl_module, longest)
         weights = [weight for weight in pl_module.parameters() if weight.requires_grad]
         # The gradient and the two moments of each weight.
@@ -63,14 +63,14 @@ class ChunkSize(Callback):
         rows = int(((1 - RESERVE) * (free - state)) // saved)
         while rows >= 1 and pl_module.device.type == "cuda" and not _fits(pl_module, networks * rows, longest):
             rows //= 2
-        rows = least_over_ranks(rows, pl_module.device)
+        rows = min_over_ranks(rows, pl_module.device)
         if rows < 1:
             raise InvalidValueError(
                 f"chunk: expected memory for a row of {longest} tokens, {(saved + state) / 2**30:.2f} GiB, got "
                 f"{free / 2**30:.2f} GiB free; lower --model.encoder.max_length, or take a smaller encoder"
             )
         pl_module.set_chunk_tokens(rows * longest)
-        say(
+        print_message(
             f"Chunks: {pl_module.chunk_tokens:,} tokens ({saved / longest / 1024:.0f} KiB a token, "
             f"{free / 2**30:.1f} GiB free)"
         )
@@ -92,7 +92,7 @@ def saved_bytes(module: ContrastiveModule, tokens: int) -> int:
         return saved
 
     outputs: list[Tensor] = []  # keeps the storages alive, so no address is used twice
-    with one_layer_kept(module.encoder), saved_tensors_hooks(count, lambda saved: saved):
+    with store_last_layer(module.encoder), saved_tensors_hooks(count, lambda saved: saved):
         outputs.append(_encode_rows(module, rows=1, tokens=tokens))
     return sum(storages.values())
 

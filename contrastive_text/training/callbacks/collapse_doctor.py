@@ -16,9 +16,9 @@ from torch import Tensor
 from contrastive_text.core.checks import at_least
 from contrastive_text.core.distributed import world_size
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import print_message
 from contrastive_text.metrics import EffectiveRank, MeanCosine, PositiveAlignment, Uniformity
-from contrastive_text.metrics.verdicts import COLLAPSED, collapse
+from contrastive_text.metrics.collapse import COLLAPSED, describe_collapse
 from contrastive_text.objectives import Objective
 from contrastive_text.training.module import ContrastiveModule
 
@@ -58,12 +58,12 @@ def remedy(objectives: Iterable[Objective]) -> str:
         >>> remedy([Contrastive()])
         'try a lower learning rate, a larger batch or a lower temperature, from an earlier checkpoint'
     """
-    remedies = dict.fromkeys(remedy_text for objective in objectives for remedy_text in objective.remedies)
+    remedies = dict.fromkeys(remedy_text for objective in objectives for remedy_text in objective.collapse_advice)
     *first, last = ["a lower learning rate", "a larger batch", *remedies]
     return f"try {', '.join(first)} or {last}, from an earlier checkpoint"
 
 
-class TrainingSigns:
+class ProblemDetector:
     """Detects problems of training, such as a collapse, from the metrics of logged steps.
 
     Attributes:
@@ -71,7 +71,7 @@ class TrainingSigns:
         objectives: Name -> objective. An objective that isn't in the dictionary counts as one with negatives.
 
     Example:
-        >>> signs = TrainingSigns()
+        >>> signs = ProblemDetector()
         >>> signs.read(50, {"train/loss": 0.5})
         {}
     """
@@ -202,7 +202,7 @@ class CollapseDoctor(Callback):
     reads_figures_every = EVERY
 
     def __init__(self) -> None:
-        self.signs = TrainingSigns()
+        self.signs = ProblemDetector()
         self._warned_kinds: set[str] = set()
         self._last_read = -1
         self._verdict = ""
@@ -268,7 +268,7 @@ class CollapseDoctor(Callback):
             figures["alignment"] = sum(defined) / len(defined)
         # The metrics have already gathered over ranks; sync_dist only avoids a warning.
         pl_module.log_dict({f"val/{name}": figure for name, figure in figures.items()}, sync_dist=True)
-        problem = collapse(figures["mean_cosine"], figures["effective_rank"], most=min(texts, features))
+        problem = describe_collapse(figures["mean_cosine"], figures["effective_rank"], most=min(texts, features))
         summary = ", ".join(f"{name} {figure:.3g}" for name, figure in figures.items())
         self._verdict = (
             f"held out at step {trainer.global_step:,}, {problem or 'the space has not collapsed'} ({summary})"
@@ -285,7 +285,7 @@ class CollapseDoctor(Callback):
         figures = {name: float(figure) for name, figure in trainer.callback_metrics.items()}
         verdict = self._verdict or self.signs.last_verdict(trainer.global_step, figures)
         if verdict and trainer.is_global_zero:
-            say(verdict[0].upper() + verdict[1:])
+            print_message(verdict[0].upper() + verdict[1:])
 
     def _warn(self, trainer: pl.Trainer, kind: str, message: str) -> None:
         if kind not in self._warned_kinds and trainer.is_global_zero:
@@ -312,29 +312,30 @@ class StopWhenSpread(Callback):
     Contrastive training first spreads vectors out of a narrow cone, which gives most of its gain. Further
     spreading finally hurts similarity, according to ConSERT's author (issue 1 of github.com/yym6472/ConSERT); the
     paper stops by labeled pairs. Here ``train/NAME/uniformity`` of the batches is averaged over windows of steps.
-    The run ends after the first window whose uniformity is less than ``least`` below the previous window. It
+    The run ends after the first window whose uniformity is less than ``min_fall`` below the previous window. It
     keeps the weights of this step, unless a validation selects other weights. ``docs/collapse.md`` compares the
     rule with labels.
 
     Args:
         every: Number of steps in a window.
-        least: Smallest fall of uniformity between two windows that continues the run.
+        min_fall: Smallest fall of uniformity between two windows that continues the run.
         objective: Name of the contrastive objective.
 
     Raises:
-        ValueError: ``every`` is below 1, or ``least`` is below 0. Or, in training, the objective doesn't exist.
+        ValueError: ``every`` is below 1, or ``min_fall`` is below 0. Or, in training, the objective doesn't
+            exist.
 
     Example:
-        >>> rule = StopWhenSpread(every=2, least=0.1)
+        >>> rule = StopWhenSpread(every=2, min_fall=0.1)
         >>> [rule.read(torch.tensor(figure)) for figure in (-1.0, -1.2, -2.0, -2.2, -2.1, -2.2)]
         [False, False, False, False, False, True]
     """
 
     reads_figures_every = 1
 
-    def __init__(self, every: int = 25, least: float = 0.05, objective: str = "contrastive") -> None:
+    def __init__(self, every: int = 25, min_fall: float = 0.05, objective: str = "contrastive") -> None:
         self.every = at_least("StopWhenSpread.every", every, 1)
-        self.least = at_least("StopWhenSpread.least", least, 0)
+        self.min_fall = at_least("StopWhenSpread.min_fall", min_fall, 0)
         self.objective = objective
         self.last = math.inf
         self._window: list[Tensor] = []  # stays on the device, which is read only at the end of a window
@@ -356,7 +357,7 @@ class StopWhenSpread(Callback):
         if math.isnan(mean):
             return False
         self.last = mean
-        return before - mean < self.least
+        return before - mean < self.min_fall
 
     def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
         """Reads the uniformity of the step, and ends the run if uniformity has stopped falling."""
@@ -374,8 +375,8 @@ class StopWhenSpread(Callback):
         if trainer.strategy.reduce_boolean_decision(ended, all=False):
             trainer.should_stop = True
             if trainer.is_global_zero:
-                fell = f"uniformity is {self.last:.2f} and fell by less than {self.least:g}"
-                say(f"stops at step {self._step:,}: {fell} in {self.every} steps")
+                fell = f"uniformity is {self.last:.2f} and fell by less than {self.min_fall:g}"
+                print_message(f"stops at step {self._step:,}: {fell} in {self.every} steps")
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
         """Returns the state of the early stopping: mean of the last window, and values of the current window."""

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from contrastive_text.core.batch import Batch, StepBatch
 from contrastive_text.core.checks import at_least
 from contrastive_text.core.distributed import (
+    full_tensor,
+    local_tensor,
     means_over_ranks,
-    own_part,
-    split_as,
-    whole,
+    shard_like,
     world_size,
 )
 from contrastive_text.core.errors import InvalidValueError, RunError
@@ -70,7 +70,7 @@ class LogFigures(Callback):
         if not pl_module.logs_step:
             return
         self._is_first = False
-        figures = on_host(vars(pl_module)["figures"])
+        figures = copy_to_host(vars(pl_module)["figures"])
         # Lightning repeats the last value of a name that a step doesn't log.
         absent = {name: torch.tensor(torch.nan) for name in self._names - set(figures)}
         self._names |= set(figures)
@@ -132,11 +132,11 @@ class LogGradients(Callback):
         pl_module.logs_gradients = step // self.every != (step - window) // self.every  # type: ignore[assignment]  # the module's own
 
 
-def on_host(figures: dict[str, Tensor]) -> dict[str, Tensor]:
+def copy_to_host(figures: dict[str, Tensor]) -> dict[str, Tensor]:
     """Copies scalars from the device to the host in one transfer; each keeps its precision.
 
     Example:
-        >>> on_host({"loss": torch.tensor(0.5), "norm": torch.tensor(2.0, dtype=torch.float64)})
+        >>> copy_to_host({"loss": torch.tensor(0.5), "norm": torch.tensor(2.0, dtype=torch.float64)})
         {'loss': tensor(0.5000), 'norm': tensor(2., dtype=torch.float64)}
     """
     if not figures:
@@ -161,7 +161,7 @@ def _clear_last_figures(trainer: pl.Trainer) -> None:
 _KEY = "accumulated"
 
 
-class KeepGradients(Callback):
+class SaveAccumulatedGradients(Callback):
     """Callback that saves and restores the gradient of an unfinished accumulation window in checkpoints.
 
     With ``accumulate_grad_batches`` above 1 a validation and its checkpoint may come inside an accumulation
@@ -200,7 +200,9 @@ class KeepGradients(Callback):
             average_gradients(pl_module.parameters())
             gradients_by_name = {name: weight.grad for name, weight in pl_module.named_parameters()}
             gradients = {
-                name: whole(gradient) for name, gradient in gradients_by_name.items() if gradient is not None
+                name: full_tensor(gradient)
+                for name, gradient in gradients_by_name.items()
+                if gradient is not None
             }
             checkpoint[_KEY] = {"batches": trainer.accumulate_grad_batches, "gradients": gradients}
 
@@ -224,13 +226,13 @@ class KeepGradients(Callback):
             return
         if saved["batches"] != trainer.accumulate_grad_batches:
             raise InvalidValueError(
-                f"trainer.accumulate_grad_batches: expected {saved['batches']}, because the checkpoint is from "
-                f"inside an accumulation window, got {trainer.accumulate_grad_batches}; resume with "
-                f"{saved['batches']}"
+                f"trainer.accumulate_grad_batches: expected {saved['batches']}, got "
+                f"{trainer.accumulate_grad_batches}; resume with {saved['batches']}. The checkpoint is from "
+                "inside an accumulation window."
             )
         for name, parameter in pl_module.named_parameters():
             if name in saved["gradients"]:
-                parameter.grad = split_as(
+                parameter.grad = shard_like(
                     saved["gradients"][name].to(parameter.device, parameter.dtype), parameter
                 )
 
@@ -244,7 +246,7 @@ _CAUSES = (
 )
 
 
-class WarnOfConstantLoss(Callback):
+class WarnConstantLoss(Callback):
     """Callback that warns once if the losses of the first ten batches are constant, so nothing is learned.
 
     The reason may be that all texts are equal, all rows have the same anchor, or all scores are equal. The losses
@@ -283,7 +285,7 @@ class WarnOfConstantLoss(Callback):
             for name, losses in self._losses.items()
             for i, loss_values in enumerate(losses)
         }
-        host_losses = on_host(means_over_ranks(losses_by_name))
+        host_losses = copy_to_host(means_over_ranks(losses_by_name))
         loss_values = {
             name: [float(host_losses[f"{name}/{i}"]) for i in range(len(losses_so_far))]
             for name, losses_so_far in self._losses.items()
@@ -319,7 +321,7 @@ _INTERVAL = 50
 """Number of batches between two checks that the loss is finite, if nothing is logged; Lightning's default."""
 
 
-class EndWhenDiverged(Callback):
+class StopWhenDiverged(Callback):
     """Callback that ends a run on all ranks if its loss or its weights are NaN or infinite.
 
     The loss of each batch stays on the device. The host reads it every ``trainer.log_every_n_steps`` batches (50
@@ -377,7 +379,7 @@ def check_weights(trainer: pl.Trainer, module: nn.Module) -> None:
     Raises:
         RunError: A parameter is NaN or infinite, or a buffer is NaN.
     """
-    sound = [own_part(parameter).isfinite().all() for parameter in module.parameters()]
+    sound = [local_tensor(parameter).isfinite().all() for parameter in module.parameters()]
     sound += [~buffer.isnan().any() for buffer in module.buffers()]
     finite = not sound or bool(torch.stack([check.to(sound[0].device) for check in sound]).all())
     if not trainer.strategy.reduce_boolean_decision(finite, all=True):
@@ -399,6 +401,8 @@ def _last_checkpoint(trainer: pl.Trainer) -> Path | None:
     paths = [path for callback in ours for path in (callback.best_model_path, callback.last_model_path)]
     # Lightning sets the path of the best checkpoint before the file is written.
     paths += [vars(callback)["_last_checkpoint_saved"] for callback in ours]
-    stopped = [callback.saved for callback in vars(trainer)["callbacks"] if isinstance(callback, SaveWhenStopped)]
+    stopped = [
+        callback.checkpoint for callback in vars(trainer)["callbacks"] if isinstance(callback, SaveWhenStopped)
+    ]
     existing_paths = [path for path in (Path(name) for name in (*paths, *stopped) if name) if path.is_file()]
     return max(existing_paths, key=lambda path: path.stat().st_mtime, default=None)

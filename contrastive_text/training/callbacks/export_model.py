@@ -14,14 +14,14 @@ import torch
 from huggingface_hub import try_to_load_from_cache
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
-from contrastive_text.core.config.class_paths import own_modules, trust_words
+from contrastive_text.core.config.class_paths import foreign_modules, trust_options
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.checkpoints import read_checkpoint, verify_checkpoint
 from contrastive_text.core.storage.disk import remove_abandoned
 from contrastive_text.core.storage.manifests import MODULES
-from contrastive_text.core.terminal import code_span, console
+from contrastive_text.core.terminal import code_span, make_console
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.inference.folder_modules import check_loadable, is_plain
+from contrastive_text.inference.folder_modules import check_loadable, is_loadable_elsewhere
 from contrastive_text.inference.model_card import ModelCard
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.recipes.citations import citations
@@ -77,10 +77,12 @@ class ExportModel(Callback):
             check_loadable(pl_module.encoder, where="ExportModel")
             older = self.dirpath is not None and Path(self.dirpath, MODULES).exists()
             if older and trainer.ckpt_path is None and trainer.is_global_zero:
-                console(soft_wrap=True).print(f"{self.dirpath} contains a model, which this run will replace")
+                make_console(soft_wrap=True).print(
+                    f"{self.dirpath} contains a model, which this run will replace"
+                )
         elif trainer.is_global_zero:
             name = type(pl_module.encoder).__name__
-            console().print(
+            make_console().print(
                 f"No model folder will be written: one holds a TransformerEncoder, and this is a {name}. "
                 "ContrastiveModule.load_from_checkpoint loads it from a checkpoint."
             )
@@ -105,7 +107,7 @@ class ExportModel(Callback):
             return  # on_fit_start has printed a message
         remove_abandoned(folder.parent)
         if pl_module.is_split:
-            pl_module = pl_module.unsplit_class().load_from_checkpoint(best, map_location="cpu")
+            pl_module = pl_module.class_before_split().load_from_checkpoint(best, map_location="cpu")
         model = pl_module.sentence_encoder()
         if best:
             add_card(model, best)
@@ -113,15 +115,15 @@ class ExportModel(Callback):
         score = ""
         if checkpoint is not None and checkpoint.best_model_score is not None:
             score = f" (best {checkpoint.monitor} {float(checkpoint.best_model_score):.2f}, {Path(best).stem})"
-        screen = console(soft_wrap=True)
+        screen = make_console(soft_wrap=True)
         if isinstance(checkpoint, BestCheckpoint) and (regression := checkpoint.best.regression):
             screen.print(f"{regression}; try a lower learning rate, or use the model that it started from")
         screen.print(f"Model saved to {folder}{score}. Next:")
         screen.print(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}")
         if run is not None and find_spec("matplotlib") is not None:  # which draws the report
             parts = [pl_module, vars(trainer).get("datamodule")]  # set by Lightning, but not declared
-            modules = own_modules([dict(part.hparams) for part in parts if part is not None])
-            screen.print("  " + shlex.join(["contrastive-text", "report", *trust_words(modules), run]))
+            modules = foreign_modules([dict(part.hparams) for part in parts if part is not None])
+            screen.print("  " + shlex.join(["contrastive-text", "report", *trust_options(modules), run]))
 
 
 def add_card(model: SentenceEncoder, checkpoint: str | Path) -> None:
@@ -146,10 +148,10 @@ def add_card(model: SentenceEncoder, checkpoint: str | Path) -> None:
         facts[_STARTS_FROM] = _last(content.facts[_STARTS_FROM])
     validation = content.data.get("validation")
     model.card = ModelCard(
-        what="Vectors of sentences, trained by contrastive learning"
+        description="Vectors of sentences, trained by contrastive learning"
         + (f" from the weights of {code_span(start)}." if start else " from random weights."),
-        elsewhere=is_plain(model.parts),
-        ranks=model.prompts.ranks,
+        in_sentence_transformers=is_loadable_elsewhere(model.parts),
+        has_query_prompts=model.prompts.has_retrieval_prompts,
         base=base if of_hub else None,
         facts={
             "steps of these weights": f"{content.step:,}",
@@ -157,8 +159,8 @@ def add_card(model: SentenceEncoder, checkpoint: str | Path) -> None:
             **facts,
         },
         scores=content.best.figures,
-        setting="Of these very weights, on the validation data above; one run, so without a spread. Correlations "
-        "and accuracies are times 100. The checkpoint was chosen by them, so they flatter it.",
+        score_description="Of these very weights, on the validation data above; one run, so without a spread. "
+        "Correlations and accuracies are times 100. The checkpoint was chosen by them, so they flatter it.",
         pairs=_last(validation) if isinstance(validation, str) else None,
         limits=_LIMITS,
         citations=citations(content.facts.get(RECIPE, "").split(", ")),

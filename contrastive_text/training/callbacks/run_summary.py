@@ -14,17 +14,17 @@ from rich.text import Text
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.distributed import world_size
 from contrastive_text.core.setting import is_faster_in_bfloat16
-from contrastive_text.core.storage.manifests import model_place
-from contrastive_text.core.terminal import console, facts_table, say
+from contrastive_text.core.storage.manifests import find_model_folder
+from contrastive_text.core.terminal import facts_table, make_console, print_message
 from contrastive_text.data import TextDataModule
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.training_set import sibling_rows
 from contrastive_text.encoders import Encoder, TransformerEncoder
-from contrastive_text.heads import FineTuningHead, Head, StackHead, stack_of
-from contrastive_text.inference.model_folder import ModelStart, folder_prompts, read_start
+from contrastive_text.heads import FineTuningHead, Head, StackHead, describe_stack
+from contrastive_text.inference.model_folder import FolderParts, read_folder_parts, read_prompts
 from contrastive_text.inference.model_parts import pooler_name
 from contrastive_text.objectives import Contrastive, Matryoshka, Objective, PairLabels, Siblings
-from contrastive_text.training.callbacks.best_checkpoint import data_of, monitored
+from contrastive_text.training.callbacks.best_checkpoint import describe_monitor, get_datamodule
 from contrastive_text.training.callbacks.export_model import RECIPE
 from contrastive_text.training.guides import describe_guides
 from contrastive_text.training.module import ContrastiveModule
@@ -39,7 +39,7 @@ _LIBRARIES = ("contrastive-text", "torch", "transformers", "tokenizers", "pytorc
 
 def model_facts(module: ContrastiveModule) -> dict[str, str]:
     """Returns the facts of the model for the summary: its parts, dropout rates, optimizer and libraries."""
-    plans = {"": module.plan, **{f"{task}, ": plan for task, plan in module.by_task.own_plans.items()}}
+    plans = {"": module.plan, **{f"{task}, ": plan for task, plan in module.by_task.task_plans.items()}}
     chains = [
         f"{task}{name}: {' -> '.join(map(describe, chain)) or 'unaltered'}"
         for task, plan in plans.items()
@@ -104,7 +104,7 @@ def _prompts(module: ContrastiveModule) -> dict[str, str]:
     if module.prompts:
         return {"prompts": module.by_task.prompts.describe()}
     name = module.encoder.model_name_or_path if isinstance(module.encoder, TransformerEncoder) else None
-    if name is None or not (prompts := folder_prompts(name)):
+    if name is None or not (prompts := read_prompts(name)):
         return {}
     return {
         "prompts": f"none, though {name} names some ({prompts.describe()}): model.prompts.named takes them over"
@@ -142,7 +142,7 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
     steps = f"{total:,.0f}" if total < float("inf") else "an unknown number of"
     is_validated = data.tables.validated and trainer.limit_val_batches != 0
     merged = trainer.accumulate_grad_batches > 1 and len(data.training.step_kinds()) > 1
-    joined = any(task.pairing.joins for task in data.training.tasks.values())
+    joined = any(task.pairing.joins_texts for task in data.training.tasks.values())
     types = "of which text a token is" if module.encoder.takes_types else "not read: the encoder has none"
     parts = ", each with a part of every weight" if module.is_split else ""
     turns = ", so that turns of the mixture share an optimizer step" if merged else ""
@@ -150,7 +150,9 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
         "negatives": "\n".join(negatives) or "none",
         **({"siblings": "\n".join(siblings)} if siblings else {}),
         **({"token types": types} if joined else {}),
-        "validated": f"{validated}; {monitored(data)}" if is_validated else "never: the last checkpoint is kept",
+        "validated": f"{validated}; {describe_monitor(data)}"
+        if is_validated
+        else "never: the last checkpoint is kept",
         "step": (
             f"{rows} over {world_size()} process{'es' if world_size() > 1 else ''}{parts}, "
             f"accumulated over {trainer.accumulate_grad_batches}{turns}; gradient norm clipped at "
@@ -187,7 +189,7 @@ def _negatives(objective: Objective, data: TextDataModule) -> str | None:
     roles = [slot.role for slot in training.slots]
     examples = data.training.rows_per_step(training.name) * training.examples_per_row
     text = objective.describe_negatives(examples, roles.count("positive"), roles.count("negative"))
-    counts = training.hard_negatives if text is not None and "negative" in objective.takes else None
+    counts = training.hard_negatives if text is not None and "negative" in objective.optional_roles else None
     if text is None or counts is None:
         return text
     fewest, most, mean = counts
@@ -199,7 +201,7 @@ def _siblings(objective: Objective, data: TextDataModule) -> str | None:
     """Describes how many rows have siblings in the data and in a step, and how siblings are treated."""
     if isinstance(objective, Matryoshka):
         objective = objective.objective  # each width has a copy
-    if not isinstance(objective, Contrastive) or objective.loss.reads_labels or objective.between == "views":
+    if not isinstance(objective, Contrastive) or objective.loss.reads_classes or objective.between == "views":
         return None
     if objective.task is not None and objective.task not in data.training.tasks:
         return None  # scored alone
@@ -226,44 +228,46 @@ def _peak(schedule: Schedule, total: int) -> float:
 
 
 def _print_read(trainer: pl.Trainer, part: str) -> None:
-    if trainer.is_global_zero and (data := data_of(trainer)) is not None:
-        for line in data.tables.understood(part):
-            say(line)
+    if trainer.is_global_zero and (data := get_datamodule(trainer)) is not None:
+        for line in data.tables.describe(part):
+            print_message(line)
 
 
 class RunSummary(Callback):
     """Callback that prints all facts that change the result before the first step; checkpoints contain them.
 
     Args:
-        starts_from: Result of ``load_initial_weights``, if the run starts from other weights.
+        start_description: Result of ``load_initial_weights``, if the run starts from other weights.
         recipe: Names of the shipped recipes in the configuration, if known.
 
     Attributes:
-        saved_model: Folder of the saved model of ``starts_from``; None for a checkpoint.
+        saved_model: Folder of the saved model of ``start_description``; None for a checkpoint.
     """
 
-    def __init__(self, starts_from: str | None = None, recipe: str | None = None) -> None:
-        self.starts_from, self.recipe = starts_from, recipe
+    def __init__(self, start_description: str | None = None, recipe: str | None = None) -> None:
+        self.start_description, self.recipe = start_description, recipe
         self.saved_model: str | None = None
         self.facts: dict[str, str] = {}
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Collects the facts of the run, and prints them on the first rank."""
-        origin = {RECIPE: self.recipe, _STARTS_FROM: self.starts_from}
+        origin = {RECIPE: self.recipe, _STARTS_FROM: self.start_description}
         self.facts = {name: fact for name, fact in origin.items() if fact}
         if isinstance(pl_module, ContrastiveModule):
             start = describe_start(pl_module, self.saved_model)
             self.facts |= {} if start is None else {"start": start}
             self.facts |= model_facts(pl_module)
-            if (data := data_of(trainer)) is not None:
+            if (data := get_datamodule(trainer)) is not None:
                 self.facts |= data.facts() | step_facts(trainer, pl_module, data)
         if trainer.is_global_zero:
             table = Table("", "in this run", title=TITLE, title_justify="left")
             for name, fact in self.facts.items():
                 table.add_row(name, Text(fact))
-            console().print(table)
+            make_console().print(table)
             if trainer.precision == "32-true" and is_faster_in_bfloat16(pl_module.device):
-                say("This device multiplies faster in bfloat16: --trainer.precision bf16-mixed would be faster")
+                print_message(
+                    "This device multiplies faster in bfloat16: --trainer.precision bf16-mixed would be faster"
+                )
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
         """Prints how the validation files were read, if the run only validates."""
@@ -288,7 +292,7 @@ class RunSummary(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
         """Restores the description of the initial weights and the recipe of a resumed run."""
-        self.starts_from = self.starts_from or state_dict.get(_STARTS_FROM)
+        self.start_description = self.start_description or state_dict.get(_STARTS_FROM)
         self.recipe = self.recipe or state_dict.get(RECIPE)
 
 
@@ -329,8 +333,8 @@ def describe_start(module: ContrastiveModule, before: str | None = None) -> str 
     """
     encoder = module.encoder
     name = before or (encoder.model_name_or_path if isinstance(encoder, TransformerEncoder) else None)
-    place = None if name is None else model_place(name)
-    start = None if place is None else read_start(place)
+    place = None if name is None else find_model_folder(name)
+    start = None if place is None else read_folder_parts(place)
     if start is None:
         return None
     part_pairs = _part_pairs(start, module)
@@ -349,9 +353,9 @@ def describe_start(module: ContrastiveModule, before: str | None = None) -> str 
     return "\n".join([f"{name}, an embedding model", *descriptions])
 
 
-def _part_pairs(start: ModelStart, module: ContrastiveModule) -> list[tuple[str, str]]:
+def _part_pairs(start: FolderParts, module: ContrastiveModule) -> list[tuple[str, str]]:
     """Returns pairs of texts: each part of a model folder, and the part of the run that reuses or replaces it."""
-    stack = stack_of(start.layers, start.normalize, start.truncate_dim)
+    stack = describe_stack(start.layers, start.normalize, start.truncate_dim)
     in_use = module.inference_embedder.pooler
     poolers = dict.fromkeys(map(pooler_name, (module.pooler, in_use)))
     limit = start.inference.get("max_length")

@@ -19,7 +19,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from contrastive_text.core.checks import at_least
-from contrastive_text.core.terminal import say
+from contrastive_text.core.terminal import print_message
 
 
 class SaveWhenStopped(Callback):
@@ -47,15 +47,16 @@ class SaveWhenStopped(Callback):
     Attributes:
         command: Command that resumes the run, to be followed by its folder; None to print ``Trainer.fit``.
         requeues: Whether the run resumes if SLURM starts the same command again.
-        former: Checkpoints of earlier processes of the run. They are deleted after a newer one is saved.
-        saved: Checkpoint to resume this run from; None if nothing is saved yet.
+        former_checkpoints: Checkpoints of earlier processes of the run. They are deleted after a newer one is
+            saved.
+        checkpoint: Checkpoint to resume this run from; None if nothing is saved yet.
     """
 
     def __init__(self, minutes: float | None = 15) -> None:
         self.minutes = at_least("resumable.minutes", minutes, 0, "null is no checkpoint by the clock")
         self.command: str | None = None
         self.requeues = False
-        self.former: list[Path] = []
+        self.former_checkpoints: list[Path] = []
         self._written = 0.0
         self._postponed = False
         self._signal: int | None = None
@@ -63,7 +64,7 @@ class SaveWhenStopped(Callback):
         self._speaks = True
         self._stopping = False
         self._before = 0
-        self.saved: Path | None = None
+        self.checkpoint: Path | None = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:  # noqa: ARG002  # Lightning's signature
         """Moves the callback to the end of the list, so its checkpoint has the state of ``BestCheckpoint``."""
@@ -79,7 +80,7 @@ class SaveWhenStopped(Callback):
         if isinstance(environment, SLURMEnvironment) and environment.auto_requeue:
             self._requeue_signal = environment.requeue_signal
         self._signal = signal.SIGTERM if trainer.received_sigterm else None
-        self._speaks, self._stopping, self.saved = trainer.is_global_zero, False, None
+        self._speaks, self._stopping, self.checkpoint = trainer.is_global_zero, False, None
         self._written, self._postponed = time.monotonic(), False
         _let_lightning_stop(trainer, False)
         if threading.current_thread() is threading.main_thread():
@@ -146,7 +147,7 @@ class SaveWhenStopped(Callback):
         path = folder / f"resume-step={trainer.global_step}.ckpt"
         trainer.save_checkpoint(path, weights_only=False)
         self._drop_all(trainer, but=path)
-        self.saved = path
+        self.checkpoint = path
         self._written = time.monotonic()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
@@ -154,23 +155,25 @@ class SaveWhenStopped(Callback):
         self._drop_all(trainer)
 
     def _drop_all(self, trainer: pl.Trainer, but: Path | None = None) -> None:
-        for path in (*self.former, self.saved):
+        for path in (*self.former_checkpoints, self.checkpoint):
             if path not in (None, but):
                 trainer.strategy.remove_checkpoint(path)
-        self.saved, self.former = None, []
+        self.checkpoint, self.former_checkpoints = None, []
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:  # noqa: ARG002  # Lightning's signature
         """Prints the command that resumes the stopped run, and sets the exit status of the process."""
-        if self.saved is None or not isinstance(exception, SIGTERMException):
+        if self.checkpoint is None or not isinstance(exception, SIGTERMException):
             return
         # If another rank ends with a status other than 0, Lightning's launcher kills the first rank.
         exception.code = 128 + (self._signal or signal.SIGTERM) if trainer.is_global_zero else 0
         if trainer.is_global_zero:
-            path = str(self.saved)
+            path = str(self.checkpoint)
             call = f"trainer.fit(module, data, ckpt_path={path!r})"
-            run = str(self.saved.parent)
+            run = str(self.checkpoint.parent)
             resume_command = call if self.command is None else f"{self.command} {shlex.quote(run)}"
-            say(f"Stopped after step {trainer.global_step:,}. To go on exactly there:\n  {resume_command}")
+            print_message(
+                f"Stopped after step {trainer.global_step:,}. To go on exactly there:\n  {resume_command}"
+            )
             if self.requeues and self._signal is not None and self._signal == self._requeue_signal:
                 _requeue()
 
@@ -182,9 +185,9 @@ def _requeue() -> None:
         result = subprocess.run(command, capture_output=True, text=True, errors="backslashreplace", check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         reason = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
-        say(f"Not requeued: {shlex.join(command)}: {reason}", file=sys.stderr)
+        print_message(f"Not requeued: {shlex.join(command)}: {reason}", file=sys.stderr)
     else:
-        say(f"Requeued: {shlex.join(command)} {result.stdout.strip()}".rstrip())
+        print_message(f"Requeued: {shlex.join(command)} {result.stdout.strip()}".rstrip())
 
 
 def _let_lightning_stop(trainer: pl.Trainer, stops: bool) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from contrastive_text.core.checks import one_of
 from contrastive_text.core.distributed import sum_over_ranks, world_size
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.random import fold, generator
+from contrastive_text.core.random import fold_key, generator
 from contrastive_text.core.similarity import full_precision
 
 SumReduction = Literal["sum", "mean"]
@@ -85,7 +85,7 @@ class WeightedSum(Combine):
 
     def forward(self, values: Mapping[str, Tensor], parameters: Sequence[nn.Parameter], key: int) -> Tensor:  # noqa: ARG002  # the base's signature
         """Returns the sum or the mean of the weighted losses."""
-        return add_up(values, mean=self.reduction == "mean")
+        return reduce_losses(values, mean=self.reduction == "mean")
 
 
 @final
@@ -142,7 +142,7 @@ class Uncertainty(Combine):
         return torch.stack(terms).sum()
 
 
-def add_up(values: Mapping[str, Tensor], mean: bool) -> Tensor:
+def reduce_losses(values: Mapping[str, Tensor], mean: bool) -> Tensor:
     """Returns the sum of the losses, or their mean."""
     losses = torch.stack(list(values.values()))
     return losses.mean() if mean else losses.sum()
@@ -156,7 +156,7 @@ GradientReduction = Literal["sum", "mean", "mixed"]
 for parameters that every objective uses and the sum for the rest."""
 
 
-def without_conflicts(gradient: Tensor, others: Iterable[Tensor]) -> Tensor:
+def project_conflicts(gradient: Tensor, others: Iterable[Tensor]) -> Tensor:
     """Projects a gradient onto the normal plane of each gradient that it conflicts with, in order.
 
     If the running gradient g and another gradient h have g . h < 0, g becomes g - (g . h) / (h . h) h. A dot
@@ -171,7 +171,7 @@ def without_conflicts(gradient: Tensor, others: Iterable[Tensor]) -> Tensor:
         (E,), a new tensor.
 
     Example:
-        >>> without_conflicts(torch.tensor([1.0, 0.0]), [torch.tensor([-1.0, 1.0])])
+        >>> project_conflicts(torch.tensor([1.0, 0.0]), [torch.tensor([-1.0, 1.0])])
         tensor([0.5000, 0.5000])
     """
     running = gradient.clone()
@@ -188,7 +188,7 @@ class PCGrad(Combine):
     """Combiner that removes conflicts between the gradients of objectives before it adds them up (PCGrad).
 
     Yu et al. 2020, https://arxiv.org/abs/2001.06782, algorithm 1: each objective's gradient is projected
-    against the other gradients in random order; see ``without_conflicts``. With three or more objectives the
+    against the other gradients in random order; see ``project_conflicts``. With three or more objectives the
     result depends on that order. The order is drawn from ``seed`` and the key of the step: it is the same on
     every rank, in every run and after a resume. A step with one objective uses its plain gradient, at no cost.
 
@@ -248,12 +248,12 @@ class PCGrad(Combine):
             for parameter, part, used in zip(parameters, parts, gradients.used.any(dim=0).tolist(), strict=True):
                 if used:
                     surrogate = surrogate + (parameter * part.view_as(parameter)).sum()
-        value = add_up(values, mean=self.reduction != "sum").detach()
+        value = reduce_losses(values, mean=self.reduction != "sum").detach()
         return surrogate - surrogate.detach() + value
 
     def orders(self, count: int, key: int) -> list[list[int]]:
         """Draws a random order of the other objectives for each objective."""
-        rng = generator(fold(self.seed, key))
+        rng = generator(fold_key(self.seed, key))
         return [rng.permutation([j for j in range(count) if j != i]).tolist() for i in range(count)]
 
     def merge(self, gradients: Gradients, orders: Sequence[Sequence[int]]) -> Tensor:
@@ -266,14 +266,14 @@ class PCGrad(Combine):
         rows, used = gradients.rows, gradients.used
         total = torch.zeros_like(rows[0])
         for row, order, is_used in zip(rows, orders, used, strict=True):
-            common = gradients.spread(is_used) if self.scope == "shared" else None
-            total += without_conflicts(row, (rows[j] if common is None else rows[j] * common for j in order))
+            common = gradients.repeat_by_parameter(is_used) if self.scope == "shared" else None
+            total += project_conflicts(row, (rows[j] if common is None else rows[j] * common for j in order))
         if self.reduction == "sum":
             return total
         users = used.sum(dim=0)
         if self.reduction == "mixed":
             users = torch.where(users == len(rows), users, 1)
-        return total / gradients.spread(users.clamp(min=1).to(total.dtype))
+        return total / gradients.repeat_by_parameter(users.clamp(min=1).to(total.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +290,7 @@ class Gradients:
     used: Tensor
     sizes: Tensor
 
-    def spread(self, figures: Tensor) -> Tensor:
+    def repeat_by_parameter(self, figures: Tensor) -> Tensor:
         """Repeats one value per parameter for each entry of the parameter, (K,) -> (E,)."""
         return figures.repeat_interleave(self.sizes, output_size=len(self.rows[0]))
 
@@ -357,7 +357,7 @@ def gradient_figures(values: Mapping[str, Tensor], parameters: Sequence[nn.Param
     for (i, a), (j, b) in combinations(enumerate(values), 2):
         is_shared = gradients.used[i] & gradients.used[j]
         if is_shared.any():
-            mask = gradients.spread(is_shared)
+            mask = gradients.repeat_by_parameter(is_shared)
             first, second = gradients.rows[i] * mask, gradients.rows[j] * mask
             length = first.norm() * second.norm()
             figures[f"cosine/{a}/{b}"] = torch.where(length > 0, (first * second).sum() / length, 0.0)

@@ -16,10 +16,10 @@ from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from contrastive_text.core.checks import above, at_least
-from contrastive_text.core.config.class_paths import resolve
-from contrastive_text.core.config.misspelt import nearest
+from contrastive_text.core.config.class_paths import import_class
+from contrastive_text.core.config.suggestions import suggest_name
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.libraries import is_failure
+from contrastive_text.core.libraries import is_read_error
 from contrastive_text.training.optim.schedules import Schedule
 from contrastive_text.training.optim.uncorrected_adamw import UncorrectedAdamW
 
@@ -110,15 +110,15 @@ class AdamW(Optimizer):
         Raises:
             ValueError: No parameter requires a gradient.
         """
-        filled = decayed_apart(parameters, self.weight_decay, "AdamW")
+        filled = group_by_decay(parameters, self.weight_decay, "AdamW")
         if not self.bias_correction:
             return UncorrectedAdamW(filled, lr=self.lr, betas=self.betas, eps=self.eps)
-        return unscaled_before(
+        return unscale_before_step(
             torch.optim.AdamW(filled, lr=self.lr, betas=self.betas, eps=self.eps, fused=self.fused)
         )
 
 
-def decayed_apart(
+def group_by_decay(
     parameters: Iterable[tuple[str, nn.Parameter]], weight_decay: float, where: str
 ) -> list[dict[str, Any]]:  # Any: torch's groups
     """Returns groups of the trained parameters: matrices with weight decay, others without. Omits empty groups.
@@ -138,7 +138,7 @@ def decayed_apart(
     return [group for group in groups if group["params"]]
 
 
-def unscaled_before(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def unscale_before_step(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Makes the gradient scaler unscale float16 gradients before the optimizer step, and returns the optimizer.
 
     A fused kernel would unscale them inside the step. That is too late to clip them: Lightning then refuses to.
@@ -209,12 +209,12 @@ class TorchOptimizer(Optimizer):
             ValueError: No parameter requires a gradient, or the class refuses its arguments.
         """
         settings = {"lr": self.lr, **(self.options or {})}
-        groups = decayed_apart(parameters, self.weight_decay, "TorchOptimizer")
+        groups = group_by_decay(parameters, self.weight_decay, "TorchOptimizer")
         if not self.weight_decay:  # one group: some optimizers support only one
             groups = [{"params": [weight for group in groups for weight in group["params"]]}]
             settings |= {"weight_decay": 0.0} if self._decays else {}
         with _naming_place(f"TorchOptimizer({self.name})"):
-            return unscaled_before(self._cls(groups, **settings))
+            return unscale_before_step(self._cls(groups, **settings))
 
 
 @final
@@ -288,11 +288,11 @@ def _class_of(name: str, base: type[_T], module: ModuleType, where: str) -> type
         if inspect.isclass(cls) and issubclass(cls, base) and cls is not base
     }
     if "." in name:
-        return resolve(name, base, where)
+        return import_class(name, base, where)
     if name not in classes:
         raise InvalidValueError(
             f"{where}: expected a class of {module.__name__} or the path of another one, got {name!r}"
-            f"{nearest(name, classes)}"
+            f"{suggest_name(name, classes)}"
         )
     return classes[name]
 
@@ -303,6 +303,6 @@ def _naming_place(where: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, RuntimeError) as error:
-        if not is_failure(error):
+        if not is_read_error(error):
             raise
         raise InvalidValueError(f"{where}: expected valid options, got: {error}") from error

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from contrastive_text.core.checks import at_least, share
+from contrastive_text.core.checks import at_least, fraction
 from contrastive_text.core.errors import InvalidValueError
 
 
@@ -68,7 +68,7 @@ class WarmupSchedule(Schedule):
     def __init__(self, warmup_steps: int = 0, warmup_ratio: float = 0.0) -> None:
         name = type(self).__name__
         self.warmup_steps = at_least(f"{name}.warmup_steps", warmup_steps, 0, "0 is no warm-up")
-        self.warmup_ratio = share(f"{name}.warmup_ratio", warmup_ratio, "give steps as warmup_steps")
+        self.warmup_ratio = fraction(f"{name}.warmup_ratio", warmup_ratio, "give steps as warmup_steps")
         if warmup_steps and warmup_ratio:
             raise InvalidValueError(
                 f"{name}: expected warmup_steps or warmup_ratio, got both ({warmup_steps} and {warmup_ratio}); "
@@ -190,7 +190,7 @@ class SlantedTriangularSchedule(Schedule):
 
     def __init__(self, cut_fraction: float = 0.1, ratio: float = 32) -> None:
         name = type(self).__name__
-        self.cut_fraction = share(
+        self.cut_fraction = fraction(
             f"{name}.cut_fraction", cut_fraction, "DeCLUTR uses 0.1", with_zero=False, with_one=False
         )
         self.ratio = at_least(f"{name}.ratio", ratio, 1, "DeCLUTR uses 32")

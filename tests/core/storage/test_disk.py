@@ -16,16 +16,16 @@ import pytest
 
 from contrastive_text.core.errors import DiskError
 from contrastive_text.core.storage import disk
-from contrastive_text.core.storage.disk import held, remove_abandoned, replacing, replacing_folder
+from contrastive_text.core.storage.disk import atomic_file, atomic_folder, hold_lock, remove_abandoned
 
 
 def write(path: Path, content: bytes) -> None:
-    with replacing(path) as file:
+    with atomic_file(path) as file:
         file.write(content)
 
 
 def write_model(folder: Path, content: str) -> None:
-    with replacing_folder(folder, last="key", first="list", stale=["*.bin", "sub/old"]) as made:
+    with atomic_folder(folder, last="key", first="list", stale=["*.bin", "sub/old"]) as made:
         (made / "sub").mkdir()
         for name in ("list", "a", "sub/b", "key"):
             (made / name).write_text(content)
@@ -33,7 +33,7 @@ def write_model(folder: Path, content: str) -> None:
 
 def test_a_failed_write_leaves_the_older_file_and_nothing_else(tmp_path: Path) -> None:
     write(tmp_path / "a", b"old")
-    with pytest.raises(RuntimeError), replacing(tmp_path / "a") as file:
+    with pytest.raises(RuntimeError), atomic_file(tmp_path / "a") as file:
         file.write(b"half")
         raise RuntimeError
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
@@ -51,7 +51,7 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
 def test_a_temporary_names_its_process_and_not_its_target_and_cannot_be_foretold(tmp_path: Path) -> None:
     names, process = set(), f"{platform.node()}.{disk._process_space()}.{os.getpid()}"
     for _ in range(3):
-        with replacing(tmp_path / "hpc_ckpt_1.ckpt"):
+        with atomic_file(tmp_path / "hpc_ckpt_1.ckpt"):
             (temporary,) = tmp_path.glob(f".contrastive-text.{process}.*")
             assert "hpc_ckpt" not in temporary.name  # Lightning takes every number after that for a version
             names.add(temporary.name)
@@ -76,7 +76,7 @@ FULL = os.strerror(errno.ENOSPC)
 def test_an_error_of_the_disk_names_the_file_and_another_passes(
     tmp_path: Path, error: Exception, raised: type[Exception], words: str
 ) -> None:
-    with pytest.raises(raised, match=words) as caught, replacing(tmp_path / "a"):
+    with pytest.raises(raised, match=words) as caught, atomic_file(tmp_path / "a"):
         raise error
     assert getattr(caught.value, "errno", None) in (getattr(error, "errno", None), errno.ENOSPC)
 
@@ -91,7 +91,7 @@ def test_a_folder_takes_its_place_with_one_permission_and_without_stale_files(tm
     (folder / "sub").mkdir(parents=True)
     for name in ("x.bin", "notes.txt", "sub/old"):
         (folder / name).write_text("older")
-    with replacing_folder(folder, first="list", last="key", stale=["*.bin", "sub/old"]) as made:
+    with atomic_folder(folder, first="list", last="key", stale=["*.bin", "sub/old"]) as made:
         for name in ("list", "key", "weights"):
             (made / name).write_text("1")
         (made / "key").chmod(0o600)
@@ -107,7 +107,7 @@ def test_nothing_stale_is_removed_through_a_linked_folder(tmp_path: Path) -> Non
     folder.mkdir()
     (theirs / "old").write_text("another's")
     (folder / "linked").symlink_to(theirs)
-    with replacing_folder(folder, first="list", last="key", stale=["linked/old", "none/old"]) as made:
+    with atomic_folder(folder, first="list", last="key", stale=["linked/old", "none/old"]) as made:
         for name in ("list", "key"):
             (made / name).write_text("1")
     assert (theirs / "old").read_text() == "another's"
@@ -180,7 +180,7 @@ def test_where_nothing_may_be_written_beside_a_folder_it_is_written_to_and_held(
     monkeypatch.setattr(os, "access", lambda path, _: Path(path) != tmp_path)
     monkeypatch.setattr(os, "open", refusing(os.open))
     monkeypatch.setattr(Path, "mkdir", refusing(Path.mkdir))
-    with held(folder) as mine, held(folder) as again:
+    with hold_lock(folder) as mine, hold_lock(folder) as again:
         assert (mine, again) == (True, False)
         write_model(folder, "new")
     assert sorted(path.name for path in folder.iterdir()) == ["a", "key", "list", "sub"]
@@ -279,9 +279,12 @@ def kill_at(stop: int, monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]
 
 
 def test_a_lock_is_held_by_one_and_leaves_nothing(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", "import sys, pathlib\nfrom contrastive_text.core.storage.disk import held\n"
-             "with held(pathlib.Path(sys.argv[1])) as mine:\n    print(mine)", str(tmp_path / "a")]  # fmt: skip
-    with held(tmp_path / "a") as mine:
+    code = (
+        "import sys, pathlib\nfrom contrastive_text.core.storage.disk import hold_lock\n"
+        "with hold_lock(pathlib.Path(sys.argv[1])) as mine:\n    print(mine)"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path / "a")]
+    with hold_lock(tmp_path / "a") as mine:
         assert mine
         assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "False\n"
     assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "True\n"
@@ -299,7 +302,7 @@ def test_a_file_system_without_locks_stops_nobody(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", refused)
-    with held(tmp_path / "a") as mine:
+    with hold_lock(tmp_path / "a") as mine:
         assert mine
     assert not list(tmp_path.iterdir())
 
@@ -329,7 +332,7 @@ def test_what_killed_processes_left_is_removed_and_nothing_else(tmp_path: Path) 
         os.utime(tmp_path / name, (old, old))
     folder = tmp_path / f".contrastive-text.{host}.{space}.{dead}.3.tmp"
     (folder / "1_Pooling").mkdir(parents=True)
-    with replacing(tmp_path / "b.ckpt") as file:
+    with atomic_file(tmp_path / "b.ckpt") as file:
         file.write(b"being written")
         removed = remove_abandoned(tmp_path)
         assert sorted(path.name for path in removed) == sorted([*stale, folder.name])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, MissingFileError
-from contrastive_text.core.storage.records import Record, inside, read_json, records
+from contrastive_text.core.storage.records import Record, read_json, records, resolve_inside
 
 TODO = "save it again"
 
@@ -110,7 +110,7 @@ def test_records_are_mappings_in_a_list() -> None:
 
 @pytest.mark.parametrize("name", ["", "a", "a/b", "a/b.c", "...", "a..b", "./a"])
 def test_a_path_inside_is_taken(tmp_path: Path, name: str) -> None:
-    assert inside(tmp_path, name, "a.json") == tmp_path / name
+    assert resolve_inside(tmp_path, name, "a.json") == tmp_path / name
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_path_inside_is_taken(tmp_path: Path, name: str) -> None:
 )
 def test_a_path_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidValueError, match=r"^a\.json: expected a path inside"):
-        inside(tmp_path, name, "a.json")
+        resolve_inside(tmp_path, name, "a.json")
 
 
 def test_a_link_that_leads_out_is_refused_and_one_inside_is_taken(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_a_link_that_leads_out_is_refused_and_one_inside_is_taken(tmp_path: Path
     (tmp_path / "other").mkdir()
     (folder / "out").symlink_to(tmp_path / "other")
     (folder / "in").symlink_to(folder / "real")
-    assert inside(folder, "in", "a.json") == folder / "in"
+    assert resolve_inside(folder, "in", "a.json") == folder / "in"
     with pytest.raises(InvalidValueError, match="expected a path inside"):
-        inside(folder, "out", "a.json")
+        resolve_inside(folder, "out", "a.json")
     (tmp_path / "linked").symlink_to(folder)
-    assert inside(tmp_path / "linked", "real", "a.json")  # the folder itself may be reached by a link
+    assert resolve_inside(tmp_path / "linked", "real", "a.json")  # the folder itself may be reached by a link

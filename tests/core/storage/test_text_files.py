@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError
-from contrastive_text.core.storage.text_files import Bounds, decoded_lines, is_blank, read_text
+from contrastive_text.core.storage.text_files import SizeLimits, decoded_lines, is_blank, read_text
 
 
 @pytest.mark.parametrize(
@@ -28,13 +28,13 @@ def test_what_is_no_text_is_refused_with_its_line(tmp_path: Path, content: bytes
     path = tmp_path / "a.txt"
     path.write_bytes(content)
     with pytest.raises(InvalidValueError) as error:
-        read_text(path, Bounds(line=64))
+        read_text(path, SizeLimits(line=64))
     assert str(error.value).startswith(str(tmp_path) + "/" + said)
 
 
 def test_a_line_that_fills_its_bound_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbf" + b"x" * 60 + b"\n" + b"y" * 64)
-    assert [len(line) for line in decoded_lines(tmp_path / "a.txt", Bounds(line=64))] == [61, 64]
+    assert [len(line) for line in decoded_lines(tmp_path / "a.txt", SizeLimits(line=64))] == [61, 64]
 
 
 def test_a_bomb_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
@@ -43,9 +43,9 @@ def test_a_bomb_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
         for _ in range(8):
             file.write((b"0" * 1023 + b"\n") * 1024)
     with pytest.raises(InvalidValueError, match=r"expected at most 100 bytes out of each byte of a \.gz"):
-        for _ in decoded_lines(path, Bounds(ratio=100)):
+        for _ in decoded_lines(path, SizeLimits(ratio=100)):
             pass
-    assert sum(1 for _ in decoded_lines(path, Bounds(ratio=2000))) == 8 * 1024
+    assert sum(1 for _ in decoded_lines(path, SizeLimits(ratio=2000))) == 8 * 1024
 
 
 def pipe(path: Path) -> None:
@@ -104,4 +104,4 @@ def test_what_can_be_seen_is_not(text: str) -> None:
 
 def test_bounds_are_numbers_above_0() -> None:
     with pytest.raises(InvalidValueError, match=r"bounds\.depth: expected a whole number from 1, got 0"):
-        Bounds(depth=0)
+        SizeLimits(depth=0)

@@ -24,7 +24,7 @@ def test_every_txt_file_of_a_folder_is_one_document(tmp_path: Path) -> None:
     write(folder / "a.txt", "\ufefffirst\n\nafter a blank line\n")
     table = read_rows(folder, ["text"])
     assert texts(table) == ["first\n\nafter a blank line\n", "second,\r\n  of two\u2028lines ", "third"]
-    assert table.understood == "essays: text -> text (a .txt file each); 3 rows"
+    assert table.description == "essays: text -> text (a .txt file each); 3 rows"
     assert table.source == (str(folder),)
 
 
@@ -35,7 +35,7 @@ def test_empty_files_of_a_folder_are_left_out_and_others_ignored_aloud(tmp_path:
         write(tmp_path / name, text)
     table = read_rows(str(tmp_path), ["text"])
     assert texts(table) == ["one"]
-    assert table.understood == (
+    assert table.description == (
         f"{tmp_path.name}: text -> text (a .txt file each); 3 other files ignored; 1 row; 2 empty files left out"
     )
 

@@ -12,7 +12,7 @@ import pytest
 from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.core.targets import NLI, Classes
 from contrastive_text.data import Table, read_rows
-from contrastive_text.data.files.given import GivenRows, in_memory_rows, source
+from contrastive_text.data.files.in_memory import InMemoryRows, in_memory_rows, wrap_rows
 
 datasets = pytest.importorskip("datasets")
 pyarrow = pytest.importorskip("pyarrow")
@@ -51,7 +51,7 @@ def test_every_form_gives_the_rows_of_a_file(form: str, of_file: Table) -> None:
     assert table.rows == of_file.rows
     assert len(table) == 3
     assert table.content == of_file.content
-    said, before = (each.understood.partition(": ")[2] for each in (table, of_file))
+    said, before = (each.description.partition(": ")[2] for each in (table, of_file))
     if form == "tuples":
         assert said.startswith("anchor -> anchor, positive -> positive (1 to 2 rows a line), target -> target: ")
     else:
@@ -70,7 +70,7 @@ def test_arrow_files_give_the_rows_of_a_text_file(name: str, tmp_path: Path, of_
             writer.write_table(table, max_chunksize=2)
     found = read(path)
     assert found.rows == of_file.rows
-    assert found.understood == of_file.understood.replace("rows.jsonl", name)
+    assert found.description == of_file.description.replace("rows.jsonl", name)
     path.write_bytes(path.read_bytes()[:-30] if name == "rows.parquet" else b"ARROW1 no more")
     with pytest.raises(
         ContrastiveTextError, match=rf"{name}: expected a {path.suffix} file, got an invalid or dam"
@@ -113,7 +113,7 @@ def test_places_of_a_tuple_are_what_is_read(
 )
 def test_what_is_no_rows_is_refused(given: Any, said: str) -> None:
     with pytest.raises(ContrastiveTextError, match=rf"data\.train: .*{said}"):
-        source("data.train", given)
+        wrap_rows("data.train", given)
 
 
 def test_wrong_columns_and_cells_are_told_by_row() -> None:
@@ -129,22 +129,22 @@ def test_wrong_columns_and_cells_are_told_by_row() -> None:
 
 def test_names_of_files_are_told_from_texts(tmp_path: Path) -> None:
     for names in ("a text", ["texts.txt"], ["my texts.txt", "hub:name:train"], ["folder", "sts/dev"], []):
-        assert source("data.train", names) == names
-        assert not isinstance(source("data.train", names), GivenRows)
-    assert isinstance(source("data.train", ["a.txt is missing", "texts.txt"]), GivenRows)
+        assert wrap_rows("data.train", names) == names
+        assert not isinstance(wrap_rows("data.train", names), InMemoryRows)
+    assert isinstance(wrap_rows("data.train", ["a.txt is missing", "texts.txt"]), InMemoryRows)
     (path := tmp_path / "texts.txt").write_text("a\n")
     with pytest.raises(ContrastiveTextError, match=r"got .*texts.txt and the text 'a bird'; name only files"):
-        source("data.train", [str(path), "a bird"])
+        wrap_rows("data.train", [str(path), "a bird"])
 
 
 def test_a_record_is_of_the_content_and_finds_its_rows_where_they_are_handed_on() -> None:
-    given = source("data.train", ROWS)
+    given = wrap_rows("data.train", ROWS)
     record = str(given)
     assert type(record) is str
     assert record.startswith("given:list:4:")
-    assert str(source("data.train", list(ROWS))) == record
-    assert str(source("data.train", [*ROWS[:3], {**ROWS[3], "query": "other"}])) != record
+    assert str(wrap_rows("data.train", list(ROWS))) == record
+    assert str(wrap_rows("data.train", [*ROWS[:3], {**ROWS[3], "query": "other"}])) != record
     with in_memory_rows({"tasks": {"nli": [given]}}):
-        assert read(source("data.train", record)).rows == read(given).rows
+        assert read(wrap_rows("data.train", record)).rows == read(given).rows
     with pytest.raises(ContrastiveTextError, match=rf"got their record alone \({record}\); give them again"):
-        read(source("data.train", record))
+        read(wrap_rows("data.train", record))

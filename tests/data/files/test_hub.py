@@ -50,7 +50,7 @@ def test_classes_come_by_name_and_what_has_none_stays(snli: Path) -> None:
         {"anchor": "p", "positive": "no", "target": 0.0},
     )
     assert table.source == (path,)
-    assert table.understood == (
+    assert table.description == (
         f"{path}: premise -> anchor, hypothesis -> positive, label -> target: contradiction (1), entailment (1), "
         "neutral (1); 3 rows; 1 row without a gold label left out"
     )

@@ -15,7 +15,7 @@ from contrastive_text.core.targets import NLI, Classes
 from contrastive_text.data import Table, read_rows
 from contrastive_text.data.files import mapped, readers
 from contrastive_text.data.files.formats import FileForm
-from contrastive_text.data.files.mapped import ArrowRows, repeats, sampled
+from contrastive_text.data.files.mapped import ArrowRows, count_repeats, sample_if_large
 from contrastive_text.data.tasks import Clean
 from contrastive_text.pairings import Given, Neighbors
 
@@ -71,10 +71,10 @@ def test_mapped_rows_are_those_of_memory(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert list(found.rows[3:17]) == list(held.rows[3:17]) == list(pickle.loads(pickle.dumps(found.rows[3:17])))
     assert list(found.rows.column("anchor")) == [row["anchor"] for row in held]
     assert (list(found.sizes), found.files, found.source) == (list(held.sizes), held.files, held.source)
-    *said, last = found.understood.splitlines()
-    assert said == held.understood.splitlines()
+    *said, last = found.description.splitlines()
+    assert said == held.description.splitlines()
     assert last.startswith("more than 10 rows: mapped from ")
-    assert repeats(found.rows, "anchor") == repeats(held.rows, "anchor") == len(held) - 7
+    assert count_repeats(found.rows, "anchor") == count_repeats(held.rows, "anchor") == len(held) - 7
     again = read_rows(rows, READS, target=Classes(NLI), cache_dir=tmp_path / "cache")
     assert again.rows.path == found.rows.path
     assert again.content == found.content
@@ -110,12 +110,12 @@ def test_documents_are_followed_and_cleaned_where_they_are_mapped(
 
 def test_a_sample_is_one_of_each_part(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"text": str(i)} for i in range(50)]
-    assert sampled(rows, seed=0) is rows
+    assert sample_if_large(rows, seed=0) is rows
     monkeypatch.setattr(mapped, "MAPPED_ROWS", 10)
     monkeypatch.setattr("contrastive_text.data.files.mapped.SAMPLE", 5)
-    numbers = [int(str(row["text"])) for row in sampled(rows, seed=1)]
+    numbers = [int(str(row["text"])) for row in sample_if_large(rows, seed=1)]
     assert [number // 10 for number in numbers] == [0, 1, 2, 3, 4]
-    assert numbers != [int(str(row["text"])) for row in sampled(rows, seed=2)]
+    assert numbers != [int(str(row["text"])) for row in sample_if_large(rows, seed=2)]
 
 
 def test_what_is_wrong_is_told_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_rows_that_cannot_be_mapped_stay_in_memory_and_say_so(
     monkeypatch.setattr(readers, "find_spec", lambda _: None)
     table = read_rows(files(tmp_path), reads=("anchor", "positive"), form=ALL)
     assert isinstance(table.rows, tuple)
-    assert table.understood.endswith(
+    assert table.description.endswith(
         "rows are in memory; to map that many, pip install 'contrastive-text[parquet]'"
     )
 

@@ -165,8 +165,8 @@ CASES = [*COLUMNS, *SPLITS, *LINES, *LABELS]
 def test_a_file_gives_its_rows_and_says_how_it_was_understood(tmp_path: Path, case: Case) -> None:
     table = read_rows(write(tmp_path / case.name, case.content), case.reads, **case.options)
     assert cells(table) == list(case.rows)
-    assert case.said in table.understood
-    assert table.understood.startswith(f"{case.name}: ")
+    assert case.said in table.description
+    assert table.description.startswith(f"{case.name}: ")
     assert {*case.reads} <= {*table[0]}
 
 
@@ -252,8 +252,8 @@ def test_the_releases_of_snli_and_multinli_are_read_from_both_of_their_files(
     ):
         table = read_rows(path, SCORED, target=INFERENCE)
         assert cells(table) == [("a .", "b .", number, *genre.values()) for number in (1.0, 0.0, 2.0)]
-        assert "gold_label -> target: entailment (1), neutral (1), contradiction (1)" in table.understood
-        assert table.understood.endswith(f"3 rows; {GONE}")
+        assert "gold_label -> target: entailment (1), neutral (1), contradiction (1)" in table.description
+        assert table.description.endswith(f"3 rows; {GONE}")
         assert len(read_rows(path, TEXT)) == 8
 
 
@@ -264,7 +264,7 @@ def test_several_files_and_folders_are_joined_in_order(tmp_path: Path) -> None:
     assert cells(table) == [("1", "2", ""), ("3", "4", "5")]
     assert {tuple(row) for row in table} == {(*PAIR, "negative")}
     assert table.source == (str(first), str(second))
-    assert [line.split(":")[0] for line in table.understood.split("\n")] == ["b.tsv", "a.jsonl"]
+    assert [line.split(":")[0] for line in table.description.split("\n")] == ["b.tsv", "a.jsonl"]
     (tmp_path / "more").mkdir()
     write(tmp_path / "more" / "a.txt", "a document\nof two lines")
     texts = read_rows([write(tmp_path / "lines.txt", "one\ntwo\n"), tmp_path / "more"], TEXT)
@@ -278,12 +278,12 @@ def test_files_that_differ_in_subsets_or_labels_are_joined(tmp_path: Path) -> No
     table = read_rows([snli, genres], SCORED, target=INFERENCE)
     assert [list(row) for row in table] == [[*SCORED]] * 2
     missing = ["subset left out: not every file has one", "no row of class neutral"]
-    assert table.understood.split("\n")[2:] == missing
+    assert table.description.split("\n")[2:] == missing
     files = [write(tmp_path / "a.tsv", labeled("0", "2")), write(tmp_path / "b.tsv", labeled("e", "neutral"))]
     table = read_rows(files, SCORED, target=INFERENCE, labels={"e": "entailment"})
     assert [row["target"] for row in table] == [0.0, 2.0, 0.0, 1.0]
     assert list(table.documents) == [table.rows[:2], table.rows[2:]]
-    assert "no row" not in table.understood
+    assert "no row" not in table.description
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_a_gold_score_that_is_empty_or_minus_one_where_none_is_below_0_is_none(
     left_out = len(scores) - len(kept)
     count = f"{len(kept)} row{'s' if len(kept) > 1 else ''}"
     said = f"{count}; {left_out} rows without a gold label left out" if left_out else count
-    assert table.understood.endswith(said)
+    assert table.description.endswith(said)
 
 
 def test_one_split_of_scored_pairs_is_read(tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ REAL_FILES: tuple[tuple[str, Sequence[str], int], ...] = (
 def test_every_real_file_has_its_published_number_of_rows(name: str, reads: Sequence[str], count: int) -> None:
     table = read_rows(DATA / name, reads, form=FileForm(pair_labels="all"))
     assert len(table) == count
-    assert "left out" not in table.understood
+    assert "left out" not in table.description
     assert {*reads} <= {*table[0]}
     assert ("negative" in table[0]) == ("triplets" in name and "anchor" in reads)
 
@@ -358,6 +358,6 @@ def test_every_real_labeled_file_is_read_whole(name: str, target: Any, count: in
     reads = LABELED if name.startswith(("class", "cs224n/sst")) else SCORED
     table = read_rows(DATA / name, reads, target=target)
     assert len(table) == count
-    assert said in table.understood
-    assert "left out" not in table.understood
-    assert "no row" not in table.understood
+    assert said in table.description
+    assert "left out" not in table.description
+    assert "no row" not in table.description

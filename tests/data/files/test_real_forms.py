@@ -198,4 +198,4 @@ def test_a_real_form_is_read_as_another_library_reads_it(tmp_path: Path, form: F
     found = read_rows(path, form.reads, form.columns, target=form.target, form=form.form)
     assert [list(row.values()) for row in found] == form.wanted(path)
     assert len(found) > 0
-    assert form.said in found.understood
+    assert form.said in found.description

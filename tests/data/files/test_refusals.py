@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from data_files import FORMATS, PAIR, SCORED, TEXT, refuses, write, write_rows
 
-from contrastive_text.core.storage.text_files import Bounds
+from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.core.targets import NLI, Classes, Scores
 from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.data.files.formats import FileForm, options_of
@@ -100,9 +100,9 @@ LINES = [
               ["a.jsonl:1: expected at most 100 lists and objects", f"got {depth + 1:,}"])
       for depth, closed in ((101, 101), (100_000, 0))),
     Refusal("a.jsonl", '{"text": "a", "m": [[1]]}\n', TEXT, ["a.jsonl:1: expected at most 2 lists and objects"],
-            {"bounds": Bounds(depth=2)}),
+            {"bounds": SizeLimits(depth=2)}),
     Refusal("a.jsonl", '{"text": "a", "m": [[1]]}\n', TEXT, ["a.jsonl:1: expected a line of at most 9 bytes"],
-            {"bounds": Bounds(line=9)}),
+            {"bounds": SizeLimits(line=9)}),
     Refusal("a.jsonl", '{"anchor": 5, "positive": "p"}', PAIR, ["a.jsonl:1: expected a text in anchor, got 5"]),
     Refusal("a.jsonl", '{"anchor": "a", "positive": ["p", 1]}', PAIR, ["a text or a list of texts in positive"]),
 ]  # fmt: skip

@@ -26,7 +26,7 @@ def test_texts_and_what_is_said_are_those_of_read_rows(tmp_path: Path) -> None:
         texts = TextStream(path, column)
         assert list(texts) == [row["text"] for row in table]
         assert texts.summary is not None
-        assert (texts.summary.texts, texts.summary.understood) == (len(table), table.understood)
+        assert (texts.summary.texts, texts.summary.description) == (len(table), table.description)
 
 
 def test_rows_come_with_their_lines_and_numbers_of_negatives(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_rows_come_with_their_lines_and_numbers_of_negatives(tmp_path: Path) -> 
     rows = FileRows(write(tmp_path / "a.jsonl", content), PAIR, {}, Labels(None))
     assert [(line, len(row)) for line, row in rows] == [(1, 4), (4, 3)]
     assert rows.negatives == {1: 1, 2: 1}
-    assert "negative -> negative, negative_2 (1 to 2 a line)" in rows.understood(2)
+    assert "negative -> negative, negative_2 (1 to 2 a line)" in rows.describe(2)
 
 
 @pytest.mark.parametrize("content", ["text,split\na,train\nb,test\n", "satz\n1\n"])
@@ -87,7 +87,7 @@ def test_a_distinct_stream_leaves_out_repeats_and_says_of_what(tmp_path: Path) -
         assert texts.summary is not None
         assert texts.summary.repeats == ((0, 4), (1, 6), (0, 7))
     said = "a.txt: text -> text; 3 rows; 1 blank line left out; 3 repeated texts left out"
-    assert texts.summary.understood == said
+    assert texts.summary.description == said
     assert TextStream(path).scan().repeats == ()
 
 

@@ -23,8 +23,8 @@ def test_a_folder_is_read_as_its_own_code_reads_it(tmp_path: Path) -> None:
         "rain falls on the town",
     )
     assert data.relevance == ({1: 2.0, 3: 0.0}, {2: 1.0, 1: 1.0})
-    assert data.own == (-1, -1)
-    assert data.understood == (
+    assert data.own_documents == (-1, -1)
+    assert data.description == (
         f"{tmp_path}, test: 2 queries, 4 documents, 3 relevant; 1 query without a relevant document left out"
     )
 
@@ -45,8 +45,8 @@ def test_a_query_in_the_corpus_never_finds_itself(tmp_path: Path) -> None:
     judged = [("q1", "d", 1), ("q2", "q1", 1), ("q3", "q3", 1)]
     queries = QUERIES | {"d": "not the document of this id"}
     data = read_beir(write_beir(tmp_path, documents, queries, [*judged, ("d", "q1", 1)]), "test")
-    assert data.own == (1, 2, -1, -1)  # q3 is judged to answer itself; d's text is another
-    assert "2 queries in the corpus, which never find themselves" in data.understood
+    assert data.own_documents == (1, 2, -1, -1)  # q3 is judged to answer itself; d's text is another
+    assert "2 queries in the corpus, which never find themselves" in data.description
 
 
 Write = Callable[[Path], object]
@@ -101,15 +101,15 @@ def test_a_bounded_corpus_keeps_what_is_judged(tmp_path: Path) -> None:
     judged = [(query, document.replace("d", "d00", 1) if len(document) == 2 else "d010", grade)
               for query, document, grade in JUDGED]  # fmt: skip
     data = read_beir(write_beir(tmp_path, documents, judged=judged), "test")
-    small = data.bounded(12, seed=1)
+    small = data.limit_documents(12, seed=1)
     assert isinstance(small, RetrievalSet)
     assert len(small.documents) == 12 and small.documents == tuple(
         sorted(small.documents, key=lambda t: int(t[5:]))
     )
     texts = [{small.documents[number]: grade for number, grade in each.items()} for each in small.relevance]
     assert texts == [{data.documents[number]: grade for number, grade in each.items()} for each in data.relevance]
-    assert "; 12 documents of them ranked: 3 judged and 9 drawn" in small.understood
-    assert small == data.bounded(12, seed=1) and small != data.bounded(12, seed=2)
-    assert len(data.bounded(1).documents) == 3 and data.bounded(50) is data
+    assert "; 12 documents of them ranked: 3 judged and 9 drawn" in small.description
+    assert small == data.limit_documents(12, seed=1) and small != data.limit_documents(12, seed=2)
+    assert len(data.limit_documents(1).documents) == 3 and data.limit_documents(50) is data
     with pytest.raises(ValueError, match="expected 1 or more, got 0"):
-        data.bounded(0)
+        data.limit_documents(0)

@@ -19,8 +19,8 @@ def test_anchors_look_for_their_positives_among_those_of_all(tmp_path: Path) -> 
     assert data.queries == ("a", "b")
     assert data.documents == ("b", "c", "a", "d", "x", "y")
     assert data.relevance == ({0: 1.0, 1: 1.0, 3: 1.0}, {2: 1.0})
-    assert data.own == (2, 0)
-    assert "2 queries, 6 documents, 4 relevant; 2 queries in the corpus" in data.understood
-    assert "pairs.jsonl: " in data.understood and "more.txt: " in data.understood
+    assert data.own_documents == (2, 0)
+    assert "2 queries, 6 documents, 4 relevant; 2 queries in the corpus" in data.description
+    assert "pairs.jsonl: " in data.description and "more.txt: " in data.description
     with pytest.raises(FileNotFoundError, match="nowhere"):
         read_pair_corpus(pairs, str(tmp_path / "nowhere.txt"))

@@ -40,7 +40,7 @@ def cosine(one: torch.Tensor, other: torch.Tensor) -> float:
 def slowly(texts: PairTexts, space: Space, mining: Mining) -> tuple[list[list[int]], Counter[str]]:
     """The negatives of each query, nearest first, and what was removed, in plain loops."""
     found, removed = [], Counter[str]()
-    for query, (positives, own) in enumerate(zip(texts.positives, texts.own, strict=True)):
+    for query, (positives, own) in enumerate(zip(texts.positives, texts.query_ids, strict=True)):
         scored = sorted(
             (-cosine(space.queries[query], vector), place) for place, vector in enumerate(space.corpus)
         )

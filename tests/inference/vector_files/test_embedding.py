@@ -15,7 +15,7 @@ import torch
 from covering import rest_slow
 from vectors_on_disk import MANY, SMALL, attempt, beside, embedded, stopped
 
-from contrastive_text.core.storage.disk import alone_with
+from contrastive_text.core.storage.disk import lock_output
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference import embedding_run as embedding
 from contrastive_text.inference.embedding_run import EmbeddingRun
@@ -218,7 +218,7 @@ def test_a_record_without_vectors_counts_for_nothing(
 
 def test_one_run_at_a_time_writes_a_file(model: SentenceEncoder, texts: TextStream, tmp_path: Path) -> None:
     out = tmp_path / "v.npy"
-    with alone_with(out):
+    with lock_output(out):
         for restart in (False, True):
             with pytest.raises(ValueError, match=r"v\.npy: .* got a process that writes it; wait"):
                 EmbeddingRun(model, texts, out, SMALL, restart=restart).finish()

@@ -20,7 +20,7 @@ from contrastive_text.inference import vector_files
 from contrastive_text.inference.embedding_run import EmbeddingRun
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import Shard, check_suffix, write_vectors
+from contrastive_text.inference.vector_files import Shard, check_output_path, write_vectors
 from contrastive_text.inference.vector_index import TextVectors, VectorIndex
 
 ROWS = [(tiny.TEXTS[i], tiny.TEXTS[i + 1], tiny.TEXTS[i % 3]) for i in range(20)]
@@ -104,10 +104,10 @@ def test_what_is_no_index_is_refused(
         (f"{'v' * 245}.npy", "name too long"),
     ):
         with pytest.raises(OSError, match=said):
-            check_suffix(tmp_path / name)
+            check_output_path(tmp_path / name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match="parquet: expected pyarrow, found none"):
-        check_suffix(tmp_path / "v.parquet")
+        check_output_path(tmp_path / "v.parquet")
 
 
 @pytest.mark.parametrize("name", ["v.npy", "v.npy.ids.npy", "w.npy.unfinished"])
@@ -143,9 +143,9 @@ def test_each_text_of_each_column_has_the_vector_that_encode_gives(
     assert (len(found), found.features) == (21, 16)
     texts = [text for row in ROWS for text in row]
     ids = np.array(list(map(text_id, texts)))
-    assert np.allclose(found.of(ids), model.encode(texts), atol=1e-6)
+    assert np.allclose(found.vectors_of_ids(ids), model.encode(texts), atol=1e-6)
     unknown = np.array([text_id("another"), ids.min() - 1, ids.max() + 1, ids[0]])
-    assert found.knows(unknown).tolist() == [False, False, False, True]
+    assert found.has_vectors(unknown).tolist() == [False, False, False, True]
     assert pickle.loads(pickle.dumps(found)).identity == found.identity
 
 
@@ -213,9 +213,9 @@ def test_vectors_of_distinct_texts_are_found_in_any_part(model: SentenceEncoder,
     write_parts(model, texts, tmp_path / "v.npy", of=3, with_ids=True)
     whole, parts = TextVectors(tmp_path / "whole.npy"), TextVectors(tmp_path / "v.npy")
     assert (len(parts), parts.features) == (len(whole), whole.features) == (40, 16)
-    np.testing.assert_allclose(parts.of_texts(tiny.TEXTS), whole.of_texts(tiny.TEXTS), atol=1e-6)
+    np.testing.assert_allclose(parts.vectors_of_texts(tiny.TEXTS), whole.vectors_of_texts(tiny.TEXTS), atol=1e-6)
     ids = np.array([text_id("another"), text_id(tiny.TEXTS[0]), text_id(tiny.TEXTS[39])])
-    assert parts.knows(ids).tolist() == [False, True, True]
+    assert parts.has_vectors(ids).tolist() == [False, True, True]
     assert parts.identity != whole.identity
     (tmp_path / "v-00002-of-00003.npy.ids.npy").unlink()
     with pytest.raises(

@@ -247,7 +247,7 @@ def test_a_run_that_bfloat16_would_make_faster_is_told_so_and_what_is_absent_is_
 ) -> None:
     place = "contrastive_text.training.callbacks.run_summary"
     monkeypatch.setattr(f"{place}.is_faster_in_bfloat16", lambda _: faster)
-    monkeypatch.setattr(f"{place}.data_of", lambda _: None)
+    monkeypatch.setattr(f"{place}.get_datamodule", lambda _: None)
     summary, trainer = RunSummary(), SimpleNamespace(is_global_zero=True, precision=precision)
     summary.on_fit_start(trainer, tiny.module(bert, dropout=0.0))  # type: ignore[arg-type]  # what it reads of one
     assert ("--trainer.precision bf16-mixed" in capsys.readouterr().out) == told

@@ -33,7 +33,7 @@ from contrastive_text.training.callbacks.collapse_doctor import (
     IN_A_ROW,
     SETTLED,
     CollapseDoctor,
-    TrainingSigns,
+    ProblemDetector,
     remedy,
 )
 from contrastive_text.training.module import ContrastiveModule
@@ -52,7 +52,7 @@ def logged(own: dict[str, float], name: str = "contrastive") -> dict[str, float]
     return {"train/loss": own["loss"], f"train/{name}": own["loss"], **figures}
 
 
-def read(signs: TrainingSigns, *readings: dict[str, float], start: int = 0) -> list[str]:
+def read(signs: ProblemDetector, *readings: dict[str, float], start: int = 0) -> list[str]:
     """Returns the kinds that the last of these readings has, 50 steps apart."""
     for number, own in enumerate(readings):
         found = signs.read(start + EVERY * number, logged(own))
@@ -65,15 +65,15 @@ def read(signs: TrainingSigns, *readings: dict[str, float], start: int = 0) -> l
 def test_a_usual_run_shows_no_sign() -> None:
     """SimCSE: the loss comes to 0.001 while uniformity falls; then both stay."""
     falling = [{**SOLVED, "uniformity": -1.0 - 0.1 * step} for step in range(12)]
-    signs = TrainingSigns()
+    signs = ProblemDetector()
     for number, own in enumerate([{**USUAL, "uniformity": -1.0}, *falling, *[falling[-1]] * 20]):
         assert signs.read(EVERY * number, logged(own)) == {}
     # A random encoder on bags of words: a loss of 0.003 at once, and the score rises all the same.
-    assert read(TrainingSigns(), *[{**SOLVED, "uniformity": -3.2}] * 20) == []
+    assert read(ProblemDetector(), *[{**SOLVED, "uniformity": -3.2}] * 20) == []
 
 
 def test_a_low_loss_over_a_flat_uniformity_means_trivial_positives() -> None:
-    signs = TrainingSigns()
+    signs = ProblemDetector()
     assert read(signs, *[SOLVED] * (IN_A_ROW - 1)) == []
     found = signs.read(500, logged({**SOLVED, "uniformity": -1.52}))
     assert list(found) == ["trivial"]
@@ -89,14 +89,14 @@ def test_a_low_loss_over_a_flat_uniformity_means_trivial_positives() -> None:
     ids=["loss", "accuracy", "uniformity"],
 )
 def test_a_reading_that_disagrees_starts_the_count_anew(change: dict[str, float]) -> None:
-    signs = TrainingSigns()
+    signs = ProblemDetector()
     assert read(signs, *[SOLVED] * (IN_A_ROW - 1), {**SOLVED, **change}, *[SOLVED] * (IN_A_ROW - 1)) == []
     assert read(signs, SOLVED) == ["trivial"]
 
 
 def test_negatives_like_positives_mean_collapse_but_not_in_the_first_steps() -> None:
-    assert read(TrainingSigns(), *[COLLAPSED] * (IN_A_ROW + 1)) == []  # the first two aren't settled yet
-    signs = TrainingSigns()
+    assert read(ProblemDetector(), *[COLLAPSED] * (IN_A_ROW + 1)) == []  # the first two aren't settled yet
+    signs = ProblemDetector()
     assert read(signs, *[COLLAPSED] * (IN_A_ROW - 1), start=SETTLED) == []
     found = signs.read(400, logged(COLLAPSED))
     assert list(found) == ["collapse"]
@@ -104,7 +104,7 @@ def test_negatives_like_positives_mean_collapse_but_not_in_the_first_steps() -> 
     assert said in found["collapse"]
     # A random network spreads out later.
     readings = [COLLAPSED] * (SETTLED // EVERY + IN_A_ROW - 1)
-    assert read(TrainingSigns(), *readings, {**USUAL, "uniformity": -2.0}) == []
+    assert read(ProblemDetector(), *readings, {**USUAL, "uniformity": -2.0}) == []
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_negatives_like_positives_mean_collapse_but_not_in_the_first_steps() -> 
 def test_a_collapse_without_negatives_is_told_without_speaking_of_them_and_a_low_loss_is_none(
     figure: dict[str, float], kind: str, said: str
 ) -> None:
-    whole = TrainingSigns()
+    whole = ProblemDetector()
     whole.objectives = {"contrastive": WholeBatch(BarlowTwins())}
     assert read(whole, *[SOLVED] * 9) == []
     readings = [{**USUAL, "off_diagonal": 0.2, **figure}] * IN_A_ROW
@@ -148,9 +148,9 @@ def test_the_advice_is_that_of_the_objectives_that_there_are() -> None:
 
 def test_an_objective_that_a_step_leaves_out_and_one_without_vectors_are_passed_over() -> None:
     absent = dict.fromkeys(logged(USUAL, "other"), math.nan) | logged(USUAL)
-    assert TrainingSigns().read(0, absent) == {}
+    assert ProblemDetector().read(0, absent) == {}
     figures = {"train/loss": 0.0, "train/mlm": 0.0, "train/mlm/accuracy": 1.0}
-    signs = TrainingSigns()
+    signs = ProblemDetector()
     assert [signs.read(EVERY * number, figures) for number in range(9)] == [{}] * 9
 
 

@@ -19,14 +19,14 @@ def decisions(rule: StopWhenSpread, figures: list[float]) -> list[bool]:
 
 def test_a_window_that_wins_too_little_ends_the_run() -> None:
     nan = float("nan")
-    rule = StopWhenSpread(every=2, least=0.5)
+    rule = StopWhenSpread(every=2, min_fall=0.5)
     assert decisions(rule, [-1.0, -1.0, -1.5, -1.5]) == [False] * 4  # as much as asked for
     assert decisions(rule, [nan, nan, nan, -2.5, -2.0, -2.9]) == [False] * 5 + [True]  # NaN is no part of a mean
     assert decisions(StopWhenSpread(every=1), [-1.0, -0.5]) == [False, True]  # it rises
 
 
 def test_a_resumed_run_goes_on_in_its_window() -> None:
-    first, second = StopWhenSpread(every=2, least=0.5), StopWhenSpread(every=2, least=0.5)
+    first, second = StopWhenSpread(every=2, min_fall=0.5), StopWhenSpread(every=2, min_fall=0.5)
     assert not any(decisions(first, [-1.0, -1.0, -1.1]))
     second.load_state_dict(first.state_dict())
     assert second.read(torch.tensor(-1.1))
@@ -34,7 +34,7 @@ def test_a_resumed_run_goes_on_in_its_window() -> None:
 
 @pytest.mark.parametrize(("every", "least"), [(0, 0.1), (5, -0.1), (5, float("nan"))])
 def test_windows_and_falls_that_make_no_sense_are_refused(every: int, least: float) -> None:
-    with pytest.raises(ValueError, match=r"StopWhenSpread\.(every|least): expected"):
+    with pytest.raises(ValueError, match=r"StopWhenSpread\.(every|min_fall): expected"):
         StopWhenSpread(every, least)
 
 

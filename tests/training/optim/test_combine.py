@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from contrastive_text.training import AdamW, Combine, PCGrad, Uncertainty, WeightedSum
 from contrastive_text.training.optim import gradient_figures
-from contrastive_text.training.optim.combine import Gradients, objective_gradients, without_conflicts
+from contrastive_text.training.optim.combine import Gradients, objective_gradients, project_conflicts
 
 # The sheet's tolerance for float64; its values are printed with ten digits.
 EXACT = 1e-6
@@ -53,8 +53,8 @@ def gradient_of(combine: Combine, losses: Mapping[str, Mapping[str, Sequence[flo
 def test_m1_two_conflicting_gradients(vectors: dict[str, Any], reduction: Any, key: str) -> None:
     case = vectors["pcgrad"]["two_tasks"]
     g1, g2 = double(case["g1"]), double(case["g2"])
-    assert without_conflicts(g1, [g2]).tolist() == pytest.approx(case["g1_projected"], abs=EXACT)
-    assert without_conflicts(g2, [g1]).tolist() == pytest.approx(case["g2_projected"], abs=EXACT)
+    assert project_conflicts(g1, [g2]).tolist() == pytest.approx(case["g1_projected"], abs=EXACT)
+    assert project_conflicts(g2, [g1]).tolist() == pytest.approx(case["g2_projected"], abs=EXACT)
     reached = gradient_of(PCGrad(reduction=reduction), {"a": {"w": case["g1"]}, "b": {"w": case["g2"]}})
     assert reached["w"] == pytest.approx(case[key], abs=EXACT)
 
@@ -63,7 +63,7 @@ def test_m2_gradients_without_conflict_stay_as_they_are(vectors: dict[str, Any])
     agree, right = vectors["pcgrad"]["no_conflict"], vectors["pcgrad"]["zero_dot_is_not_conflict"]
     assert gradient_of(PCGrad(), {"a": {"w": agree["g1"]}, "b": {"w": agree["g2"]}})["w"] == agree["sum"]
     pair = double(right["g1"]), double(right["g2"])
-    found = [without_conflicts(one, [other]).tolist() for one, other in (pair, pair[::-1])]
+    found = [project_conflicts(one, [other]).tolist() for one, other in (pair, pair[::-1])]
     assert found == right["projected"]
 
 
@@ -73,7 +73,7 @@ def test_m3_three_tasks_in_a_given_order(vectors: dict[str, Any], direction: str
     gradients = one_parameter(case["g"])
     orders = [sorted({0, 1, 2} - {i}, reverse=direction == "descending") for i in range(3)]
     for i, expected in enumerate(case[f"order_{direction}"]):
-        reached = without_conflicts(gradients.rows[i], [gradients.rows[j] for j in orders[i]])
+        reached = project_conflicts(gradients.rows[i], [gradients.rows[j] for j in orders[i]])
         assert reached.tolist() == pytest.approx(expected, abs=EXACT)
     total = PCGrad().merge(gradients, orders)
     assert total.tolist() == pytest.approx(case[f"sum_{direction}"], abs=EXACT)
@@ -235,9 +235,9 @@ def test_the_graph_is_freed_with_the_last_objective_and_without_one_the_value_ha
 
 def test_gradients_that_are_zero_or_tiny_stay_finite() -> None:
     one, zero, tiny = torch.tensor([1.0, -1.0]), torch.zeros(2), torch.tensor([-1e-30, 0.0])
-    assert torch.equal(without_conflicts(one, [zero]), one)
-    assert without_conflicts(one, [tiny]).isfinite().all()
-    assert torch.equal(without_conflicts(zero, [one]), zero)
+    assert torch.equal(project_conflicts(one, [zero]), one)
+    assert project_conflicts(one, [tiny]).isfinite().all()
+    assert torch.equal(project_conflicts(zero, [one]), zero)
 
 
 @pytest.mark.parametrize("combine", [PCGrad(), PCGrad("all", "mixed"), WeightedSum(), Uncertainty()])

@@ -18,7 +18,7 @@ FEW_DIRECTIONS = 0.05
 Encoders without training of sentence vectors have a share of about 0.5."""
 
 
-def collapse(mean_cosine: float, effective_rank: float, most: int) -> str | None:
+def describe_collapse(mean_cosine: float, effective_rank: float, most: int) -> str | None:
     """Returns a message if vectors have collapsed, completely or partially; None if they have not.
 
     Args:
@@ -27,9 +27,9 @@ def collapse(mean_cosine: float, effective_rank: float, most: int) -> str | None
         most: Largest possible effective rank: the smaller of the number of texts and the number of features.
 
     Example:
-        >>> collapse(mean_cosine=0.999, effective_rank=1.2, most=384)
+        >>> describe_collapse(mean_cosine=0.999, effective_rank=1.2, most=384)
         'the space has collapsed: two texts have cosine 0.999 on average, so similarities say nothing'
-        >>> collapse(mean_cosine=0.2, effective_rank=180.0, most=384)
+        >>> describe_collapse(mean_cosine=0.2, effective_rank=180.0, most=384)
     """
     if mean_cosine >= COLLAPSED:
         return (

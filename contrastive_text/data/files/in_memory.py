@@ -14,13 +14,20 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.data.files.columns import negative_names
-from contrastive_text.data.files.formats import Content, Record, counted, listed, short
-from contrastive_text.data.files.frames import PREFIX, Frame, frame_columns, frame_rows, is_frame, plain_cell
+from contrastive_text.data.files.formats import Content, Record, count_noun, join_names, short
+from contrastive_text.data.files.frames import (
+    PREFIX,
+    ColumnTable,
+    frame_columns,
+    frame_rows,
+    is_frame,
+    plain_cell,
+)
 from contrastive_text.data.files.parsing import SUFFIXES
 from contrastive_text.data.files.tables import ObjectCells
 
 if TYPE_CHECKING:
-    Source: TypeAlias = str | Sequence[Any] | Frame  # Any: rows
+    Source: TypeAlias = str | Sequence[Any] | ColumnTable  # Any: rows
 else:
     # Type in configurations, because rows come only from Python. No argument in this module is annotated with it:
     # the parser would use the type above, which is for type checkers.
@@ -34,7 +41,7 @@ _CHECKED_STRINGS = 1000
 _TODO = "give a list of texts, dicts or tuples, a DataFrame, or one split of a data set, such as data['train']"
 
 
-class GivenRows(str):
+class InMemoryRows(str):
     """Record of rows that came from Python, together with the rows.
 
     The record ``given:KIND:ROWS:FINGERPRINT`` is stored in checkpoints and configurations in place of a file's
@@ -45,7 +52,7 @@ class GivenRows(str):
         rows: Number of rows.
 
     Example:
-        >>> given = GivenRows.of(["a bird sings", "it rains"], "data.train")
+        >>> given = InMemoryRows.of(["a bird sings", "it rains"], "data.train")
         >>> str(given)[:13], given.kind, given.rows, given.content(["text"]).header
         ('given:list:2:', 'list', 2, ['text'])
     """
@@ -87,7 +94,7 @@ class GivenRows(str):
         """Name of the rows in messages, such as ``list of 2 texts``."""
         first = None if is_frame(self._data) else self._data[0]
         noun = "text" if isinstance(first, str) else "dict" if isinstance(first, Mapping) else "tuple"
-        return f"{self.kind} of {counted(self.rows, 'row' if first is None else noun)}"
+        return f"{self.kind} of {count_noun(self.rows, 'row' if first is None else noun)}"
 
     def content(self, reads: Sequence[str]) -> Content:
         """Returns header and records of rows from Python, like those of a file; row n is line n, from 1.
@@ -106,7 +113,7 @@ class GivenRows(str):
             header = list(dict.fromkeys(str(key) for row in data for key in row))
         elif isinstance(data[0], str) and set(reads) != {"text"}:
             raise InvalidValueError(
-                f"{self.name}: expected {listed(reads)}, got texts alone; give dicts or tuples of these"
+                f"{self.name}: expected {join_names(reads)}, got texts alone; give dicts or tuples of these"
             )
         else:
             header = ["text"] if isinstance(data[0], str) else _places(len(data[0]), reads, self.name)
@@ -115,12 +122,12 @@ class GivenRows(str):
             for line, row in enumerate(_rows(data), 1):
                 yield line, ObjectCells(header, row) if has_names else row
 
-        return Content(header, records, known=self.rows, identity=str(self))
+        return Content(header, records, record_count=self.rows, identity=str(self))
 
 
 def is_unread(path: object) -> TypeGuard[str]:
     """Returns whether a name is the record of rows from Python, without the rows."""
-    return isinstance(path, str) and path.startswith(GIVEN) and not isinstance(path, GivenRows)
+    return isinstance(path, str) and path.startswith(GIVEN) and not isinstance(path, InMemoryRows)
 
 
 def missing_rows(where: str, record: str) -> ValueError:
@@ -131,13 +138,13 @@ def missing_rows(where: str, record: str) -> ValueError:
     )
 
 
-_IN_MEMORY: ContextVar[Mapping[str, GivenRows] | None] = ContextVar("_IN_MEMORY", default=None)
+_IN_MEMORY: ContextVar[Mapping[str, InMemoryRows] | None] = ContextVar("_IN_MEMORY", default=None)
 
 
 @contextmanager
 def in_memory_rows(given: object) -> Iterator[None]:
     """Makes in-memory rows available inside the block, while a configuration that names them is instantiated."""
-    token = _IN_MEMORY.set({str(rows): rows for _, rows in _sources("", given) if isinstance(rows, GivenRows)})
+    token = _IN_MEMORY.set({str(rows): rows for _, rows in _sources("", given) if isinstance(rows, InMemoryRows)})
     try:
         yield
     finally:
@@ -156,8 +163,8 @@ def _sources(place: str, value: object) -> Iterator[tuple[str, object]]:
         yield place, value
 
 
-def source(where: str, given: Any) -> Any:  # Any: names of files, or rows of any library
-    """Converts rows from Python to ``GivenRows``, and returns names of files unchanged.
+def wrap_rows(where: str, given: Any) -> Any:  # Any: names of files, or rows of any library
+    """Converts rows from Python to ``InMemoryRows``, and returns names of files unchanged.
 
     A list of strings holds names of files if each looks like a name: a known suffix, ``hub:``, or a single word.
     Otherwise they are texts. A list of tables is treated like several files.
@@ -171,9 +178,9 @@ def source(where: str, given: Any) -> Any:  # Any: names of files, or rows of an
     if isinstance(given, Path):
         raise InvalidTypeError(f"{where}: expected a name, got a Path; give str(path)")
     if not isinstance(given, list | tuple):
-        return GivenRows.of(given, where)
+        return InMemoryRows.of(given, where)
     if not given or any(is_frame(item) or str(item)[: len(GIVEN)] == GIVEN for item in given[:_CHECKED_STRINGS]):
-        return [source(where, item) for item in given]
+        return [wrap_rows(where, item) for item in given]
     names = [item for item in given[:_CHECKED_STRINGS] if isinstance(item, str)]
     texts = [item for item in names if not _looks_like_a_file(item)]
     if len(names) == len(given) and not texts:
@@ -184,12 +191,15 @@ def source(where: str, given: Any) -> Any:  # Any: names of files, or rows of an
             f"{where}: expected names of files, or rows, got {existing_files[0]} and {text}; name only "
             'files, or give texts as {"text": ...}'
         )
-    return GivenRows.of(given, where)
+    return InMemoryRows.of(given, where)
 
 
 def given_sources(options: Mapping[str, Any]) -> dict[str, Any]:  # Any: arguments of the data
-    """Converts rows in arguments of ``TextDataModule`` to ``GivenRows``, in all arguments that may name files."""
-    return {name: source(f"data.{name}", value) if name in PLACES else value for name, value in options.items()}
+    """Converts rows in arguments of ``TextDataModule`` to ``InMemoryRows``, in all arguments that may name
+    files."""
+    return {
+        name: wrap_rows(f"data.{name}", value) if name in PLACES else value for name, value in options.items()
+    }
 
 
 def check_given(arguments: Mapping[str, Any]) -> None:  # Any: arguments of the data
@@ -259,8 +269,8 @@ def _places(length: int, reads: Sequence[str], where: str) -> list[str]:
         return ["anchor", "positive", *negative_names(length - 2)][:length]
     if negative_count < 0 or (negative_count and "text" in reads):
         raise InvalidValueError(
-            f"{where}: expected tuples of {listed([*columns, *target_names])}, got {length} values each; give "
-            "these, or dicts"
+            f"{where}: expected tuples of {join_names([*columns, *target_names])}, got {length} values each; "
+            "give these, or dicts"
         )
     return [*columns, *negative_names(negative_count), *target_names]
 

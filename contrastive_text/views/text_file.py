@@ -16,8 +16,8 @@ import numpy.typing as npt
 from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
 from contrastive_text.core.random import text_id
-from contrastive_text.core.storage.records import shown
-from contrastive_text.core.storage.text_files import decoded_lines, is_blank, opened
+from contrastive_text.core.storage.records import describe_value
+from contrastive_text.core.storage.text_files import decoded_lines, is_blank, open_regular_file
 from contrastive_text.core.types import Vocabulary
 from contrastive_text.views.base import TextView
 from contrastive_text.views.text import tab_fields
@@ -91,8 +91,8 @@ class TextsFromFile(TextView):
 
     def _missing_error(self, text: str) -> InvalidValueError:
         return InvalidValueError(
-            f"{self.path}: expected an alternative of every text, got no alternative of {shown(text)}; add one "
-            "to the file, make TextsFromFile the first view of its chain, or set missing: keep"
+            f"{self.path}: expected an alternative of every text, got no alternative of {describe_value(text)}; "
+            "add one to the file, make TextsFromFile the first view of its chain, or set missing: keep"
         )
 
     def alternatives(self, text: str) -> list[str]:
@@ -105,7 +105,7 @@ class TextsFromFile(TextView):
         if not offsets:
             return []
         texts: list[str] = []
-        with opened(Path(self.path)) as file:
+        with open_regular_file(Path(self.path)) as file:
             if _state(file) != self._file_state:
                 raise DiskError(
                     f"{self.path}: expected the file of the start of the run, got a changed file; start the run "
@@ -121,7 +121,7 @@ class TextsFromFile(TextView):
     def _offsets(self, text: str) -> list[int]:
         """Returns the offsets of the lines of a text in bytes, in the file's order."""
         if self._lines is None:
-            with opened(Path(self.path)) as file:
+            with open_regular_file(Path(self.path)) as file:
                 self._file_state = _state(file)
             pairs = array("q", chain.from_iterable((text_id(key), offset) for key, offset in self._texts()))
             lines = np.array(pairs, dtype=np.int64).reshape(-1, 2)
@@ -132,7 +132,7 @@ class TextsFromFile(TextView):
 
     def _texts(self) -> Iterator[tuple[str, int]]:
         """Yields the text of each line and the offset of the line in bytes."""
-        with opened(Path(self.path)) as file:
+        with open_regular_file(Path(self.path)) as file:
             offset = len(_BYTE_ORDER_MARK) if file.read(3) == _BYTE_ORDER_MARK else 0
         lines, begin = decoded_lines(Path(self.path)), 1
         if self._is_table:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from contrastive_text.core.similarity import Similarity, comparable, full_precision
+from contrastive_text.core.similarity import Similarity, full_precision, prepare_vectors
 from contrastive_text.losses.comparison import Comparison
 
 STREAMED_ABOVE = 2**22
@@ -31,7 +31,7 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 
-def in_parts(compute: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
+def compute_in_parts(compute: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
     """Returns the results of a function for each part of its input.
 
     If there are several parts, the backward pass computes each part again, so that memory stays bounded by one
@@ -42,7 +42,7 @@ def in_parts(compute: Callable[[Part], Result], parts: Sequence[Part]) -> list[R
         parts: Parts of the input.
 
     Example:
-        >>> in_parts(torch.sum, [torch.ones(2), torch.ones(3)])
+        >>> compute_in_parts(torch.sum, [torch.ones(2), torch.ones(3)])
         [tensor(2.), tensor(3.)]
     """
     if len(parts) < 2 or not torch.is_grad_enabled():
@@ -60,13 +60,13 @@ def is_streamed(streamed: bool | None, shape: tuple[int, int]) -> bool:
     return shape[0] * shape[1] > STREAMED_ABOVE if streamed is None else streamed
 
 
-def terms_by_rows(
+def streamed_terms(
     formula: Callable[[slice], Tensor], rows: int, columns: int, streamed: bool | None = None
 ) -> Tensor:
     """Returns one loss term per row, computed for some rows at a time if the loss is streamed.
 
     Only the terms of a part are stored; the backward pass computes the part again. For a softmax,
-    ``softmax_terms`` is faster.
+    ``streamed_softmax_terms`` is faster.
 
     Args:
         formula: Computes the terms of a range of rows against all columns. The term of a row must not depend on
@@ -80,15 +80,15 @@ def terms_by_rows(
 
     Example:
         >>> logits = torch.eye(3)
-        >>> terms_by_rows(lambda part: logits[part].logsumexp(dim=1), rows=3, columns=3)
+        >>> streamed_terms(lambda part: logits[part].logsumexp(dim=1), rows=3, columns=3)
         tensor([1.5514, 1.5514, 1.5514])
     """
     if not rows or not is_streamed(streamed, (rows, columns)):
         return formula(slice(0, rows))
-    return torch.cat(in_parts(formula, list(_parts(rows, columns))))
+    return torch.cat(compute_in_parts(formula, list(_parts(rows, columns))))
 
 
-def block_terms(
+def streamed_block_terms(
     formula: Callable[[Comparison], Tensor], block: Comparison, similarity: Similarity, streamed: bool | None
 ) -> Tensor:
     """Applies a formula to a block, outside autocast, and returns the loss terms of its rows, (R,).
@@ -101,11 +101,11 @@ def block_terms(
         streamed: Whether to compute some rows at a time. None: above ``STREAMED_ABOVE`` entries.
     """
     with full_precision(block.rows.device):
-        block = block.map(lambda vectors: comparable(vectors, similarity))
-        return terms_by_rows(lambda rows: formula(block.part(rows)), *block.shape, streamed)
+        block = block.map(lambda vectors: prepare_vectors(vectors, similarity))
+        return streamed_terms(lambda rows: formula(block.select(rows)), *block.shape, streamed)
 
 
-def softmax_terms(
+def streamed_softmax_terms(
     block: Comparison, temperature: Tensor | float, own_log_weight: float, similarity: Similarity
 ) -> tuple[Tensor, Tensor]:
     """Returns the streamed softmax cross-entropy of each row, and the logit of its target.
@@ -127,11 +127,11 @@ def softmax_terms(
 
     Example:
         >>> eye = torch.eye(2)
-        >>> softmax_terms(Comparison(eye, eye, torch.tensor([0, 1])), 1.0, 0.0, "cosine")
+        >>> streamed_softmax_terms(Comparison(eye, eye, torch.tensor([0, 1])), 1.0, 0.0, "cosine")
         (tensor([0.3133, 0.3133]), tensor([1., 1.]))
     """
     with full_precision(block.rows.device):
-        block = block.map(lambda vectors: comparable(vectors, similarity))
+        block = block.map(lambda vectors: prepare_vectors(vectors, similarity))
         # Rows and columns are both divided by the root, so that one tensor remains one tensor.
         root = temperature**0.5
         block = block.map(lambda vectors: vectors / root)
@@ -152,14 +152,14 @@ class _SoftmaxTerms(torch.autograd.Function):
         block: Comparison,
         own_log_weight: float,
     ) -> tuple[Tensor, Tensor]:
-        ctx.is_mirrored = rows is columns and block.own is None
+        ctx.is_mirrored = rows is columns and block.own_negatives is None
         target_logits, total = rows.new_zeros(len(rows)), rows.new_zeros(len(rows))
         # A finite lowest value, so that a row without visible columns has a sum of 0.
         largest = torch.full_like(total, torch.finfo(rows.dtype).min)
         for views in _logits(rows, columns, block, own_log_weight, ctx.is_mirrored):
             for part, across, logits in views:
-                sub_block = block.part(part, across)
-                sub_block.mask(logits)
+                sub_block = block.select(part, across)
+                sub_block.mask_logits(logits)
                 target = sub_block.target.unsqueeze(1)
                 part_logits = logits.gather(1, target.clamp(min=0)).masked_fill_(target < 0, 0.0)
                 target_logits[part] += part_logits.squeeze(1)
@@ -187,7 +187,7 @@ class _SoftmaxTerms(torch.autograd.Function):
                 grad_columns.index_add_(0, target, weight * rows)
             for views in _logits(rows, columns, block, ctx.own_log_weight, ctx.is_mirrored):
                 for part, across, logits in views:
-                    block.part(part, across).mask(logits)
+                    block.select(part, across).mask_logits(logits)
                     logits.sub_(total[part].unsqueeze(1)).exp_().mul_(gradient[part].unsqueeze(1))
                 (part, across, weights), *mirrored = views
                 for _, _, logits in mirrored:
@@ -211,15 +211,15 @@ def _logits(
         across = slice(part.start if is_mirrored else 0, len(columns))
         size, width = part.stop - part.start, across.stop - across.start
         logits = torch.mm(rows[part], columns[across].T, out=memory[: size * width].view(size, width))
-        if block.own is not None and own_log_weight:
-            add_to_own(logits, block.own[part], own_log_weight)
+        if block.own_negatives is not None and own_log_weight:
+            add_to_own_negatives(logits, block.own_negatives[part], own_log_weight)
         if is_mirrored and size < width:
             yield [(part, across, logits), (slice(part.stop, len(rows)), part, logits[:, size:].T.clone())]
         else:
             yield [(part, across, logits)]
 
 
-def add_to_own(logits: Tensor, own: Tensor, log_weight: float) -> Tensor:
+def add_to_own_negatives(logits: Tensor, own: Tensor, log_weight: float) -> Tensor:
     """Adds a weight in place to the logits of each row's own hard negatives, and returns the logits.
 
     Args:

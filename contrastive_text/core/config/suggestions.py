@@ -13,8 +13,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import NoReturn
 
-from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, cause_of, causes
-from contrastive_text.core.libraries import is_failure
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, find_cause, iter_causes
+from contrastive_text.core.libraries import is_read_error
 
 _FOREIGN_OPTIONS = {
     "learning_rate": "lr",
@@ -56,25 +56,25 @@ _NOISE = re.compile(
 """Lines of the parser's messages that list the types it tried."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def suggest_name(name: str, known: Iterable[str]) -> str:
     """Returns ``; did you mean NAME?`` with the most similar known name, or an empty text if none is similar.
 
     Example:
-        >>> nearest("ft", ["fit", "test"])
+        >>> suggest_name("ft", ["fit", "test"])
         '; did you mean fit?'
     """
     matches = get_close_matches(name, list(known), n=1)
     return f"; did you mean {matches[0]}?" if matches else ""
 
 
-def nearest_folder(path: str | Path) -> str:
+def suggest_folder(path: str | Path) -> str:
     """Returns ``; did you mean FOLDER?`` with the most similar folder in the same place, or an empty text.
 
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as place:
         ...     Path(place, "encoder").mkdir()
-        ...     nearest_folder(Path(place, "encodr")).endswith("/encoder?")
+        ...     suggest_folder(Path(place, "encodr")).endswith("/encoder?")
         True
     """
     parent = Path(path).parent
@@ -85,7 +85,7 @@ def nearest_folder(path: str | Path) -> str:
     return f"; did you mean {folders[matches[0]]}?" if matches else ""
 
 
-def parser_answer(message: str, options: Iterable[str] = ()) -> str:
+def shorten_parser_error(message: str, options: Iterable[str] = ()) -> str:
     r"""Shortens an error of the configuration parser to the refused value and the most similar valid name.
 
     Args:
@@ -93,9 +93,9 @@ def parser_answer(message: str, options: Iterable[str] = ()) -> str:
         options: Options of the parser, with dashes.
 
     Example:
-        >>> parser_answer("unrecognized arguments: --model.poolr=MeanPooler", ["--model.pooler", "--folder"])
+        >>> shorten_parser_error("unrecognized arguments: --model.poolr=MeanPooler", ["--model.pooler"])
         "no option 'model.poolr'; did you mean --model.pooler?"
-        >>> parser_answer("Parser key \"a\":\n  Expected a <class 'int'>. Got value: b")
+        >>> shorten_parser_error("Parser key \"a\":\n  Expected a <class 'int'>. Got value: b")
         'a: expected int, got b'
     """
     place, message = _innermost(message)
@@ -117,7 +117,7 @@ def parser_answer(message: str, options: Iterable[str] = ()) -> str:
             part = match[1].rpartition(".")[2]
             arguments = match[2].removeprefix(_REQUIRED)
             return f"{where}expected the argument {arguments} of {part}, got no value; write it under init_args"
-        return f"{where}expected a class, got {match[1]}; {match[2]}{near_class(match[1])}"
+        return f"{where}expected a class, got {match[1]}; {match[2]}{suggest_class(match[1])}"
     value_match = re.search(r"(?:Got|Given) value: (.*)", message)
     value = value_match[1] if value_match else ""
     if (
@@ -148,7 +148,7 @@ def _innermost(message: str) -> tuple[str, str]:
     return ".".join(keys.values()), "\n".join([message[end:].partition("\n")[0], *lines])
 
 
-def constructor_answer(error: BaseException) -> str | None:
+def find_constructor_error(error: BaseException) -> str | None:
     """Returns the error of a part's constructor from the parser's error, which lists all types that it tried.
 
     Args:
@@ -160,7 +160,7 @@ def constructor_answer(error: BaseException) -> str | None:
     message = str(error)
     if not re.match("Does not validate against any|Problem with given class_path|Parser key ", message):
         return None
-    if (cause := cause_of(error.__cause__, ContrastiveTextError)) is not None:
+    if (cause := find_cause(error.__cause__, ContrastiveTextError)) is not None:
         return str(cause)
     if (requirement := _MISSING_LIBRARY.search(message)) is not None:
         names = re.search(r"class_path '[\w.]*?(\w+)'", message)
@@ -169,7 +169,7 @@ def constructor_answer(error: BaseException) -> str | None:
     if (answer := _CONSTRUCTOR_ERROR.search(message)) is not None:
         return answer[1]
     if (match := _LIGHTNING_CLASS.search(message)) is not None and error.__cause__ is not None:
-        *_, first = causes(error.__cause__, with_context=True)
+        *_, first = iter_causes(error.__cause__, with_context=True)
         reason = " ".join(str(first).split())[:300]
         return f"{match[1]}: expected arguments that it takes, got {type(first).__name__}: {reason}"
     return None
@@ -202,7 +202,7 @@ def _suggest_subclass(match: re.Match[str], message: str) -> str:
     kinds = tuple(cls for name, cls in parts.items() if re.search(rf"\.{name}\b", types))
     names = sorted(name for name, cls in parts.items() if issubclass(cls, kinds) and cls not in kinds)
     listing = f"; there are {', '.join(names)}" if 0 < len(names) <= _MAX_NAMES else ""
-    return nearest(match[1], names) or listing
+    return suggest_name(match[1], names) or listing
 
 
 def _parts() -> dict[str, type]:
@@ -216,13 +216,15 @@ def _parts() -> dict[str, type]:
     }
 
 
-def near_class(path: str) -> str:
+def suggest_class(path: str) -> str:
     """Returns ``; did you mean NAME?`` with the most similar class of an imported module, or a similar module."""
     module, _, name = path.rpartition(".")
     if module in sys.modules:
-        return nearest(name, [key for key, value in vars(sys.modules[module]).items() if inspect.isclass(value)])
+        return suggest_name(
+            name, [key for key, value in vars(sys.modules[module]).items() if inspect.isclass(value)]
+        )
     files = [file.stem for file in Path().glob("*.py")]
-    return "" if module in files else nearest(module, files)
+    return "" if module in files else suggest_name(module, files)
 
 
 def _wrapper(path: str) -> str:
@@ -236,7 +238,7 @@ def _wrapper(path: str) -> str:
 
 
 @contextmanager
-def parsing(
+def short_parser_errors(
     where: object,
     expected: str = _EXPECTED_ARGUMENTS,
     errors: tuple[type[Exception], ...] = (ArgumentError, ValueError),
@@ -262,11 +264,11 @@ def refuse_arguments(error: Exception, where: object, expected: str = _EXPECTED_
 
     Raises:
         Exception: The error itself, if it is clear already or isn't caused by the arguments.
-        ValueError: See ``parsing``.
+        ValueError: See ``short_parser_errors``.
     """
-    if isinstance(error, ContrastiveTextError) or not is_failure(error):
+    if isinstance(error, ContrastiveTextError) or not is_read_error(error):
         raise error
-    if (cause := cause_of(error, ContrastiveTextError)) is not None:
+    if (cause := find_cause(error, ContrastiveTextError)) is not None:
         raise cause from error
-    message = " ".join(parser_answer(str(error)).split())[:300]
+    message = " ".join(shorten_parser_error(str(error)).split())[:300]
     raise InvalidValueError(f"{where}: expected {expected}, got invalid arguments: {message}") from error

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from jsonargparse import set_parsing_settings
 from jsonargparse._common import parsing_settings
 
-from contrastive_text.core.config.class_paths import is_trusted, resolve, trusted
+from contrastive_text.core.config.class_paths import import_class, is_trusted, trusted
 from contrastive_text.core.errors import InvalidValueError
 
 # By default the parser instantiates any class that is named for an argument of type Any.
@@ -19,7 +19,7 @@ _CALLS_FUNCTIONS = "pytorch_lightning.callbacks.lambda_function"
 """Module of a Lightning callback that calls functions named in a configuration."""
 
 
-def check_foreign(plain: object, where: str) -> None:
+def check_untrusted(plain: object, where: str) -> None:
     """Raises ValueError if plain data from an untrusted file name a class that isn't allowed.
 
     Only modules of this library and trusted modules are imported.
@@ -35,17 +35,17 @@ def check_foreign(plain: object, where: str) -> None:
         if "class_path" in plain:
             _check_class(plain["class_path"], where)
         for name, value in plain.items():
-            check_foreign(value, where if name == "init_args" else f"{where}.{name}")
+            check_untrusted(value, where if name == "init_args" else f"{where}.{name}")
     elif isinstance(plain, list | tuple):
         for i, item in enumerate(plain):
-            check_foreign(item, f"{where}[{i}]")
+            check_untrusted(item, f"{where}[{i}]")
 
 
 def _check_class(class_path: object, where: str) -> None:
     """Checks that a class is from a trusted module, or derived from a class of this library or Lightning."""
     if not isinstance(class_path, str) or "." not in class_path:
         raise InvalidValueError(f"{where}: expected module.Class, got {class_path!r}")
-    cls: type = resolve(class_path, object, where)
+    cls: type = import_class(class_path, object, where)
     if not is_trusted(class_path) and all(
         base.__module__.partition(".")[0] not in _LIBRARIES for base in cls.__mro__
     ):

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from contrastive_text.core.batch import Hidden
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.inference.model_parts import ModelParts, pooler_name, read_with
+from contrastive_text.inference.model_parts import ModelParts, pooler_name, with_pooler
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import Pooler
 
 
-def readings(parts: ModelParts, poolers: Sequence[Pooler | str], name: str) -> dict[str, SentenceEncoder]:
+def models_by_pooler(parts: ModelParts, poolers: Sequence[Pooler | str], name: str) -> dict[str, SentenceEncoder]:
     """Returns a model with each of several poolers, by the text of the pooler. All models share the network.
 
     Args:
@@ -32,7 +32,7 @@ def readings(parts: ModelParts, poolers: Sequence[Pooler | str], name: str) -> d
     Warns:
         UserWarning: The model's head is removed, because it belongs to another pooler.
     """
-    models = [SentenceEncoder.of(read_with(parts, pooler, name)) for pooler in poolers]
+    models = [SentenceEncoder.of(with_pooler(parts, pooler, name)) for pooler in poolers]
     by_name = {pooler_name(model.pooler): model for model in models}
     if not models or len(by_name) < len(models):
         names = ", ".join(pooler_name(model.pooler) for model in models) or "none"
@@ -69,12 +69,12 @@ def vectors_by_pooler(
         >>> {name: values.shape for name, values in vectors.items()}  # doctest: +SKIP
         {'CLSPooler': (1, 384), 'MeanPooler': (1, 384)}
     """
-    models = readings(model.parts, poolers, name="the model")
-    vectors, _ = vectors_of_each(list(models.values()), sentences, batch_size, show_progress_bar)
+    models = models_by_pooler(model.parts, poolers, name="the model")
+    vectors, _ = encode_with_models(list(models.values()), sentences, batch_size, show_progress_bar)
     return {name: part.numpy() for name, part in zip(models, vectors, strict=True)}
 
 
-def vectors_of_each(
+def encode_with_models(
     models: Sequence[SentenceEncoder],
     sentences: Sequence[str],
     batch_size: int,
@@ -84,7 +84,7 @@ def vectors_of_each(
     """Encodes texts with several models that share a network, in one pass of the network.
 
     Args:
-        models: Models of ``readings``, which differ in their poolers.
+        models: Models of ``models_by_pooler``, which differ in their poolers.
         sentences: N texts.
         batch_size: Number of texts of a batch.
         show_progress_bar: Whether to draw a progress bar.

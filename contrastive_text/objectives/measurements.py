@@ -11,7 +11,7 @@ from torch import Tensor
 
 from contrastive_text import metrics
 from contrastive_text.losses import cosine_similarity_matrix
-from contrastive_text.losses.comparison import Comparison, Triples
+from contrastive_text.losses.comparison import Comparison, ExampleVectors
 
 LOGGED_ROWS = 256
 """Largest number of rows from which logged values are computed: enough for two digits, at little cost."""
@@ -21,7 +21,7 @@ _LOGGED_FEATURES = 512
 
 
 @torch.no_grad()
-def features_alike(every: Triples) -> Tensor:
+def feature_correlation(every: ExampleVectors) -> Tensor:
     """Returns the root mean square correlation between features of the compared vectors, a scalar.
 
     It is computed from the first 512 features of all anchors and positives.
@@ -29,14 +29,14 @@ def features_alike(every: Triples) -> Tensor:
     return metrics.off_diagonal(torch.cat([every.anchor, every.positive])[:, :_LOGGED_FEATURES])
 
 
-def count_alike(ids: Tensor) -> Tensor:
+def count_view_duplicates(ids: Tensor) -> Tensor:
     """Counts texts that a view has made equal to another text, a scalar.
 
     Args:
         ids: Id of each text before its views and after them, (M, 2).
 
     Example:
-        >>> count_alike(torch.tensor([[1, 7], [1, 7], [2, 7], [3, 7], [4, 8]]))  # texts 2 and 3 equal text 1
+        >>> count_view_duplicates(torch.tensor([[1, 7], [1, 7], [2, 7], [3, 7], [4, 8]]))
         tensor(2)
     """
     by_first = ids[ids[:, 0].argsort()]
@@ -44,7 +44,7 @@ def count_alike(ids: Tensor) -> Tensor:
     return ((second[1:] == second[:-1]) & (first[1:] != first[:-1])).sum()
 
 
-class Health(NamedTuple):
+class VectorMeasurements(NamedTuple):
     """Logged values of compared vectors, and their weights in the mean over ranks.
 
     Args:
@@ -52,17 +52,17 @@ class Health(NamedTuple):
         weights: Name -> weight of the value in the mean over ranks.
     """
 
-    figures: dict[str, Tensor]
+    values: dict[str, Tensor]
     weights: dict[str, Tensor]
 
 
 @torch.no_grad()
-def health(
-    local: Triples,
-    every: Triples,
+def measure_vectors(
+    local: ExampleVectors,
+    every: ExampleVectors,
     offset: int,
     sides: Sequence[Tensor] | None = None,
-) -> Health:
+) -> VectorMeasurements:
     """Measures the compared vectors on the first 256 rows of all ranks.
 
     A row is compared with its positive and with its negatives in the batch, without masked columns and further
@@ -79,16 +79,16 @@ def health(
         Accuracy, similarities, alignment, uniformity and guide agreement, with their weights.
     """
     if not len(every.anchor):
-        return Health({}, {})
+        return VectorMeasurements({}, {})
     # A rank without logged rows measures one row, with a weight of 0.
     most = max(LOGGED_ROWS - offset, 0)
     rows = local.map(lambda tensor: tensor[: max(most, 1)])
-    rows = replace(rows, groups={name: group for name, group in rows.groups.items() if group.lasts})
+    rows = replace(rows, groups={name: group for name, group in rows.groups.items() if group.persists})
     anchor, positive = rows.anchor, rows.positive
     target = offset + torch.arange(len(anchor), device=anchor.device)
     _, columns = every.sides()
     block = rows.compare(rows.rows()[0], columns, target)
-    mask = block.masked() | block.positive_columns().scatter_(1, target.unsqueeze(1), False)
+    mask = block.mask_matrix() | block.positive_columns().scatter_(1, target.unsqueeze(1), False)
     cosines = cosine_similarity_matrix(anchor, every.positive)
     negative = (~mask).scatter_(1, target.unsqueeze(1), False)
     logged_sides = [side[:LOGGED_ROWS] for side in (sides or (every.anchor, every.positive))]
@@ -105,7 +105,7 @@ def health(
         values |= guide_values
         weights["guide_agreement"] = row_count * (most > 0)
     count = torch.full((), float(min(most, len(anchor))), device=anchor.device)
-    return Health(values, dict.fromkeys(values, count) | weights)
+    return VectorMeasurements(values, dict.fromkeys(values, count) | weights)
 
 
 def _measure_guide(cosines: Tensor, block: Comparison) -> tuple[dict[str, Tensor], Tensor]:
@@ -119,8 +119,8 @@ def _measure_guide(cosines: Tensor, block: Comparison) -> tuple[dict[str, Tensor
     """
     rule = block.masks["guide"]
     masks = {name: mask for name, mask in block.masks.items() if mask is not rule}
-    duplicates = replace(block, masks=masks).masked()
-    removed = block.masked() & ~duplicates
+    duplicates = replace(block, masks=masks).mask_matrix()
+    removed = block.mask_matrix() & ~duplicates
     hidden = duplicates.scatter(1, block.target.unsqueeze(1), True)
     values = {
         "removed": removed.sum(dim=1).to(cosines).mean(),
