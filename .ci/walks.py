@@ -62,7 +62,7 @@ def step_codes(whole: bool = False) -> dict[CodeType, str]:
         data = tiny.data(tiny.write_texts(Path(folder, "texts.txt")))
 
         def batch() -> Any:  # Any: as the module takes it
-            data.attach(module)
+            data.set_module(module)
             data.setup("fit")
             return next(iter(data.train_dataloader()))
 
