@@ -58,7 +58,7 @@ class Setup(NamedTuple):
     Args:
         recipe: As ``--recipe`` takes it.
         pairing: Which texts of a row belong together, where it isn't the recipe's.
-        texts: One of ``ComparedTexts``.
+        texts: One of ``Texts``.
         said: What the table calls the texts.
         after: The row of the first stage.
     """

@@ -2,7 +2,7 @@
 
     python benchmarks/simcse_sts.py --encoder FOLDER --sentences SENTENCES.tsv.gz --sts FOLDER_OF_STSB
 
-Three set-ups, each a run of the shell command per seed: ``minilm`` (examples/minilm.yaml), ``normalize_name``
+Three set-ups, each a run of the shell command per seed: ``minilm`` (examples/minilm.yaml), ``plain``
 (the recipe simcse as it is, cut to the same 75 steps) and ``from_scratch`` (examples/from_scratch.yaml on the
 sentences of stsb.train, sts12.train and sick.train, scores unread). A finished run is kept and not repeated.
 """

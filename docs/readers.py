@@ -67,14 +67,30 @@ def first_lines() -> Iterator[tuple[str, str]]:
 
 
 def messages() -> Iterator[tuple[str, str]]:
-    """Yields the message of every ``raise``, with its placeholders in braces."""
+    """Yields the message of every ``raise``, with its placeholders in braces.
+
+    A call that isn't of an error class is of a helper such as ``reading_error``, which puts its arguments into the
+    usual form.
+    """
     for path, tree in sources():
         for node in ast.walk(tree):
             call = node.exc if isinstance(node, ast.Raise) else None
-            for argument in call.args if isinstance(call, ast.Call) else ():
-                if isinstance(argument, ast.JoinedStr | ast.Constant):
-                    text = ast.unparse(argument)
-                    yield f"{path}:{node.lineno}", re.sub(r"^f?(['\"])(.*)\1$", r"\2", text)
+            if isinstance(call, ast.Call) and call.args:
+                message, *others = [_literal(argument) for argument in call.args]
+                if not ast.unparse(call.func).endswith("Error"):
+                    texts = [message, *others] if len(others) > 2 else ["{place}", message, *others]
+                    message = ": expected ".join(texts[:2]) + "".join(
+                        map("".join, zip((", got ", "; "), texts[2:]))
+                    )
+                if not re.fullmatch(r"\{[^{}]*\}", message):
+                    yield f"{path}:{node.lineno}", message
+
+
+def _literal(node: ast.expr) -> str:
+    """Returns the text of a string literal without quotes; of another expression its source in braces."""
+    text = ast.unparse(node)
+    is_text = isinstance(node, ast.JoinedStr | ast.Constant)
+    return re.sub(r"^f?(['\"])(.*)\1$", r"\2", text) if is_text else f"{{{text}}}"
 
 
 def helps() -> Iterator[tuple[str, str]]:

@@ -169,7 +169,7 @@ class Duplicates(EncodingCommand):
         "Table to write (.tsv): kind, cosine, line numbers and texts of each pair.",
     ]
     _: KW_ONLY
-    threshold: Annotated[float, "Lowest cosine of a pair."] = 0.95
+    threshold: Annotated[float, "Lowest cosine at which two texts are near-duplicates."] = 0.95
     keep: Annotated[
         Path | None,
         WrittenFile(),
@@ -425,7 +425,7 @@ class Postprocess(TextsCommand):
 class Completion:
     """Print the completion script of a shell, to use as: eval "$(contrastive-text completion bash)"."""
 
-    shell: Annotated[Literal["bash", "zsh"], "Shell to print the script for."]
+    shell: Annotated[Literal["bash", "zsh"], "Shell for which the completion script is printed."]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -433,7 +433,10 @@ class Sweep:
     """Run fit for every combination of values and every seed. Other options are those of fit."""
 
     grid: Annotated[
-        Path | None, ReadPath(), {"metavar": "FILE"}, "YAML file that maps keys to lists of values."
+        Path | None,
+        ReadPath(),
+        {"metavar": "FILE"},
+        "YAML file of the sweep: maps each key of the configuration to the list of its values.",
     ] = None
     vary: Annotated[
         Sequence[str],

@@ -13,7 +13,9 @@ from contrastive_text.data.files.formats import PYTHON, FileForm, options_of
 
 
 def form_of(options: object) -> FileForm:
-    """Returns the format options of a command's main file. Error messages name these options.
+    """Returns the form of a command's main file (header, separator, ...) from its options.
+
+    Error messages name these options.
 
     Args:
         options: The record of the command.

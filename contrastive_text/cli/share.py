@@ -1,4 +1,4 @@
-"""Command ``fraction``: uploads a saved model to the hub."""
+"""Command ``share``: uploads a saved model to the hub."""
 
 from __future__ import annotations
 

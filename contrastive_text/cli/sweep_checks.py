@@ -118,7 +118,7 @@ def _has_held_out(config: Config) -> bool:
 
 @contextlib.contextmanager
 def _naming(cell: Cell) -> Iterator[None]:
-    """Hides what parsing and building a cell print, and names the cell in an error."""
+    """Hides the output of parsing and building a cell of the sweep's grid, and names the cell in an error."""
     output = io.StringIO()
     logging.disable(logging.WARNING)
     try:

@@ -169,7 +169,7 @@ class Batch:
         return None if self.target is None else self.target.to(widened)
 
     def by_role(self, role: Role) -> Tensor:
-        """Returns the indices of the rows with the role, slot by slot, (rows,), on the host."""
+        """Returns the indices of the batch rows that have a role, ordered by slot, (rows,), on the host."""
         slots = [i for i, slot in enumerate(self.slots) if slot.role == role]
         return torch.cat([(self.row_slots == i).nonzero().flatten() for i in slots] or [self.lengths[:0]])
 

@@ -161,7 +161,7 @@ MASK_PLACEHOLDER = "{mask}"
 """Placeholder of the tokenizer's mask token in a prompt or a template."""
 
 Text: TypeAlias = str | Tokens | TextPair
-"""Content of a slot: a string, a tokenized span, or two strings for one sequence."""
+"""Text of an example: a string, a tokenized span, or two strings that become one sequence."""
 
 Row: TypeAlias = Mapping[str, Text | float]
 """A record of a data file, under the library's column names (``text``, ``anchor``, ``target``, ...).

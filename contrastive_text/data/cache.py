@@ -162,7 +162,7 @@ def tokenize_documents(
         cache_dir: Folder of all entries; None for ``contrastive_text/tokens`` in the user's cache folder.
 
     Returns:
-        The tokens; ``wrap_rows`` says whether they were read from the cache.
+        The tokens; ``source`` says whether they were read from the cache.
 
     Warns:
         UserWarning: A damaged entry.

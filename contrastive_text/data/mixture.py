@@ -1,4 +1,4 @@
-"""Steps of an epoch, and mixtures: the order in which the batches of several data sets arrive."""
+"""Mixtures: they decide which data sets each training step takes its batches from."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Step:
     objectives: tuple[str, ...] | None = None
 
     def shift(self, rounds: int) -> Step:
-        """Returns the step of a later round, which has the next rows of each task.
+        """Returns the same training step with each task's range of rows moved on by a number of rounds.
 
         Example:
             >>> Step({"a": (0, 2), "b": (4, 7)}).shift(2)

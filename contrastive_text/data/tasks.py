@@ -238,7 +238,7 @@ class TextTask:
             masked copies of each text are CLEAR's "double MLM".
 
     Raises:
-        ValueError: A number or a share out of range, or both ``fraction`` and ``repeat``.
+        ValueError: A number or a share out of range, or both ``share`` and ``repeat``.
 
     Example:
         >>> TextTask("reviews.tsv", columns={"text": "body"}, limit="10%").files("train")

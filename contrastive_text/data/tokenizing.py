@@ -392,7 +392,10 @@ class TextTokenizer:
         return f"{tokens}, {type_note}"
 
     def pair_rows(self, pairs: Sequence[TextPair]) -> list[TextRow]:
-        """Returns the row of each text pair. If a pair is too long, the longer text is truncated first."""
+        """Returns the token row of each text pair: both texts with special tokens.
+
+        If a pair is too long, the longer text is truncated first.
+        """
         if not pairs or not self.pair_template:  # which checks the tokenizer
             return []
         encoding = self._encode(

@@ -186,7 +186,7 @@ def prepare_layout(model: PreTrainedModel, layout: Layout, compiled: bool, limit
         The reason against packed rows; None if there is none.
 
     Raises:
-        ValueError: An unknown layout, ``packed_input`` for a network that doesn't support it, or a network whose
+        ValueError: An unknown layout, ``packed`` for a network that doesn't support it, or a network whose
             vectors depend on padding.
     """
     one_of("encoder.layout", layout, Layout)

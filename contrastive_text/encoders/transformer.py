@@ -187,8 +187,7 @@ class TransformerEncoder(Encoder):
     Raises:
         ValueError: Neither or both of name and config, a missing model, a checkpoint that lacks weights of the
             encoder, an invalid ``max_length``, an ``attention`` that the architecture doesn't support,
-            ``append_eos`` with a tokenizer without an end token, or ``packed_input`` for an architecture that
-            accepts
+            ``append_eos`` with a tokenizer without an end token, or ``packed`` for an architecture that accepts
             no other attention function, gives other values with it, or is compiled. ``gradient_checkpointing``
             of a compiled network, or of layers that Transformers can't recompute. Adapters on random weights, or
             a small type of weights that are trained.
@@ -287,15 +286,13 @@ class TransformerEncoder(Encoder):
         """Returns the layout of rows on a device, and the reason for it; see ``Encoder.layout_on``.
 
         Raises:
-            ValueError: ``packed_input`` although another function checkpoints layers, which would recompute them
-                unpacked.
+            ValueError: ``packed`` although another function checkpoints layers and would recompute them unpacked.
         """
         has_other_function = checkpointed_by_others(self.model)
         if self.layout == "packed" and has_other_function:
             raise InvalidValueError(
-                "encoder.layout: expected auto, bucketed or padded, got packed; set "
-                "encoder.gradient_checkpointing instead. Another function checkpoints layers, which would "
-                "change the gradient of packed rows."
+                "encoder.layout: expected auto, bucketed or padded, got packed; another function checkpoints "
+                "layers, which changes the gradient of packed rows: set encoder.gradient_checkpointing instead"
             )
         if self.layout != "auto":
             return self.layout, "as asked for"
@@ -406,10 +403,7 @@ class TransformerEncoder(Encoder):
         return is_causal(self.model)
 
     def add_tokens(self, tokens: Sequence[str]) -> None:
-        """Adds tokens to the tokenizer and the embedding table.
-
-        A vocabulary that is trained later includes them.
-        """
+        """Adds tokens to the tokenizer and the embedding table, also to a vocabulary that is trained later."""
         if self.tokenizer is None or not tokens:
             return
         missing = [token for token in tokens if token not in self.tokenizer.get_vocab()]

@@ -205,7 +205,7 @@ def _project_slots(part: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def share_layers(heads: Sequence[Head]) -> None:
-    """Ties the first linear layers of heads that have the same ``fraction`` name. Called after all heads are
+    """Ties the first linear layers of heads that have the same ``share`` name. Called after all heads are
     built.
 
     The first head of a name keeps its layers; they replace the layers of later heads. Other layers, such as

@@ -29,7 +29,7 @@ class TanhHead(Head):
         share: Name under which heads of objectives share the layer; None for a separate layer.
 
     Raises:
-        ValueError: ``fraction`` is set with ``train_only: false``.
+        ValueError: ``share`` is set with ``train_only: false``.
 
     Example:
         >>> import torch
@@ -68,7 +68,7 @@ class MLPHead(Head):
 
     Raises:
         ValueError: A width is below 1, or ``dropout`` is not from 0 to below 1. ``shared_layers`` is not 1 or 2,
-            or set without ``fraction``. ``fraction`` is set with ``train_only: false``.
+            or set without ``share``. ``share`` is set with ``train_only: false``.
 
     Example:
         >>> import torch

@@ -55,7 +55,7 @@ class Mining:
             (near-duplicates); None to keep them.
         take: Whether to take the nearest remaining candidates (``top``) or ``random`` ones.
         seed: Seed of the random draws. The draws of a query depend on no other query.
-        short: Whether to ``dropout`` or ``keep`` the rows of a query with fewer than ``negatives`` negatives.
+        short: Whether to ``drop`` or ``keep`` the rows of a query with fewer than ``negatives`` negatives.
 
     Raises:
         ValueError: A number is out of range, or ``range_min`` and ``range_max`` leave too few candidates.

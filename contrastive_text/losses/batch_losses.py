@@ -282,7 +282,7 @@ class BarlowTwins(BatchLoss):
         self.off_diagonal_weight = at_least("BarlowTwins.off_diagonal_weight", off_diagonal_weight, 0)
 
     def value(self, anchor: Tensor, positive: Tensor, ids: Tensor) -> Tensor:  # noqa: ARG002  # the base's signature
-        """Returns the weighted sum over the diagonal and the off-diagonal entries, a scalar."""
+        """Returns the weighted sum of diagonal and off-diagonal terms of a cross-correlation matrix, a scalar."""
         correlation = _normal(anchor).T @ _normal(positive) / len(anchor)
         diagonal = correlation.diagonal()
         return (diagonal - 1).square().sum() + self.off_diagonal_weight * _off_diagonal_square(correlation)

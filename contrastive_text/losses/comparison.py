@@ -19,9 +19,7 @@ Joined = Literal["mean", "sum"]
 Effect = Literal["mask", "mean", "sum"]
 
 MASKED_ID = -2
-"""Id of a column that is masked for every row, such as a missing hard negative.
-
-The hash of a text equals this id by chance once in 2**64 texts."""
+"""Id of a column that is masked for every row, such as a missing hard negative."""
 
 NO_ID = -1
 """Id of a column without a text or class, to which no rule applies."""
@@ -147,8 +145,7 @@ class Comparison:
         positives: Rule of further positives; None if the target is the only positive.
         joined: How the target and further positives are combined: the ``mean`` of their log-probabilities, or
             the logarithm of the ``sum`` of their probabilities.
-        own_negatives: Columns of each row's own hard negatives, (R, K), -1 where a row has fewer; None without
-            any.
+        own_negatives: Columns of each row's own hard negatives, (R, K), or None; -1 where a row has fewer.
         reverse: Block of the positives of the rows and the columns that they add to the same softmax
             (``InfoNCE.directions``).
         weight: Factor of each row's similarity to its target (``DCLW``), (R,); None for 1.
@@ -239,7 +236,7 @@ class Comparison:
     def select(self, rows: slice, columns: slice = slice(None)) -> Comparison:
         """Returns the comparison of a range of rows with a range of columns.
 
-        If ``own`` is set, the range must have all columns.
+        If ``own_negatives`` is set, the range must have all columns.
         """
         start, stop, _ = columns.indices(len(self.columns))
         target = self.target[rows]
@@ -293,10 +290,8 @@ class ComparedTexts:
         }
         negatives, offset = [], 0
         for part in parts:
-            if part.own_negatives is not None:
-                negatives.append(
-                    torch.where(part.own_negatives < 0, part.own_negatives, offset + part.own_negatives)
-                )
+            if (own := part.own_negatives) is not None:
+                negatives.append(torch.where(own < 0, own, offset + own))
             offset += len(part.ids)
         return cls(
             vectors=torch.cat([part.vectors for part in parts]),
@@ -308,7 +303,7 @@ class ComparedTexts:
         )
 
     def map(self, change: Callable[[Tensor], Tensor]) -> ComparedTexts:
-        """Returns the texts with a function applied to every tensor, and without ``own``."""
+        """Returns the texts with a function applied to every tensor, and without ``own_negatives``."""
         groups = {name: change(ids) for name, ids in self.groups.items()}
         guide, bound = (None if tensor is None else change(tensor) for tensor in (self.guide, self.bound))
         return ComparedTexts(change(self.vectors), change(self.ids), groups, guide, bound)
@@ -468,15 +463,8 @@ class ExampleVectors:
                 positives, joined = rule, group.effect
         if rows.guide is not None and rows.bound is not None and columns.guide is not None:
             masks["guide"] = GuideMask(rows.guide, columns.guide, rows.bound)
-        return Comparison(
-            rows.vectors,
-            columns.vectors,
-            target,
-            masks,
-            positives,
-            joined or "mean",
-            own_negatives=columns.own_negatives,
-        )
+        own = columns.own_negatives
+        return Comparison(rows.vectors, columns.vectors, target, masks, positives, joined or "mean", own)
 
     def columns(
         self, sides: Sequence[ComparedTexts], places: Tensor, further: ComparedTexts | None = None
@@ -499,12 +487,10 @@ class ExampleVectors:
         _, _, guide = self.guide or (None, None, None)
         guide = None if guide is None else guide.flatten(0, 1)
         indices = places.unsqueeze(1) * k + torch.arange(k, device=places.device)
-        groups = {
-            name: group.negative.flatten() for name, group in self.groups.items() if group.negative is not None
-        }
-        return ComparedTexts(
-            self.negative.flatten(0, 1), self.negative_ids.flatten(0, 1), groups, guide, own_negatives=indices
-        )
+        ids = {name: group.negative for name, group in self.groups.items()}
+        groups = {name: negative.flatten() for name, negative in ids.items() if negative is not None}
+        vectors, text_ids = self.negative.flatten(0, 1), self.negative_ids.flatten(0, 1)
+        return ComparedTexts(vectors, text_ids, groups, guide, own_negatives=indices)
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:

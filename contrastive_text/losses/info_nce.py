@@ -173,7 +173,7 @@ class InfoNCE(SoftmaxLoss):
 
     @property
     def column_kinds(self) -> tuple[str, ...]:
-        """Names of the kinds of columns that an anchor is compared with, in addition to other positives."""
+        """Names of the similarity columns of an anchor besides other positives, for the summary of negatives."""
         return tuple(_OTHERS[direction] for direction in self.directions if direction != "query_to_doc")
 
     @property

@@ -55,7 +55,7 @@ class Siblings(ColumnPart):
             al. up to a constant).
 
     Raises:
-        ValueError: ``effect`` or ``join_texts`` is unknown, or ``joined: sum`` is set with ``effect: mask``.
+        ValueError: ``effect`` or ``joined`` is unknown, or ``joined: sum`` is set with ``effect: mask``.
 
     Example:
         >>> Siblings(effect="positive", joined="sum").group_effect

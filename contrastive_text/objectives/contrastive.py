@@ -113,7 +113,7 @@ class Contrastive(Objective):
         self._check_columns()
 
     def part(self, kind: type[_Part]) -> _Part | None:
-        """Returns the column part of a class; None if there is no such part."""
+        """Returns the part in ``columns`` of a given class, such as ``Queue``; None without such a part."""
         return next((part for part in self.columns if isinstance(part, kind)), None)
 
     def _check_columns(self) -> None:

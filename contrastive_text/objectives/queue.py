@@ -132,7 +132,7 @@ class Queue(ColumnPart, nn.Module):
         return replace(negatives, counts=counts, filling=True)
 
     def get_extra_state(self) -> dict[str, dict[str, Tensor]]:
-        """Returns the columns in the queue of each comparison, for a state dict."""
+        """Returns the queued vectors of earlier steps, by comparison, for a state dict."""
         return {
             name: {
                 "vectors": past.vectors,

@@ -296,7 +296,7 @@ def put(config: Config, key: str, value: object) -> Config:
 
 
 def _init_args(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns the mapping that contains a key: the arguments of a part, or the configuration itself."""
+    """Returns the part of a configuration that has a key: ``init_args`` of a class, or the mapping itself."""
     if "class_path" not in config or name in ("class_path", "init_args"):
         return config
     return config.get("init_args") or {}

@@ -306,7 +306,7 @@ class SweepTable:
         return best(defined, key=lambda metrics: metrics[self.select]) if defined else scored[-1]
 
     def reported(self, run: SweepRun) -> dict[Report, float]:
-        """Returns report -> score of a run, for the scores that the run has; empty if the run failed.
+        """Returns the scores of a run that ``--report`` asks for, by their names; empty if the run failed.
 
         Raises:
             ValueError: No validation has the metric of a report.

@@ -273,7 +273,7 @@ def check_guides_at_start(
 
 
 def guide_identities(guides: Mapping[str, Guide]) -> dict[str, str]:
-    """Returns the name and identity of each guide, for a checkpoint."""
+    """Returns the name and the digest of each guide model or guide file, to be saved in a checkpoint."""
     return {name: guide.identity for name, guide in guides.items()}
 
 

@@ -270,7 +270,7 @@ class ViewPlan:
         return mask & (number > before) & (number <= mask.sum(dim=1, keepdim=True) - after)
 
     def alter_embeddings(self, batch: Batch, gradient: Tensor | None = None) -> EmbeddingChange | None:
-        """Returns a function that applies the embedding and gradient views to a batch; None without such views.
+        """Returns a function that applies embedding views and gradient views to a batch; None without such views.
 
         Args:
             batch: Rows that will be encoded.

@@ -75,7 +75,7 @@ class Case:
         name: What is odd about it; the test's name.
         command: Words after ``contrastive-text``; ``$bert``, ``$texts``, ``$pairs``, ... are sound files.
         files: Name in the working directory -> its text, its bytes, or what makes it.
-        outcome: ``answer``: status 2, one ``error:``, nothing changed or left on the disk. ``count_noun``:
+        outcome: ``answer``: status 2, one ``error:``, nothing changed or left on the disk. ``counted``:
             status 0, and what was skipped or cut is printed. ``right``: status 0, and the stated result.
         says: Words that are printed, all of them.
         check: What else must be true of the result.

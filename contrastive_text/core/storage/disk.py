@@ -28,7 +28,7 @@ _ABANDONED_AFTER = 3600.0
 _used_names: set[str] = set()
 """Names of temporary files that this process is writing."""
 _MOVE_LOCK = "contrastive-text"
-"""Name of the lock in a folder while files move into it; the caller may hold the lock of the folder itself."""
+"""Name of the lock file inside a folder, held while finished files move into the folder."""
 _INNER_LOCK = ".folder.lock"
 _NO_LOCK_ERRORS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
 _DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}

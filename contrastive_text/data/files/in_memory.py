@@ -261,7 +261,7 @@ def _describe(row: object) -> str:
 
 
 def _places(length: int, reads: Sequence[str], where: str) -> list[str]:
-    """Returns the library column of each value of a tuple."""
+    """Returns the column names (anchor, positive, ...) of the values of a training row that is a tuple."""
     columns = [name for name in ("text", "anchor", "positive") if name in reads]
     target_names = ["target"] if "target" in reads else []
     negative_count = length - len(columns) - len(target_names)

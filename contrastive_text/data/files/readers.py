@@ -74,7 +74,7 @@ class Table:
 
     @property
     def documents(self) -> Documents:
-        """Rows with the sizes of their documents, for ``Pairing.arrange``."""
+        """Training rows, and the number of tokens of each row's document, as ``Pairing.arrange`` takes them."""
         return Documents(self.rows, self.sizes)
 
 

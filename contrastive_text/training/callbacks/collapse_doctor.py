@@ -35,7 +35,7 @@ SOLVED_LOSS, SOLVED_ACCURACY = 0.01, 0.999
 """Largest loss and smallest accuracy at which an objective is solved: its gradient is almost zero."""
 
 FLAT, SPREAD = 0.25, -2.0
-"""Fall of uniformity since the start, and uniformity of spread vectors: a solved objective should reach either.
+"""Two bounds on uniformity: its fall since the start, and its value. A solved objective should reach one of them.
 
 A loss near 0 alone is usual: SimCSE reaches 0.001 within a few hundred steps, while its uniformity falls by more
 than 1. A random encoder that started at -3.2 with a loss of 0.003 still gained 11 points of Spearman."""

@@ -21,7 +21,7 @@ def nasty() -> tuple[str, ...]:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Two runs on the same files: ``normalize_name``, and ``altered``, whose folder has markup in its name,
+    """Two runs on the same files: ``plain``, and ``altered``, whose folder has markup in its name,
     with views."""
     folder = tmp_path_factory.mktemp("report")
     texts = tiny.write_texts(folder / "texts.txt", tiny.TEXTS + _NASTY)
