@@ -69,19 +69,17 @@ def first_lines() -> Iterator[tuple[str, str]]:
 def messages() -> Iterator[tuple[str, str]]:
     """Yields the message of every ``raise``, with its placeholders in braces.
 
-    A call that isn't of an error class is of a helper such as ``reading_error``, which puts its arguments into the
-    usual form.
+    A helper such as ``reading_error`` is called with the parts of a message: it counts as the whole message.
     """
     for path, tree in sources():
         for node in ast.walk(tree):
             call = node.exc if isinstance(node, ast.Raise) else None
             if isinstance(call, ast.Call) and call.args:
-                message, *others = [_literal(argument) for argument in call.args]
-                if not ast.unparse(call.func).endswith("Error"):
-                    texts = [message, *others] if len(others) > 2 else ["{place}", message, *others]
-                    message = ": expected ".join(texts[:2]) + "".join(
-                        map("".join, zip((", got ", "; "), texts[2:]))
-                    )
+                texts = [_literal(argument) for argument in call.args]
+                if not ast.unparse(call.func).endswith(("Error", "Exit")):
+                    texts = texts if len(texts) > 3 else ["{place}", *texts, "{got}", "{advice}"]
+                    texts = ["{}: expected {}, got {}; {}".format(*texts)]
+                message = texts[0]
                 if not re.fullmatch(r"\{[^{}]*\}", message):
                     yield f"{path}:{node.lineno}", message
 

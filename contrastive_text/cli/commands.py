@@ -174,7 +174,7 @@ class Duplicates(EncodingCommand):
         Path | None,
         WrittenFile(),
         {"metavar": "FILE"},
-        "File for the first text of each group of near-duplicates (.txt or .jsonl).",
+        "File for all texts without their near-duplicates: of each group the first text (.txt or .jsonl).",
     ] = None
 
 

@@ -372,5 +372,5 @@ def ignores_padding(model: PreTrainedModel, limit: int | None = None) -> bool:
 
 
 def _rounding(values: torch.Tensor) -> float:
-    """Returns the largest difference that counts as rounding: 1e-6 of the largest value, in bfloat16 1e-2."""
+    """Returns the largest difference that counts as rounding: 1e-4 of the largest value, in bfloat16 6e-2."""
     return max(1e-4, 8 * torch.finfo(values.dtype).eps) * float(values.abs().max())

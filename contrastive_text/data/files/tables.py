@@ -1,4 +1,4 @@
-"""Text formats of tables: ``.txt``, ``.tsv`` and ``.csv``, whose form is recognized, ``.jsonl`` and ``.json``."""
+"""Readers of tables in text files: ``.txt``, ``.tsv``, ``.csv``, ``.jsonl`` and ``.json``."""
 
 from __future__ import annotations
 
