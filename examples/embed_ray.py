@@ -44,8 +44,8 @@ class FileEncoder:
             self.encode = BatchEncoder(self.model, self.column)
         if self.identity not in (None, self.encode.model.identity):
             raise InvalidValueError(
-                f"{self.model}: expected the model of the files that are there, got another; name another folder "
-                "for this one's"
+                f"{self.model}: expected the model that made the files, got a different model; name another "
+                "folder for this model"
             )
         return self.encode
 
@@ -71,7 +71,9 @@ def files_of(source: Path, target: Path, column: str) -> dict[Path, Path]:
         raise InvalidValueError(f"{target}: expected a folder outside of {source}, which is read; name another")
     files = {path: target / path.relative_to(source) for path in sorted(source.rglob("*.parquet"))}
     if not files:
-        raise InvalidValueError(f"{source}: expected a folder with files .parquet, got none; check its name")
+        raise InvalidValueError(
+            f"{source}: expected a folder with files .parquet, got no such file; check its name"
+        )
     for path in files:
         if column not in (names := pyarrow.parquet.read_schema(path).names):
             raise InvalidValueError(f"{path}: expected a column {column!r}, got {', '.join(names)}; see --column")
@@ -86,8 +88,7 @@ def check_digests(source: Path, target: Path, column: str) -> str:
     asked = (column, source.stat().st_size, pyarrow.parquet.read_metadata(source).num_rows)
     if known != asked:
         raise InvalidValueError(
-            f"{target}: expected a file made of {source} (column, bytes, rows: {asked}), got another ({known}); "
-            "delete it"
+            f"{target}: expected a file made of {source} (column, bytes, rows: {asked}), got {known}; delete it"
         )
     return str(made_of["model"])
 

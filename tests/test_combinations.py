@@ -178,7 +178,7 @@ def senseless(combination: Combination) -> str | None:
     if combination.views == "dropout" and combination.pairing != "same":
         return "FixedDropout: expected a pairing that repeats the anchor"
     if combination.pooler == "mask token" and combination.objectives in MASKED:
-        return "expected no view that hides tokens beside MaskTokenPooler"
+        return "expected no view that hides tokens with MaskTokenPooler"
     if combination.pairing == "same" and "of pairs" in combination.objectives:
         return "expected two texts for an objective that predicts their label or score"
     if "replaced" in combination.objectives and "[DEL]" in str(VIEWS[combination.views]):

@@ -260,7 +260,7 @@ def test_a_block_of_encode_reads_nothing_back_before_its_vectors_are_checked(ber
     model.encoder = encoder_of("bert", layout=layout)
     encoding = Encoding(batch_size=4, normalize_embeddings=True, truncate_dim=5)
     frame = Template("the old ", unpooled=2)
-    work = BlockEncoder(model.to(DEVICE), model.tokenizer, encoding, on_cpu=False, frame=frame)
+    work = BlockEncoder(model.to(DEVICE), model.tokenizer, encoding, on_cpu=False, template=frame)
     checked = []
     with (
         on_device("efficient"),

@@ -20,7 +20,7 @@ class Export:
     ]
     output: Annotated[Path, WrittenFolder(key=MODULES), "Model folder to write."]
     _: KW_ONLY
-    adapters_beside: Annotated[
+    separate_adapters: Annotated[
         bool, "Save LoRA weights separately, in the format of peft, instead of merging them."
     ] = False
 
@@ -38,7 +38,7 @@ def export(options: Export) -> None:
         module = ContrastiveModule.load_from_checkpoint(path, map_location="cpu")
         model = module.sentence_encoder()
         add_card(model, path)
-        model.save_pretrained(options.output, options.adapters_beside)
+        model.save_pretrained(options.output, options.separate_adapters)
     print_message(
         f"Model of {path} saved to {options.output}{', replacing an older model' if is_replaced else ''}. Next:"
     )

@@ -42,22 +42,22 @@ class BatchTexts:
     Args:
         texts: The texts.
         tokenizer: Tokenizer, which sets special tokens and lengths.
-        frame: Template of each text.
+        template: Template of each text.
         with_words: Whether views read the word numbers of tokens.
     """
 
     def __init__(
-        self, texts: Iterable[Text], tokenizer: TextTokenizer, frame: Template, with_words: bool
+        self, texts: Iterable[Text], tokenizer: TextTokenizer, template: Template, with_words: bool
     ) -> None:
         self.tokenizer = tokenizer
         distinct = list(dict.fromkeys(texts))
         strings = [text for text in distinct if isinstance(text, str)]
         pairs = [text for text in distinct if isinstance(text, TextPair)]
-        self._framed_texts = dict(
-            zip(strings, tokenizer.tokenize_with_template(strings, frame, with_words), strict=True)
+        self._templated_texts = dict(
+            zip(strings, tokenizer.tokenize_with_template(strings, template, with_words), strict=True)
         )
-        self._empty_frame = (
-            tokenizer.tokenize_with_template(["a"], frame)[0] if frame else TemplatedText(Tokens((), ()))
+        self._empty_template = (
+            tokenizer.tokenize_with_template(["a"], template)[0] if template else TemplatedText(Tokens((), ()))
         )
         self._plain_rows: dict[Text, TextRow] = dict(zip(pairs, tokenizer.pair_rows(pairs), strict=True))
 
@@ -70,7 +70,9 @@ class BatchTexts:
     def templated(self, text: Text) -> TemplatedText:
         """Returns the tokens of a text and of its template, uncut and without special tokens."""
         assert not isinstance(text, TextPair)  # ``check_roles`` refuses views on text pairs
-        return self._framed_texts[text] if isinstance(text, str) else self._empty_frame._replace(tokens=text)
+        return (
+            self._templated_texts[text] if isinstance(text, str) else self._empty_template._replace(tokens=text)
+        )
 
 
 class Alteration(Protocol):
@@ -79,35 +81,35 @@ class Alteration(Protocol):
     def __call__(self, tokens: Tokens, *, after_specials: bool = False) -> Tokens: ...
 
 
-def build_row(framed: TemplatedText, tokenizer: TextTokenizer, alter: Alteration | None = None) -> TextRow:
+def build_row(templated: TemplatedText, tokenizer: TextTokenizer, alter: Alteration | None = None) -> TextRow:
     """Builds the row of a text with its template and special tokens. Only the text is truncated.
 
     Args:
-        framed: Tokens of the text and of its template.
+        templated: Tokens of the text and of its template.
         tokenizer: Tokenizer, which sets special tokens and lengths.
         alter: Alters the tokens of the text after truncation, and then the tokens of the whole row. Tokens that
             it adds are cut only at the network's limit.
     """
-    taken = tokenizer.template_length(framed)
-    around = len(tokenizer.prefix) + len(framed.before), len(framed.after) + len(tokenizer.suffix)
-    has_frame = bool(framed.before or framed.after)
+    taken = tokenizer.template_length(templated)
+    around = len(tokenizer.prefix) + len(templated.before), len(templated.after) + len(tokenizer.suffix)
+    has_template = bool(templated.before or templated.after)
     if alter is None:  # fast path for most texts
-        ids = framed.tokens.ids
+        ids = templated.tokens.ids
         cut_ids = ids if tokenizer.room is None else ids[: max(tokenizer.room - taken, 0)]
-        ids_with_specials = [*tokenizer.prefix, *framed.before, *cut_ids, *framed.after, *tokenizer.suffix]
+        ids_with_specials = [*tokenizer.prefix, *templated.before, *cut_ids, *templated.after, *tokenizer.suffix]
         return TextRow(
             ids_with_specials,
             len(cut_ids) < len(ids),
-            text_ids=cut_ids if has_frame else None,
+            text_ids=cut_ids if has_template else None,
             template_lengths=around,
         )
-    tokens = tokenizer.truncate(framed.tokens, taken)
-    altered = tokenizer.truncate(alter(tokens), len(framed.before) + len(framed.after), altered=True)
-    row = alter(tokenizer.with_specials(altered, framed.before, framed.after), after_specials=True)
+    tokens = tokenizer.truncate(templated.tokens, taken)
+    altered = tokenizer.truncate(alter(tokens), len(templated.before) + len(templated.after), altered=True)
+    row = alter(tokenizer.with_specials(altered, templated.before, templated.after), after_specials=True)
     return TextRow(
         row.ids,
-        truncated=len(tokens) < len(framed.tokens),
-        text_ids=altered.ids if has_frame else None,
+        truncated=len(tokens) < len(templated.tokens),
+        text_ids=altered.ids if has_template else None,
         positions=row.positions,
         labels=row.labels,
         template_lengths=around,
@@ -294,15 +296,15 @@ class Collator:
                     f"{type(self.pairing).__name__}; set an empty prompt for the data set: "
                     f"{self.task}: ''"
                 )
-            self.tokenizer.check_frame(prompt, f"model.prompts, {role}")
+            self.tokenizer.check_template(prompt, f"model.prompts, {role}")
             for name in self.plan.chains:
                 if role_of(name) == role and self.plan.combined_template(name):
-                    self.tokenizer.check_frame(self._frame(role, name), f"views.{name}")
+                    self.tokenizer.check_template(self._template(role, name), f"views.{name}")
 
     def _prompt(self, role: Role) -> Template:
-        return self.prompts.frame(self.prompts.of_role(role, self.task), self.tokenizer)
+        return self.prompts.template(self.prompts.of_role(role, self.task), self.tokenizer)
 
-    def _frame(self, role: Role, chain_name: str | None) -> Template:
+    def _template(self, role: Role, chain_name: str | None) -> Template:
         """Returns the template of the texts of a role that a chain alters, from its views and the prompt."""
         prompt, views = self._prompt(role), self.plan.combined_template(chain_name)
         # Only one template may have a part after the text: a view's template then replaces the prompt.
@@ -349,7 +351,7 @@ class Collator:
             tokenizer=self.tokenizer,
             plan=self.plan,
             targets=targets,
-            frames=[self._frame(slot.role, self.plan.chain_name(slot)) for slot in slots],
+            templates=[self._template(slot.role, self.plan.chain_name(slot)) for slot in slots],
         )
         kept_texts = tuple(map(self.tokenizer.text, ordered_texts)) if self.keep_texts else None
         # Every row gives the same number of examples.
@@ -391,7 +393,7 @@ def build_altered_batch(
     tokenizer: TextTokenizer,
     plan: ViewPlan,
     targets: Sequence[float | None] = (),
-    frames: Sequence[Template] = (),
+    templates: Sequence[Template] = (),
 ) -> Batch:
     """Applies the views to texts, tokenizes them, and joins them to a batch.
 
@@ -406,10 +408,10 @@ def build_altered_batch(
         tokenizer: Tokenizer, which sets special tokens and lengths.
         plan: Views of each slot.
         targets: Target of each example. If a target is None, the batch has no targets.
-        frames: Template of the texts of each slot; empty for no templates.
+        templates: Template of the texts of each slot; empty for no templates.
     """
     examples = len(texts) // len(slots)
-    row_frames = [frame for frame in frames or [Template()] * len(slots) for _ in range(examples)]
+    row_templates = [template for template in templates or [Template()] * len(slots) for _ in range(examples)]
     draw_keys = keys.tolist()
     names = [name for name in map(plan.chain_name, slots) for _ in range(examples)]
     missing = [i for i, text in enumerate(texts) if text == "" and slots[i // examples].role == "negative"]
@@ -427,24 +429,28 @@ def build_altered_batch(
             altered_texts[i] = string
         rngs |= generators
     tokenized = {
-        frame: BatchTexts(
-            (text for text, text_frame in zip(altered_texts, row_frames, strict=True) if text_frame == frame),
+        template: BatchTexts(
+            (
+                text
+                for text, text_template in zip(altered_texts, row_templates, strict=True)
+                if text_template == template
+            ),
             tokenizer,
-            frame,
+            template,
             with_words=bool(plan.token_chains),
         )
-        for frame in dict.fromkeys(row_frames)
+        for template in dict.fromkeys(row_templates)
     }
     rows = [
-        tokenized[frame].plain(text)
+        tokenized[template].plain(text)
         if name is None or name not in plan.token_chains
         # Each generator is released before the next one is requested, so that it can be reused.
         else build_row(
-            tokenized[frame].templated(text),
+            tokenized[template].templated(text),
             tokenizer,
             partial(plan.alter_tokens, name, rng=rngs.pop(i) if i in rngs else generator(draw_keys[i])),
         )
-        for i, (text, name, frame) in enumerate(zip(altered_texts, names, row_frames, strict=True))
+        for i, (text, name, template) in enumerate(zip(altered_texts, names, row_templates, strict=True))
     ]
     ids = {text: _content_id(text) for text in dict.fromkeys(texts)}
     text_ids = concatenate([[ids[text] for text in texts]])
@@ -455,7 +461,7 @@ def build_altered_batch(
     batch = build_batch(rows, tokenizer, slots, torch.from_numpy(keys), text_ids)
     return batch.replace(
         target=torch.tensor(targets, dtype=torch.float64) if targets and None not in targets else None,
-        unpooled=torch.tensor([frame.unpooled for frame in row_frames])
-        if any(frame.unpooled for frame in frames)
+        unpooled=torch.tensor([template.unpooled for template in row_templates])
+        if any(template.unpooled for template in templates)
         else None,
     )

@@ -110,14 +110,14 @@ class Prompts:
             not self.apart and self.counted and TEXT_PLACEHOLDER not in texts and MASK_PLACEHOLDER not in texts
         )
 
-    def frame(self, prompt: str | None, tokenizer: TextTokenizer) -> Template:
+    def template(self, prompt: str | None, tokenizer: TextTokenizer) -> Template:
         """Returns the template of a text with this prompt, which need not be in ``named``; None for the default.
 
         Raises:
             ValueError: ``{text}`` more than once in the prompt.
         """
-        frame = Template.parse(self.text() if prompt is None else prompt, "prompt", self.apart, self.counted)
-        return frame if self.pooled else frame._replace(unpooled=tokenizer.count_unpooled(frame.before))
+        template = Template.parse(self.text() if prompt is None else prompt, "prompt", self.apart, self.counted)
+        return template if self.pooled else template._replace(unpooled=tokenizer.count_unpooled(template.before))
 
     def text(self, name: str | None = None) -> str:
         """Returns the prompt of a name; None for the default prompt, which may be empty.

@@ -152,7 +152,7 @@ class DataNeeds:
             return 0
         prompts = dict.fromkeys(self.prompts.of_role(role, task) for role in ROLES)
         return max(
-            self.tokenizer.template_length(self.prompts.frame(prompt, self.tokenizer)) for prompt in prompts
+            self.tokenizer.template_length(self.prompts.template(prompt, self.tokenizer)) for prompt in prompts
         )
 
     def known_tokenizer(self, training: bool) -> TextTokenizer:

@@ -233,7 +233,7 @@ class TextTokenizer:
         ]
 
     def tokenize_with_template(
-        self, texts: Sequence[str], frame: Template = NO_TEMPLATE, with_words: bool = True
+        self, texts: Sequence[str], template: Template = NO_TEMPLATE, with_words: bool = True
     ) -> list[TemplatedText]:
         """Tokenizes texts with a template, uncut and without special tokens.
 
@@ -244,54 +244,54 @@ class TextTokenizer:
 
         Args:
             texts: The texts.
-            frame: Template of each text.
+            template: Template of each text.
             with_words: Whether word numbers are needed. Without them tokenization takes half the time. If a
                 template is one string with the text, they are computed anyway.
 
         Example:
             >>> from contrastive_text.data import learn_vocabulary
             >>> tokenizer = TextTokenizer(learn_vocabulary(["query: a bird"], 60), max_length=None)
-            >>> (framed,) = tokenizer.tokenize_with_template(["a bird"], Template("query: "))
-            >>> [tokenizer.tokenizer.decode(list(ids)) for ids in (framed.before, framed.tokens.ids)]
+            >>> (templated,) = tokenizer.tokenize_with_template(["a bird"], Template("query: "))
+            >>> [tokenizer.tokenizer.decode(list(ids)) for ids in (templated.before, templated.tokens.ids)]
             ['query :', 'a bird']
         """
         if not texts:
             return []
-        if MASK_PLACEHOLDER in frame.before + frame.after:
+        if MASK_PLACEHOLDER in template.before + template.after:
             mask = self.tokenizer.mask_token
             if mask is None:
                 raise InvalidValueError(
-                    f"{frame.before + frame.after!r}: expected a vocabulary with a mask token for "
+                    f"{template.before + template.after!r}: expected a vocabulary with a mask token for "
                     f"{MASK_PLACEHOLDER}, got one without; use another encoder, or another template"
                 )
-            frame = frame._replace(
-                before=frame.before.replace(MASK_PLACEHOLDER, mask),
-                after=frame.after.replace(MASK_PLACEHOLDER, mask),
+            template = template._replace(
+                before=template.before.replace(MASK_PLACEHOLDER, mask),
+                after=template.after.replace(MASK_PLACEHOLDER, mask),
             )
-        if not frame or frame.tokenized_apart:
-            before, after = (tuple(self._ids(part)) if part else () for part in frame[:2])
+        if not template or template.tokenized_apart:
+            before, after = (tuple(self._ids(part)) if part else () for part in template[:2])
             token_lists = (
                 self(texts)
                 if with_words
                 else [Tokens(ids=tuple(ids), words=(NO_WORD,) * len(ids)) for ids in self.ids(texts)]
             )
-            return [TemplatedText(tokens, before, after, frame.counts_to_limit) for tokens in token_lists]
-        start = len(frame.before)
-        encoding = self._encode([f"{frame.before}{text}{frame.after}" for text in texts])
-        framed_texts = []
+            return [TemplatedText(tokens, before, after, template.counts_to_limit) for tokens in token_lists]
+        start = len(template.before)
+        encoding = self._encode([f"{template.before}{text}{template.after}" for text in texts])
+        templated_texts = []
         for i, text in enumerate(texts):
             ids, words = tuple(encoding["input_ids"][i]), encoding.word_ids(i)
             ends = [end for _, end in encoding[i].offsets]
             begin = bisect_right(ends, start) if start else 0
-            stop = max(bisect_right(ends, start + len(text)), begin) if frame.after else len(ids)
+            stop = max(bisect_right(ends, start + len(text)), begin) if template.after else len(ids)
             first = next((word for word in words[begin:stop] if word is not None), 0)
             word_numbers = tuple(NO_WORD if word is None else word - first for word in words[begin:stop])
-            framed_texts.append(
+            templated_texts.append(
                 TemplatedText(
-                    Tokens(ids[begin:stop], word_numbers), ids[:begin], ids[stop:], frame.counts_to_limit
+                    Tokens(ids[begin:stop], word_numbers), ids[:begin], ids[stop:], template.counts_to_limit
                 )
             )
-        return framed_texts
+        return templated_texts
 
     def template_length(self, template: Template | TemplatedText) -> int:
         """Returns the number of tokens by which a template shortens the text."""
@@ -302,25 +302,25 @@ class TextTokenizer:
             return tokens
         return 0 if self.spare is None else max(tokens - self.spare, 0)
 
-    def check_frame(self, frame: Template, where: str) -> None:
+    def check_template(self, template: Template, where: str) -> None:
         """Checks that a template leaves room for at least one token of the text.
 
         Args:
-            frame: The template.
+            template: The template.
             where: Name of its option, for the error.
 
         Raises:
             ValueError: The template takes the whole row.
         """
-        if self.room is None or self.template_length(frame) < self.room:
+        if self.room is None or self.template_length(template) < self.room:
             return
-        spare = 0 if frame.counts_to_limit else self.spare or 0
+        spare = 0 if template.counts_to_limit else self.spare or 0
         spare_note = f" and the {spare} beyond it" if spare else ""
         raise InvalidValueError(
             f"{where}: expected fewer tokens than the {self.room + spare} that max_length {self.max_length}"
             f"{spare_note} leaves for a text and its template, got "
-            f"{self.template_length(frame._replace(counts_to_limit=True))} of "
-            f"{frame.before + frame.after!r}; shorten it, or raise max_length"
+            f"{self.template_length(template._replace(counts_to_limit=True))} of "
+            f"{template.before + template.after!r}; shorten it, or raise max_length"
         )
 
     def count_unpooled(self, prompt: str) -> int:
@@ -424,12 +424,12 @@ class TextTokenizer:
         room = None if self.room is None or spare is None else max(self.room + spare - taken, 0)
         return tokens if room is None or len(tokens) <= room else tokens.take(range(room))
 
-    def is_truncated(self, text: str | TextPair, frame: Template = NO_TEMPLATE) -> bool:
+    def is_truncated(self, text: str | TextPair, template: Template = NO_TEMPLATE) -> bool:
         """Returns whether the length limit truncates a text, or one of two texts in a sequence."""
         if isinstance(text, TextPair):
             return self.pair_rows([text])[0].truncated
-        (framed,) = self.tokenize_with_template([text], frame)
-        return self.room is not None and len(framed.tokens) > self.room - self.template_length(framed)
+        (templated,) = self.tokenize_with_template([text], template)
+        return self.room is not None and len(templated.tokens) > self.room - self.template_length(templated)
 
     @property
     def specials(self) -> int:

@@ -114,7 +114,7 @@ class TrainingSet:
         text_tasks = {name: data for name, data in self.tasks.items() if name not in span_tasks}
         samples = sample_rows([len(data.texts) for data in text_tasks.values()], seed)
         texts = [
-            (needs.prompts.frame(prompt, tokenizer), text)
+            (needs.prompts.template(prompt, tokenizer), text)
             for data, numbers in zip(text_tasks.values(), samples, strict=True)
             for prompt, text in data.strings(numbers, needs.prompts)
         ]
@@ -126,7 +126,7 @@ class TrainingSet:
             return facts
         notes = []
         if texts:
-            cut = sum(tokenizer.is_truncated(text, frame) for frame, text in texts)
+            cut = sum(tokenizer.is_truncated(text, template) for template, text in texts)
             notes.append(f"{cut / len(texts):.1%} of {len(texts):,} sampled texts are longer and will be cut")
         notes += [
             cut_spans(data.rows, data.pairing, tokenizer.room - needs.prompt_tokens(name), name, seed)

@@ -150,10 +150,10 @@ def frequency_table(
 
 def token_counts(model: SentenceEncoder, texts: Iterable[str]) -> Tensor:
     """Counts how often each token occurs in texts as the network reads them, including special tokens, (V,)."""
-    counts, frame = torch.zeros(0, dtype=torch.long), model.prompts.frame(None, model.tokenizer)
+    counts, template = torch.zeros(0, dtype=torch.long), model.prompts.template(None, model.tokenizer)
     remaining = iter(texts)
     while chunk := list(islice(remaining, _COUNTED)):
-        ids = collate_texts(model.tokenizer, model.tokenizer.tokenize_with_template(chunk, frame)).ids
+        ids = collate_texts(model.tokenizer, model.tokenizer.tokenize_with_template(chunk, template)).ids
         chunk_counts = torch.bincount(ids, minlength=len(counts))
         counts = torch.cat([counts, counts.new_zeros(len(chunk_counts) - len(counts))]) + chunk_counts
     return counts
@@ -173,8 +173,10 @@ def vectors_without(
         removed: Numbers of tokens to exclude.
         counts: Number of occurrences of each token, as ``token_counts`` returns it, (V,).
     """
-    frame = model.prompts.frame(None, model.tokenizer)
-    batch = collate_texts(model.tokenizer, model.tokenizer.tokenize_with_template(texts, frame), frame.unpooled)
+    template = model.prompts.template(None, model.tokenizer)
+    batch = collate_texts(
+        model.tokenizer, model.tokenizer.tokenize_with_template(texts, template), template.unpooled
+    )
     counts = torch.cat([counts, counts.new_zeros(max(int(batch.ids.max()) + 1 - len(counts), 0))])
     ranks = counts.argsort(descending=True, stable=True).argsort().to(model.device)  # ties: lowest id first
     groups = Embedder(model.encoder, model.pooler, chunk_tokens=_AT_ONCE).groups(batch)

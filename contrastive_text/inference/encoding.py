@@ -169,14 +169,14 @@ class BlockEncoder:
         tokenizer: The model's tokenizer.
         encoding: Encoding options, where the model's own values replace names and None.
         on_cpu: Whether to copy the vectors to the CPU.
-        frame: Prompt or template of each text.
+        template: Prompt or template of each text.
     """
 
     model: nn.Module
     tokenizer: TextTokenizer
     encoding: Encoding
     on_cpu: bool = True
-    frame: Template = NO_TEMPLATE
+    template: Template = NO_TEMPLATE
 
     @property
     def device(self) -> torch.device:
@@ -185,7 +185,7 @@ class BlockEncoder:
 
     def tokenize(self, block: TextBlock) -> list[TemplatedText]:
         """Tokenizes the texts of a block, with their prompt and without special tokens, for ``__call__``."""
-        return self.tokenizer.tokenize_with_template(block.texts, self.frame, with_words=False)
+        return self.tokenizer.tokenize_with_template(block.texts, self.template, with_words=False)
 
     def __call__(
         self,
@@ -206,9 +206,9 @@ class BlockEncoder:
         """
         if self.device.type == "cpu":
             check_not_forked("encode", has_pool=self.model.runtime is not None)
-        framed = self.tokenize(block) if tokens is None else tokens
+        templated = self.tokenize(block) if tokens is None else tokens
         with shared_network(self.model) as network:
-            vectors, truncated = self._encode(network, block, framed, advance)
+            vectors, truncated = self._encode(network, block, templated, advance)
         self._check(vectors, block)
         vectors = vectors[:, : self.encoding.truncate_dim].contiguous()
         if self.encoding.normalize_embeddings:
@@ -222,19 +222,19 @@ class BlockEncoder:
         self,
         network: nn.Module,
         block: TextBlock,
-        framed: Sequence[TemplatedText],
+        templated: Sequence[TemplatedText],
         advance: Callable[[int], object] | None,
     ) -> tuple[Tensor, int]:
         device, size = self.device, self.encoding.batch_size
-        order = sorted(range(len(framed)), key=lambda i: -framed[i].length)
+        order = sorted(range(len(templated)), key=lambda i: -templated[i].length)
         parts, truncated = [], 0
-        tokens = sum(text.length for text in framed)
+        tokens = sum(text.length for text in templated)
         is_torchs = not any(isinstance(part, RuntimeEncoder) for part in network.modules())
         is_worth_it = is_torchs and device.type == "cpu" and tokens >= _PREPACKED_FROM
         with prepacked(network) if is_worth_it else nullcontext():
             for start in range(0, len(order), size):
-                rows = [framed[i] for i in order[start : start + size]]
-                batch = collate_texts(self.tokenizer, rows, self.frame.unpooled)
+                rows = [templated[i] for i in order[start : start + size]]
+                batch = collate_texts(self.tokenizer, rows, self.template.unpooled)
                 truncated += batch.truncated
                 try:
                     parts.append(network(batch.to(device)))

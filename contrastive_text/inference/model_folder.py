@@ -104,7 +104,7 @@ def read_prompts(model_name_or_path: str) -> Prompts:
     return _read_settings(Path(model_name_or_path, _SETTINGS)).prompts
 
 
-def write_folder(folder: Path, parts: ModelParts, adapters_beside: bool = False) -> None:
+def write_folder(folder: Path, parts: ModelParts, separate_adapters: bool = False) -> None:
     """Writes a model to a folder that ``sentence_transformers.SentenceTransformer`` loads with equal vectors.
 
     An older model in the folder is replaced when the new model is complete; see ``folder_with_manifest``. If
@@ -115,15 +115,15 @@ def write_folder(folder: Path, parts: ModelParts, adapters_beside: bool = False)
     Args:
         folder: Folder to write.
         parts: Parts of the model.
-        adapters_beside: Whether to write LoRA as separate files in peft's format, with unchanged weights. Loading
-            then needs peft. Otherwise adapters are merged into the weights.
+        separate_adapters: Whether LoRA is written as separate files in peft's format, with unchanged weights.
+            Loading then needs peft. Otherwise adapters are merged into the weights.
 
     Raises:
         ValueError: The encoder has no tokenizer, its weights don't fit its architecture, or sentence-transformers
             has no module for a layer of the head.
         DiskError: The folder can't be written to, or the disk is full.
     """
-    if not adapters_beside:
+    if not separate_adapters:
         parts = replace(parts, encoder=parts.encoder.without_adapters(merge=True))
     head = [*(parts.head or ()), *([UnitLength()] if parts.normalize else [])]
     modules = group_layers(head)  # raises for an unsupported layer before a file is written

@@ -249,7 +249,7 @@ def with_pooler(parts: ModelParts, pooler: Pooler | str | None, name: str) -> Mo
     check_template_bias(choice, parts.encoder)
     if own is None:
         return replace(parts, pooler=choice, pooling=f"{pooling}, asked for")
-    pooling += f", asked for in place of its own {pooler_name(own)}"
+    pooling += f", which you named in place of {pooler_name(own)}"
     if parts.head is None:
         return replace(parts, pooler=choice, pooling=pooling, card="")
     warning = f"its head belongs to {pooler_name(own)} and is left out"

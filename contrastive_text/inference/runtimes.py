@@ -422,8 +422,8 @@ class RuntimeEncoder(Encoder):
         if layers not in self._runtimes:
             with _opening:
                 if layers not in self._runtimes:
-                    runtime, in_bytes = BACKENDS[self.backend], self.dtype == torch.int8
-                    path = network_graph(self._encoder[0], layers, runtime, in_bytes)
+                    runtime, int8 = BACKENDS[self.backend], self.dtype == torch.int8
+                    path = network_graph(self._encoder[0], layers, runtime, int8)
                     self._runtimes[layers] = runtime(path, self.dtype)
         return self._runtimes[layers]
 

@@ -359,9 +359,9 @@ class SentenceEncoder(nn.Module):
             if limit is not None and length > limit:
                 raise InvalidValueError(f"encode.max_length: expected at most {limit} tokens, got {length}")
             tokenizer = TextTokenizer(tokenizer.tokenizer, length, limit and limit - length)
-        frame = self.prompts.frame(prompt, tokenizer)
-        tokenizer.check_frame(frame, "encode.prompt")
-        work = BlockEncoder(self, tokenizer, encoding, not convert_to_tensor, frame)
+        template = self.prompts.template(prompt, tokenizer)
+        tokenizer.check_template(template, "encode.prompt")
+        work = BlockEncoder(self, tokenizer, encoding, not convert_to_tensor, template)
         _truncated.counts[self] = 0
         blocks = encode_text_blocks(
             work, sentences, show_progress_bar, lambda truncated: _truncated.counts.__setitem__(self, truncated)
@@ -373,7 +373,9 @@ class SentenceEncoder(nn.Module):
         """Number of features of a vector before ``truncate_dim`` applies, measured by encoding a text once."""
         # A user's pooler may have any width.
         if self._width is None or self._width[:2] != (self.pooler, self.head):
-            work = BlockEncoder(self, self.tokenizer, Encoding(), frame=self.prompts.frame(None, self.tokenizer))
+            work = BlockEncoder(
+                self, self.tokenizer, Encoding(), template=self.prompts.template(None, self.tokenizer)
+            )
             self._width = self.pooler, self.head, work(TextBlock(0, ["a"])).vectors.shape[1]
         return self._width[2]
 

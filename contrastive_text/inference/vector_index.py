@@ -33,7 +33,7 @@ from contrastive_text.inference.vector_files import (
 )
 
 Ids = npt.NDArray[np.int64]
-_REBUILD = "delete it to have it made anew, or name another file"
+_REBUILD = "delete it, and it is built again, or name another file"
 _EMBED = "contrastive-text embed TEXTS OUT.npy --model MODEL --distinct"
 _PROMPT = "embed takes the model's prompt of documents with --prompt_name document; "
 
@@ -268,7 +268,7 @@ class TextVectors:
                 raise InvalidValueError(
                     f"{file}: expected the text ids {ids_path(file).name} next to it, got no such file; {_EMBED}"
                 )
-        check_digests(records, "make them anew")
+        check_digests(records, "embed them again")
         self._digests = [digest for record in records.values() for digest in (record.vectors, record.ids)]
         self._parts = []
         for file in records:

@@ -200,7 +200,7 @@ def check_start(
             _refuse(
                 (
                     isinstance(view, TokenView) and view.sets_labels,
-                    f"model.{place}: expected no view that hides tokens beside MaskTokenPooler, which looks for "
+                    f"model.{place}: expected no view that hides tokens with MaskTokenPooler, which looks for "
                     f"the one mask token of a template, got {type(view).__name__}; drop it, or take another "
                     "pooler",
                 )

@@ -94,7 +94,7 @@ def load_initial_weights(module: ContrastiveModule, path: str | Path, keep_heads
     fresh = [_named(place) for place in module_places if place not in loaded_places and place != _MOMENTUM]
     skipped = [_named(place) for place in start_places if place not in loaded_places] + [*start.left_out]
     lines = [start.described, f"loaded: {', '.join(loaded + vocabulary_notes)}"]
-    lines += [f"starts anew: {', '.join(fresh)}"] if fresh else []
+    lines += [f"starts from scratch: {', '.join(fresh)}"] if fresh else []
     lines += [f"starts as a copy: {_NAMES[_MOMENTUM]}"] if _MOMENTUM in module_places else []
     lines += [f"left out of it: {', '.join(skipped)}"] if skipped else []
     return "\n".join(lines)
@@ -244,7 +244,7 @@ def _check_shapes(
 ) -> None:
     advice = "set model.encoder and model.head as they were there"
     if place.startswith(_OBJECTIVES):
-        advice = f"build {_named(place)} as it was there, or give it another name to let it start anew"
+        advice = f"build {_named(place)} as it was there, or give it another name to let it start from scratch"
     names = [name for name in own_weights if name not in start_weights] + [
         name for name in start_weights if name not in own_weights
     ]

@@ -119,7 +119,7 @@ def _build(command: str, kind: type[LightningArgumentParser]) -> LightningArgume
         action=ActionYesNo,
         nargs="?",
         default=False,
-        help="fit: with --init_from, go on with the weights of objectives that the run before has by these names",
+        help="fit: with --init_from, also take the weights of these objectives from the run before",
     )
     parser.add_argument(
         "--chunk",

@@ -92,7 +92,7 @@ class TaskParts:
         plans = (self.common, *self.task_plans.values())
         around = [plan.combined_template(name) for plan in plans for name in plan.chains]
         around += [Template.parse(text, f"prompts.{name}") for name, text in self.prompts.named.items()]
-        return any(frame.after for frame in around)
+        return any(template.after for template in around)
 
     def _head(self, name: str, place: str) -> Head:
         heads = {owner: getattr(part, "head", None) for owner, part in self._objectives.items()}

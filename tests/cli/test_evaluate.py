@@ -169,7 +169,7 @@ def test_several_poolers_are_rows_of_each_table(shell: Shell, files: dict[str, s
     names = ["cls (MeanPooler)", "cls (CLSPooler)"]
     first, *years = [[cells(line)[0] for line in table.splitlines()] for table in out.split("\n\n")]
     assert first[2:] == names and [year[2:] for year in years] == 5 * [names]
-    assert "cls: MeanPooler, asked for in place of its own CLSPooler, at most" in err
+    assert "cls: MeanPooler, which you named in place of CLSPooler, at most" in err
     assert "cls: CLSPooler, at most" in err and err.count("40 distinct texts encoded") == 1
     (alone,) = shell(sts).out.splitlines()[2:]
     assert alone.split()[1:] == out.splitlines()[3].split()[2:]

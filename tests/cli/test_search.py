@@ -105,7 +105,7 @@ def test_an_index_of_another_corpus_or_model_is_refused(shell: Shell, here: Path
     other = f"{SEARCH.replace('TEXTS', 'other.txt')} --index i.npy"
     said = shell.refused(other)
     assert "i.npy: expected an index of this model and these texts, got other texts" in said
-    assert "delete it to have it made anew, or name another file" in said
+    assert "delete it, and it is built again, or name another file" in said
     tiny.save_bert(here / "other", seed=1)
     assert "got another model" in shell.refused(f"{SEARCH} --index i.npy --model other")
     shell(f"{other} --restart")

@@ -87,7 +87,7 @@ def test_a_second_stage_starts_from_the_best_checkpoint_of_the_first_and_says_so
     assert first.startswith(f"{finished['checkpoint']}: step 5, val/spearman ")
     assert lines == [
         "loaded: encoder",
-        "starts anew: objective sentiment",
+        "starts from scratch: objective sentiment",
         "left out of it: objective contrastive",
     ]
     assert "starts from" in printed
@@ -125,10 +125,13 @@ def test_m14_the_first_stage_s_contrastive_head_is_neither_exported_nor_used_unl
     before = {name: module.state_dict()[name].clone() for name in heads}
     said = load_initial_weights(module, finished["folder"])
     assert all(torch.equal(value, module.state_dict()[name]) for name, value in before.items())
-    assert "starts anew: objective contrastive" in said
+    assert "starts from scratch: objective contrastive" in said
     assert "left out of it: objective contrastive" in said
     said = load_initial_weights(module, finished["folder"], keep_heads=True)
-    assert said.splitlines()[1:] == ["loaded: encoder, objective contrastive", "starts anew: objective new"]
+    assert said.splitlines()[1:] == [
+        "loaded: encoder, objective contrastive",
+        "starts from scratch: objective new",
+    ]
     assert all(torch.equal(module.state_dict()[name], saved[name]) for name in heads)
 
 
@@ -147,7 +150,7 @@ def test_a_head_that_inference_keeps_comes_along_and_one_that_only_one_stage_has
     with pytest.raises(ValueError, match=r"--init_from: expected head\.network\.2\.weight of shape \(5, 16\)"):
         load_initial_weights(wider, file)
     plain = trained(tiny.module(other), files["texts"], tmp_path / "plain.ckpt")
-    assert "starts anew: head in use" in load_initial_weights(with_head(4), plain)
+    assert "starts from scratch: head in use" in load_initial_weights(with_head(4), plain)
 
 
 @pytest.mark.slow

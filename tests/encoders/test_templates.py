@@ -39,7 +39,7 @@ def batch_of(model: SentenceEncoder, names: tuple[str, ...] = ("one", "two")) ->
         text
         for name in names
         for text in model.tokenizer.tokenize_with_template(
-            TEXTS, model.prompts.frame(model.prompts.named[name], model.tokenizer)
+            TEXTS, model.prompts.template(model.prompts.named[name], model.tokenizer)
         )
     ]
     return collate_texts(model.tokenizer, framed)
@@ -144,7 +144,7 @@ def test_without_a_template_or_places_it_is_refused(bert: str, tmp_path: Path) -
     texts = tiny.write_texts(tmp_path / "texts.txt")
     for refusing, options in (
         (expected, {"encoder": deberta, "pooler": MaskTokenPooler(template_bias=True)}),
-        (r"model\.views\.anchor\[0\]: expected no view that hides tokens beside MaskTokenPooler",
+        (r"model\.views\.anchor\[0\]: expected no view that hides tokens with MaskTokenPooler",
          {"encoder": TransformerEncoder(bert), "pooler": MaskTokenPooler(), "views": {"anchor": [MaskTokens()]}}),
     ):  # fmt: skip
         module = ContrastiveModule(prompts=Prompts({"default": TEMPLATES.text()}), **options)

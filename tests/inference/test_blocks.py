@@ -31,7 +31,7 @@ LONGEST = 30
 
 @pytest.fixture(scope="module")
 def work(model: SentenceEncoder) -> BlockEncoder:
-    return BlockEncoder(model, model.tokenizer, Encoding(block_size=9, batch_size=4), frame=NO_TEMPLATE)
+    return BlockEncoder(model, model.tokenizer, Encoding(block_size=9, batch_size=4), template=NO_TEMPLATE)
 
 
 def nothing(_: int) -> None:
@@ -57,12 +57,14 @@ def test_what_is_encoded_ahead_has_the_same_bits(work: BlockEncoder, count: int)
 def test_a_block_is_tokenized_while_the_one_before_is_encoded(work: BlockEncoder) -> None:
     tokenized = [threading.Event() for _ in range(3)]
     threads = []
-    framed, forward = TextTokenizer.tokenize_with_template, SentenceEncoder.forward
+    templated, forward = TextTokenizer.tokenize_with_template, SentenceEncoder.forward
 
-    def tell(own: TextTokenizer, texts: Sequence[str], frame: Template, with_words: bool) -> list[TemplatedText]:
+    def tell(
+        own: TextTokenizer, texts: Sequence[str], template: Template, with_words: bool
+    ) -> list[TemplatedText]:
         threads.append(threading.current_thread())
         tokenized[len(threads) - 1].set()
-        return framed(own, texts, frame, with_words)
+        return templated(own, texts, template, with_words)
 
     def heed(own: SentenceEncoder, batch: Batch) -> torch.Tensor:
         assert tokenized[min(len(blocks) + 1, 2)].wait(LONGEST)

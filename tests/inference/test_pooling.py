@@ -48,7 +48,7 @@ def test_another_pooler_by_its_name_reads_the_network_without_the_head(
         read = SentenceEncoder.of(with_pooler(own.parts, name, "m"))
     assert np.array_equal(read.encode(tiny.TEXTS), SentenceEncoder(own.encoder, pooler).encode(tiny.TEXTS))
     assert read.pooling.startswith(type(pooler).__name__)
-    assert "asked for in place of its own CLSPooler; its head belongs" in read.pooling
+    assert "which you named in place of CLSPooler; its head belongs" in read.pooling
     assert read.identity != own.identity
 
 
@@ -66,7 +66,7 @@ def test_a_model_without_a_head_is_read_without_a_warning_and_says_what_with(own
     with warnings.catch_warnings(action="error"):
         read = with_pooler(plain, FirstLastPooler("embeddings"), "m")
         unnamed = with_pooler(replace(plain, pooler=None), "CLSPooler", "m")
-    first = "FirstLastPooler(first='embeddings'), asked for in place of its own FirstLastPooler(first='block_1')"
+    first = "FirstLastPooler(first='embeddings'), which you named in place of FirstLastPooler(first='block_1')"
     assert (read.pooling, unnamed.pooling) == (first, "CLSPooler, asked for")
 
 

@@ -185,7 +185,7 @@ def test_a_run_trains_each_weight_once_resumes_exactly_and_keeps_no_decoder(bert
     for tied in (True, False):
         second = tiny.module(bert, pooler=CLSPooler(), objectives={"other": DenoisingDecoder(tied)})
         said = load_initial_weights(second, tmp_path / "whole" / "step=2.ckpt")
-        assert "starts anew: objective other" in said
+        assert "starts from scratch: objective other" in said
         copied = second.objectives["other"].decoder.network.model.embeddings.word_embeddings.weight
         assert torch.equal(copied, module.encoder.model.embeddings.word_embeddings.weight)
 

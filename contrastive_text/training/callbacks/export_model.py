@@ -51,13 +51,13 @@ class ExportModel(Callback):
 
     Args:
         dirpath: Path of the model folder; None for ``model`` in the run's folder.
-        adapters_beside: Whether LoRA adapters are written separately, in peft's format, next to the unchanged
+        separate_adapters: Whether LoRA adapters are written separately, in peft's format, next to the unchanged
             weights. Otherwise adapters are merged into the weights.
     """
 
-    def __init__(self, dirpath: str | None = None, adapters_beside: bool = False) -> None:
+    def __init__(self, dirpath: str | None = None, separate_adapters: bool = False) -> None:
         self.dirpath = dirpath
-        self.adapters_beside = adapters_beside
+        self.separate_adapters = separate_adapters
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Checks that the model can be exported, and prints a message if it can't.
@@ -111,7 +111,7 @@ class ExportModel(Callback):
         model = pl_module.sentence_encoder()
         if best:
             add_card(model, best)
-        model.save_pretrained(folder, self.adapters_beside)
+        model.save_pretrained(folder, self.separate_adapters)
         score = ""
         if checkpoint is not None and checkpoint.best_model_score is not None:
             score = f" (best {checkpoint.monitor} {float(checkpoint.best_model_score):.2f}, {Path(best).stem})"
