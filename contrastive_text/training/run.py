@@ -282,7 +282,7 @@ class Run:
             for name, value in changes.items():
                 self._parts[name] = value
             self._folders.log_end = state.log_end
-            self._parts["resumable"].former = find_resumable(folder)
+            self._parts["resumable"].former_checkpoints = find_resumable(folder)
             if self._parts["chunk"] == "auto":
                 self.module.set_chunk_tokens(state.checkpoint.model.get("chunk_tokens"))  # measured at its start
             vars(self.trainer)["callbacks"].remove(

@@ -261,7 +261,7 @@ def test_files_of_adapters_that_say_more_than_lora_are_refused(masked: str, tmp_
         ({"megatron_config": {"a": 1}}, "megatron_config: expected plain LoRA"),
         ({"peft_type": "IA3"}, "peft_type: expected LORA, got the text 'IA3'"),
         ({"r": 2}, "expected adapters that fit the weights, got RuntimeError"),
-        ({"target_modules": ["query"]}, "expected the weights that adapter_config.json speaks of"),
+        ({"target_modules": ["query"]}, "expected the weights that adapter_config.json describes"),
     ):
         file.write_text(json.dumps(settings | change))
         with pytest.raises(ValueError, match=said):

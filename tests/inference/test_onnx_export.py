@@ -148,8 +148,8 @@ def test_every_pooler_gives_its_vectors_for_all_sizes_of_a_batch_and_without_tor
     assert every.encoder.model.training  # and still packs its rows, or the vectors above would be others
     assert sorted(path.name for path in graph.parent.iterdir()) == ["graph"]
     found = list(verify(graph))
-    assert {each.path.name for each in found if each.known} >= {"model.onnx", "tokenizer.json", MANIFEST}
-    assert all(each.known and each.damage is None for each in found)
+    assert {each.path.name for each in found if each.has_digest} >= {"model.onnx", "tokenizer.json", MANIFEST}
+    assert all(each.has_digest and each.damage is None for each in found)
     check_without_torch(every, graph, tmp_path)
 
 

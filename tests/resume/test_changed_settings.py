@@ -169,7 +169,12 @@ REFUSED: list[tuple[str, str, Any, str]] = [
         SGD,
         r"model\.optimizer: expected torch\.optim\.adamw\.AdamW, .*torch\.optim\.sgd",
     ),
-    ("learned", "model.objectives.contrastive.loss.temperature", 0.5, r"loss\.temperature: expected 0\.05, from"),
+    (
+        "learned",
+        "model.objectives.contrastive.loss.temperature",
+        0.5,
+        r"loss\.temperature: expected 0\.05, the initial value",
+    ),
     ("end", "model.objectives.contrastive.loss.learn_temperature", True, "log_scale"),
     ("end", "model.objectives.contrastive.head", None, "head"),
     ("end", "model.encoder.model_name_or_path", "wide", "size mismatch"),

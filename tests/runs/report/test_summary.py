@@ -69,7 +69,7 @@ def test_an_interval_decides_the_answer(
 def test_start_weights_that_are_gone_are_named(spaces: list[Space], material: Material) -> None:
     spaces[0].run.config["model"]["encoder"]["init_args"]["model_name_or_path"] = "nowhere/gone"
     (line,) = judgments(spaces[:1], material, "cpu")
-    assert "not known: gone, from which it started, can't be read now (" in line.figures and not line.answer
+    assert "isn't known: gone, from which it started, can't be read now (" in line.figures and not line.answer
 
 
 def test_a_run_that_diverged_says_so(tmp_path: Path) -> None:

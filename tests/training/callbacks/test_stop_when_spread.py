@@ -32,10 +32,10 @@ def test_a_resumed_run_goes_on_in_its_window() -> None:
     assert second.read(torch.tensor(-1.1))
 
 
-@pytest.mark.parametrize(("every", "least"), [(0, 0.1), (5, -0.1), (5, float("nan"))])
-def test_windows_and_falls_that_make_no_sense_are_refused(every: int, least: float) -> None:
+@pytest.mark.parametrize(("every", "min_fall"), [(0, 0.1), (5, -0.1), (5, float("nan"))])
+def test_windows_and_falls_that_make_no_sense_are_refused(every: int, min_fall: float) -> None:
     with pytest.raises(ValueError, match=r"StopWhenSpread\.(every|min_fall): expected"):
-        StopWhenSpread(every, least)
+        StopWhenSpread(every, min_fall)
 
 
 @pytest.mark.slow
@@ -50,7 +50,7 @@ def test_a_run_ends_by_the_rule_from_the_shell_and_knows_a_wrong_name(
         "--trainer.accumulate_grad_batches", "2", "--trainer.enable_progress_bar", "false",
         "--trainer.callbacks",
     ]  # fmt: skip
-    rule: dict[str, object] = {"every": 3, "least": 9}
+    rule: dict[str, object] = {"every": 3, "min_fall": 9}
     part = {"class_path": "contrastive_text.training.StopWhenSpread", "init_args": rule}
     assert run([*words, json.dumps([part])]) == 0
     assert "stops at step 6: uniformity is -" in capsys.readouterr().out
