@@ -168,7 +168,7 @@ WORDS = (
             " --model.pooler Pooler": "Pooler",
             " --model.views '{a: ['": "views",
             " --model.objectives.contrastive.columns '[Queue]'": "expected the argument size of Queue",
-            " --model.objectives.contrastive.columns '[{class_path: Queue, init_args: {}}]'": "argument size of Queue",
+            " --model.objectives.contrastive.columns '[{class_path: Queue, init_args: {}}]'": "size of Queue",
             " --model.objectives.contrastive.task other": "other",
             " --model.weights '{\"contrastive\": .nan}'": "weights",
             " --data.train in": "in: expected",
