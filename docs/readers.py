@@ -13,7 +13,7 @@ import random
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -69,19 +69,54 @@ def first_lines() -> Iterator[tuple[str, str]]:
 def messages() -> Iterator[tuple[str, str]]:
     """Yields the message of every ``raise``, with its placeholders in braces.
 
-    A helper such as ``reading_error`` is called with the parts of a message: it counts as the whole message.
+    A call of a helper such as ``reading_error`` counts as the message that the helper builds from its arguments.
     """
+    helpers = {name: helper for _, tree in sources() for name, helper in _helpers(tree).items()}
+    constants = {name: text for _, tree in sources() for name, text in _constants(tree).items()}
     for path, tree in sources():
+        known_helpers = helpers | _helpers(tree)
         for node in ast.walk(tree):
             call = node.exc if isinstance(node, ast.Raise) else None
-            if isinstance(call, ast.Call) and call.args:
-                texts = [_literal(argument) for argument in call.args]
-                if not ast.unparse(call.func).endswith(("Error", "Exit")):
-                    texts = texts if len(texts) > 3 else ["{place}", *texts, "{got}", "{advice}"]
-                    texts = ["{}: expected {}, got {}; {}".format(*texts)]
-                message = texts[0]
-                if not re.fullmatch(r"\{[^{}]*\}", message):
-                    yield f"{path}:{node.lineno}", message
+            if not isinstance(call, ast.Call) or not call.args:
+                continue
+            message = _literal(call.args[0])
+            name = ast.unparse(call.func).rpartition(".")[2]
+            if name in known_helpers:
+                names, message = known_helpers[name]
+                arguments = dict(zip(names, map(_literal, call.args), strict=False))
+                arguments |= {word.arg: _literal(word.value) for word in call.keywords if word.arg}
+                message = _filled(message, arguments)
+            message = _filled(message, constants | _constants(tree))
+            if not re.fullmatch(r"\{[^{}]*\}", message):
+                yield f"{path}:{node.lineno}", message
+
+
+def _helpers(tree: ast.Module) -> dict[str, tuple[list[str], str]]:
+    """Returns the parameters and the message of each function that returns an error, by its name."""
+    helpers: dict[str, tuple[list[str], str]] = {}
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            names = [argument.arg for argument in function.args.args if argument.arg != "self"]
+            for node in ast.walk(function):
+                error = node.value if isinstance(node, ast.Return) else None
+                if isinstance(error, ast.Call) and error.args and ast.unparse(error.func).endswith("Error"):
+                    helpers[function.name] = names, _literal(error.args[0])
+    return helpers
+
+
+def _constants(tree: ast.Module) -> dict[str, str]:
+    """Returns the string constants of a module, by their names."""
+    return {
+        node.targets[0].id: _literal(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        if isinstance(node.value, ast.JoinedStr | ast.Constant) and not node.targets[0].id.islower()
+    }
+
+
+def _filled(message: str, values: Mapping[str, str]) -> str:
+    """Replaces the placeholders of a message that have a value."""
+    return re.sub(r"\{(\w+)\}", lambda match: values.get(match[1], match[0]), message)
 
 
 def _literal(node: ast.expr) -> str:

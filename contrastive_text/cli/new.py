@@ -20,7 +20,7 @@ class New:
 
     kind: Annotated[
         Literal["view", "text_view", "embedding_view", "pooler", "loss", "objective"],
-        "Kind of part. A view alters tokens.",
+        "Kind of part for which a Python file, its test and a YAML file are written; view: a view of tokens.",
     ]
     name: Annotated[str, "Name of the class, such as DropStopWords."]
 

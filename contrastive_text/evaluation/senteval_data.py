@@ -56,7 +56,7 @@ class LabeledTexts:
         names = join_names(parts)
         for part, rows in parts.items():
             if not rows:
-                raise reading_error(source, f"rows in {names}", f"none in {part}", "fetch it again")
+                raise reading_error(source, f"rows in {names}", f"no rows in {part}", "fetch it again")
         classes = {row[0] for row in next(iter(parts.values()))}
         if len(classes) < 2:
             got = f"{short(next(iter(classes)))} alone"

@@ -50,7 +50,7 @@ class Terms:
 
     @classmethod
     def sum(cls, parts: Sequence[Terms]) -> Terms:
-        """Adds the totals of several values that have the same count, and averages their logged values.
+        """Adds the losses of several formulas over the same rows, and averages their logged values.
 
         Args:
             parts: Values with equal counts.

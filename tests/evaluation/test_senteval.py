@@ -281,7 +281,7 @@ TENSE = [probing_line(part, n) for n, part in enumerate(("tr", "tr", "va", "te")
 PARTS = "rows in train, dev, test"
 UNSCORED: list[tuple[dict[str, list[str]], list[str]]] = [
     ({"mr.tsv": []}, ["mr.tsv: expected the columns label, text"]),
-    ({"mr.tsv": [HEAD]}, ["mr.tsv: expected rows in all, got none in all"]),
+    ({"mr.tsv": [HEAD]}, ["mr.tsv: expected rows in all, got no rows in all"]),
     ({"mr.tsv": [HEAD, ROW, ROW]}, ["mr.tsv: expected two classes or more, got 0 alone"]),
     ({"mr.tsv": [HEAD, *[ROW] * 9, *["1\tb"] * 4]}, ["expected 5 rows or more of each class", "got 4 of 1"]),
     ({"mr.tsv": [HEAD, ROW, "\ta film"]}, ["mr.tsv:3: expected a label, got none"]),

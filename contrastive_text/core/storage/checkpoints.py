@@ -219,7 +219,7 @@ def read_checkpoint(path: str | Path, to_resume: bool = False) -> Checkpoint:
     if to_resume:
         check_resumable(content, path)
     if any(content.get(name) not in (None, "kwargs") for name in _UNEXPECTED_KEYS):
-        raise InvalidValueError(f"{expected}, got one with other parts than fit writes; {_TODO}")
+        raise InvalidValueError(f"{expected}, got a checkpoint with keys that fit doesn't write; {_TODO}")
     if "_class_path" in {**model, **data}:
         raise InvalidValueError(
             f"{path}: expected the arguments of a module, got _class_path; load it with the class that wrote it"
