@@ -71,7 +71,7 @@ def messages() -> Iterator[tuple[str, str]]:
 
     A call of a helper such as ``reading_error`` counts as the message that the helper builds from its arguments.
     """
-    helpers = {name: helper for _, tree in sources() for name, helper in _helpers(tree).items()}
+    helpers = {name: helper for _, tree in reversed([*sources()]) for name, helper in _helpers(tree).items()}
     constants = {name: text for _, tree in sources() for name, text in _constants(tree).items()}
     for path, tree in sources():
         known_helpers = helpers | _helpers(tree)
@@ -146,12 +146,19 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", *(path for folder in folders for path in sorted(folder.glob("*.md")))]
 
 
-def paragraphs(path: Path) -> Iterator[tuple[str, str]]:
-    """Yields each paragraph and list item of a page, without code, tables and headings."""
+def paragraphs(path: Path, with_leads: bool = False) -> Iterator[tuple[str, str]]:
+    """Yields each paragraph and list item of a page, without code, tables and headings.
+
+    ``with_leads`` puts the paragraph that introduces a list before each item that continues its sentence.
+    """
+    lead = ""
     text = re.sub(r"^ *```.*?^ *```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     for block in re.split(r"\n\s*\n|\n(?=\s*[-*] |\d+\. )", text):
         if re.match(r"    |\s*([|#<!]|$)", block) is None:
-            yield str(path.relative_to(ROOT)), re.sub(r"\s+", " ", re.sub(r"^\s*[-*] ", "", block)).strip()
+            item = re.sub(r"\s+", " ", re.sub(r"^\s*[-*] ", "", block)).strip()
+            lead = item if re.match(r"\s*[-*] ", block) is None else lead
+            is_part = with_leads and item[:1].islower() and item != lead
+            yield str(path.relative_to(ROOT)), f"{lead} {item}" if is_part else item
 
 
 def sentences(paragraph: str) -> list[str]:
@@ -164,7 +171,7 @@ KINDS: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
     "docstring": first_lines,
     "message": messages,
     "help": helps,
-    "paragraph": lambda: (pair for path in pages() for pair in paragraphs(path)),
+    "paragraph": lambda: (pair for path in pages() for pair in paragraphs(path, with_leads=True)),
 }
 
 

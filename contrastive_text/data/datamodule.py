@@ -261,7 +261,7 @@ class TextDataModule(pl.LightningDataModule):
         return module
 
     def _needs(self) -> DataNeeds:
-        """Returns the current requirements of the module, whose tokenizer may be trained or loaded."""
+        """Returns the views, prompts and tokenizer that the module has now, by which data are prepared."""
         return self._consumer().data_needs(list(self.tasks or ()))
 
     @property

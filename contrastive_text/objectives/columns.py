@@ -293,7 +293,10 @@ class ColumnPart(ABC):
         """
 
     def describe(self, negatives: NegativeCount) -> NegativeCount:
-        """Returns the number of negatives after this part, for the run's summary. By default it adds a note."""
+        """Returns the number of negatives per anchor as a column part changes it, for the summary of a run.
+
+        By default a note is added.
+        """
         return replace(negatives, notes=(*negatives.notes, f"{type(self).__name__} changes their number"))
 
     def receive_columns(self, pairs: RowsAndColumns) -> None:  # noqa: B027  # most parts keep no state
