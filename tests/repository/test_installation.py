@@ -61,9 +61,7 @@ def test_the_python_versions_are_named_alike_everywhere() -> None:
     assert tools["mypy"]["python_version"] == listed[0]
     assert tools["ruff"]["target-version"] == f"py{listed[0].replace('.', '')}"
     *first, last = listed
-    assert f"With Python {', '.join(first)} or {last} and make" in (ROOT / "README.md").read_text(
-        encoding="utf-8"
-    )
+    assert f"You need Python {', '.join(first)} or {last}, and make." in (ROOT / "README.md").read_text("utf-8")
 
 
 def pip(python: str | Path, *words: str) -> subprocess.CompletedProcess[str]:
