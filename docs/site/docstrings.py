@@ -47,7 +47,7 @@ def _is_record(member: Object) -> bool:
 
 
 def _table(lines: list[str]) -> str:
-    """Returns a table whose columns rules of ``=`` mark as one of Markdown; text under a row goes on with it."""
+    """Returns a table with rules of ``=`` over its columns as a Markdown table; text under a row continues it."""
     columns = [slice(*match.span()) for match in re.finditer("=+", lines[0])]
     columns[-1] = slice(columns[-1].start, None)
     rows: list[list[str]] = []

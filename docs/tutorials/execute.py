@@ -1,4 +1,4 @@
-"""Executes the tutorials from their sources and stores the notebooks beside them.
+"""Executes the tutorials from their sources and stores the notebooks next to them.
 
 python docs/tutorials/execute.py [NAME ...] [--output FOLDER]
 """

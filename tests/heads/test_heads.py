@@ -230,8 +230,8 @@ def test_exact_results_are_float32_under_autocast_and_with_half_precision_weight
 def test_the_fine_tuning_head_begins_with_the_checkpoint_s_pooler_where_there_is_one(tmp_path: Path) -> None:
     config = BertConfig(**tiny.CONFIG)
     torch.manual_seed(1)
-    with_pooler = BertModel(config)
-    with_pooler.save_pretrained(tmp_path / "pooler")
+    pooled = BertModel(config)
+    pooled.save_pretrained(tmp_path / "pooler")
     BertModel(config, add_pooling_layer=False).save_pretrained(tmp_path / "none")
     for name in ("pooler", "none"):
         learn_vocabulary(tiny.TEXTS, vocabulary_size=300).save_pretrained(tmp_path / name)
@@ -240,7 +240,7 @@ def test_the_fine_tuning_head_begins_with_the_checkpoint_s_pooler_where_there_is
             str(tmp_path / name), objectives={"pairs": TextClassification(2, head=head)}, pooler=CLSPooler()
         )
         assert head.pretrained == (name == "pooler")
-        assert torch.equal(linear(head).weight, with_pooler.pooler.dense.weight) == (name == "pooler")
+        assert torch.equal(linear(head).weight, pooled.pooler.dense.weight) == (name == "pooler")
         said = model_facts(module)["first layer of FineTuningHead"]
         assert said == ("the checkpoint's pooler" if name == "pooler" else "starts at random")
 
@@ -357,12 +357,12 @@ def test_a_head_gets_each_role_all_rows_that_are_read_or_each_slot(
 
 @pytest.mark.parametrize("together", [True, False])
 def test_parts_of_several_slots_are_normalized_in_one_batch_or_slot_by_slot(together: bool) -> None:
-    select_slots = [drawn(4, 1, 3), drawn(4, 2, 3, seed=1)]
+    slots = [drawn(4, 1, 3), drawn(4, 2, 3, seed=1)]
     head = ProjectorHead([2], last_norm=True, together=together)
     head.build(3)
     head.double()
-    found = torch.cat(project_roles(head, select_slots, head), dim=1)
-    linear = head.network[0](torch.cat(select_slots, dim=1))  # type: ignore[index]  # it is built
+    found = torch.cat(project_roles(head, slots, head), dim=1)
+    linear = head.network[0](torch.cat(slots, dim=1))  # type: ignore[index]  # it is built
     batches = (0, 1) if together else (0,)
     mean, variance = (of(linear, dim=batches, keepdim=True) for of in (torch.mean, _biased))
     torch.testing.assert_close(found, (linear - mean) / (variance + 1e-5).sqrt(), rtol=0, atol=ROUNDING)
