@@ -128,7 +128,7 @@ def row_of(where: str, cells: Iterable[str]) -> Row:
     """
     label, *texts = cells
     if not label.strip():
-        raise reading_error(where, "a label", "none", "fetch the file again")
+        raise reading_error(where, "a label", "no label", "fetch the file again")
     return (label.strip(), *(" ".join(text.split()) for text in texts))
 
 

@@ -235,7 +235,7 @@ def _read_senteval(task: str, files: Sequence[str], split: str, scored: bool) ->
             subsets.append(subset)
     source = str(Path(files[0]).parent)
     if not gold:
-        raise reading_error(source, "pairs with a gold score", "none", "fetch the files again")
+        raise reading_error(source, "pairs with a gold score", "no score", "fetch the files again")
     skipped = f"; {count_noun(empty, 'row')} without a gold label left out" if empty else ""
     unpublished = _unpublished(task, split, len(gold)) if scored else ""
     return STSPairs(

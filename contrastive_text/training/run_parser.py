@@ -119,7 +119,7 @@ def _build(command: str, kind: type[LightningArgumentParser]) -> LightningArgume
         action=ActionYesNo,
         nargs="?",
         default=False,
-        help="fit: with --init_from, also take the weights of these objectives from the run before",
+        help="fit: with --init_from, also take the weights of objectives with the same names in both runs",
     )
     parser.add_argument(
         "--chunk",

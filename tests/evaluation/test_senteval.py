@@ -284,7 +284,7 @@ UNSCORED: list[tuple[dict[str, list[str]], list[str]]] = [
     ({"mr.tsv": [HEAD]}, ["mr.tsv: expected rows in all, got no rows in all"]),
     ({"mr.tsv": [HEAD, ROW, ROW]}, ["mr.tsv: expected two classes or more, got 0 alone"]),
     ({"mr.tsv": [HEAD, *[ROW] * 9, *["1\tb"] * 4]}, ["expected 5 rows or more of each class", "got 4 of 1"]),
-    ({"mr.tsv": [HEAD, ROW, "\ta film"]}, ["mr.tsv:3: expected a label, got none"]),
+    ({"mr.tsv": [HEAD, ROW, "\ta film"]}, ["mr.tsv:3: expected a label, got no label"]),
     ({"mr.tsv": ["label\tsentence", ROW]}, ["the columns label, text, got label, sentence", "a column text"]),
     ({"trec.train.tsv": [HEAD, ROW, "1\tb"], "trec.test.tsv": [HEAD, "2\tc"]},
      ["trec.test.tsv: expected a label of the training rows, 0, 1, got 2"]),
@@ -295,9 +295,9 @@ UNSCORED: list[tuple[dict[str, list[str]], list[str]]] = [
     ({"past_present.txt": [*TENSE, "xx\tPAST\ta"]}, ["tr, va or te, a label and a text", "got xx"]),
     ({"past_present.txt": [*TENSE, "tr\ta text"]}, ["past_present.txt:5", "got tr"]),
     ({"past_present.txt": [*TENSE, "te\tFUTURE\ta"]}, ["a label of the training rows, PAST, PRES", "FUTURE"]),
-    ({"past_present.txt": [*TENSE, "tr\t \ta text"]}, ["past_present.txt:5", "a label", "none"]),
-    ({"past_present.txt": [TENSE[0], TENSE[1], TENSE[3]]}, [PARTS, "none in dev"]),
-    ({"past_present.txt": []}, [PARTS, "none in train"]),
+    ({"past_present.txt": [*TENSE, "tr\t \ta text"]}, ["past_present.txt:5", "a label, got no label"]),
+    ({"past_present.txt": [TENSE[0], TENSE[1], TENSE[3]]}, [PARTS, "no rows in dev"]),
+    ({"past_present.txt": []}, [PARTS, "no rows in train"]),
 ]  # fmt: skip
 
 
@@ -322,7 +322,7 @@ def test_what_cannot_be_scored_names_task_and_file_before_a_text_is_encoded(
         ("SST2", "SST/binary/sentiment-test", "a film", "sentiment-test:9: expected 2 columns or more, got 1"),
         ("SICK-E", "SICK/SICK_trial.txt", "7\ta\tb", "SICK_trial.txt:8: expected 5 columns or more, got 3"),
         ("SNLI", "SNLI/s1.test", "a", "expected as many lines in each, got 9, 10, 9"),
-        ("SST2", "SST/binary/sentiment-dev", "a film\t ", "sentiment-dev:7: expected a label, got none"),
+        ("SST2", "SST/binary/sentiment-dev", "a film\t ", "sentiment-dev:7: expected a label, got no label"),
     ],
 )
 def test_a_broken_line_of_senteval_is_named(

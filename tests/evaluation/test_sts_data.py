@@ -155,7 +155,7 @@ def test_two_tables_no_score_and_no_folder_are_refused(tmp_path: Path) -> None:
     path.write_text("a\tb\tc\td\t\tone\tother\n")
     for folder, error, words in (
         ("two", ValueError, ["STS16", "one copy of the data", "sts16.test.tsv.gz too"]),
-        ("empty", ValueError, ["STSBenchmark", "pairs with a gold score", "none"]),
+        ("empty", ValueError, ["STSBenchmark", "pairs with a gold score, got no score"]),
         ("nowhere", FileNotFoundError, ["nowhere", "a folder of data sets"]),
     ):
         check_refused(lambda folder=folder: find_sts(tmp_path / folder), error, words)

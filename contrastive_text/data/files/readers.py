@@ -194,7 +194,7 @@ def _files(
         paths = wrap_rows("rows", paths)
     sources: list[Any] = [paths] if isinstance(paths, str | Path) else list(cast("Sequence[Any]", paths))
     if not sources:
-        raise reading_error("paths", "at least one file", "none", "name one")
+        raise reading_error("paths", "at least one file", "no file", "name one")
     files = [path if isinstance(path, InMemoryRows) else Path(path) for path in sources]
     return [FileRows(path, reads, column_lists, labels, split, bounds, form) for path in files]
 

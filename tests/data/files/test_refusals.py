@@ -167,7 +167,7 @@ def test_a_file_is_refused_with_its_place_and_the_remedy(tmp_path: Path, case: R
 
 
 def test_no_files_are_refused() -> None:
-    with refuses("paths: expected at least one file, got none"):
+    with refuses("paths: expected at least one file, got no file"):
         read_rows([], TEXT)
 
 
