@@ -22,7 +22,6 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from contrastive_text.core.checks import fraction
 from contrastive_text.core.config.suggestions import suggest_folder, suggest_name
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
 from contrastive_text.core.libraries import is_read_error, silence_transformers
@@ -175,10 +174,9 @@ def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: 
         dropout: Probability of every dropout; None keeps the configuration's own.
 
     Raises:
-        ValueError: Neither or both of name and config, an invalid probability, an architecture that Transformers
-            doesn't have, or a model that is missing or damaged.
+        ValueError: Neither or both of name and config, an architecture that Transformers doesn't have, or a model
+            that is missing or damaged.
     """
-    fraction("encoder.dropout", dropout, "0.1 is usual, null keeps the model's own", with_one=False)
     if config is not None and name is None:
         architecture = _configured(config)
     elif name is not None and config is None:

@@ -27,6 +27,7 @@ from contrastive_text.encoders.packing import (
     ATTENTION,
     Layout,
     Packing,
+    checkpoint_layers,
     natural_positions,
     packed_input,
     pad,
@@ -173,7 +174,13 @@ def _trying(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def prepare_layout(model: PreTrainedModel, layout: Layout, compiled: bool, limit: int | None) -> str | None:
+def prepare_layout(
+    model: PreTrainedModel,
+    layout: Layout,
+    compiled: bool,
+    limit: int | None,
+    gradient_checkpointing: bool = False,
+) -> str | None:
     """Sets the attention function of this library in a network, unless its rows can't be packed.
 
     Args:
@@ -181,6 +188,7 @@ def prepare_layout(model: PreTrainedModel, layout: Layout, compiled: bool, limit
         layout: As ``encoder.layout``.
         compiled: Whether its blocks are compiled.
         limit: Largest number of tokens of a row; None for no limit.
+        gradient_checkpointing: Whether layers store only their input; see ``TransformerEncoder``.
 
     Returns:
         The reason against packed rows; None if there is none.
@@ -190,6 +198,8 @@ def prepare_layout(model: PreTrainedModel, layout: Layout, compiled: bool, limit
             vectors depend on padding.
     """
     one_of("encoder.layout", layout, Layout)
+    if gradient_checkpointing:
+        checkpoint_layers(model)
     reason = "a compiled network takes no packed rows" if compiled else _why_not_packed(model, limit)
     reads_padding = False
     with suppress(
@@ -228,9 +238,10 @@ def _why_not_packed(model: PreTrainedModel, limit: int | None) -> str | None:
     try:  # a damaged limit is also refused at the first text
         lengths = torch.tensor([_trial_length(model, limit), 2, 2])
         ids = torch.arange(5, 5 + int(lengths.sum())) % text_config(model.config).vocab_size
-        positions, mask = natural_positions(lengths) + start, token_mask(lengths)
-        padded = {"input_ids": pad(ids, mask, fill=padding_id(model.config)), "attention_mask": mask.long()}
+        padding = padding_id(model.config)
         with _trying(model), silence_transformers():
+            positions, mask = natural_positions(lengths) + start, token_mask(lengths)
+            padded = {"input_ids": pad(ids, mask, fill=padding), "attention_mask": mask.long()}
             expected = model(**padded).last_hidden_state[mask]
             model.set_attn_implementation(ATTENTION)
             with packed_input(Packing.of(lengths)):

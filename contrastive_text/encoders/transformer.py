@@ -17,6 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from contrastive_text.core.batch import Batch, Hidden, PaddedHostCopies, move_to_device, select_tokens
+from contrastive_text.core.checks import fraction
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import silence_transformers
 from contrastive_text.core.native import check_not_forked
@@ -60,7 +61,6 @@ from contrastive_text.encoders.packing import (
     FixedLayout,
     Layout,
     Packing,
-    checkpoint_layers,
     checkpointed_by_others,
     natural_positions,
     packed_input,
@@ -218,7 +218,6 @@ class TransformerEncoder(Encoder):
         weights_dtype: WeightsType = "float32",
     ) -> None:
         super().__init__()
-        check_not_forked("encoder")
         self.model_name_or_path, self.tokenizer_name_or_path = model_name_or_path, tokenizer_name_or_path
         self.config = config
         self.dropout = dropout
@@ -232,22 +231,25 @@ class TransformerEncoder(Encoder):
             )
         self.gradient_checkpointing = gradient_checkpointing
         self.adapters, self.weights_dtype = adapters, weights_dtype
+        full_config = self._full_config()
+        check_not_forked("encoder")
         check_base(adapters, config, weights_dtype)
-        architecture = load_architecture(model_name_or_path, self._full_config(), dropout)
+        fraction("encoder.dropout", dropout, "0.1 is usual, null keeps the model's own", with_one=False)
+        architecture = load_architecture(model_name_or_path, full_config, dropout)
         self.model, self._pooler = load_model(model_name_or_path, architecture, weights_dtype)
         self._adapted: frozenset[str] = frozenset()  # names of the adapters' weights
         if adapters is not None:
             self.base_identity = sampled_identity(dict(self.model.named_parameters()))
             self._adapted = adapters.add_to(self.model)
+        text = text_config(architecture)
+        self.features, self.vocabulary_size = int(text.hidden_size), int(text.vocab_size)
+        source = tokenizer_name_or_path or model_name_or_path
+        self.tokenizer = None if source is None else load_tokenizer(source)
+        if self.tokenizer is not None:
+            check_vocabulary(self.tokenizer, self.vocabulary_size, model_name_or_path)
         self.model.train()  # it is loaded in evaluation mode, without dropout and views
         replace_dropouts(self.model)
         set_attention(self.model, attention)
-        source = tokenizer_name_or_path or model_name_or_path
-        self.tokenizer = None if source is None else load_tokenizer(source)
-        text = text_config(architecture)
-        self.features, self.vocabulary_size = int(text.hidden_size), int(text.vocab_size)
-        if self.tokenizer is not None:
-            check_vocabulary(self.tokenizer, self.vocabulary_size, model_name_or_path)
         if append_eos:
             self.end_rows()
         self.dropout_in_effect = dropouts(architecture) | ({"adapters": adapters.dropout} if adapters else {})
@@ -271,16 +273,10 @@ class TransformerEncoder(Encoder):
         )
         self._reads_zero_types = types is None and is_given_types
         self.takes_types = self._reads_zero_types or (types or 0) > 1
-        self._why_not_packed = self._prepare_rows()
+        self._why_not_packed = prepare_layout(self.model, layout, compiled, self.limit, gradient_checkpointing)
         if compiled:
             for block in next(part for part in self.model.modules() if isinstance(part, nn.ModuleList)):
                 block.compile(dynamic=True)
-
-    def _prepare_rows(self) -> str | None:
-        """Sets gradient checkpointing and attention of the network. Returns why it can't pack rows, or None."""
-        if self.gradient_checkpointing:
-            checkpoint_layers(self.model)
-        return prepare_layout(self.model, self.layout, self.compiled, self.limit)
 
     def layout_on(self, device: torch.device) -> tuple[FixedLayout, str]:
         """Returns the layout of rows on a device, and the reason for it; see ``Encoder.layout_on``.
@@ -442,7 +438,9 @@ class TransformerEncoder(Encoder):
                 for part, replacement in zip(shared_parts, (shared_parts[0], None, model), strict=True)
             },
         )
-        encoder._why_not_packed = encoder._prepare_rows()
+        encoder._why_not_packed = prepare_layout(
+            model, self.layout, self.compiled, self.limit, self.gradient_checkpointing
+        )
         return encoder
 
     def clone(self) -> Self:

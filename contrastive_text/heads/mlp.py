@@ -40,8 +40,8 @@ class TanhHead(Head):
     """
 
     def __init__(self, train_only: bool = True, share: str | None = None) -> None:
-        super().__init__(train_only=train_only)
         _check_share("TanhHead", share, train_only)
+        super().__init__(train_only=train_only)
         self.share = share
 
     def layers(self, features: int) -> nn.Sequential:
@@ -87,8 +87,8 @@ class MLPHead(Head):
         share: str | None = None,
         shared_layers: int | None = None,
     ) -> None:
-        super().__init__(train_only=train_only)
         _check_share("MLPHead", share, train_only)
+        super().__init__(train_only=train_only)
         if shared_layers is not None and (share is None or shared_layers not in (1, 2)):
             raise InvalidValueError(
                 f"MLPHead.shared_layers: expected 1 or 2 with a name in share, got {shared_layers} with share: "

@@ -141,6 +141,7 @@ class InfoNCE(SoftmaxLoss):
         in_batch_hardness: float = 0.0,
         hard_negative_hardness: float = 0.0,
     ) -> None:
+        _check_directions(directions, reduction)
         super().__init__(temperature, reduction, learn_temperature, streamed, similarity)
         self.hard_negative_log_weight = hard_negative_log_weight
         self.directions = tuple(directions)
@@ -149,27 +150,9 @@ class InfoNCE(SoftmaxLoss):
         self.hard_negative_hardness = at_least(
             "InfoNCE.hard_negative_hardness", hard_negative_hardness, 0, advice
         )
-        self._check_directions()
+        self._is_hardened = self.in_batch_hardness > 0 or self.hard_negative_hardness > 0
         self.supports_negative_labels = len(self.directions) == 1
         self.supports_several_positives = self.supports_negative_labels and not self._is_hardened
-
-    @property
-    def _is_hardened(self) -> bool:
-        return self.in_batch_hardness > 0 or self.hard_negative_hardness > 0
-
-    def _check_directions(self) -> None:
-        names = get_args(Direction)
-        unknown = [direction for direction in self.directions if direction not in names]
-        if unknown or "query_to_doc" not in self.directions or len(set(self.directions)) < len(self.directions):
-            raise InvalidValueError(
-                f"InfoNCE.directions: expected query_to_doc and any of {', '.join(names[1:])}, each once, got "
-                f"{list(self.directions)}"
-            )
-        if len(self.directions) > 1 and self.reduction == "two_sided":
-            raise InvalidValueError(
-                "InfoNCE.directions: expected reduction: mean or sum with several directions, got two_sided; set "
-                "reduction: mean, or directions: [query_to_doc]"
-            )
 
     @property
     def column_kinds(self) -> tuple[str, ...]:
@@ -355,3 +338,18 @@ def _softmax_terms(loss: SoftmaxLoss, block: Comparison, own_log_weight: float =
     if block.positives is None and is_streamed(loss.streamed, block.shape):
         return streamed_softmax_terms(block, loss.current_temperature(), own_log_weight, loss.similarity)[0]
     return loss.streamed_terms(partial(info_nce_terms, own_log_weight=own_log_weight, similarity="dot"), block)
+
+
+def _check_directions(directions: Sequence[Direction], reduction: Reduction) -> None:
+    names = get_args(Direction)
+    unknown = [direction for direction in directions if direction not in names]
+    if unknown or "query_to_doc" not in directions or len(set(directions)) < len(directions):
+        raise InvalidValueError(
+            f"InfoNCE.directions: expected query_to_doc and any of {', '.join(names[1:])}, each once, got "
+            f"{list(directions)}"
+        )
+    if len(directions) > 1 and reduction == "two_sided":
+        raise InvalidValueError(
+            "InfoNCE.directions: expected reduction: mean or sum with several directions, got two_sided; set "
+            "reduction: mean, or directions: [query_to_doc]"
+        )

@@ -117,6 +117,7 @@ class Contrastive(Objective):
         return next((part for part in self.columns if isinstance(part, kind)), None)
 
     def _check_columns(self) -> None:
+        self.momentum = momentum = self.part(Momentum)
         names = [type(part).__name__ for part in self.columns]
         if repeat := next((name for name in names if names.count(name) > 1), None):
             raise InvalidValueError(
@@ -138,8 +139,6 @@ class Contrastive(Objective):
         for part in self.columns:
             part.check(setup)
         self.guides = tuple(dict.fromkeys(part.guide for part in self.columns if part.guide is not None))
-        momentum = self.part(Momentum)
-        self.momentum = momentum
         # A guide has vectors only of texts that the trained network encodes.
         self.momentum_only_roles = () if momentum is None or self.guides else momentum.momentum_only_roles(setup)
 

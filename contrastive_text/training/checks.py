@@ -59,13 +59,18 @@ def _refuse(*rows: tuple[object, str]) -> None:
             raise InvalidValueError(message)
 
 
-def check_parts(encoder: Encoder, head: Head | None, weights: Mapping[str, float], by_task: TaskParts) -> None:
+def check_parts(
+    encoder: Encoder,
+    head: Head | None,
+    weights: Mapping[str, float],
+    objectives: Mapping[str, Objective],
+    by_task: TaskParts,
+) -> None:
     """Checks that the parts of a module are compatible: head, weights of objectives, and views.
 
     Raises:
         ValueError: A part is incompatible. The message names the first such part in the configuration.
     """
-    objectives = by_task.objectives(None)
     _refuse(
         (
             head is not None and head.train_only,

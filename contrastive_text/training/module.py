@@ -181,7 +181,7 @@ class ContrastiveModule(StoredModule):
         self.logs_step, self.logs_gradients = True, False
         self._recipe: str | None = None
         self._scores: HeldOutScores
-        check_parts(encoder, head, self.weights, self.by_task)
+        check_parts(encoder, head, self.weights, self.objective_parts(), self.by_task)
         self.by_task.build(self.embedder, head)
         load_head(head)
         self.momentum = MomentumEncoders(self.objective_parts(), self.embedder, self.by_task.plan)
