@@ -52,10 +52,16 @@ def pytest_report_header() -> str:
     return "setting: " + ", ".join(f"{name} {value}" for name, value in current_setting().items())
 
 
+SLOW_EXAMPLES = ("contrastive_text.inference.device_pool.map_on_devices",)  # starts a process as users do
+
+
 @pytest.hookimpl(tryfirst=True)  # before marks choose
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Moves the longest tests to the front, and marks those that compare bits if ``-m`` names the mark."""
+    """Moves the longest tests to the front; marks slow examples and, if ``-m`` asks, tests that compare bits."""
     items.sort(key=lambda item: item.path.stem not in LONGEST)
+    for item in items:
+        if item.name in SLOW_EXAMPLES:
+            item.add_marker("slow")
     if "bits" in config.getoption("markexpr"):
         for item in items:
             if compares_bits(item):
@@ -85,7 +91,6 @@ CORPUS = (
 
 def pytest_collection_finish() -> None:
     """Starts the garbage collector."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
@@ -117,7 +122,7 @@ def no_place_among_processes() -> Iterator[None]:
 def warm_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forks a device's process from the server. A spawned process takes seconds to import torch.
 
-    The example of ``map_on_devices`` and the slow tests spawn their processes, as users do.
+    The example of ``map_on_devices`` and other slow tests spawn their processes, as users do.
     """
     of = multiprocessing.get_context
     monkeypatch.setattr(

@@ -12,6 +12,7 @@ import pytorch_lightning as pl
 import several
 import tiny
 import torch
+from covering import rest_slow
 from data_files import refuses
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy, Strategy
 from torch.utils.data import DataLoader
@@ -277,7 +278,7 @@ def test_a_task_with_no_files_to_train_on_is_scored_alone_and_needs_no_turn(bert
     assert [*data.table("validation")] == ["sts"]
 
 
-@pytest.mark.parametrize("combine", [None, PCGrad()], ids=["sum", "pcgrad"])
+@pytest.mark.parametrize("combine", rest_slow([None, PCGrad()]), ids=["sum", "pcgrad"])
 def test_bfloat16_trains_every_objective(combine: PCGrad | None, bert: str, tasks: Tasks, tmp_path: Path) -> None:
     module = several.module(bert, combine=combine, views={"sst": {"anchor": [FeatureCutoff(0.2)]}})
     before = {name: weight.clone() for name, weight in module.named_parameters()}

@@ -15,6 +15,7 @@ import pytest
 import pytorch_lightning as pl
 import tiny
 import torch
+from covering import rest_slow
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import DeviceStatsMonitor, EarlyStopping
 from shells import Shell
@@ -41,7 +42,7 @@ LATE = [
 ]
 
 
-@pytest.mark.parametrize(("options", "said"), LATE)
+@pytest.mark.parametrize(("options", "said"), rest_slow(LATE))
 def test_what_lightning_refuses_when_a_run_begins_is_answered(shell: Shell, options: str, said: str) -> None:
     assert said in shell.refused(f"FIT TINY {options}")
 

@@ -71,7 +71,7 @@ UNSCORED = [
 ]
 
 
-@pytest.mark.parametrize("options, why", rest_slow(UNSCORED))
+@pytest.mark.parametrize("options, why", rest_slow(UNSCORED, quick=0))
 def test_a_run_without_a_score_keeps_its_last_checkpoint_and_says_why(
     shell: Shell, options: str, why: str
 ) -> None:
@@ -160,7 +160,7 @@ DEGENERATE = {
 
 
 @pytest.mark.parametrize(
-    ("name", "steps"), rest_slow([("equal texts", 4), ("one anchor", 12), ("equal scores", 12)])
+    ("name", "steps"), rest_slow([("equal texts", 4), ("one anchor", 12), ("equal scores", 12)], quick=0)
 )
 def test_a_run_whose_losses_are_constant_is_warned_of_once(
     shell: Shell, here: Path, name: str, steps: int

@@ -15,6 +15,7 @@ import pytest
 import tiny
 import torch
 import yaml
+from covering import rest_slow
 from shells import Shell
 
 import contrastive_text
@@ -106,7 +107,7 @@ PRINTED = [
 ]
 
 
-@pytest.mark.parametrize(("line", "expected"), PRINTED)
+@pytest.mark.parametrize(("line", "expected"), rest_slow(PRINTED, quick=4))
 def test_later_files_override_earlier_ones_and_options_all_files(
     shell: Shell, here: Path, line: str, expected: dict[str, object]
 ) -> None:
@@ -115,6 +116,7 @@ def test_later_files_override_earlier_ones_and_options_all_files(
     assert {place: value_at(config, place) for place in expected} == expected
 
 
+@pytest.mark.slow
 def test_one_seed_goes_to_the_data_too(shell: Shell, here: Path) -> None:
     config = shell.config("FIT --seed_everything 5")
     assert config["seed_everything"] == 5
@@ -152,7 +154,7 @@ def test_a_run_leaves_its_configuration_figures_checkpoint_and_model(
 
 
 @pytest.mark.parametrize(
-    ("command", "part", "said"), [("validate", "validation", "val"), ("test", "test", "test")]
+    ("command", "part", "said"), rest_slow([("validate", "validation", "val"), ("test", "test", "test")])
 )
 def test_validate_and_test_give_the_score_that_the_saved_model_has(
     shell: Shell, finished: dict[str, str], files: dict[str, str], command: str, part: str, said: str
@@ -165,6 +167,7 @@ def test_validate_and_test_give_the_score_that_the_saved_model_has(
     assert scores[:2] == pytest.approx([score.pearson, score.spearman], abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "pooler"),
     [("", None), pytest.param("--model.pooler MeanPooler", MeanPooler(), marks=pytest.mark.slow)],

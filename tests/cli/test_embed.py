@@ -56,6 +56,7 @@ def stopped(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]
     return of
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_how_it_goes_on_and_the_same_words_do_but_not_with_another_model(
     shell: Shell, here: Path, stopped: Callable[..., str]
 ) -> None:

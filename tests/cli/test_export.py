@@ -52,6 +52,7 @@ def test_an_exported_folder_has_a_card_that_names_no_place_and_leaves_a_user_s_o
     assert (here / "out" / "README.md").read_text(encoding="utf-8") == "mine"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_weights_and_parts_alone_has_a_model(
     shell: Shell, finished: dict[str, str], here: Path
 ) -> None:

@@ -53,6 +53,7 @@ def test_a_model_merged_with_itself_is_itself(members: list[str]) -> None:
     assert (merged.encode(tiny.TEXTS) == itself.encode(tiny.TEXTS)).all()
 
 
+@pytest.mark.slow
 def test_what_differs_in_more_than_values_is_refused(shell: Shell, members: list[str], here: Path) -> None:
     one = members[0]
     SentenceEncoder.from_pretrained(one, pooler="CLSPooler").save_pretrained(here / "cls")

@@ -124,6 +124,7 @@ def test_retrieval_by_labeled_pairs_takes_those_labeled_0_for_no_answers(tmp_pat
     assert data.relevance == ({0: 1.0}, {2: 1.0})
 
 
+@pytest.mark.slow
 def test_rows_with_fewer_hard_negatives_train_and_the_summary_counts_them(shell: Shell, here: Path) -> None:
     rows = [
         {"query": text, "pos": [tiny.TEXTS[i - 1]], "neg": tiny.TEXTS[20 : 20 + i % 3]}

@@ -130,6 +130,7 @@ def test_predict_writes_a_table_for_each_task_and_says_so(
     torch.testing.assert_close(numbers(lines), 5 * cosines, rtol=0, atol=1e-4)  # four digits are written
 
 
+@pytest.mark.slow
 def test_one_task_alone_is_predicted_its_pairs_as_one_sequence(
     shell: Shell, trained: Path, checkpoint: Path, predict: str, here: Path
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_run_that_is_killed_before_its_first_validation_resumes_in_its_folder(
     assert "Resuming damaged from damaged/resume-step=3.ckpt: step 5" in said
 
 
+@pytest.mark.slow
 def test_a_run_whose_folder_was_moved_keeps_its_best_checkpoint(
     shell: Shell, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +260,7 @@ def test_a_folder_and_processes_that_cannot_be_a_run_s_are_refused(
     assert not (here / "mine").exists()
 
 
+@pytest.mark.slow
 def test_a_task_of_slurm_knows_its_place_before_processes_meet(
     files: dict[str, str], here: Path, task: Callable[..., None]
 ) -> None:

@@ -95,6 +95,7 @@ def test_a_second_stage_starts_from_the_best_checkpoint_of_the_first_and_says_so
     assert f"init_from: {finished['folder']}" in next(here.rglob("config.yaml")).read_text()
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_a_first_stage_too(
     shell: Shell, finished: dict[str, str], second: str, here: Path
 ) -> None:
@@ -174,6 +175,7 @@ def test_the_head_that_predicts_tokens_comes_along_where_both_stages_have_one(
         assert "left out of it: token head" in load_initial_weights(tiny.module(other), path)
 
 
+@pytest.mark.slow
 def test_a_learned_vocabulary_comes_along_and_no_other_is_learned(files: dict[str, str], tmp_path: Path) -> None:
     others = tiny.write_texts(tmp_path / "others.txt", tuple(text.replace("a", "o") for text in tiny.TEXTS))
     first, module = (ContrastiveModule(TransformerEncoder(config=tiny.CONFIG)) for _ in range(2))
@@ -235,6 +237,7 @@ def test_the_best_of_several_checkpoints_is_the_one_that_the_latest_names(
         best_checkpoint(tmp_path / "run", "--init_from")
 
 
+@pytest.mark.slow
 def test_two_sources_of_weights_and_other_commands_are_answered(
     shell: Shell, finished: dict[str, str], second: str
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from covering import rest_slow
+from covering import crossed, rest_slow
 from foreign_code import EVIL, POPEN
 from shells import Shell
 
@@ -181,6 +181,21 @@ FSDP = "pytorch_lightning.strategies.FSDPStrategy"
 CALLS = "pytorch_lightning.callbacks.LambdaCallback"
 
 
+POLICIES = ["evil.Evil", ["evil.Evil"], "[evil.Evil]", "- evil.Evil", EVIL, {"x": EVIL}]
+FSDP_ARGUMENTS = ("auto_wrap_policy", "cpu_offload", "mixed_precision", "device_mesh", "anything_else")
+
+
+def parse_trainer(place: str, value: object) -> None:
+    with importing_parts({}, is_foreign=True), contextlib.suppress(Exception):
+        run_parser().parse_object({"trainer": {place: value}, "model": {"encoder": "TransformerEncoder"}})
+
+
+@pytest.mark.parametrize(("argument", "value"), crossed(FSDP_ARGUMENTS, POLICIES))
+@pytest.mark.usefixtures("foreign")
+def test_a_run_s_file_has_nothing_imported_for_its_strategy(argument: str, value: object) -> None:
+    parse_trainer("strategy", {"class_path": FSDP, "init_args": {argument: value}})
+
+
 @pytest.mark.usefixtures("foreign")
 def test_a_run_s_file_has_nothing_imported_for_its_trainer() -> None:
     Path("evil").write_text("class_path: evil.Evil\n")
@@ -193,13 +208,8 @@ def test_a_run_s_file_has_nothing_imported_for_its_trainer() -> None:
         ("callbacks", "evil.Evil"),
         ("callbacks", [{"class_path": CALLS, "init_args": {"on_fit_start": "os.system"}}]),
     ]
-    policies = [["evil.Evil"], "[evil.Evil]", "- evil.Evil", "evil.Evil", EVIL, {"x": EVIL}]
-    names = ("auto_wrap_policy", "cpu_offload", "mixed_precision", "device_mesh", "anything_else")
-    for name in names:
-        places += [("strategy", {"class_path": FSDP, "init_args": {name: value}}) for value in policies]
     for place, value in places:
-        with importing_parts({}, is_foreign=True), contextlib.suppress(Exception):
-            run_parser().parse_object({"trainer": {place: value}, "model": {"encoder": "TransformerEncoder"}})
+        parse_trainer(place, value)
 
 
 RESUMED: dict[str, Any] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import yaml
 from shells import Shell
 
@@ -65,6 +66,7 @@ def test_a_dry_run_says_what_would_be_trained_and_leaves_nothing(shell: Shell, h
     assert not [*here.iterdir()]
 
 
+@pytest.mark.slow
 def test_a_run_that_never_began_leaves_no_folder(shell: Shell, here: Path) -> None:
     for more in ("", "--folder mine"):
         said = shell.refused(f"FIT TINY --validation TEXTS {more}")

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 import yaml
 from covering import rest_slow
-from executions import EXAMPLES, Execution, batch_of, module_of, part_of
+from executions import EXAMPLES, Execution, batch_of, module_of
 from jsonargparse import ArgumentParser
 from objective_cases import CASES
 from torch import Tensor
@@ -165,8 +165,8 @@ class Taken:
 
 
 @cache
-def steps_of(case: str, steps: int, examples: tuple[int, int]) -> dict[str, Taken]:
-    """The objectives of a case after some steps on some examples of each batch; their weights stay."""
+def steps_of(case: str) -> dict[str, list[Taken]]:
+    """The objectives of a case after each of two steps; their weights stay."""
     module = module_of(Execution(case, "no views", "padded", "whole", "dense", "one process"))
     found = {name: Taken(objective, []) for name, objective in module.objective_parts().items()}
 
@@ -174,20 +174,23 @@ def steps_of(case: str, steps: int, examples: tuple[int, int]) -> dict[str, Take
         hidden = None if rows.masked_hidden is None else rows.masked_hidden.detach()
         found[name].steps.append(replace(rows, embeddings=rows.embeddings.detach(), masked_hidden=hidden))
 
-    handles = [
-        each.objective.register_forward_pre_hook(lambda _, inputs, name=name: note(name, inputs[0]))
-        for name, each in found.items()
-    ]
-    for step in range(steps):
-        module.training_step(part_of(batch_of(CASES[case], "no views", step), slice(*examples)), step)
-    for handle in handles:
-        handle.remove()
-    return found
+    after: dict[str, list[Taken]] = {name: [] for name in found}
+    for step in range(2):
+        handles = [
+            each.objective.register_forward_pre_hook(lambda _, inputs, name=name: note(name, inputs[0]))
+            for name, each in found.items()
+        ]
+        module.training_step(batch_of(CASES[case], "no views", step), step)
+        for handle in handles:
+            handle.remove()
+        for name, each in found.items():
+            after[name].append(deepcopy(each))
+    return after
 
 
-def taken(case: str, name: str, steps: int = 2, examples: tuple[int, int] = (0, EXAMPLES)) -> Taken:
+def taken(case: str, name: str, steps: int = 2) -> Taken:
     """A copy of one of these objectives, and of its vectors."""
-    return deepcopy(steps_of(case, steps, examples)[name])
+    return deepcopy(steps_of(case)[name][steps - 1])
 
 
 def same(one: Any, other: Any) -> bool:  # Any: of a state dict
@@ -223,7 +226,7 @@ def test_evaluation_has_one_value_and_touches_no_state(case: str, name: str) -> 
 def test_l13_no_rank_talks_to_another_in_evaluation(
     case: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = taken(case, name, steps=1)
+    found = taken(case, name)
     objective, rows = found.objective.eval(), found.steps[-1]
     if objective.head_of is not None:
         pytest.skip("reads the projector of another objective, which is in training mode here")

@@ -11,6 +11,7 @@ import pytest
 import pytorch_lightning as pl
 import tiny
 import torch
+from covering import rest_slow
 from token_pairings import Halves
 
 from contrastive_text import Run
@@ -77,7 +78,7 @@ def same(one: Batch, other: Batch) -> bool:
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 3 worker")  # a machine of two cores
 @pytest.mark.parametrize(
     ("pairing", "workers"),
-    [(None, 1), (TwoSpans(), 3), (Halves(least=2), 2)],
+    rest_slow([(None, 1), (TwoSpans(), 3), (Halves(least=2), 2)]),
     ids=["SameText", "a pairing that draws", "a pairing that reads tokens"],
 )
 def test_no_one_and_three_workers_give_the_same_batches_and_the_next_epoch_others(

@@ -311,6 +311,7 @@ class Texts(pl.Callback):
         self.seen.append(batch.text_ids.tolist())
 
 
+@pytest.mark.slow
 def test_overfitting_takes_the_same_rows_in_every_epoch(bert: str, tmp_path: Path) -> None:
     seen = {}
     for batches in (0.0, 2):

@@ -64,8 +64,7 @@ def step(
             (network, layout, chunk_tokens)
             for layout, chunk_tokens in (("packed", 40), ("padded", None))
             for network in NETWORKS
-        ],
-        quick=2,
+        ]
     ),
 )
 def test_a_step_has_the_bits_of_the_gradient_of_layers_that_are_kept(

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from covering import rest_slow
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
@@ -196,7 +197,7 @@ def test_the_test_rows_choose_nothing() -> None:
     assert seen == set(range(60))
 
 
-@ENGINES
+@pytest.mark.parametrize("classifier", rest_slow(reversed(CLASSIFIERS.values())), ids=[*reversed(CLASSIFIERS)])
 def test_separable_rows_are_all_right_and_the_same_twice(classifier: Classifier) -> None:
     found = rows(count=300, apart=30.0)  # a twentieth of 200 rows ends the training
     threads = torch.get_num_threads()

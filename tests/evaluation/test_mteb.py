@@ -28,6 +28,8 @@ from contrastive_text.metrics import pair_similarity, spearman
 from contrastive_text.poolers import MeanPooler
 
 FIRST, SECOND, GOLD = (list(column) for column in zip(*tiny.scored_pairs(30), strict=True))
+pytestmark = pytest.mark.slow  # mteb takes seconds to import
+
 OF_TASK = SimpleNamespace(name="Local", type="STS")
 
 

@@ -16,6 +16,7 @@ import pytest
 import tiny
 import torch
 from core.storage.test_disk import kill_at
+from covering import rest_slow
 from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModel, AutoModelForMaskedLM
@@ -185,19 +186,34 @@ def test_a_pooler_of_one_s_own_comes_back_where_its_file_is(
 
 @pytest.mark.parametrize(
     ("name", "change", "words"),
-    [
-        ("tokenizer*.json", None, r"expected a tokenizer \(tokenizer\.json, or .* got no tokenizer; save"),
-        ("modules.json", None, "list of the modules 1_Pooling, 2_Dense, got no such file; the folder is damaged"),
-        ("2_Dense/model.safetensors", None, r"2_Dense/model\.safetensors: expected whole weights"),
-        ("2_Dense/config.json", {"out_features": 5}, r"2_Dense: expected the weights of Linear\(.*features=5"),
-        ("1_Pooling/config.json", {}, "embedding_dimension: expected the number of features, got nothing"),
-        (
-            "1_Pooling/config.json",
-            {"word_embedding_dimension": 16, "pooling_mode_cls_token": True, "pooling_mode_max_tokens": True},
-            r"expected a layer for the 32 features of ConcatPooler, got Linear\(in_features=16",
-        ),
-        ("tokenizer_config.json", {"model_max_length": 1.5}, "expected a number of tokens as model_max_length"),
-    ],
+    rest_slow(
+        [
+            ("tokenizer*.json", None, r"expected a tokenizer \(tokenizer\.json, or .* got no tokenizer; save"),
+            (
+                "modules.json",
+                None,
+                "list of the modules 1_Pooling, 2_Dense, got no such file; the folder is damaged",
+            ),
+            ("2_Dense/model.safetensors", None, r"2_Dense/model\.safetensors: expected whole weights"),
+            (
+                "2_Dense/config.json",
+                {"out_features": 5},
+                r"2_Dense: expected the weights of Linear\(.*features=5",
+            ),
+            ("1_Pooling/config.json", {}, "embedding_dimension: expected the number of features, got nothing"),
+            (
+                "1_Pooling/config.json",
+                {"word_embedding_dimension": 16, "pooling_mode_cls_token": True, "pooling_mode_max_tokens": True},
+                r"expected a layer for the 32 features of ConcatPooler, got Linear\(in_features=16",
+            ),
+            (
+                "tokenizer_config.json",
+                {"model_max_length": 1.5},
+                "expected a number of tokens as model_max_length",
+            ),
+        ],
+        quick=3,
+    ),
 )
 def test_a_folder_with_a_wrong_part_is_refused_by_its_name(
     bert: str, tmp_path: Path, name: str, change: dict[str, object] | None, words: str

@@ -55,7 +55,7 @@ REST = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "pooler", "pooled"), rest_slow([*QUICK, *REST], quick=2))
+@pytest.mark.parametrize(("name", "pooler", "pooled"), rest_slow([*QUICK, *REST]))
 def test_vectors_are_those_of_sentence_transformers(
     folders: dict[str, str], tmp_path: Path, name: str, pooler: Pooler, pooled: bool
 ) -> None:
@@ -182,7 +182,7 @@ def test_a_template_is_embedded_at_its_mask_token(
 
 
 @pytest.mark.parametrize(
-    "prompts", [{"named": {"d": "the {text} sings"}}, {"named": {"d": "the "}, "apart": True}]
+    "prompts", rest_slow([{"named": {"d": "the {text} sings"}}, {"named": {"d": "the "}, "apart": True}])
 )
 def test_a_template_fails_in_sentence_transformers_instead_of_standing_before_texts(
     folders: dict[str, str], tmp_path: Path, prompts: dict[str, Any]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from covering import rest_slow
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -65,7 +66,8 @@ def test_top_k_of_any_type_is_that_of_its_values_in_float64(dtype: torch.dtype) 
 
 
 @pytest.mark.parametrize(
-    ("length", "count", "block"), [(1e-6, 3, 256), (1.0, 1, 4096), (1.0, 4, 7), (1.0, 9, 256), (1e6, 3, 4096)]
+    ("length", "count", "block"),
+    rest_slow([(1e-6, 3, 256), (1.0, 1, 4096), (1.0, 4, 7), (1.0, 9, 256), (1e6, 3, 4096)], quick=2),
 )
 def test_a_corpus_of_any_length_and_one_made_ready_give_the_best_cosines(
     length: float, count: int, block: int

@@ -264,6 +264,7 @@ def test_the_decoder_stays_the_token_table_with_a_new_token_too_and_is_loaded_so
     assert losses[0] == losses[1] > 0
 
 
+@pytest.mark.slow
 def test_the_row_of_a_new_token_is_trained_and_the_model_in_use_knows_it(
     bert: str, texts: str, tmp_path: Path
 ) -> None:
@@ -290,6 +291,7 @@ def test_the_row_of_a_new_token_is_trained_and_the_model_in_use_knows_it(
     assert torch.equal(*vectors)
 
 
+@pytest.mark.slow
 def test_a_learned_vocabulary_has_mask_and_marks_and_the_table_keeps_its_size(texts: str, tmp_path: Path) -> None:
     module = ContrastiveModule(
         TransformerEncoder(config=tiny.CONFIG),

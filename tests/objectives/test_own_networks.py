@@ -114,6 +114,7 @@ def test_several_anchors_of_a_text_each_write_it() -> None:
     assert both.count == 2 * once.count == 22
 
 
+@pytest.mark.slow
 def test_dropout_in_the_decoder_follows_the_batchs_key_also_where_it_is_computed_anew() -> None:
     module = tsdae(dropout=0.3, layout="packed")
 
@@ -308,6 +309,7 @@ def test_the_generators_dropout_is_off_unless_asked_for_and_follows_keys(bert: s
     assert dropping[0] == dropping[1] != dropping[2]
 
 
+@pytest.mark.slow
 def test_masks_and_draws_are_the_same_where_the_discriminator_is_computed_anew(bert: str, generator: str) -> None:
     module = diffcse(bert, generator, dropout=0.3, generator_dropout=True).double()
     batch = pairs_of(module)

@@ -28,6 +28,7 @@ from chains import (
     train,
     value,
 )
+from covering import rest_slow
 from hypothesis import given
 from torch import Tensor
 
@@ -60,14 +61,17 @@ from contrastive_text.views import Adversarial
 
 @pytest.mark.parametrize(
     ("loss", "how"),
-    [
-        (InfoNCE(T), WAYS[0]),
-        (InfoNCE(T, "two_sided"), WAYS[1]),
-        (NTXent(T, "sum"), WAYS[2]),
-        (NTXent(T, streamed=True), WAYS[3]),
-        (InfoNCE(T), WAYS[4]),
-        (SupCon(T), {"classes": True}),
-    ],
+    rest_slow(
+        [
+            (InfoNCE(T), WAYS[0]),
+            (InfoNCE(T, "two_sided"), WAYS[1]),
+            (NTXent(T, "sum"), WAYS[2]),
+            (NTXent(T, streamed=True), WAYS[3]),
+            (InfoNCE(T), WAYS[4]),
+            (SupCon(T), {"classes": True}),
+        ],
+        quick=4,
+    ),
     ids=str,
 )
 @given(run=runs())
@@ -99,7 +103,7 @@ def test_past_columns_are_no_rows_own_hard_negatives() -> None:
     assert train(weighed, [step]) == pytest.approx([sum(terms) / 3], abs=ROUNDING)
 
 
-@pytest.mark.parametrize("loss", [InfoNCE(T), InfoNCE(T, "two_sided"), NTXent(T)])
+@pytest.mark.parametrize("loss", rest_slow([InfoNCE(T), InfoNCE(T, "two_sided"), NTXent(T)]))
 def test_the_gradient_reaches_the_step_alone(loss: Loss) -> None:
     objective = contrast(loss, Queue(7))
     first = batch(4, 0).encoded

@@ -139,6 +139,7 @@ CHANGED: list[tuple[str, Any, str]] = [
 ]
 
 
+@pytest.mark.slow
 def test_changed_settings_are_said_and_in_force_from_the_first_resumed_step(
     begin: Begin, files: dict[str, str], saved: Callable[[str], str], capfd: pytest.CaptureFixture[str]
 ) -> None:

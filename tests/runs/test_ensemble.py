@@ -225,6 +225,7 @@ def test_a_folder_that_is_there_and_a_damaged_ensemble_are_refused(ensemble: Pat
         TaskEnsemble.load(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_unknown_task_and_rows_without_a_column_are_refused(ensemble: Path) -> None:
     loaded = TaskEnsemble.load(ensemble, device="cpu")
     with pytest.raises(ValueError, match="task: expected one of sst, sts, got quora"):

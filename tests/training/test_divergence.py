@@ -98,6 +98,7 @@ def test_an_infinite_mask_is_no_divergence_and_a_lost_statistic_is(bert: str, te
         trainer(tmp_path, max_steps=1).fit(module, tiny.data(texts))
 
 
+@pytest.mark.slow
 def test_the_shell_answers_with_a_status_and_exports_nothing(
     bert: str, texts: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

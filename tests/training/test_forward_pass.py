@@ -296,7 +296,7 @@ CHUNKED_VIEWS: dict[str, dict[str, list[View]]] = {
 
 
 @pytest.mark.parametrize(
-    ("views", "layout"), rest_slow(zip(CHUNKED_VIEWS, itertools.cycle(["packed", "bucketed", "padded"])), quick=3)
+    ("views", "layout"), rest_slow(zip(CHUNKED_VIEWS, itertools.cycle(["packed", "bucketed", "padded"])), quick=2)
 )
 def test_parts_are_computed_anew_with_the_same_masks_and_draws(
     views: str, layout: Layout, monkeypatch: pytest.MonkeyPatch
@@ -324,6 +324,7 @@ def test_parts_are_computed_anew_with_the_same_masks_and_draws(
     assert any(not torch.equal(other[name], value) for name, value in expected.items())
 
 
+@pytest.mark.slow
 def test_a_second_batch_before_the_backward_pass_of_the_first_changes_no_view_of_it() -> None:
     # A hook that holds the views of the last call alters the first batch by the second's, silently.
     module = chunked({"anchor": [FeatureCutoff(rate=0.5)], "positive": [Along()]})

@@ -173,6 +173,7 @@ def expected_of(module: ContrastiveModule, data: RetrievalSet) -> dict[str, floa
     return {RETRIEVAL_METRICS[0]: score.score, **score.parts}
 
 
+@pytest.mark.slow
 def test_a_run_is_validated_by_ranking_and_keeps_the_best(bert: str, tmp_path: Path) -> None:
     write_set(tmp_path / "small")
     pairs = tmp_path / "mine.tsv"

@@ -9,6 +9,7 @@ import pytest
 import pytorch_lightning as pl
 import tiny
 import torch
+from covering import rest_slow
 
 from contrastive_text import Run
 from contrastive_text.cli import run
@@ -116,23 +117,26 @@ def test_names_find_their_places_and_values_may_be_parts(files: dict[str, str]) 
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [
-        ({"max_epoch": 1}, "Run: .* got 'max_epoch'; did you mean max_epochs"),
-        ({"monitor": "val/overall"}, "got 'monitor'; give other options by their dotted name in config"),
-        ({"config": {"modl.pooler": "CLSPooler"}}, "Run: .* got 'modl.pooler'; did you mean model"),
-        ({"config": {"data.trian": "a.txt"}}, "trian"),
-        ({"pooler": "CLSPoolr"}, "model.pooler: .* got CLSPoolr; did you mean CLSPooler"),
-        ({"batch_size": "many"}, "data.batch_size: expected int, got many"),
-        ({"pooler": len}, "pooler: expected plain values .* got the function"),
-        ({"max_steps": -4}, "trainer: .*max_steps"),
-        ({"seed": -4}, "seed_everything: expected 0 to"),
-        ({"ckpt_path": "none.ckpt"}, "expected a file, found none at none.ckpt"),
-        ({"train": "a.txt", "tasks": {"one": {}}}, r"data\.train: expected no files next to data"),
-        (
-            {"config": {"trainer.callbacks": ["LearningRateFinder"]}},
-            "expected no LearningRateFinder, got one: it sets",
-        ),
-    ],
+    rest_slow(
+        [
+            ({"max_epoch": 1}, "Run: .* got 'max_epoch'; did you mean max_epochs"),
+            ({"monitor": "val/overall"}, "got 'monitor'; give other options by their dotted name in config"),
+            ({"config": {"modl.pooler": "CLSPooler"}}, "Run: .* got 'modl.pooler'; did you mean model"),
+            ({"config": {"data.trian": "a.txt"}}, "trian"),
+            ({"pooler": "CLSPoolr"}, "model.pooler: .* got CLSPoolr; did you mean CLSPooler"),
+            ({"batch_size": "many"}, "data.batch_size: expected int, got many"),
+            ({"pooler": len}, "pooler: expected plain values .* got the function"),
+            ({"max_steps": -4}, "trainer: .*max_steps"),
+            ({"seed": -4}, "seed_everything: expected 0 to"),
+            ({"ckpt_path": "none.ckpt"}, "expected a file, found none at none.ckpt"),
+            ({"train": "a.txt", "tasks": {"one": {}}}, r"data\.train: expected no files next to data"),
+            (
+                {"config": {"trainer.callbacks": ["LearningRateFinder"]}},
+                "expected no LearningRateFinder, got one: it sets",
+            ),
+        ],
+        quick=4,
+    ),
 )
 def test_what_no_run_can_be_made_of_is_answered(
     options: dict[str, Any], said: str, files: dict[str, str]
@@ -141,6 +145,7 @@ def test_what_no_run_can_be_made_of_is_answered(
         Run.from_recipe("simcse", encoder=files["bert"], accelerator="cpu", **options)
 
 
+@pytest.mark.slow
 def test_a_script_started_again_has_the_model_of_its_finished_run(files: dict[str, str], tmp_path: Path) -> None:
     vectors = []
     for _ in range(2):

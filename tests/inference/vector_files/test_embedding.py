@@ -113,6 +113,7 @@ def test_texts_that_change_while_they_are_encoded_give_no_output(
     assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_keeps_the_blocks_before_and_the_next_run_goes_on(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +169,7 @@ def test_cut_texts_are_counted_over_all_runs(
 # After a kill
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("suffix", "every"), [(".npy", 4), *rest_slow([(".npy", 1), (".tsv", 1)], quick=0)], ids=str
 )
@@ -226,6 +228,7 @@ def test_one_run_at_a_time_writes_a_file(model: SentenceEncoder, texts: TextStre
     assert not list(tmp_path.glob("*.lock"))
 
 
+@pytest.mark.slow
 def test_what_lies_behind_the_last_saved_block_of_an_unfinished_file_does_not_count(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
+from covering import rest_slow
 from vectors_on_disk import MANY, SMALL, attempt, embedded, rows_of, stopped
 
 from contrastive_text.core.random import text_id
@@ -149,6 +150,7 @@ def test_each_text_of_each_column_has_the_vector_that_encode_gives(
     assert pickle.loads(pickle.dumps(found)).identity == found.identity
 
 
+@pytest.mark.slow
 def test_a_run_that_was_broken_off_ends_with_the_same_table(
     model: SentenceEncoder, triples: TextStream, tmp_path: Path
 ) -> None:
@@ -238,17 +240,20 @@ def exchange(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [
-        (Path.unlink, "expected all 3 parts, got 2; run contrastive-text embed with --shard 2/3"),
-        (exchange, r"v-00001-of-00003\.npy: expected this part .* got shard 2/3 instead of 1/3"),
-        (change_a_byte, r"v-00002-of-00003\.npy: expected unchanged vectors, got changes"),
-        ({"shard": Shard(1, 2)}, "expected shards of one number of parts, got shards of 2 and of 3; delete"),
-        ({"texts": MANY[1:]}, r"v-00002-of-00003\.npy: expected this part .* got other texts"),
-        (
-            {"encoding": replace(SMALL, truncate_dim=5)},
-            r"v-00002-of-00003\.npy: expected this part .* got truncate_dim 5 instead of None",
-        ),
-    ],
+    rest_slow(
+        [
+            (Path.unlink, "expected all 3 parts, got 2; run contrastive-text embed with --shard 2/3"),
+            (exchange, r"v-00001-of-00003\.npy: expected this part .* got shard 2/3 instead of 1/3"),
+            (change_a_byte, r"v-00002-of-00003\.npy: expected unchanged vectors, got changes"),
+            ({"shard": Shard(1, 2)}, "expected shards of one number of parts, got shards of 2 and of 3; delete"),
+            ({"texts": MANY[1:]}, r"v-00002-of-00003\.npy: expected this part .* got other texts"),
+            (
+                {"encoding": replace(SMALL, truncate_dim=5)},
+                r"v-00002-of-00003\.npy: expected this part .* got truncate_dim 5 instead of None",
+            ),
+        ],
+        quick=2,
+    ),
 )
 def test_parts_that_are_no_whole_are_refused(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path, change: Any, said: str

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from matplotlib.axes import Axes
 from PIL import Image
 
@@ -15,7 +16,7 @@ LABEL = "</svg> $x$ < & #ffffff 0.123456"
 DARK = dict(re.findall(r"--([\w-]+): (#\w{6})", STYLE_SHEET.split("@media")[1]))
 
 
-def chart() -> Chart:
+def draw_chart() -> Chart:
     def paint(axes: Axes) -> None:
         axes.plot([1, 2, 3], [1.0, -4.0, 2.0], color=color_of(0))
         axes.set_title(LABEL, color=COLORS["ink"])
@@ -23,9 +24,14 @@ def chart() -> Chart:
     return draw("loss", "Loss <total>", "It fell.", paint)
 
 
-def test_a_chart_has_the_themes_colors_unique_ids_and_its_texts_unchanged() -> None:
-    assert chart() == chart()  # without a date
-    drawing = ElementTree.fromstring(f'<svg xmlns:xlink="x">{chart().svg}</svg>')
+@pytest.fixture(scope="module")
+def chart() -> Chart:
+    return draw_chart()
+
+
+def test_a_chart_has_the_themes_colors_unique_ids_and_its_texts_unchanged(chart: Chart) -> None:
+    assert chart == draw_chart()  # without a date
+    drawing = ElementTree.fromstring(f'<svg xmlns:xlink="x">{chart.svg}</svg>')
     assert LABEL in [element.text for element in drawing.iter("text")]
     styles = " ".join(element.get("style", "") for element in drawing.iter())
     assert "#" not in styles and "DejaVu" not in styles
@@ -33,9 +39,9 @@ def test_a_chart_has_the_themes_colors_unique_ids_and_its_texts_unchanged() -> N
     assert not [name for element in drawing.iter() if (name := element.get("id")) and "_" in name]
 
 
-def test_the_png_file_has_two_dots_a_pixel_in_light_colors_and_no_name_of_a_library() -> None:
-    picture = Image.open(io.BytesIO(chart().png))
-    assert picture.size == (2 * WIDTH, 2 * chart().height)
+def test_the_png_file_has_two_dots_a_pixel_in_light_colors_and_no_name_of_a_library(chart: Chart) -> None:
+    picture = Image.open(io.BytesIO(chart.png))
+    assert picture.size == (2 * WIDTH, 2 * chart.height)
     assert picture.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
     assert "Software" not in picture.info
 

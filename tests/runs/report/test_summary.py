@@ -20,8 +20,8 @@ def material(trained: dict[str, Path]) -> Material:
 
 
 @pytest.fixture
-def spaces(trained: dict[str, Path], material: Material) -> list[Space]:
-    found = [embed(run, material, "cpu") for run in read_runs([trained["plain"], trained["altered"]])]
+def spaces(trained: dict[str, Path], altered: Path, material: Material) -> list[Space]:
+    found = [embed(run, material, "cpu") for run in read_runs([trained["plain"], altered])]
     return [space for space in found if isinstance(space, Space)]
 
 

@@ -147,6 +147,7 @@ def test_early_stopping_ends_the_run_and_the_best_is_still_kept(
     assert torch.equal(flat(module), after[1])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 def test_without_validation_the_last_weights_are_kept_and_a_second_run_in_named_folders_leaves_its_own(
     bert: str, files: dict[str, str], tmp_path: Path
