@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from heapq import heapify, heapreplace
 from itertools import accumulate, pairwise
 from operator import index
 from typing import overload
@@ -124,7 +126,10 @@ class Steps(Sequence[Step]):
     def __getitem__(self, number: int | slice) -> Step | list[Step]:
         if isinstance(number, slice):
             return [self[i] for i in range(*number.indices(len(self)))]
-        number = range(len(self))[index(number)]  # IndexError beyond the last
+        return self._step(range(len(self))[index(number)])  # IndexError beyond the last
+
+    def _step(self, number: int) -> Step:
+        """Returns a step by its number, from 0."""
         group_number = bisect_right(self.ends, number)
         rounds = self.rounds[group_number]
         round_number, turn = divmod(number - self.ends[group_number] + len(rounds), len(rounds.first))
@@ -143,6 +148,10 @@ class Steps(Sequence[Step]):
         last_parts = (step.shift(rounds.count - 1).parts for rounds in self.rounds for step in rounds.first)
         return max((parts[task][1] for parts in last_parts if task in parts), default=0)
 
+    def step_count(self, task: str) -> int:
+        """Returns the number of steps that train a task."""
+        return sum(rounds.count for rounds in self.rounds for step in rounds.first if task in step.parts)
+
     def largest_step(self, task: str) -> int:
         """Returns the largest number of rows of a task in a step."""
         parts = (step.parts[task] for step in self.kinds if task in step.parts)
@@ -151,6 +160,63 @@ class Steps(Sequence[Step]):
     def filter(self, kept: Callable[[Step], bool]) -> Steps:
         """Returns the steps that a function selects, in their order."""
         return Steps(Rounds(tuple(filter(kept, rounds.first)), rounds.count) for rounds in self.rounds)
+
+    def with_turns(self, turns: Sequence[tuple[str, ...]]) -> Steps:
+        """Returns every step once for each group of objectives (``Fusion``)."""
+        return Steps(
+            Rounds(tuple(replace(step, objectives=turn) for step in rounds.first for turn in turns), rounds.count)
+            for rounds in self.rounds
+        )
+
+
+class InterleavedSteps(Steps):
+    """Steps of several sequences, evenly interleaved. Each step is computed from its number, without a list.
+
+    Step j of a sequence of c steps is at position (j + 1/2) / c, and the steps are sorted by position (Webster's
+    method of apportionment). Let p be a sequence's share of all steps, and n the number of sequences. After any
+    number of steps, the sequence has p times the number, up to 1/2 + p (n - 2) / 2 steps more or less.
+
+    Args:
+        sequences: Steps of each task. At equal positions the earlier sequence comes first.
+        width: Number of consecutive steps of a sequence that stay together.
+
+    Example:
+        >>> a, b = (Steps([Rounds((Step({task: (0, 2)}),), count)]) for task, count in {"a": 1, "b": 4}.items())
+        >>> [dict(step.parts) for step in InterleavedSteps([a, b])]
+        [{'b': (0, 2)}, {'b': (2, 4)}, {'a': (0, 2)}, {'b': (4, 6)}, {'b': (6, 8)}]
+    """
+
+    def __init__(self, sequences: Sequence[Steps], width: int = 1) -> None:
+        super().__init__(rounds for steps in sequences for rounds in steps.rounds)
+        self.sequences = [steps for steps in sequences if len(steps)]
+        self.width = width
+
+    def _step(self, number: int) -> Step:
+        number, turn = divmod(number, self.width)
+        counts = [len(steps) // self.width for steps in self.sequences]
+        total = sum(counts)
+        # Only the last steps before ``number`` are sorted. The steps before these are counted by position.
+        start = max(number - len(counts), 0)
+        before = [max(0, -((total - 2 * count * start) // (2 * total))) for count in counts]
+        positions = [(Fraction(2 * j + 1, 2 * counts[i]), i, j) for i, j in enumerate(before)]
+        heapify(positions)
+        for _ in range(number - sum(before)):
+            position, i, j = positions[0]
+            heapreplace(positions, (position + Fraction(1, counts[i]), i, j + 1))
+        _, i, j = positions[0]
+        return self.sequences[i][j * self.width + turn]
+
+    def __repr__(self) -> str:
+        return f"InterleavedSteps({self.sequences}, width={self.width})"
+
+    def filter(self, kept: Callable[[Step], bool]) -> Steps:
+        """Returns the steps that a function selects, in their order; a list if some are not selected."""
+        return self if all(map(kept, self.kinds)) else Steps.of([step for step in self if kept(step)])
+
+    def with_turns(self, turns: Sequence[tuple[str, ...]]) -> Steps:
+        """Returns every step once for each group of objectives (``Fusion``)."""
+        sequences = [steps.with_turns(turns) for steps in self.sequences]
+        return InterleavedSteps(sequences, self.width * len(turns))
 
 
 def consecutive_steps(sizes: Mapping[str, TaskSize], drop_last: bool) -> Steps:
@@ -178,10 +244,11 @@ def consecutive_steps(sizes: Mapping[str, TaskSize], drop_last: bool) -> Steps:
         rounds.append(Rounds((last,)))
     steps = Steps(rounds)
     if not steps:
-        name = next(task for task, size in sizes.items() if size is shortest) if len(sizes) > 1 else ""
+        name = next(task for task, size in sizes.items() if size is shortest)
         raise InvalidValueError(
             f"batch_size: expected at most the number of rows, {shortest.rows}, got {shortest.batch_size}"
-            f"{f' for {name}' if name else ''}; lower batch_size, give more text, or repeat the rows with repeat"
+            f"{f' for {name}' if name != 'train' else ''}; lower batch_size, give more text, or repeat the rows "
+            "with repeat"
         )
     return steps
 
@@ -195,6 +262,10 @@ def describe_steps(steps: Steps, sizes: Mapping[str, TaskSize]) -> str:
         2 steps: a, b; a, b
         a: 4 of 4 rows an epoch, 2 a step
         b: 4 of 9 rows an epoch, 2 a step, others each time
+        >>> print(describe_steps(Proportional().steps(sizes, drop_last=True), sizes))
+        6 steps: b; a; b; b; ...
+        a: 2 steps, 4 of 4 rows an epoch, 2 a step
+        b: 4 steps, 8 of 9 rows an epoch, 2 a step, others each time
     """
     first_steps = [", ".join(step.objectives or step.parts) for step in steps[:4]]
     lines = [f"{len(steps):,} steps: {'; '.join(first_steps)}{'; ...' if len(steps) > 4 else ''}"]
@@ -202,7 +273,9 @@ def describe_steps(steps: Steps, sizes: Mapping[str, TaskSize]) -> str:
         count = steps.rows_taken(task)
         suffix = ", others each time" if count < size.rows else ""
         amount = f"{count:,} of {size.rows:,} rows" if count <= size.rows else f"{size.rows:,} rows as {count:,}"
-        lines.append(f"{task}: {amount} an epoch, {steps.largest_step(task):,} a step{suffix}")
+        step_count = steps.step_count(task)
+        share = f"{step_count:,} step{'s' * (step_count > 1)}, " if step_count < len(steps) else ""
+        lines.append(f"{task}: {share}{amount} an epoch, {steps.largest_step(task):,} a step{suffix}")
     return "\n".join(lines)
 
 
@@ -276,14 +349,7 @@ class AllTasks(Mixture):
         weights = self.weights or {
             task: size.rows ** (1 / (self.temperature or 1)) for task, size in sizes.items()
         }
-        rows = sum(size.batch_size for size in sizes.values())
-        total = sum(weights.values())
-        exact_sizes = {task: rows * weights[task] / total for task in sizes}
-        batch_sizes = {task: max(1, int(size)) for task, size in exact_sizes.items()}
-        # The rows that remain after rounding down go to the largest remainders.
-        remainder = max(0, rows - sum(batch_sizes.values()))
-        for task in sorted(sizes, key=lambda task: batch_sizes[task] - exact_sizes[task])[:remainder]:
-            batch_sizes[task] += 1
+        batch_sizes = _divide(sum(size.batch_size for size in sizes.values()), weights)
         return {task: replace(size, batch_size=batch_sizes[task]) for task, size in sizes.items()}
 
 
@@ -311,6 +377,46 @@ class BatchRoundRobin(Mixture):
             Rounds(tuple(steps[start] for steps in task_steps if start < len(steps)), end - start)
             for start, end in pairwise(edges)
         )
+
+
+class Proportional(Mixture):
+    """Mixture with one task per step, in proportion to the numbers of rows, evenly interleaved.
+
+    The number of steps of a task is proportional to ``rows ** (1 / temperature)``, and at least 1. An epoch has
+    as many steps as the tasks have batches. With temperature 1 and equal batch sizes it takes each row about
+    once. With a higher temperature it takes rows of small tasks several times, with other views each time.
+
+    Source: temperature-scaled mixing of T5 (Raffel et al. 2020, https://arxiv.org/abs/1910.10683, section 3.5.2).
+    Temperature 1 is its examples-proportional mixing without a limit, and the ``PROPORTIONAL`` sampler of
+    sentence-transformers for equal batch sizes.
+
+    Differs: both sources draw the task of a step at random. Here the steps of a task are evenly spaced. So the
+    numbers of steps are exact in every epoch, and all ranks and a resumed run compute the same order.
+
+    Args:
+        temperature: 1 is in proportion to rows; a large value gives all tasks equal numbers of steps.
+
+    Raises:
+        ValueError: The temperature is 0 or less.
+
+    Example:
+        >>> steps = Proportional().steps({"a": TaskSize(2, 2), "b": TaskSize(8, 2)}, drop_last=True)
+        >>> [dict(step.parts) for step in steps]
+        [{'b': (0, 2)}, {'b': (2, 4)}, {'a': (0, 2)}, {'b': (4, 6)}, {'b': (6, 8)}]
+    """
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        self.temperature = above("Proportional.temperature", temperature, advice="1 is by size")
+
+    def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> Steps:
+        """Returns the steps of an epoch, each with a whole batch of one task."""
+        passes = {task: consecutive_steps({task: size}, drop_last) for task, size in sizes.items()}
+        largest = max(size.rows for size in sizes.values())
+        # Divided by the largest number of rows, so that no power overflows.
+        weights = {task: (size.rows / largest) ** (1 / self.temperature) for task, size in sizes.items()}
+        counts = _divide(sum(map(len, passes.values())), weights)
+        first = {task: Step({task: (0, steps.largest_step(task))}) for task, steps in passes.items()}
+        return InterleavedSteps([Steps([Rounds((step,), counts[task])]) for task, step in first.items()])
 
 
 class EpochRoundRobin(Mixture):
@@ -367,14 +473,19 @@ class Fusion(Mixture):
 
     def steps(self, sizes: Mapping[str, TaskSize], drop_last: bool) -> Steps:
         """Returns every step of the mixture once for each group."""
-        steps = Steps.of(self.mixture.steps(sizes, drop_last))
-        return Steps(
-            Rounds(
-                tuple(replace(step, objectives=tuple(turn)) for step in rounds.first for turn in self.turns),
-                rounds.count,
-            )
-            for rounds in steps.rounds
-        )
+        return Steps.of(self.mixture.steps(sizes, drop_last)).with_turns([tuple(turn) for turn in self.turns])
+
+
+def _divide(total: int, weights: Mapping[str, float]) -> dict[str, int]:
+    """Divides a number among tasks in proportion to their weights, at least 1 for each."""
+    scale = sum(weights.values())
+    exact = {task: total * weight / scale for task, weight in weights.items()}
+    counts = {task: max(1, int(value)) for task, value in exact.items()}
+    # The rest after rounding down goes to the largest remainders.
+    rest = max(0, total - sum(counts.values()))
+    for task in sorted(weights, key=lambda task: counts[task] - exact[task])[:rest]:
+        counts[task] += 1
+    return counts
 
 
 def _single_task_steps(sizes: Mapping[str, TaskSize], drop_last: bool, downsample: bool) -> list[Steps]:

@@ -7,6 +7,8 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from itertools import chain, pairwise
 
 import parts
 import pytest
@@ -19,11 +21,13 @@ from contrastive_text.data import (
     EpochRoundRobin,
     Fusion,
     Mixture,
+    Proportional,
     Rounds,
     Step,
     Steps,
     TaskSize,
 )
+from contrastive_text.data.loader import EpochBatchSampler
 
 CS224N = {"sst": TaskSize(8544, 16), "quora": TaskSize(141_506, 16), "sts": TaskSize(6041, 16)}
 """The sizes of the report, section 5a."""
@@ -151,7 +155,93 @@ def test_sharing_out_keeps_the_rows_of_a_step(sizes: Mapping[str, TaskSize], tem
         assert sum(taken) - total < len(sizes)  # a task has at least one row
 
 
+def tasks_of(steps: Sequence[Step]) -> list[str]:
+    """The task of each step of a mixture with one task a step."""
+    return [task for step in steps for task in step.parts]
+
+
+@pytest.mark.parametrize(
+    ("temperature", "counts"),
+    [
+        (1.0, {"a": 100, "b": 1000}),
+        (2.0, {"a": 264, "b": 836}),  # 1 : sqrt(10), 264.3 and 835.7 of 1,100
+        (1e9, {"a": 550, "b": 550}),
+        (0.01, {"a": 1, "b": 1100}),  # every task has a step
+    ],
+)
+def test_steps_of_a_task_are_in_proportion_to_its_rows(temperature: float, counts: dict[str, int]) -> None:
+    steps = Proportional(temperature).steps({"a": TaskSize(1000, 10), "b": TaskSize(10_000, 10)}, drop_last=True)
+    assert Counter(tasks_of(steps)) == counts
+    assert {task: steps.step_count(task) for task in counts} == counts
+    assert {task: steps.rows_taken(task) for task in counts} == {t: 10 * n for t, n in counts.items()}
+
+
+def test_the_small_set_is_seen_until_the_end_of_the_epoch() -> None:
+    sizes = {"a": TaskSize(1000, 10), "b": TaskSize(10_000, 10)}
+    places = [i for i, task in enumerate(tasks_of(Proportional().steps(sizes, drop_last=True))) if task == "a"]
+    assert places[0] == 5
+    assert places[-1] == 1094
+    assert {later - earlier for earlier, later in pairwise(places)} == {11}
+    in_turn = tasks_of(BatchRoundRobin(downsample=False).steps(sizes, drop_last=True))
+    assert max(i for i, task in enumerate(in_turn) if task == "a") == 198
+
+
+@given(sizes=some_sizes, temperature=st.floats(0.3, 9.0), drop_last=st.booleans())
+def test_proportional_steps_are_sorted_by_position_and_stay_near_their_share(
+    sizes: Mapping[str, TaskSize], temperature: float, drop_last: bool
+) -> None:
+    steps = Proportional(temperature).steps(sizes, drop_last)
+    counts = Counter(tasks_of(steps))
+    assert counts.keys() == sizes.keys()
+    places = [(Fraction(2 * j + 1, 2 * counts[t]), i, t) for i, t in enumerate(sizes) for j in range(counts[t])]
+    assert tasks_of(steps) == [task for *_, task in sorted(places)]
+    for task, size in sizes.items():  # whole batches, each with the rows after the last
+        width = min(size.batch_size, size.rows)
+        own = [step.parts[task] for step in steps if task in step.parts]
+        assert own == [(width * j, width * (j + 1)) for j in range(counts[task])]
+    taken: Counter[str] = Counter()
+    for number, task in enumerate(tasks_of(steps), start=1):
+        taken[task] += 1
+        for name in sizes:
+            share = counts[name] / len(steps)
+            bound = 0.5 + share * max(len(sizes) - 2, 0) / 2
+            assert abs(taken[name] - share * number) <= bound + 1e-9  # rounding of the share
+
+
+@given(sizes=some_sizes, ranks=st.sampled_from([1, 2, 3]), done=st.integers(0, 30))
+def test_ranks_share_each_step_of_a_proportional_epoch_and_a_resumed_run_takes_the_rest(
+    sizes: Mapping[str, TaskSize], ranks: int, done: int
+) -> None:
+    sizes = {task: replace(size, batch_size=max(size.batch_size, 3)) for task, size in sizes.items()}
+    steps = Proportional(2.0).steps(sizes, drop_last=True)
+    rows_of = {task: size.rows for task, size in sizes.items()}
+
+    def epoch(rank: int, world_size: int, skip: int = 0) -> list[list[tuple[str, int]]]:
+        sampler = EpochBatchSampler(rows_of, steps, seed=1, rank=rank, world_size=world_size)
+        sampler.set_epoch(3)
+        sampler.skip = skip
+        return [[(key.task, key.number) for key in keys] for keys in sampler]
+
+    whole = epoch(0, 1)
+    assert [{task for task, _ in batch} for batch in whole] == [{task} for task in tasks_of(steps)]
+    shares = [epoch(rank, ranks) for rank in range(ranks)]
+    assert [sorted(chain.from_iterable(own)) for own in zip(*shares, strict=True)] == list(map(sorted, whole))
+    assert epoch(ranks - 1, ranks, skip=done) == shares[-1][done:]
+
+
+def test_every_step_of_a_proportional_epoch_comes_once_for_each_group_of_objectives() -> None:
+    sizes, turns = {"a": TaskSize(4, 2), "b": TaskSize(9, 2), "c": TaskSize(30, 3)}, [["x"], ["y", "z"]]
+    alone = Proportional().steps(sizes, drop_last=True)
+    fused = Fusion(turns, mixture=Proportional()).steps(sizes, drop_last=True)
+    assert list(fused) == [replace(step, objectives=tuple(turn)) for step in alone for turn in turns]
+    assert list(fused.filter(lambda step: "b" not in step.parts)) == [s for s in fused if "b" not in s.parts]
+    assert fused.filter(lambda step: bool(step.parts)) is fused
+
+
 REFUSALS: list[parts.Refused] = [
+    (lambda: Proportional(0.0), ValueError, ["Proportional.temperature", "above 0, got 0.0"]),
+    (lambda: Proportional().steps({"a": TaskSize(9, 2), "b": TaskSize(0, 2)}, drop_last=True), ValueError,
+     ["batch_size: expected at most the number of rows, 0, got 2 for b"]),
     (lambda: AllTasks(weights={"a": 1.0}, temperature=1.0), ValueError, ["weights or a temperature, got both"]),
     (lambda: AllTasks(temperature=0.0), ValueError, ["AllTasks.temperature", "above 0, got 0.0"]),
     (lambda: AllTasks(weights={"a": 0.0}), ValueError, ["AllTasks.weights.a", "above 0"]),
@@ -221,6 +311,7 @@ def test_rounds_go_on_where_the_last_ended_each_task_by_its_own_batches() -> Non
         BatchRoundRobin(downsample=False),
         EpochRoundRobin(),
         Fusion([["x"], ["y"]], mixture=BatchRoundRobin(downsample=False)),
+        Proportional(),
     ],
 )
 def test_the_steps_of_a_billion_rows_take_the_memory_of_a_few(mixture: Mixture) -> None:
@@ -235,5 +326,6 @@ def test_the_steps_of_a_billion_rows_take_the_memory_of_a_few(mixture: Mixture) 
     assert len(steps) == sum(-(-size.rows // size.batch_size) for size in sizes.values()) * len(
         getattr(mixture, "turns", "1")
     )
-    assert {(task, part[1]) for task, part in taken[-1].parts.items()} <= {(t, sizes[t].rows) for t in sizes}
+    if not isinstance(mixture, Proportional):  # whole batches, of which the last takes rows of the next pass
+        assert {(task, part[1]) for task, part in taken[-1].parts.items()} <= {(t, sizes[t].rows) for t in sizes}
     assert peak < 50_000

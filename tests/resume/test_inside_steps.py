@@ -11,7 +11,7 @@ import torch
 from resume.runs import KeepValidated, check_equal, run
 from torch import Tensor
 
-from contrastive_text.data import BatchRoundRobin, EpochRoundRobin, Fusion, Mixture, TextTask
+from contrastive_text.data import BatchRoundRobin, EpochRoundRobin, Fusion, Mixture, Proportional, TextTask
 from contrastive_text.training.callbacks import BestCheckpoint
 
 FUSION = Fusion([["sentiment", "paraphrase", "similarity"], ["contrastive"]])
@@ -22,8 +22,13 @@ FUSION = Fusion([["sentiment", "paraphrase", "similarity"], ["contrastive"]])
 @pytest.mark.filterwarnings("ignore:Be aware that when using")  # where a callback is left out
 @pytest.mark.parametrize(
     ("mixture", "workers", "accumulate", "interval"),
-    [(BatchRoundRobin(), 0, 2, 3), (EpochRoundRobin(), 2, 3, 2), (FUSION, 2, 4, 5)],
-    ids=["batch round robin", "epoch round robin", "fusion"],
+    [
+        (BatchRoundRobin(), 0, 2, 3),
+        (EpochRoundRobin(), 2, 3, 2),
+        (FUSION, 2, 4, 5),
+        (Proportional(2.0), 2, 3, 4),
+    ],
+    ids=["batch round robin", "epoch round robin", "fusion", "proportional"],
 )
 def test_a_validation_inside_a_step_loses_none_of_its_gradient(
     mixture: Mixture,

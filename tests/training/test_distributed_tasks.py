@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from contrastive_text.core.batch import StepBatch
-from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, Fusion, Mixture
+from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, Fusion, Mixture, Proportional
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.losses import BarlowTwins, CoSENT
 from contrastive_text.objectives import MaskedLM, PairRegression, WholeBatch
@@ -32,6 +32,7 @@ SUPERVISED = ["sentiment", "paraphrase", "similarity", "ranked", "mlm"]
 CASES: dict[str, Callable[[], tuple[Mixture, Combine]]] = {
     "all, mean": lambda: (AllTasks(), WeightedSum(reduction="mean")),
     "batch round robin": lambda: (BatchRoundRobin(), WeightedSum()),
+    "proportional": lambda: (Proportional(2.0), WeightedSum()),
     "by size, uncertainty": lambda: (AllTasks(temperature=1.0), Uncertainty()),
     "epoch round robin, pcgrad of everything": lambda: (
         EpochRoundRobin(downsample=True), PCGrad(scope="all", reduction="mean"),
