@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 # Tests start many processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test coverage lint types pages docs repository portable slow exhaustive dist tutorials size
+.PHONY: quickstart test coverage lint types pages docs repository portable portable-turn slow exhaustive dist tutorials size
 
 quickstart: $(VENV)/offline.stamp
 	$(BIN)/python examples/quickstart.py
@@ -60,6 +60,10 @@ SETTINGS += ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
 endif
 
 portable: $(VENV)/dev.stamp $(addprefix portable-,$(SETTINGS))
+
+# One of the settings, by the number of the part that this commit takes.
+portable-turn: $(VENV)/dev.stamp
+	set -- $(SETTINGS) && shift $$(( $${CONTRASTIVE_TEXT_PART%/*} % $$# )) && env OMP_NUM_THREADS=1 $$1 $(BIN)/python $(BITS)
 
 portable-%: $(VENV)/dev.stamp
 	env OMP_NUM_THREADS=1 $* $(BIN)/python $(BITS)

@@ -22,6 +22,7 @@ import timing
 import tiny
 import torch
 import train_step
+from covering import turn_of
 from decoders import save_decoder
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -74,7 +75,7 @@ def test_a_result_holds_the_configuration_of_its_runs_without_the_folders_of_a_m
 
 # No bound on a ratio: works this small are mostly the starting of them, and have come out at 0.6 of the peer's
 # speed where those of a real size have 2.2 of it. A script ends with an error where batches or results differ.
-@pytest.mark.parametrize("name", SMOKES)
+@pytest.mark.parametrize("name", turn_of(SMOKES, 2))
 def test_a_smoke_run_leaves_figures_of_ours_and_the_peers(name: str, tmp_path: Path) -> None:
     if name in EXTRAS:
         pytest.importorskip(EXTRAS[name])
