@@ -13,6 +13,7 @@ from contrastive_text.core.batch import Batch, Hidden, HostCopies, move_to_devic
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidTextError, InvalidValueError
 from contrastive_text.core.random import hash_rows, seed_torch
+from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.types import NO_LABEL, EmbeddingChange
 from contrastive_text.encoders.base import Encoder
 from contrastive_text.encoders.packing import equalize_groups, natural_positions, split_rows
@@ -102,6 +103,14 @@ class Embedder(NamedTuple):
         groups = self.groups(batch)
         pooled = restore_order([self.encode(group)[0] for group in groups], groups)
         return pooled if self.head is None else self.head(pooled)
+
+    def token_vectors(self, batch: Batch) -> list[Tensor]:
+        """Returns the last layer's vectors of the tokens of each row, (L, D), in the order of the rows."""
+        vectors: dict[int, Tensor] = {}
+        for group in self.groups(batch):
+            tokens = at_least_float32(self.encoder.token_vectors(group.batch))
+            vectors |= zip(group.rows.tolist(), torch.split(tokens, group.batch.lengths.tolist()), strict=True)
+        return [vectors[row] for row in range(len(batch))]
 
 
 def _pooled(pooler: Pooler, blocks: Sequence[Hidden], rows: Tensor) -> Tensor:

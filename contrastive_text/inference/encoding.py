@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
-import numpy.typing as npt
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
-from contrastive_text.core.batch import move_to_device
+from contrastive_text.core.batch import Batch, move_to_device
 from contrastive_text.core.checks import at_least, one_of
 from contrastive_text.core.errors import InvalidTextError, InvalidTypeError, InvalidValueError
 from contrastive_text.core.native import check_not_forked
@@ -29,8 +30,12 @@ from contrastive_text.encoders.shared_use import shared_network
 from contrastive_text.inference.device_pool import check_devices, map_on_devices
 from contrastive_text.inference.quantization import Precision, quantize
 from contrastive_text.inference.runtimes import RuntimeEncoder
+from contrastive_text.inference.vector_files import Array
 
-Vectors: TypeAlias = Tensor | npt.NDArray[Any]  # Any: float32, int8 or uint8, by the precision
+Vectors: TypeAlias = Tensor | Array
+
+OutputValue: TypeAlias = Literal["sentence_embedding", "token_embeddings"]
+"""Result of an encoding call: a vector for each text, or the vectors of the tokens of each text."""
 
 Device: TypeAlias = str | torch.device | list[str] | tuple[str, ...]
 """Device of an encoding call, or the names of several devices."""
@@ -42,8 +47,21 @@ almost no padding. Its vectors take 25 MB with 384 features."""
 _QUOTED = 60
 """Largest number of characters of a text that an error shows."""
 
+_Encoded = TypeVar("_Encoded")
+"""Result of a batch: vectors of its texts, or a list of token vectors."""
+
 _PREPACKED_FROM = 2048
 """Number of tokens of a block from which weights are reordered first. That takes a tenth of the time it saves."""
+
+
+class _ThreadCounts(threading.local):
+    """Number of truncated texts of each model's last call in the current thread."""
+
+    def __init__(self) -> None:
+        self.of_thread: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+
+
+truncated_counts = _ThreadCounts()
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # arrays have no single truth value of equality
@@ -94,6 +112,22 @@ class Encoding:
                 f"{self.prompt_name!r}; remove one of them"
             )
         one_of("encode.precision", self.precision, Precision)
+
+    def check_for_tokens(self) -> None:
+        """Checks that no option is given that token vectors can't have.
+
+        Raises:
+            ValueError: Such an option is given.
+        """
+        fields = ("normalize_embeddings", "truncate_dim", "precision", "ranges")
+        given = {name: getattr(self, name) for name in fields} | {"device": self.devices}
+        defaults = dict.fromkeys(given) | {"normalize_embeddings": False, "precision": "float32"}
+        for name, value in given.items():
+            if value != defaults[name]:
+                raise InvalidValueError(
+                    f"encode.{name}: expected {defaults[name]!r} with output_value='token_embeddings', got "
+                    f"{value!r}; remove one of them"
+                )
 
     def resolve_prompt(self, prompts: Prompts) -> str:
         """Returns the text of an encoding call's prompt: ``prompt``, or the model's prompt ``prompt_name``."""
@@ -204,11 +238,11 @@ class BlockEncoder:
             ValueError: A vector is not finite, or another thread trains the model.
             RuntimeError: The model is on a CPU, and this process was forked from a process that had used a model.
         """
-        if self.device.type == "cpu":
-            check_not_forked("encode", has_pool=self.model.runtime is not None)
         templated = self.tokenize(block) if tokens is None else tokens
         with shared_network(self.model) as network:
-            vectors, truncated = self._encode(network, block, templated, advance)
+            parts, order, truncated = self._encode(network, network, templated, block, advance)
+        inverse = torch.tensor(order, dtype=torch.long).argsort()
+        vectors = torch.cat(parts)[move_to_device(inverse, self.device)]
         self._check(vectors, block)
         vectors = vectors[:, : self.encoding.truncate_dim].contiguous()
         if self.encoding.normalize_embeddings:
@@ -217,17 +251,40 @@ class BlockEncoder:
             vectors = quantize(vectors, self.encoding.precision, self.encoding.ranges)
         return VectorBlock(vectors.cpu() if self.on_cpu else vectors, truncated)
 
+    def encode_tokens(self, block: TextBlock, advance: Callable[[int], object]) -> tuple[list[Tensor], int]:
+        """Encodes a block of texts. Returns the token vectors of each text, (L, D), and ``truncated``.
+
+        Arguments and errors are those of ``__call__``. The texts keep their order.
+        """
+        with shared_network(self.model) as network:
+            parts, order, truncated = self._encode(
+                network,
+                network.token_vectors,  # type: ignore[arg-type]  # a method of SentenceEncoder
+                self.tokenize(block),
+                block,
+                advance,
+            )
+        rows = dict(zip(order, (row for part in parts for row in part), strict=True))
+        vectors = [rows[number] for number in range(len(rows))]
+        self._check(torch.stack([tokens.abs().amax(dim=0) for tokens in vectors]), block)
+        return vectors, truncated
+
     @torch.no_grad()  # inference mode would keep the vectors out of training
     def _encode(
         self,
         network: nn.Module,
-        block: TextBlock,
+        compute: Callable[[Batch], _Encoded],
         templated: Sequence[TemplatedText],
+        block: TextBlock,
         advance: Callable[[int], object] | None,
-    ) -> tuple[Tensor, int]:
+    ) -> tuple[list[_Encoded], list[int], int]:
+        """Returns the result of each batch, the order of its texts, and the number of truncated texts."""
         device, size = self.device, self.encoding.batch_size
+        if device.type == "cpu":
+            check_not_forked("encode", has_pool=self.model.runtime is not None)
         order = sorted(range(len(templated)), key=lambda i: -templated[i].length)
-        parts, truncated = [], 0
+        parts: list[_Encoded] = []
+        truncated = 0
         tokens = sum(text.length for text in templated)
         is_torchs = not any(isinstance(part, RuntimeEncoder) for part in network.modules())
         is_worth_it = is_torchs and device.type == "cpu" and tokens >= _PREPACKED_FROM
@@ -237,14 +294,13 @@ class BlockEncoder:
                 batch = collate_texts(self.tokenizer, rows, self.template.unpooled)
                 truncated += batch.truncated
                 try:
-                    parts.append(network(batch.to(device)))
+                    parts.append(compute(batch.to(device)))
                 except InvalidTextError as error:
                     number = order[start + error.number]
                     raise error.renumbered(block.start + number, block.texts[number]) from None
                 if advance is not None:
                     advance(len(batch))
-        inverse = torch.tensor(order, dtype=torch.long).argsort()
-        return torch.cat(parts)[move_to_device(inverse, device)], truncated
+        return parts, order, truncated
 
     def _check(self, vectors: Tensor, block: TextBlock) -> None:
         if vectors.sum().isfinite():  # one pass; only absurdly large finite values sum to infinity
@@ -280,22 +336,43 @@ def encode_text_blocks(
         count: Function that is called before each block is yielded, with the number of texts so far that were
             truncated to the length limit.
     """
-    total, truncated = len(sentences) if isinstance(sentences, Sized) else None, 0
-    blocks = text_blocks(sentences, work.encoding.block_size)
-    columns = TextColumn("Encoding"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, disable=not show_progress_bar) as bar:
-        task = bar.add_task("Encoding", total=total)
+    truncated, blocks = 0, text_blocks(sentences, work.encoding.block_size)
+    with _progress_bar(sentences, show_progress_bar) as advance:
         if work.encoding.devices is None:
             # On a CPU a tokenizing thread slows the network: 0.97 to 0.99 of the speed on two cores.
             encode = encode_serially if work.device.type == "cpu" else encode_with_prefetch
-            results = encode(work, blocks, lambda texts: bar.advance(task, texts))
+            results = encode(work, blocks, advance)
         else:
-            results = encode_in_processes(work, blocks, lambda texts: bar.advance(task, texts))
+            results = encode_in_processes(work, blocks, advance)
         with closing(results):
             for block in results:
                 truncated += block.truncated
                 count(truncated)
                 yield block.vectors
+
+
+def encode_texts_to_tokens(
+    work: BlockEncoder, sentences: Iterable[str], show_progress_bar: bool, count: Callable[[int], object]
+) -> list[Tensor]:
+    """Returns the token vectors of each text, (L, D). Arguments are those of ``encode_text_blocks``."""
+    vectors: list[Tensor] = []
+    truncated = 0
+    with _progress_bar(sentences, show_progress_bar) as advance:
+        for block in text_blocks(sentences, work.encoding.block_size):
+            block_vectors, block_truncated = work.encode_tokens(block, advance)
+            vectors += block_vectors
+            truncated += block_truncated
+    count(truncated)
+    return vectors
+
+
+@contextmanager
+def _progress_bar(sentences: Iterable[str], is_shown: bool) -> Iterator[Callable[[int], object]]:
+    """Draws a progress bar of texts. Yields a function that advances the bar by a number of texts."""
+    columns = TextColumn("Encoding"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, disable=not is_shown) as bar:
+        task = bar.add_task("Encoding", total=len(sentences) if isinstance(sentences, Sized) else None)
+        yield lambda texts: bar.advance(task, texts)
 
 
 def encode_serially(
@@ -352,7 +429,7 @@ class _ArrayEncoder:
 
     work: BlockEncoder
 
-    def __call__(self, block: TextBlock) -> tuple[npt.NDArray[Any], int]:  # Any: the type of the precision
+    def __call__(self, block: TextBlock) -> tuple[Array, int]:
         vectors, truncated = self.work(block)
         return vectors.numpy(), truncated
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Self
-from weakref import WeakKeyDictionary
+from typing import Literal, Self, Unpack, overload
 
 import numpy as np
 import torch
@@ -20,40 +18,35 @@ from contrastive_text.core.config.class_paths import trusting
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.data import TextTokenizer
-from contrastive_text.data.prompts import DOCUMENT, NO_PROMPTS, QUERY, Prompts
+from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.encoders import Embedder, Encoder, TransformerEncoder
 from contrastive_text.inference.encoding import (
     BLOCK_SIZE,
     BlockEncoder,
     Device,
     Encoding,
+    OutputValue,
     TextBlock,
     Vectors,
     encode_text_blocks,
+    encode_texts_to_tokens,
     join_blocks,
+    truncated_counts,
 )
+from contrastive_text.inference.familiar_names import FamiliarNames, TokenOptions, VectorOptions
 from contrastive_text.inference.model_folder import local_folder, read_folder, write_folder
 from contrastive_text.inference.model_parts import ModelParts, with_pooler
 from contrastive_text.inference.quantization import Precision, check_ranges, quantize
 from contrastive_text.inference.runtimes import RuntimeEncoder
-from contrastive_text.inference.search import Hit, SimilarityName, nearest, pair_similarities, similarities
+from contrastive_text.inference.search import Hit, SimilarityName, nearest
+from contrastive_text.inference.vector_files import Array
 from contrastive_text.poolers import Pooler
 
 _CHUNK_TOKENS = 8192
 """Largest number of tokens that the network encodes together, whatever the batch size."""
 
 
-class _ThreadCounts(threading.local):
-    """Number of truncated texts of each model's last call in the current thread."""
-
-    def __init__(self) -> None:
-        self.counts: WeakKeyDictionary[SentenceEncoder, int] = WeakKeyDictionary()
-
-
-_truncated = _ThreadCounts()
-
-
-class SentenceEncoder(nn.Module):
+class SentenceEncoder(FamiliarNames):
     """Trained model that encodes texts to vectors, with the interface of sentence-transformers.
 
     Any number of threads may encode with one model at the same time. See docs/serving.md for servers and asyncio.
@@ -108,12 +101,11 @@ class SentenceEncoder(nn.Module):
             )
         self.encoder = encoder
         self.pooler, self.head, self.normalize = pooler, head, normalize
-        self.max_length = max_length or self.encoder.limit
-        limit, length = self.encoder.limit, self.max_length
-        self.tokenizer = TextTokenizer(encoder.tokenizer, length, limit and length and limit - length)
+        self.max_length = max_length or None
         self.similarity_fn_name: SimilarityName = one_of(
             "SentenceEncoder.similarity_fn_name", similarity_fn_name, SimilarityName
         )
+        # After max_length, which sets both to None.
         self.query_length, self.document_length = query_length, document_length
         self.prompts, self.truncate_dim, self.runtime = prompts, truncate_dim, runtime
         self.pooling, self.card = "", ""
@@ -184,6 +176,28 @@ class SentenceEncoder(nn.Module):
         return ModelParts(**{field.name: getattr(self, field.name) for field in fields(ModelParts)})
 
     @property
+    def max_length(self) -> int | None:
+        """Longest text in tokens, special tokens included; None for no limit.
+
+        A new value holds for queries and documents too.
+        """
+        return self.tokenizer.max_length
+
+    @max_length.setter
+    def max_length(self, length: int | None) -> None:
+        assert self.encoder.tokenizer is not None
+        limit = self.encoder.limit
+        length = limit if length is None else length
+        if length is not None and limit is not None and length > limit:
+            raise InvalidValueError(
+                f"SentenceEncoder.max_length: expected at most {limit} tokens, got {length}; the network has no "
+                "more positions"
+            )
+        self.tokenizer = TextTokenizer(self.encoder.tokenizer, length, limit and length and limit - length)
+        self.query_length = self.document_length = None
+        self.card = ""
+
+    @property
     def device(self) -> torch.device:
         """Device of the model's weights."""
         return next(self.parameters()).device
@@ -195,7 +209,7 @@ class SentenceEncoder(nn.Module):
         Each thread has its own number, so read it in the thread that encodes. For ``encode_blocks`` it counts the
         blocks that were read so far.
         """
-        return _truncated.counts.get(self, 0)
+        return truncated_counts.of_thread.get(self, 0)
 
     @property
     def identity(self) -> str:
@@ -206,6 +220,46 @@ class SentenceEncoder(nn.Module):
         """
         return self.parts.identity
 
+    @overload
+    def encode(
+        self,
+        sentences: str | Iterable[str],
+        batch_size: int = ...,
+        show_progress_bar: bool = ...,
+        convert_to_tensor: Literal[False] = ...,
+        **options: Unpack[VectorOptions],
+    ) -> Array: ...
+    @overload
+    def encode(
+        self,
+        sentences: str | Iterable[str],
+        batch_size: int = ...,
+        show_progress_bar: bool = ...,
+        *,
+        convert_to_tensor: Literal[True],
+        **options: Unpack[VectorOptions],
+    ) -> Tensor: ...
+    @overload
+    def encode(
+        self,
+        sentences: str | Iterable[str],
+        batch_size: int = ...,
+        show_progress_bar: bool = ...,
+        convert_to_tensor: bool = ...,
+        **options: Unpack[VectorOptions],
+    ) -> Vectors: ...
+    @overload
+    def encode(  # type: ignore[overload-overlap]  # a string is iterable too
+        self, sentences: str, *, output_value: Literal["token_embeddings"], **options: Unpack[TokenOptions]
+    ) -> Tensor: ...
+    @overload
+    def encode(
+        self,
+        sentences: Iterable[str],
+        *,
+        output_value: Literal["token_embeddings"],
+        **options: Unpack[TokenOptions],
+    ) -> list[Tensor]: ...
     def encode(
         self,
         sentences: str | Iterable[str],
@@ -220,7 +274,8 @@ class SentenceEncoder(nn.Module):
         ranges: Vectors | None = None,
         device: Device | None = None,
         max_length: int | None = None,
-    ) -> Vectors:
+        output_value: OutputValue = "sentence_embedding",
+    ) -> Vectors | list[Tensor]:
         """Encodes texts to vectors, in the order of the texts.
 
         Texts are read in blocks of up to 16,384 and sorted by length within a block, so that there is little
@@ -247,14 +302,18 @@ class SentenceEncoder(nn.Module):
                 a process with a copy of the model. Vectors of several devices are equal to one device's except
                 for rounding, and tensors are on the CPU. A script then needs ``if __name__ == "__main__":``.
             max_length: Longest text in tokens, special tokens included; None for the model's limit.
+            output_value: ``sentence_embedding``, or ``token_embeddings`` for the last layer's vectors of all
+                tokens of each text, special tokens and prompt included, before pooler and head.
 
         Returns:
-            Vectors (N, D), or (D,) for one text. They are float32, or the type of ``precision``.
+            Vectors (N, D), or (D,) for one text. They are float32, or the type of ``precision``. For
+            ``token_embeddings`` a list of N tensors (L, D) on the model's device, or a tensor for one text.
 
         Raises:
             TypeError: A text is not a string.
-            ValueError: An option is out of range, ``ranges`` are missing, the prompt leaves no room for a text,
-                ``prompt_name`` is unknown or given together with ``prompt``, or a vector is not finite.
+            ValueError: An option is out of range or can't be used with ``token_embeddings``, ``ranges`` are
+                missing, the prompt leaves no room for a text, ``prompt_name`` is unknown or given together with
+                ``prompt``, or a vector is not finite.
 
         Example:
             >>> model.encode(open("texts.txt"), device=["cuda:0", "cuda:1"]).shape  # doctest: +SKIP
@@ -277,6 +336,11 @@ class SentenceEncoder(nn.Module):
             device=device,
             max_length=max_length,
         )
+        if one_of("encode.output_value", output_value, OutputValue) == "token_embeddings":
+            encoding.check_for_tokens()
+            work = self._block_encoder(encoding, on_cpu=False)
+            tokens = encode_texts_to_tokens(work, texts, show_progress_bar, self._count_truncated)
+            return tokens[0] if isinstance(sentences, str) else tokens
         blocks = self.encode_blocks(texts, encoding, show_progress_bar, convert_to_tensor)
         vectors = join_blocks(map(torch.as_tensor, blocks), total)
         if vectors is None:
@@ -284,34 +348,6 @@ class SentenceEncoder(nn.Module):
             vectors = quantize(torch.empty(0, width, device=self.device), precision, ranges)
         result = vectors[0] if isinstance(sentences, str) else vectors
         return result if convert_to_tensor else result.cpu().numpy()
-
-    def encode_query(self, sentences: str | Iterable[str], **options: Any) -> Vectors:  # Any: of encode
-        """Encodes queries: calls ``encode`` with the prompt ``query`` and the longest query.
-
-        If the model has no prompt ``query``, queries get no prompt, not even the default one, as in
-        sentence-transformers.
-
-        Args:
-            sentences: One query, or an iterable of queries.
-            options: Options of ``encode``. ``prompt``, ``prompt_name`` and ``max_length`` override the model's.
-
-        Example:
-            >>> documents = model.encode_document(["A bird sings."])  # doctest: +SKIP
-            >>> model.similarity(model.encode_query("who sings?"), documents)  # doctest: +SKIP
-            tensor([[0.83]])
-        """
-        return self.encode(sentences, **self._options(QUERY, self.query_length, options))
-
-    def encode_document(self, sentences: str | Iterable[str], **options: Any) -> Vectors:
-        """Encodes documents: calls ``encode`` with the prompt ``document``; see ``encode_query``."""
-        return self.encode(sentences, **self._options(DOCUMENT, self.document_length, options))
-
-    def _options(
-        self, kind: str, length: int | None, options: dict[str, Any]
-    ) -> dict[str, Any]:  # Any: of encode
-        """Adds the prompt and the length limit of queries or documents to the options of ``encode``."""
-        lengths = {} if length is None else {"max_length": length}
-        return lengths | self.prompts.options(kind, options)
 
     def encode_blocks(
         self,
@@ -346,7 +382,12 @@ class SentenceEncoder(nn.Module):
         """
         if isinstance(sentences, str):
             raise InvalidTypeError("encode_blocks: expected many texts, got one string; put it into a list")
-        encoding = encoding or Encoding()
+        work = self._block_encoder(encoding or Encoding(), on_cpu=not convert_to_tensor)
+        blocks = encode_text_blocks(work, sentences, show_progress_bar, self._count_truncated)
+        return blocks if convert_to_tensor else map(Tensor.numpy, blocks)
+
+    def _block_encoder(self, encoding: Encoding, on_cpu: bool) -> BlockEncoder:
+        """Checks the options of an encoding call, moves the model to their device, and resets ``truncated``."""
         width, ranges, device = self._check_truncation(encoding.truncate_dim), encoding.ranges, encoding.device
         if encoding.is_byte:
             ranges = check_ranges(ranges, width or self.features, encoding.precision, where="encode.ranges")
@@ -361,12 +402,11 @@ class SentenceEncoder(nn.Module):
             tokenizer = TextTokenizer(tokenizer.tokenizer, length, limit and limit - length)
         template = self.prompts.template(prompt, tokenizer)
         tokenizer.check_template(template, "encode.prompt")
-        work = BlockEncoder(self, tokenizer, encoding, not convert_to_tensor, template)
-        _truncated.counts[self] = 0
-        blocks = encode_text_blocks(
-            work, sentences, show_progress_bar, lambda truncated: _truncated.counts.__setitem__(self, truncated)
-        )
-        return blocks if convert_to_tensor else map(Tensor.numpy, blocks)
+        self._count_truncated(0)
+        return BlockEncoder(self, tokenizer, encoding, on_cpu, template)
+
+    def _count_truncated(self, count: int) -> None:
+        truncated_counts.of_thread[self] = count
 
     @property
     def features(self) -> int:
@@ -396,6 +436,12 @@ class SentenceEncoder(nn.Module):
         with self.runtime.single_torch_thread(self.pooler.layers) if self.runtime else nullcontext():
             return self.from_pooled(embedder.pool(batch))
 
+    def token_vectors(self, batch: Batch) -> list[Tensor]:
+        """Encodes a batch of S rows to the last layer's vectors of the tokens of each row, (L, D)."""
+        embedder = Embedder(self.runtime or self.encoder, self.pooler, chunk_tokens=_CHUNK_TOKENS)
+        with self.runtime.single_torch_thread((-1,)) if self.runtime else nullcontext():
+            return embedder.token_vectors(batch)
+
     def from_pooled(self, pooled: Tensor) -> Tensor:
         """Applies the head to the pooler's vectors, (S, D), and scales them to unit length if ``normalize``."""
         vectors = at_least_float32(pooled)
@@ -403,20 +449,6 @@ class SentenceEncoder(nn.Module):
             weight = next(self.head.parameters(), vectors)
             vectors = at_least_float32(self.head(vectors.to(weight.dtype)))
         return nn.functional.normalize(vectors, dim=-1) if self.normalize else vectors
-
-    def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
-        """Returns the similarity matrix of two sets of vectors, (A, D) and (B, D) -> (A, B).
-
-        The similarity is ``similarity_fn_name``, by default the cosine.
-        """
-        rows, columns = torch.as_tensor(embeddings1), torch.as_tensor(embeddings2)
-        rows, columns = rows.reshape(-1, rows.shape[-1]), columns.reshape(-1, columns.shape[-1])
-        return similarities(self.similarity_fn_name, rows, columns)
-
-    def similarity_pairwise(self, embeddings1: Vectors, embeddings2: Vectors) -> Tensor:
-        """Returns the similarity of each pair of rows with the same index, (N, D) and (N, D) -> (N,)."""
-        first, second = torch.as_tensor(embeddings1), torch.as_tensor(embeddings2)
-        return pair_similarities(self.similarity_fn_name, first, second)
 
     def search(
         self, queries: str | Sequence[str], corpus: Sequence[str] | Vectors, top_k: int = 5
