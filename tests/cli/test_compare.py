@@ -42,6 +42,7 @@ def test_two_models_are_compared_on_a_file(shell: Shell) -> None:
     assert "50 resamples" in said
 
 
+@pytest.mark.slow
 def test_the_output_is_a_document_that_a_program_can_read(shell: Shell) -> None:
     words = "compare old new old --data PAIRS --texts TEXTS --resamples 50 --format json --cache vectors"
     loaded = json.loads(shell(words).out)  # nothing else is printed there
@@ -61,6 +62,7 @@ def test_a_folder_of_data_sets_is_searched_for_tasks(shell: Shell) -> None:
     assert "- STS12: expected " in said
 
 
+@pytest.mark.slow
 def test_transfer_tasks_are_compared_beside_those_of_sts(shell: Shell) -> None:
     tiny.write_pairs(Path("stsb.test.tsv"))
     rows = [f"{i % 2}\t{text}" for i, text in enumerate(tiny.TEXTS)]
@@ -100,6 +102,7 @@ def test_a_file_of_pairs_is_ranked_among_further_texts(shell: Shell, here: Path)
     assert "--columns: expected a file of pairs for --data, got .;" in said
 
 
+@pytest.mark.slow
 def test_a_model_that_names_no_pooler_is_read_with_the_one_that_is_asked_for(shell: Shell) -> None:
     def scores(more: str) -> list[float]:
         said = shell(f"compare BERT new --data PAIRS --resamples 50 --format json {more}").out

@@ -12,6 +12,7 @@ import pytest
 import sts_files
 import tiny
 import torch
+from covering import rest_slow
 from retrieval_files import write_beir
 from safetensors.torch import load_file, save_file
 from scipy.stats import pearsonr
@@ -124,7 +125,7 @@ def test_trained_pairs_are_read_once(shell: Shell, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    ("form", "begins"), [("text", "Spearman x"), ("markdown", "| Spear"), ("latex", r"\begin")]
+    ("form", "begins"), rest_slow([("text", "Spearman x"), ("markdown", "| Spear"), ("latex", r"\begin")])
 )
 @pytest.mark.usefixtures("data")
 def test_a_table_for_each_year_has_its_sub_sets(shell: Shell, form: str, begins: str) -> None:
@@ -144,6 +145,7 @@ def test_vectors_in_a_cache_are_not_encoded_again_and_tables_go_to_a_file(shell:
     assert (here / "scores.json").read_text() == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classifier", ["torch", pytest.param("sklearn", marks=pytest.mark.slow)])
 def test_the_suites_of_classifiers_get_protocol_and_classifier(
     shell: Shell, data: Path, embed: CachedEncoder, classifier: str
@@ -161,6 +163,7 @@ def test_the_suites_of_classifiers_get_protocol_and_classifier(
     assert "40 distinct texts encoded" in err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("data")
 def test_several_poolers_are_rows_of_each_table(shell: Shell, files: dict[str, str], here: Path) -> None:
     SentenceEncoder.from_pretrained(files["bert"], pooler=CLSPooler()).save_pretrained(here / "cls")
@@ -177,6 +180,7 @@ def test_several_poolers_are_rows_of_each_table(shell: Shell, files: dict[str, s
     assert all(f"│ {name} " in pairs for name in names)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("data")
 def test_frequent_tokens_are_left_out_by_several_numbers_in_one_pass(shell: Shell) -> None:
     (plain,) = shell(STS).out.splitlines()[2:]

@@ -48,6 +48,7 @@ def test_weights_are_the_mean_rounded_once_and_the_members_are_scored_beside_it(
     shell("verify out")
 
 
+@pytest.mark.slow
 def test_a_model_merged_with_itself_is_itself(members: list[str]) -> None:
     merged, itself = merge([members[0]] * 2), SentenceEncoder.from_pretrained(members[0])
     assert (merged.encode(tiny.TEXTS) == itself.encode(tiny.TEXTS)).all()

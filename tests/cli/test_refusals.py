@@ -241,7 +241,8 @@ OTHERS = [
     ("verify nothing", "nothing: expected a file or a folder, got no such path"),
 ]
 CASES = [
-    *(*NAMES, *OWN_PARTS, *BOUNDS, *EMBED, *SEARCH, *EVALUATE, *COMPARE, *OTHERS),
+    *rest_slow(NAMES, quick=20),
+    *(*OWN_PARTS, *BOUNDS, *EMBED, *SEARCH, *EVALUATE, *COMPARE, *OTHERS),
     *rest_slow(VALUES, quick=8),
     *rest_slow(TRAINING_FILES, quick=3),
 ]

@@ -46,6 +46,7 @@ def test_hits_are_those_of_the_dense_search(shell: Shell, here: Path, model: Sen
     assert list(here.iterdir()) == [here / "corpus.txt"]
 
 
+@pytest.mark.slow
 def test_parts_that_embed_has_written_are_one_index(shell: Shell, here: Path) -> None:
     embed = "embed TEXTS i.npy --model BERT --device cpu --shard"
     for number, count in ((3, 14), (1, 13)):

@@ -142,7 +142,7 @@ def check_head(encoder: TransformerEncoder, folder: str) -> None:
     assert all(torch.equal(ours[key][: len(value)], value) for key, value in saved.items())
 
 
-@pytest.mark.parametrize("name", rest_slow(MASKED, quick=3))
+@pytest.mark.parametrize("name", rest_slow(MASKED))
 def test_the_head_of_any_architecture_is_loaded_where_the_checkpoint_has_one(
     name: str, tmp_path: Path, learned_tokenizer: PreTrainedTokenizerFast
 ) -> None:

@@ -116,7 +116,7 @@ def test_a_pooler_they_do_not_have_comes_back_here_and_fails_there_instead_of_po
         vectors(theirs(tmp_path / "saved"))
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
+@pytest.mark.parametrize("kind", rest_slow(["bert", "roberta"]))
 @torch.no_grad()
 def test_a_head_that_predicts_tokens_is_saved_with_the_network_and_changes_no_vector(
     tmp_path: Path, theirs: Any, kind: str

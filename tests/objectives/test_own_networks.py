@@ -11,6 +11,7 @@ import parts
 import pytest
 import tiny
 import torch
+from covering import rest_slow
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -249,7 +250,9 @@ def authors_loss(module: ContrastiveModule, generator: str, batch: Batch) -> tup
     return torch.cat(terms).mean(), float(torch.cat(changed).double().mean())
 
 
-@pytest.mark.parametrize(("layout", "shared", "chunk_tokens"), [("packed", False, 30), ("bucketed", True, None)])
+@pytest.mark.parametrize(
+    ("layout", "shared", "chunk_tokens"), rest_slow([("packed", False, 30), ("bucketed", True, None)])
+)
 def test_loss_and_gradient_are_those_of_the_authors_steps_text_by_text(
     layout: Layout, shared: bool, chunk_tokens: int | None, bert: str, generator: str
 ) -> None:

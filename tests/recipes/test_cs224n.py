@@ -26,7 +26,7 @@ MULTI_TASK = [
 ]
 
 
-@pytest.mark.parametrize("name", rest_slow(MULTI_TASK, quick=2))
+@pytest.mark.parametrize("name", rest_slow(MULTI_TASK))
 def test_m8_heads_share_what_the_recipe_says(name: str, bert: str) -> None:
     heads = first_and_second_layers(built(name, bert))
     expected = {"cs224n/separate_heads": [False, False], "cs224n/shared_head": [True, True]}
@@ -36,7 +36,7 @@ def test_m8_heads_share_what_the_recipe_says(name: str, bert: str) -> None:
     assert not others & {*heads["sentiment"]}
 
 
-@pytest.mark.parametrize("name", MULTI_TASK)
+@pytest.mark.parametrize("name", rest_slow(MULTI_TASK, quick=2))
 def test_a_multi_task_recipe_has_the_report_s_heads_and_losses(name: str, bert: str) -> None:
     module = built(name, bert)
     sentiment, paraphrase, similarity = module.objectives.values()

@@ -10,6 +10,7 @@ import pytest
 import tiny
 import torch
 import yaml
+from covering import rest_slow
 from recipe_options import INFERENCE, built
 from torch import nn
 
@@ -189,7 +190,7 @@ def test_sbert_reads_the_paper_s_features_of_the_last_layer_s_mean(bert: str) ->
     assert module.schedule.warmup_ratio == 0.1
 
 
-@pytest.mark.parametrize("name", INFERENCE)
+@pytest.mark.parametrize("name", rest_slow(INFERENCE, quick=2))
 def test_consert_s_first_stages_have_the_settings_of_their_scripts(name: str, bert: str) -> None:
     module, config = built(name, bert), read_recipe(name)
     joint, paper = name.startswith("consert/joint"), name.endswith("_paper")
@@ -217,10 +218,12 @@ def test_consert_s_first_stages_have_the_settings_of_their_scripts(name: str, be
 
 @pytest.mark.parametrize(
     ("name", "view"),
-    [
-        *((f"consert/sup_unsup_{size}", "FeatureCutoff(rate=0.1)") for size in ("base", "large")),
-        *((f"consert/joint_unsup_{size}", "ShufflePositions(specials=True)") for size in ("base", "large")),
-    ],
+    rest_slow(
+        [
+            *((f"consert/sup_unsup_{size}", "FeatureCutoff(rate=0.1)") for size in ("base", "large")),
+            *((f"consert/joint_unsup_{size}", "ShufflePositions(specials=True)") for size in ("base", "large")),
+        ]
+    ),
 )
 def test_consert_s_second_stages_alter_one_of_two_views_of_single_texts(name: str, view: str, bert: str) -> None:
     module, config = built(name, bert), read_recipe(name)

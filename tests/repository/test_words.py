@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,7 @@ def retired_names() -> dict[str, str]:
     return {old: new for old, new in renames.items() if re.search(r"[a-z]_[a-z]|[a-z][A-Z]|[A-Z]_", old)}
 
 
+@cache
 def lines() -> list[tuple[str, str]]:
     """Returns the place and the text of each line that is read, without the lists of retired words."""
     paths = sorted({path for pattern in PLACES for path in ROOT.glob(pattern)} - LISTS)

@@ -205,6 +205,7 @@ def test_runs_whose_scores_cannot_be_compared_are_refused(runs: dict[str, Path],
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_there_and_a_damaged_ensemble_are_refused(ensemble: Path, tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="expected a new folder"):
         build_ensemble(ensemble, [])

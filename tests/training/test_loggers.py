@@ -47,6 +47,7 @@ def made(logger: object) -> Run:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_logger_comes_beside_the_run_s_own(here: Path) -> None:
     made_run = made({"class_path": "kept_logs.Kept"})
     made_run.fit()

@@ -37,6 +37,7 @@ def test_of_a_path_the_last_part_is_left(text: str, said: str) -> None:
     assert _without_places(text, ["/home/me/a b/texts.txt"]) == said
 
 
+@pytest.mark.slow
 def test_a_run_in_python_gives_its_model_the_card_of_its_folder(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     encoder, texts = tiny.save_bert(secret / "bert"), tiny.write_texts(secret / "mine.txt")

@@ -25,12 +25,12 @@ from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_files import Shard
 
 
-@pytest.mark.parametrize("encoding", [
+@pytest.mark.parametrize("encoding", rest_slow([
     SMALL,
     Encoding(block_size=50, normalize_embeddings=True, truncate_dim=5),
     Encoding(block_size=50, precision="ubinary"),
     Encoding(block_size=50, precision="binary", truncate_dim=12),
-])  # fmt: skip
+], quick=2))  # fmt: skip
 def test_a_file_holds_what_encode_gives_block_by_block(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path, encoding: Encoding
 ) -> None:

@@ -54,7 +54,8 @@ def totals(run: Run) -> list[float | None]:
         [
             ({"max_epochs": 3, "max_steps": 4, "accumulate_grad_batches": 2}, [5, 2]),
             ({"max_epochs": 2}, [5, 5]),
-        ]
+        ],
+        quick=0,
     ),
 )
 def test_the_bar_ends_where_the_run_does(options: dict[str, int], wanted: list[int], tmp_path: Path) -> None:
