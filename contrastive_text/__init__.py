@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from contrastive_text.data.datamodule import TextDataModule
     from contrastive_text.encoders import Encoder, TransformerEncoder
     from contrastive_text.heads import Head
+    from contrastive_text.inference.head_models import Classifier, Regressor, Reranker
     from contrastive_text.inference.sentence_encoder import SentenceEncoder
     from contrastive_text.losses import InfoNCE, Loss, NTXent
     from contrastive_text.objectives import Contrastive, Objective
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Classifier",
     "Combine",
     "Contrastive",
     "ContrastiveModule",
@@ -41,6 +43,8 @@ __all__ = [
     "Objective",
     "Pairing",
     "Pooler",
+    "Regressor",
+    "Reranker",
     "Run",
     "RunSummary",
     "SameText",

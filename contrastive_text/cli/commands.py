@@ -44,6 +44,9 @@ Suite = Literal[
     "sts", "sts-pearson", "trained-sts", "transfer", "probing", "declutr", "retrieval", "glue", "mteb"
 ]
 Setting = Literal["all", "mean", "wmean"]
+Split = Annotated[
+    str | None, "Rows to read of a file with a column named split: train, dev, test, another value, or all."
+]
 Protocol = Literal["standard", "fast"]
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 
@@ -88,9 +91,7 @@ class EncodingCommand(TextsCommand):
     column: Column = None
     header: Header = None
     separator: Separator = None
-    split: Annotated[
-        str | None, "Rows to read of a file with a column named split: train, dev, test, another value, or all."
-    ] = None
+    split: Split = None
     block_size: Annotated[int, "Number of texts per block; vectors are saved after each block."] = 16_384
     device: Annotated[
         Device,
@@ -156,6 +157,41 @@ class Search(EncodingCommand):
     format: Annotated[Literal["text", "tsv", "json"], "Format of the hits; json writes one line per query."] = (
         "text"
     )
+
+
+@dataclass(frozen=True)
+class Classify(TextsCommand):
+    """Write the class of each text or pair of a file, with its probability."""
+
+    input: Texts
+    output: Annotated[
+        Path, WrittenFile(), "Table to write (.tsv): texts, prediction and probability of each row."
+    ]
+    _: KW_ONLY
+    model: Annotated[str, ReadPath(model=True), "Folder of a classifier, or a name on the hub."]
+    columns: Columns = None
+    header: Header = None
+    separator: Separator = None
+    split: Split = None
+    pairs: Annotated[
+        bool, "Read two texts of each row. Folders of export --as classifier know it by themselves."
+    ] = False
+    score: Annotated[bool, "Compare the classes with the labels of the file, and print the accuracy."] = False
+
+
+@dataclass(frozen=True)
+class Rank(TextsCommand):
+    """Order the documents of a file for each query by the scores of a reranker."""
+
+    queries: Annotated[Texts, "File of queries: .txt, .tsv, .csv, .jsonl or .json, each also as .gz."]
+    documents: Annotated[Texts, "File of documents, in the same formats. Each query is scored with all of them."]
+    output: Annotated[Path, WrittenFile(), "Table to write (.tsv): query, rank, score, line and text."]
+    _: KW_ONLY
+    model: Annotated[str, ReadPath(model=True), "Folder of a reranker or a CrossEncoder, or a name on the hub."]
+    top_k: Annotated[int, "Number of documents per query."] = 10
+    column: Annotated[str | None, "Column of the documents. Default: found by its usual name."] = None
+    query_column: Annotated[str | None, "Column of the queries. Default: found by its usual name."] = None
+    split: Split = None
 
 
 @dataclass(frozen=True)
@@ -480,7 +516,7 @@ class Sweep:
 
 _RECORDS = (
     Ensemble, Export, Sweep, Recipes, Corpus, New, Paper, Evaluate, Diagnose, Compare, Report, Embed, Search,
-    Duplicates, Mine, Postprocess, Merge, Onnx, Share, Verify, Completion,
+    Classify, Rank, Duplicates, Mine, Postprocess, Merge, Onnx, Share, Verify, Completion,
 )  # fmt: skip
 RECORDS: Mapping[str, type] = {record.__name__.lower(): record for record in _RECORDS}
 """Name of a command -> dataclass of its arguments and options. The other commands take the options of a run."""

@@ -1,13 +1,14 @@
-"""Command ``export``: saves the model of a checkpoint as a folder."""
+"""Command ``export``: saves the model of a checkpoint, or one of its trained heads, as a folder."""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from contrastive_text.cli.paths import ReadPath, WrittenFolder
-from contrastive_text.core.storage.manifests import MODULES
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.storage.manifests import MANIFEST
 from contrastive_text.core.terminal import print_message
 
 
@@ -18,28 +19,64 @@ class Export:
     checkpoint: Annotated[
         str, ReadPath(), "Checkpoint file (.ckpt), or a run folder, whose best checkpoint is used."
     ]
-    output: Annotated[Path, WrittenFolder(key=MODULES), "Model folder to write."]
+    output: Annotated[Path, WrittenFolder(key=MANIFEST), "Model folder to write."]
     _: KW_ONLY
+    as_: Annotated[
+        Literal["classifier", "reranker", "regressor"] | None,
+        "Save a trained head with its encoder, for this use. Default: save the encoder.",
+    ] = None
+    head: Annotated[
+        str | None,
+        {"metavar": "NAME"},
+        "Name of the objective whose head is saved with --as. Default: the only one of the run.",
+    ] = None
+    own_format: Annotated[
+        bool, "Save a head in the format of this library, if Transformers has no classification head like it."
+    ] = False
     separate_adapters: Annotated[
         bool, "Save LoRA weights separately, in the format of peft, instead of merging them."
     ] = False
 
 
 def export(options: Export) -> None:
-    """Saves the model of a checkpoint as a folder, as ``fit`` does with its best checkpoint."""
-    from contrastive_text.core.storage.checkpoints import best_checkpoint
+    """Saves the model of a checkpoint as a folder, as ``fit`` does with its best checkpoint.
+
+    Raises:
+        ValueError: The run has no head, or several heads and no name is given. Or the head can't be used in the
+            requested way, or Transformers has no classification head like it.
+    """
+    from contrastive_text.core.storage.checkpoints import best_checkpoint, read_checkpoint
     from contrastive_text.core.storage.disk import lock_output
-    from contrastive_text.training.callbacks.export_model import add_card
+    from contrastive_text.training.callbacks.export_model import add_card, head_card, head_commands
+    from contrastive_text.training.head_export import choose_head, run_heads, save_head
     from contrastive_text.training.module import ContrastiveModule
 
+    if options.as_ is None and (options.head is not None or options.own_format):
+        given = "--head" if options.head is not None else "--own_format"
+        raise InvalidValueError(f"{given}: expected together with --as, got it alone; add --as classifier")
+    if options.as_ is not None and options.separate_adapters:
+        raise InvalidValueError(
+            "--separate_adapters: expected without --as, got both; remove --separate_adapters. The folder of a "
+            "head has merged adapters."
+        )
     with lock_output(options.output):
-        is_replaced = Path(options.output, MODULES).exists()
+        is_replaced = Path(options.output, MANIFEST).exists()
         path = best_checkpoint(options.checkpoint, "checkpoint")
         module = ContrastiveModule.load_from_checkpoint(path, map_location="cpu")
-        model = module.sentence_encoder()
-        add_card(model, path)
-        model.save_pretrained(options.output, options.separate_adapters)
+        if options.as_ is None:
+            model = module.sentence_encoder()
+            add_card(model, path)
+            model.save_pretrained(options.output, options.separate_adapters)
+            what, commands = "Model", [f"contrastive-text embed TEXTS.txt VECTORS.npy --model {options.output}"]
+        else:
+            kind = options.as_
+            head = choose_head(run_heads(module, read_checkpoint(path).data), options.head, kind)
+            in_transformers = head.reads != "vectors" and not options.own_format
+            card = head_card(path, head, kind, in_transformers)
+            save_head(module, head, kind, options.output, card, options.own_format)
+            what, commands = kind.capitalize(), head_commands(kind, options.output)
     print_message(
-        f"Model of {path} saved to {options.output}{', replacing an older model' if is_replaced else ''}. Next:"
+        f"{what} of {path} saved to {options.output}{', replacing an older model' if is_replaced else ''}. Next:"
     )
-    print_message(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {options.output}")
+    for command in commands:
+        print_message(f"  {command}")

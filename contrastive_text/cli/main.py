@@ -30,7 +30,7 @@ Train a model:
   test         Score a checkpoint on test data.
   predict      Write the vectors or the predictions of a checkpoint.
   ensemble     Select the best of several runs for each task.
-  export       Save the model of a checkpoint as a folder.
+  export       Save the model of a checkpoint, or a trained head.
   sweep        Run a grid of configurations and tabulate their scores.
   recipes      List the methods, or print the configuration of one.
   views        Print training texts next to their views.
@@ -47,6 +47,8 @@ Measure a model or a run:
 Use a model:
   embed        Write one vector per text.
   search       Find the nearest texts of a corpus.
+  classify     Write the class of each text or pair.
+  rank         Order documents for queries by a reranker.
   duplicates   Find pairs of near-duplicate texts.
   mine         Mine hard negatives for pairs.
   postprocess  Whiten a model, or remove its top components.
@@ -126,7 +128,18 @@ _OWN = {
 }
 """Command with the options of ``fit`` -> help of its further options."""
 _TRAINED = {"fit": "give a smaller --batch_size, or --chunk auto", "sweep": "give --chunk auto"}
-_ON_BATCHES = ("embed", "search", "duplicates", "mine", "evaluate", "diagnose", "compare", "postprocess")
+_ON_BATCHES = (
+    "embed",
+    "search",
+    "classify",
+    "rank",
+    "duplicates",
+    "mine",
+    "evaluate",
+    "diagnose",
+    "compare",
+    "postprocess",
+)
 """Commands with an option ``--batch_size`` of texts."""
 _IN_A_WORKER = re.compile(r"Caught (?P<error>\w+) in .*\nOriginal Traceback")
 

@@ -212,7 +212,8 @@ def _add(parser: _Parser, field: Field[Any], kind: Any, outer: object, notes: li
     if outer is Mapping:
         settings["type"] = partial(_pair, kind, settings["metavar"])
     if field.kw_only:
-        parser.add_argument(f"--{field.name}", required="default" not in settings, **settings)
+        settings |= {"required": "default" not in settings, "dest": field.name}
+        parser.add_argument(f"--{field.name.removesuffix('_')}", **settings)  # such as as_, a word of Python
     else:
         parser.add_argument(field.name, **settings)
 

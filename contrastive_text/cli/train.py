@@ -12,16 +12,13 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
+from contrastive_text.cli.classify import write_predictions
 from contrastive_text.cli.configuration import configured, merge_options
-from contrastive_text.cli.files import table_row
 from contrastive_text.cli.words import option_value, option_values, with_values
 from contrastive_text.core.config.untrusted import check_untrusted
 from contrastive_text.core.distributed import temporary_process_group
 from contrastive_text.core.errors import InvalidValueError, MissingFileError
-from contrastive_text.core.storage.disk import atomic_file
-from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.terminal import escape_controls, make_console, print_message
-from contrastive_text.core.types import Row
 from contrastive_text.inference.vector_files import write_vectors
 from contrastive_text.recipes.layers import Config, read_config
 from contrastive_text.runs.ensemble import Choice, is_ensemble, read_choices
@@ -237,31 +234,3 @@ def write_outputs(run: Run, folder: Path | None = None) -> Path:
         note = f" (tabs and newlines of {changed:,} rows became spaces)" if changed else ""
         print_message(f"{len(result):,} predictions of {name} written to {path}{note}")
     return folder
-
-
-def write_predictions(path: Path, rows: Sequence[Row], scores: Tensor, target: Target) -> int:
-    """Writes a table of predictions: the texts of each row, ``prediction`` and, for classes, ``probability``.
-
-    Tabs and newlines in a text become spaces.
-
-    Args:
-        path: The ``.tsv`` file to write; its folder is created.
-        rows: The rows in file order.
-        scores: Predictions of the objective, (N, classes) or (N,).
-        target: Target of the objective, which names the classes.
-
-    Returns:
-        Number of rows with a replaced tab or newline.
-    """
-    words = target.format(scores)
-    columns = [*rows[0], "prediction"]
-    cells = [[*map(str, row.values()), word] for row, word in zip(rows, words, strict=True)]
-    if isinstance(target, Classes):
-        columns.append("probability")
-        highest = scores.float().softmax(dim=1).amax(dim=1)
-        cells = [[*row, f"{float(share):.6f}"] for row, share in zip(cells, highest, strict=True)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [table_row(row) for row in (columns, *cells)]
-    with atomic_file(path) as file:
-        file.write(("\n".join(lines) + "\n").encode())
-    return sum(line != "\t".join(row) for line, row in zip(lines[1:], cells, strict=True))

@@ -165,16 +165,32 @@ def collate_texts(tokenizer: TextTokenizer, texts: Sequence[TemplatedText], unpo
     Raises:
         ValueError: A text without a token, if the tokenizer adds no special tokens.
     """
-    rows = [build_row(text, tokenizer) for text in texts]
+    text_ids = concatenate([[text_id(np.array(text.tokens.ids).tobytes()) for text in texts]])
+    return collate_rows(tokenizer, [build_row(text, tokenizer) for text in texts], unpooled, text_ids)
+
+
+def collate_rows(
+    tokenizer: TextTokenizer, rows: Sequence[TextRow], unpooled: int = 0, text_ids: Tensor | None = None
+) -> Batch:
+    """Builds a batch of anchors from rows of tokens, such as two texts in one sequence.
+
+    Args:
+        tokenizer: Tokenizer, which sets special tokens.
+        rows: Rows from ``build_row`` or ``tokenizer.pair_rows``.
+        unpooled: Number of tokens at the start of each row that the pooler skips.
+        text_ids: Hashes of the texts; see ``Batch``. None for zeros.
+
+    Raises:
+        ValueError: A row without a token, if the tokenizer adds no special tokens.
+    """
     lengths = [len(row.ids) for row in rows]
     if 0 in lengths:
         raise InvalidValueError(
             f"texts[{lengths.index(0)}]: expected at least one token, got ''; this tokenizer adds no special "
             "tokens, so leave empty texts out"
         )
-    text_ids = concatenate([[text_id(np.array(text.tokens.ids).tobytes()) for text in texts]])
     keys = torch.zeros(len(rows), dtype=torch.long)
-    batch = build_batch(rows, tokenizer, (Slot("anchor", 0),), keys, text_ids)
+    batch = build_batch(rows, tokenizer, (Slot("anchor", 0),), keys, keys if text_ids is None else text_ids)
     return batch.replace(unpooled=torch.full_like(batch.lengths, unpooled)) if unpooled else batch
 
 

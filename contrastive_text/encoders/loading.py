@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     AutoConfig,
     AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -291,6 +293,32 @@ def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[Pr
         return _made(fresh), False
     model, lacking, _ = _load(AutoModelForMaskedLM, weights_source(_network_place(name)), architecture)
     return model, not lacking
+
+
+def load_sequence_classifier(name: str) -> PreTrainedModel:
+    """Loads a network with its classification head, such as a cross-encoder, in float32.
+
+    Args:
+        name: Folder or name on the hub.
+
+    Raises:
+        ValueError: The architecture has no such head, or weights are missing, such as those of the head.
+    """
+    architecture = load_architecture(name, None, None)
+    if type(architecture) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
+        raise InvalidValueError(
+            f"{name}: expected an architecture with a classification head, got {architecture.model_type}; give "
+            "the folder of a classifier or a cross-encoder"
+        )
+    source = weights_source(_network_place(name))
+    model, lacking, _ = _load(AutoModelForSequenceClassification, source, architecture)
+    if lacking:
+        raise InvalidValueError(
+            f"{name}: expected all weights of {type(model).__name__}, got a folder without "
+            f"{', '.join(lacking[:3])}{', ...' * (len(lacking) > 3)}; they would be random. Write a folder with "
+            "contrastive-text export RUN FOLDER --as classifier, reranker or regressor"
+        )
+    return model.eval()
 
 
 def load_pooler(name: str) -> nn.Linear | None:

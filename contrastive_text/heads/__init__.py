@@ -1,4 +1,4 @@
-"""Heads: small networks after the pooler, which are part of the saved model or used in training only."""
+"""Heads: small networks after the pooler, part of the saved model or train-only, and scorers of pairs."""
 
 from contrastive_text.heads.base import (
     Head,
@@ -11,14 +11,27 @@ from contrastive_text.heads.base import (
     share_layers,
 )
 from contrastive_text.heads.mlp import FineTuningHead, MLPHead, ProjectorHead, TanhHead, WholeBatchNorm
+from contrastive_text.heads.scorers import (
+    BilinearScorer,
+    ConcatenationScorer,
+    CosineScorer,
+    Scorer,
+    class_scores,
+    cosines,
+    pair_features,
+)
 from contrastive_text.heads.stack import FirstFeatures, StackHead, UnitLength, describe_stack
 
 __all__ = [
+    "BilinearScorer",
+    "ConcatenationScorer",
+    "CosineScorer",
     "FineTuningHead",
     "FirstFeatures",
     "Head",
     "MLPHead",
     "ProjectorHead",
+    "Scorer",
     "StackHead",
     "TanhHead",
     "UnitLength",
@@ -26,9 +39,12 @@ __all__ = [
     "apply_in_full_precision",
     "build_head",
     "check_train_only",
+    "class_scores",
+    "cosines",
     "describe_stack",
     "linear_in_full_precision",
     "output_width",
+    "pair_features",
     "project_roles",
     "share_layers",
 ]

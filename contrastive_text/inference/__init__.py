@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from contrastive_text.inference.duplicates import connected_groups, near_duplicates
     from contrastive_text.inference.embedding_run import EmbeddingRun
     from contrastive_text.inference.encoding import Device, Encoding
+    from contrastive_text.inference.head_models import Classifier, Regressor, Reranker, folder_kind
     from contrastive_text.inference.merging import merge
     from contrastive_text.inference.mining import Mined, Mining, PairTexts, Space, mine
     from contrastive_text.inference.mining_run import MiningReport, MiningRun
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchEncoder",
+    "Classifier",
     "Device",
     "EmbeddingRun",
     "Encoding",
@@ -39,6 +41,8 @@ __all__ = [
     "MiningReport",
     "MiningRun",
     "PairTexts",
+    "Regressor",
+    "Reranker",
     "SentenceEncoder",
     "Shard",
     "Space",
@@ -49,6 +53,7 @@ __all__ = [
     "export_onnx",
     "fit_component_removal",
     "fit_whitening",
+    "folder_kind",
     "map_on_devices",
     "merge",
     "mine",

@@ -219,14 +219,14 @@ def write_network(folder: Path, parts: ModelParts) -> None:
     if parts.encoder.adapters is not None:
         write_adapters(folder, parts.encoder.model, parts.encoder.model_name_or_path)
     parts.encoder.tokenizer.save_pretrained(folder)
-    _write_padding(folder / "tokenizer_config.json", parts.encoder.tokenizer)
+    write_padding(folder / "tokenizer_config.json", parts.encoder.tokenizer)
     lengths = {"query_length": parts.query_length, "document_length": parts.document_length}
     settings = {"max_seq_length": parts.max_length, "do_lower_case": False}
     settings |= {name: length for name, length in lengths.items() if length is not None}
     write_json(folder / TRANSFORMER_SETTINGS, settings)
 
 
-def _write_padding(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+def write_padding(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     """Writes a padding token and ``padding_side: right``, which gives sentence-transformers our positions."""
     names = (tokenizer.pad_token, tokenizer.eos_token, tokenizer.bos_token, tokenizer.unk_token)
     token = next((name for name in names if name is not None), None)

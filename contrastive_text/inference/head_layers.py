@@ -49,7 +49,7 @@ def group_layers(layers: Iterable[nn.Module]) -> list[tuple[str, list[nn.Module]
             kind = kind if is_default else None
         if kind is not None:
             modules.append((kind, [layer]))
-        elif is_open and _activation_class(path) is type(layer) and str(layer) == str(type(layer)()):
+        elif is_open and activation_class(path) is type(layer) and str(layer) == str(type(layer)()):
             members[1:] = [layer]
         else:
             raise InvalidValueError(
@@ -60,7 +60,7 @@ def group_layers(layers: Iterable[nn.Module]) -> list[tuple[str, list[nn.Module]
     return modules
 
 
-def _activation_class(path: str) -> type[nn.Module] | None:
+def activation_class(path: str) -> type[nn.Module] | None:
     """Returns the activation class of torch.nn at a class path, or None if its constructor needs arguments."""
     package, _, name = path.rpartition(".")
     cls = vars(nn).get(name)
@@ -106,7 +106,7 @@ def _read_dense(folder: Path) -> list[nn.Module]:
     if config.flag("use_residual", False):
         raise config.refusal("false", True, "use_residual", ELSEWHERE)
     path = config.text("activation_function", _TANH)
-    cls = _activation_class(path)
+    cls = activation_class(path)
     if cls is None:
         expected = "an activation of torch.nn without arguments"
         raise config.refusal(expected, path, "activation_function", ELSEWHERE)

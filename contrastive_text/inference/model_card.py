@@ -56,6 +56,10 @@ class ModelCard:
         pairs: File of scored pairs on which ``spearman`` and ``pearson`` were computed; None for other scores.
         limits: Limits of the model and of the measurements, in Markdown.
         citations: BibTeX entries.
+        title: Title of the card.
+        examples: Markdown of the section "Use"; empty for the examples of a sentence encoder.
+        task: Task of the hub, such as ``text-classification``.
+        library: Name of the library in the hub's metadata; empty for the one of a sentence encoder.
 
     Example:
         >>> card = ModelCard(description="A model of mine.", in_sentence_transformers=True, facts={"seed": "7"})
@@ -75,6 +79,10 @@ class ModelCard:
     pairs: str | None = None
     limits: str = ""
     citations: Sequence[str] = ()
+    title: str = "Sentence encoder"
+    examples: str = ""
+    task: str = "sentence-similarity"
+    library: str = ""
 
     def text(self) -> str:
         """Returns the text of the model card: YAML metadata and Markdown."""
@@ -85,10 +93,11 @@ class ModelCard:
         facts = [f"| {_cell(name)} | {_cell(fact)} |" for name, fact in self.facts.items()]
         encode = _ENCODE_QUERIES if self.has_query_prompts else _ENCODE
         their_example = _THEIR_EXAMPLE.format(encode=encode) if self.in_sentence_transformers else _ONLY_HERE
+        examples = self.examples or f"{_OWN_EXAMPLE.format(encode=encode)}\n\n{their_example}"
         entries = [f"```bibtex\n{entry.strip()}\n```" for entry in self.citations]
         lines = [
-            "---", self._metadata(), "---", MARK, "", "# Sentence encoder", "", self.description,
-            "", "## Use", "", _OWN_EXAMPLE.format(encode=encode), "", their_example,
+            "---", self._metadata(), "---", MARK, "", f"# {self.title}", "", self.description,
+            "", "## Use", "", examples,
             "", "## Training", "", "| | |", "| --- | --- |", *facts,
             "", "## Scores", "", *(table if scores else ["No score was measured."]),
             "", "## Limits", "", self.limits,
@@ -114,14 +123,93 @@ class ModelCard:
             if self.pairs is not None and name in scores
         ]
         data = ModelCardData(
-            library_name="sentence-transformers" if self.in_sentence_transformers else "contrastive-text",
-            pipeline_tag="sentence-similarity",
-            tags=["contrastive-text", "sentence-similarity", "feature-extraction"],
+            library_name=self.library
+            or ("sentence-transformers" if self.in_sentence_transformers else "contrastive-text"),
+            pipeline_tag=self.task,
+            tags=["contrastive-text", *([self.task] if self.examples else [self.task, "feature-extraction"])],
             base_model=self.base,
             model_name="sentence encoder" if results else None,
             eval_results=results or None,
         )
         return str(data.to_yaml())
+
+
+_INPUTS = {
+    "text": '["a bird sings", "the dog runs"]',
+    "pair": '[("a bird sings", "a bird is singing"), ("a bird sings", "the dog runs")]',
+}
+_HEADS = {
+    "classifier": """```python
+from contrastive_text import Classifier
+
+classifier = Classifier.from_pretrained("path/to/this/folder")
+print(classifier.predict({inputs}))
+```""",
+    "regressor": """```python
+from contrastive_text import Regressor
+
+regressor = Regressor.from_pretrained("path/to/this/folder")
+print(regressor.predict({inputs}))
+```""",
+    "reranker": """```python
+from contrastive_text import Reranker
+
+reranker = Reranker.from_pretrained("path/to/this/folder")
+print(reranker.rank("which animal sings?", ["the dog runs", "a bird sings"], return_documents=True))
+```""",
+}
+"""Kind of a head -> example of its use."""
+_IN_TRANSFORMERS = """In Transformers, with the same logits:
+
+```python
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+model = AutoModelForSequenceClassification.from_pretrained("path/to/this/folder")
+tokens = tokenizer({texts}, padding=True, truncation=True, return_tensors="pt")
+with torch.no_grad():
+    print(model(**tokens).logits)
+```"""
+_TEXTS = {
+    "text": _INPUTS["text"],
+    "pair": '["a bird sings", "a bird sings"], ["a bird is singing", "the dog runs"]',
+}
+_IN_CROSS_ENCODER = """In sentence-transformers, with the same scores:
+
+```python
+from sentence_transformers import CrossEncoder
+
+model = CrossEncoder("path/to/this/folder")
+print(model.predict({inputs}))
+```"""
+_ONLY_ENCODER = (
+    "The head is stored in the format of contrastive-text, and only contrastive-text loads it. Other "
+    "libraries load the encoder alone."
+)
+
+
+def head_examples(kind: str, reads: str, in_transformers: bool) -> str:
+    """Returns the section "Use" of the card of a trained head, in Markdown.
+
+    Args:
+        kind: ``classifier``, ``reranker`` or ``regressor``.
+        reads: ``text``, ``pair`` for two texts in one sequence, or ``vectors`` for the vectors of two texts.
+        in_transformers: Whether Transformers loads the head.
+
+    Example:
+        >>> print(head_examples("classifier", "text", in_transformers=False)[:57])
+        ```python
+        from contrastive_text import Classifier
+        <BLANKLINE>
+        cla
+    """
+    form = "text" if reads == "text" else "pair"
+    examples = [_HEADS[kind].format(inputs=_INPUTS[form])]
+    if not in_transformers:
+        return "\n\n".join([*examples, _ONLY_ENCODER])
+    examples.append(_IN_TRANSFORMERS.format(texts=_TEXTS[form]))
+    return "\n\n".join([*examples, *([_IN_CROSS_ENCODER.format(inputs=_INPUTS[form])] if form == "pair" else [])])
 
 
 def read_card(folder: Path) -> str:

@@ -38,9 +38,11 @@ from contrastive_text.inference.head_layers import READERS, group_layers, write_
 from contrastive_text.inference.model_card import read_card, write_card
 from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.search import SimilarityName
+from contrastive_text.inference.task_head import TaskHead
 from contrastive_text.poolers import Pooler
 
-_SETTINGS = "config_sentence_transformers.json"
+SETTINGS = "config_sentence_transformers.json"
+"""Name of the file with the settings of a whole model of sentence-transformers."""
 _TEMPLATES = "contrastive_text_prompts"
 """Key in a model folder's settings for prompts that sentence-transformers doesn't support."""
 _OPTIONS = {"apart": False, "counted": True}
@@ -88,7 +90,7 @@ def local_folder(model_name_or_path: str) -> Path:
 
 def has_pooler(model_name_or_path: str) -> bool:
     """Returns True if a model's folder names a pooler, as folders of embedding models do."""
-    return len(_read_modules(local_folder(model_name_or_path))) > 1
+    return len(read_modules(local_folder(model_name_or_path))) > 1
 
 
 def read_prompts(model_name_or_path: str) -> Prompts:
@@ -101,10 +103,12 @@ def read_prompts(model_name_or_path: str) -> Prompts:
         >>> read_prompts("bert-base-uncased").describe()
         'none'
     """
-    return _read_settings(Path(model_name_or_path, _SETTINGS)).prompts
+    return _read_settings(Path(model_name_or_path, SETTINGS)).prompts
 
 
-def write_folder(folder: Path, parts: ModelParts, separate_adapters: bool = False) -> None:
+def write_folder(
+    folder: Path, parts: ModelParts, separate_adapters: bool = False, head: TaskHead | None = None
+) -> None:
     """Writes a model to a folder that ``sentence_transformers.SentenceTransformer`` loads with equal vectors.
 
     An older model in the folder is replaced when the new model is complete; see ``folder_with_manifest``. If
@@ -117,6 +121,8 @@ def write_folder(folder: Path, parts: ModelParts, separate_adapters: bool = Fals
         parts: Parts of the model.
         separate_adapters: Whether LoRA is written as separate files in peft's format, with unchanged weights.
             Loading then needs peft. Otherwise adapters are merged into the weights.
+        head: Trained head of a task, which is written in addition. The network is then in ``0_Transformer``, so
+            that Transformers doesn't load the folder with a random head.
 
     Raises:
         ValueError: The encoder has no tokenizer, its weights don't fit its architecture, or sentence-transformers
@@ -125,11 +131,12 @@ def write_folder(folder: Path, parts: ModelParts, separate_adapters: bool = Fals
     """
     if not separate_adapters:
         parts = replace(parts, encoder=parts.encoder.without_adapters(merge=True))
-    head = [*(parts.head or ()), *([UnitLength()] if parts.normalize else [])]
-    modules = group_layers(head)  # raises for an unsupported layer before a file is written
+    after_pooler = [*(parts.head or ()), *([UnitLength()] if parts.normalize else [])]
+    modules = group_layers(after_pooler)  # raises for an unsupported layer before a file is written
     kinds = [*_KINDS, *(kind for kind, _ in modules)]
     with folder_with_manifest(folder) as target:
-        folders = [target / (f"{number}_{kind}" if number else "") for number, kind in enumerate(kinds)]
+        names = [f"{number}_{kind}" if number or head is not None else "" for number, kind in enumerate(kinds)]
+        folders = [target / name for name in names]
         for place in folders:
             place.mkdir(exist_ok=True)
         write_network(folders[0], parts)
@@ -140,14 +147,16 @@ def write_folder(folder: Path, parts: ModelParts, separate_adapters: bool = Fals
             {
                 "idx": number,
                 "name": str(number),
-                "path": place.name if number else "",
+                "path": name,
                 "type": f"{_MODELS}.{kind}",
             }
-            for number, (kind, place) in enumerate(zip(kinds, folders, strict=True))
+            for number, (kind, name) in enumerate(zip(kinds, names, strict=True))
         ]
         if own_pooler is not None:
             entries[1]["type"] = own_pooler
-        write_json(target / _SETTINGS, _model_settings(parts))
+        if head is not None:
+            head.write(target)
+        write_json(target / SETTINGS, _model_settings(parts))
         write_json(target / MODULES, entries)
     write_card(folder, parts.card)  # not part of the manifest
 
@@ -190,13 +199,13 @@ def read_folder_parts(folder: Path) -> FolderParts | None:
     Raises:
         ValueError: A file is damaged, or this library doesn't support a module or a setting of the folder.
     """
-    modules = _read_modules(folder)
+    modules = read_modules(folder)
     if len(modules) < 2:
         return None
     pooler, pooled = read_pooler(modules[1].place, modules[1].class_path)
     layers = [layer for module in modules[2:] for layer in READERS[module.kind](module.place)]
     normalize = bool(layers) and isinstance(layers[-1], UnitLength)
-    settings, network = _read_settings(folder / _SETTINGS), read_transformer_settings(modules[0].place)
+    settings, network = _read_settings(folder / SETTINGS), read_transformer_settings(modules[0].place)
     inference: dict[str, int | str | None] = network._asdict()
     inference["max_length"] = network.max_length or _tokenizer_limit(modules[0].place)
     if settings.similarity_fn_name != "cosine":
@@ -225,8 +234,8 @@ def read_folder(folder: Path) -> ModelParts:
         ValueError: A file is damaged, or this library doesn't support a module or a setting of the folder.
     """
     check_whole(folder)
-    modules = _read_modules(folder) or [_Module(_KINDS[0], "", folder)]
-    settings, start = _read_settings(folder / _SETTINGS), read_folder_parts(folder)
+    modules = read_modules(folder) or [_Module(_KINDS[0], "", folder)]
+    settings, start = _read_settings(folder / SETTINGS), read_folder_parts(folder)
     encoder, max_length, network = read_network(modules[0].place)  # last, because it takes longest
     if start is not None:
         _check_widths(start, encoder.features, folder)
@@ -278,7 +287,7 @@ class _Module(NamedTuple):
     place: Path
 
 
-def _read_modules(folder: Path) -> list[_Module]:
+def read_modules(folder: Path) -> list[_Module]:
     """Reads the list of modules of a model folder. Returns an empty list for a plain Transformers model.
 
     Raises:

@@ -42,7 +42,7 @@ from contrastive_text.inference.search import Hit, SimilarityName, nearest
 from contrastive_text.inference.vector_files import Array
 from contrastive_text.poolers import Pooler
 
-_CHUNK_TOKENS = 8192
+CHUNK_TOKENS = 8192
 """Largest number of tokens that the network encodes together, whatever the batch size."""
 
 
@@ -432,7 +432,7 @@ class SentenceEncoder(FamiliarNames):
 
     def forward(self, batch: Batch) -> Tensor:
         """Encodes a batch of S rows to vectors, (S, D), in at least float32."""
-        embedder = Embedder(self.runtime or self.encoder, self.pooler, chunk_tokens=_CHUNK_TOKENS)
+        embedder = Embedder(self.runtime or self.encoder, self.pooler, chunk_tokens=CHUNK_TOKENS)
         with self.runtime.single_torch_thread(self.pooler.layers) if self.runtime else nullcontext():
             return self.from_pooled(embedder.pool(batch))
 

@@ -1,5 +1,6 @@
 """Training objectives: each selects texts of an encoded batch, passes them to a loss, and is minimized."""
 
+from contrastive_text.heads import BilinearScorer, ConcatenationScorer, CosineScorer, Scorer
 from contrastive_text.objectives.base import Objective
 from contrastive_text.objectives.between import Between, BetweenTexts, BetweenViews
 from contrastive_text.objectives.column_rules import (
@@ -18,14 +19,7 @@ from contrastive_text.objectives.masked_lm import MaskedLM
 from contrastive_text.objectives.matryoshka import Matryoshka
 from contrastive_text.objectives.momentum import Momentum
 from contrastive_text.objectives.pair_labels import NegativesAsHard, PairLabels, PositivesOnly, SignedPairs
-from contrastive_text.objectives.pairs import (
-    BilinearScorer,
-    ConcatenationScorer,
-    CosineScorer,
-    PairClassification,
-    PairRegression,
-    Scorer,
-)
+from contrastive_text.objectives.pairs import PairClassification, PairRegression
 from contrastive_text.objectives.queue import Queue
 from contrastive_text.objectives.replaced_tokens import ReplacedTokens
 from contrastive_text.objectives.supervised import Supervised, TextClassification, TextRegression

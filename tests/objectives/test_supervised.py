@@ -16,7 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Slot
-from contrastive_text.heads import MLPHead, TanhHead
+from contrastive_text.heads import MLPHead, TanhHead, pair_features
 from contrastive_text.losses import CoSENT
 from contrastive_text.objectives import (
     BilinearScorer,
@@ -29,7 +29,6 @@ from contrastive_text.objectives import (
     TextClassification,
     TextRegression,
 )
-from contrastive_text.objectives.pairs import pair_features
 
 PAIR = (Slot("anchor", 0), Slot("positive", 0))
 TWO_VIEWS = (Slot("anchor", 0), Slot("anchor", 1), Slot("positive", 0), Slot("positive", 1))

@@ -22,6 +22,8 @@ READ_WHOLE = 1 << 30
 """Largest size in bytes of a file that is compared with its digest on every load: 1 GiB, which takes a second."""
 MODULES = "modules.json"
 """File by which a saved model is recognized. It is written last."""
+CONFIG = "config.json"
+"""File by which a network of Transformers is recognized."""
 GRAPH = "model.onnx"
 """File by which an exported model is recognized."""
 MANIFEST_ADVICE = f"save the model again; where you changed the file yourself, delete {MANIFEST}"
@@ -221,6 +223,8 @@ def folder_with_manifest(path: Path, last: str = MODULES) -> Iterator[Path]:
     with atomic_folder(path, first=MANIFEST, last=last, stale=stale) as folder:
         yield folder
         manifest = Manifest.of(folder)
+        if last == CONFIG:  # a network of Transformers, without other modules
+            stale += [*_STALE_WEIGHTS, MODULES]
         if MODULES in manifest.files:
             folders = {Path(name).parent for name in manifest.files} - {Path()}
             stale += [*_STALE_WEIGHTS, *(f"{place}/pytorch_model.bin" for place in folders)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,25 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
 from contrastive_text.core.config.class_paths import foreign_modules, trust_options
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.checkpoints import read_checkpoint, verify_checkpoint
+from contrastive_text.core.storage.checkpoints import Checkpoint, read_checkpoint, verify_checkpoint
 from contrastive_text.core.storage.disk import remove_abandoned
 from contrastive_text.core.storage.manifests import MODULES
-from contrastive_text.core.terminal import code_span, make_console
+from contrastive_text.core.targets import Classes, Scores
+from contrastive_text.core.terminal import as_markdown, code_span, make_console
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference.folder_modules import check_loadable, is_loadable_elsewhere
-from contrastive_text.inference.model_card import ModelCard
+from contrastive_text.inference.model_card import ModelCard, head_examples
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.task_head import Kind
 from contrastive_text.recipes.citations import citations
 from contrastive_text.training.callbacks.best_checkpoint import BestCheckpoint
+from contrastive_text.training.head_export import (
+    RunHead,
+    product_head,
+    run_heads,
+    save_head,
+    transformers_difference,
+)
 from contrastive_text.training.module import ContrastiveModule
 
 RECIPE = "recipe"
@@ -35,6 +45,7 @@ _FACTS = (
     "guides", "mixture", "gradient", "dropout", "pooler", "head in use", "optimizer", "length limit", "libraries",
 )  # fmt: skip
 _STARTS_FROM = "starts from"
+_VECTORS = "Vectors of sentences, trained by contrastive learning"
 _LIMITS = (
     "Nothing beyond the scores above was measured when this card was written. The length limit above is that of "
     "training. The model repeats what its training texts take for granted; test it on texts of your own."
@@ -75,6 +86,11 @@ class ExportModel(Callback):
             )
         if isinstance(pl_module.encoder, TransformerEncoder):
             check_loadable(pl_module.encoder, where="ExportModel")
+            if trainer.is_global_zero and not pl_module.is_split and pl_module.encoder.adapters is None:
+                head = product_head(pl_module, _data_of(trainer))
+                difference = "" if head is None else transformers_difference(pl_module, head)
+                if difference:
+                    make_console(soft_wrap=True).print(f"Only this library will load the head. {difference}")
             older = self.dirpath is not None and Path(self.dirpath, MODULES).exists()
             if older and trainer.ckpt_path is None and trainer.is_global_zero:
                 make_console(soft_wrap=True).print(
@@ -108,22 +124,70 @@ class ExportModel(Callback):
         remove_abandoned(folder.parent)
         if pl_module.is_split:
             pl_module = pl_module.class_before_split().load_from_checkpoint(best, map_location="cpu")
-        model = pl_module.sentence_encoder()
-        if best:
-            add_card(model, best)
-        model.save_pretrained(folder, self.separate_adapters)
+        data = _data_of(trainer)
+        head = product_head(pl_module, data)
+        if head is None:
+            model = pl_module.sentence_encoder()
+            if best:
+                add_card(model, best)
+            model.save_pretrained(folder, self.separate_adapters)
+            what, commands = "Model", [f"contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}"]
+        else:
+            own_format = bool(transformers_difference(pl_module, head))
+            card = head_card(best, head, head.kinds[0], not own_format) if best else ""
+            save_head(pl_module, head, head.kinds[0], folder, card, own_format)
+            what, commands = head.kinds[0].capitalize(), head_commands(head.kinds[0], folder)
         score = ""
         if checkpoint is not None and checkpoint.best_model_score is not None:
             score = f" (best {checkpoint.monitor} {float(checkpoint.best_model_score):.2f}, {Path(best).stem})"
         screen = make_console(soft_wrap=True)
         if isinstance(checkpoint, BestCheckpoint) and (regression := checkpoint.best.regression):
             screen.print(f"{regression}; try a lower learning rate, or use the model that it started from")
-        screen.print(f"Model saved to {folder}{score}. Next:")
-        screen.print(f"  contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}")
+        screen.print(f"{what} saved to {folder}{score}. Next:")
+        for command in commands:
+            screen.print(f"  {command}")
+        parts = [pl_module, vars(trainer).get("datamodule")]  # set by Lightning, but not declared
+        trust = trust_options(foreign_modules([dict(part.hparams) for part in parts if part is not None]))
+        if run is not None and best:
+            for line in _export_lines(run_heads(pl_module, data), head, run, trust):
+                screen.print(line)
         if run is not None and find_spec("matplotlib") is not None:  # which draws the report
-            parts = [pl_module, vars(trainer).get("datamodule")]  # set by Lightning, but not declared
-            modules = foreign_modules([dict(part.hparams) for part in parts if part is not None])
-            screen.print("  " + shlex.join(["contrastive-text", "report", *trust_options(modules), run]))
+            screen.print("  " + shlex.join(["contrastive-text", "report", *trust, run]))
+
+
+def _data_of(trainer: pl.Trainer) -> dict[str, Any]:  # Any: plain data
+    """Returns the arguments of a trainer's data module; empty if it has none."""
+    data = vars(trainer).get("datamodule")  # set by Lightning, but not declared
+    return {} if data is None else dict(data.hparams)
+
+
+def head_commands(kind: Kind, folder: str | Path) -> list[str]:
+    """Returns the commands that use a saved head; for a regressor a line of Python.
+
+    Example:
+        >>> head_commands("reranker", "out")
+        ['contrastive-text rank QUERIES.txt DOCUMENTS.txt RANKED.tsv --model out']
+    """
+    if kind == "regressor":
+        return [f"in Python: Regressor.from_pretrained({str(folder)!r}).predict(PAIRS)"]
+    words = (
+        "classify TEXTS.tsv CLASSES.tsv" if kind == "classifier" else "rank QUERIES.txt DOCUMENTS.txt RANKED.tsv"
+    )
+    return [f"contrastive-text {words} --model {folder}"]
+
+
+def _export_lines(
+    heads: Mapping[str, RunHead], saved: RunHead | None, run: str, trust: list[str]
+) -> Iterator[str]:
+    """Yields the commands that save further heads of a run, or a saved head for another use."""
+    uses = [(name, kind) for name, head in heads.items() for kind in head.kinds]
+    uses = [(name, kind) for name, kind in uses if heads[name].has_weights]
+    uses = [use for use in uses if saved is None or use != (saved.name, saved.kinds[0])]
+    if uses:
+        yield "The run has trained heads that this folder doesn't hold. To save one:"
+    for name, kind in uses:
+        chosen = ["--head", name] * (len(heads) > 1)
+        yield "  " + shlex.join(["contrastive-text", "export", *trust, run, "FOLDER", "--as", kind, *chosen])
 
 
 def add_card(model: SentenceEncoder, checkpoint: str | Path) -> None:
@@ -137,7 +201,50 @@ def add_card(model: SentenceEncoder, checkpoint: str | Path) -> None:
         FileNotFoundError: The file doesn't exist.
         ValueError: The file is damaged.
     """
-    content = read_checkpoint(checkpoint)
+    card = _card_of(read_checkpoint(checkpoint))
+    model.card = replace(
+        card,
+        in_sentence_transformers=is_loadable_elsewhere(model.parts),
+        has_query_prompts=model.prompts.has_retrieval_prompts,
+    ).text()
+
+
+def head_card(checkpoint: str | Path, head: RunHead, kind: Kind, in_transformers: bool) -> str:
+    """Returns the model card of a trained head, from the checkpoint of its weights.
+
+    Args:
+        checkpoint: Path of the ``.ckpt`` file.
+        head: The head.
+        kind: Use of the head.
+        in_transformers: Whether Transformers loads the head.
+    """
+    target = head.objective.target
+    reads = {
+        "text": "texts",
+        "pair": "pairs of texts in one sequence",
+        "vectors": "pairs of texts by their vectors",
+    }
+    output = f"the classes {', '.join(target.names)}" if isinstance(target, Classes) else "scores"
+    if kind == "reranker" and isinstance(target, Classes):
+        output = f"the log-odds of the class {target.names[1]}; the score is their sigmoid"
+    elif kind == "regressor" and isinstance(target, Scores):
+        output = f"scores from {target.low:g} to {target.high:g}"
+    card = _card_of(read_checkpoint(checkpoint))
+    return replace(
+        card,
+        title=kind.capitalize(),
+        description=card.description.replace(
+            _VECTORS, f"Reads {reads[head.reads]} and predicts {as_markdown(output)}. Trained", 1
+        ),
+        examples=head_examples(kind, head.reads, in_transformers),
+        task="text-ranking" if kind == "reranker" else "text-classification",
+        library="transformers" if in_transformers else "contrastive-text",
+        pairs=None,
+    ).text()
+
+
+def _card_of(content: Checkpoint) -> ModelCard:
+    """Returns the facts and scores of a checkpoint as a model card."""
     arguments = (content.model.get("encoder") or {}).get("init_args") or {}
     base = str(arguments.get("model_name_or_path") or "")
     of_hub = _is_of_hub(base)
@@ -147,11 +254,9 @@ def add_card(model: SentenceEncoder, checkpoint: str | Path) -> None:
     if _STARTS_FROM in content.facts:
         facts[_STARTS_FROM] = _last(content.facts[_STARTS_FROM])
     validation = content.data.get("validation")
-    model.card = ModelCard(
-        description="Vectors of sentences, trained by contrastive learning"
-        + (f" from the weights of {code_span(start)}." if start else " from random weights."),
-        in_sentence_transformers=is_loadable_elsewhere(model.parts),
-        has_query_prompts=model.prompts.has_retrieval_prompts,
+    return ModelCard(
+        description=f"{_VECTORS} from {f'the weights of {code_span(start)}' if start else 'random weights'}.",
+        in_sentence_transformers=False,
         base=base if of_hub else None,
         facts={
             "steps of these weights": f"{content.step:,}",
@@ -164,7 +269,7 @@ def add_card(model: SentenceEncoder, checkpoint: str | Path) -> None:
         pairs=_last(validation) if isinstance(validation, str) else None,
         limits=_LIMITS,
         citations=citations(content.facts.get(RECIPE, "").split(", ")),
-    ).text()
+    )
 
 
 def _is_of_hub(name: str) -> bool:

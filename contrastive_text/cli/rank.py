@@ -1,0 +1,54 @@
+"""Command ``rank``: orders documents for each query by the scores of a reranker."""
+
+from __future__ import annotations
+
+from contrastive_text.cli.commands import Rank
+from contrastive_text.cli.files import plain_form, table_row
+from contrastive_text.cli.models import check_device, warnings_as_notes
+from contrastive_text.core.checks import at_least
+from contrastive_text.core.storage.disk import atomic_file
+from contrastive_text.core.storage.text_files import SizeLimits
+from contrastive_text.core.terminal import print_message
+from contrastive_text.data.files.readers import TextStream
+from contrastive_text.inference.head_models import Reranker
+
+
+def rank(options: Rank) -> None:
+    """Writes the documents with the highest scores for each query, the best first.
+
+    Raises:
+        ValueError: The model isn't a reranker, or ``--top_k`` is below 1.
+    """
+    at_least("--top_k", options.top_k, 1)
+    check_device(options.device)
+    bounds = SizeLimits.of(options.bounds)
+    queries, documents = (
+        TextStream(
+            path, column, split=options.split, bounds=bounds, form=plain_form(column=option, split="--split")
+        )
+        for path, column, option in (
+            (options.queries, options.query_column, "--query_column"),
+            (options.documents, options.column, "--column"),
+        )
+    )
+    print_message(queries.scan().description)
+    print_message(documents.scan().description)
+    with warnings_as_notes():
+        reranker = Reranker.from_pretrained(options.model, device=options.device)
+    lines, texts = zip(*documents.numbered(), strict=True)
+    truncated, count = 0, 0
+    with atomic_file(options.output) as file:
+        file.write(f"{table_row(['query', 'rank', 'score', 'line', 'text'])}\n".encode())
+        for query in queries:
+            hits = reranker.rank(query, texts, options.top_k, batch_size=options.batch_size)
+            truncated, count = truncated + reranker.truncated, count + 1
+            for place, hit in enumerate(hits, start=1):
+                number = hit["corpus_id"]
+                row = table_row([query, place, f"{hit['score']:.6f}", lines[number], texts[number]])
+                file.write(f"{row}\n".encode())
+    if truncated:
+        limit = reranker.tokenizer.max_length
+        print_message(f"{truncated:,} of {count * len(texts):,} pairs exceed {limit} tokens and were truncated")
+    print_message(
+        f"{count:,} queries with up to {options.top_k} of {len(texts):,} documents written to {options.output}"
+    )
