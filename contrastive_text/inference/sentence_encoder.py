@@ -438,7 +438,7 @@ class SentenceEncoder(FamiliarNames):
 
     def token_vectors(self, batch: Batch) -> list[Tensor]:
         """Encodes a batch of S rows to the last layer's vectors of the tokens of each row, (L, D)."""
-        embedder = Embedder(self.runtime or self.encoder, self.pooler, chunk_tokens=_CHUNK_TOKENS)
+        embedder = Embedder(self.runtime or self.encoder, self.pooler, chunk_tokens=CHUNK_TOKENS)
         with self.runtime.single_torch_thread((-1,)) if self.runtime else nullcontext():
             return embedder.token_vectors(batch)
 

@@ -148,11 +148,11 @@ class ExportModel(Callback):
             screen.print(f"  {command}")
         parts = [pl_module, vars(trainer).get("datamodule")]  # set by Lightning, but not declared
         trust = trust_options(foreign_modules([dict(part.hparams) for part in parts if part is not None]))
+        if run is not None and find_spec("matplotlib") is not None:  # which draws the report
+            screen.print("  " + shlex.join(["contrastive-text", "report", *trust, run]))
         if run is not None and best:
             for line in _export_lines(run_heads(pl_module, data), head, run, trust):
                 screen.print(line)
-        if run is not None and find_spec("matplotlib") is not None:  # which draws the report
-            screen.print("  " + shlex.join(["contrastive-text", "report", *trust, run]))
 
 
 def _data_of(trainer: pl.Trainer) -> dict[str, Any]:  # Any: plain data
@@ -179,12 +179,12 @@ def head_commands(kind: Kind, folder: str | Path) -> list[str]:
 def _export_lines(
     heads: Mapping[str, RunHead], saved: RunHead | None, run: str, trust: list[str]
 ) -> Iterator[str]:
-    """Yields the commands that save further heads of a run, or a saved head for another use."""
+    """Yields the commands that save heads of a run: those that aren't saved, and further uses of a saved head."""
     uses = [(name, kind) for name, head in heads.items() for kind in head.kinds]
     uses = [(name, kind) for name, kind in uses if heads[name].has_weights]
     uses = [use for use in uses if saved is None or use != (saved.name, saved.kinds[0])]
     if uses:
-        yield "The run has trained heads that this folder doesn't hold. To save one:"
+        yield "To save a trained head of the run in another folder:"
     for name, kind in uses:
         chosen = ["--head", name] * (len(heads) > 1)
         yield "  " + shlex.join(["contrastive-text", "export", *trust, run, "FOLDER", "--as", kind, *chosen])
