@@ -95,9 +95,9 @@ def test_a_fraction_is_drawn_anew_each_epoch(tmp_path: Path, bert: str) -> None:
     assert len(seen[0]) == len(seen[1]) == 18  # of 40, in three whole batches of the 20
     assert seen[0] != seen[1]
     assert data.facts()["mixture"].splitlines()[1:] == [
-        "sst: 5 rows as 18 an epoch, 6 a step",
-        "quora: 18 of 40 rows an epoch, 6 a step, others each time",
-        "sts: 18 of 18 rows an epoch, 6 a step",
+        "sst: 3 steps, 5 rows as 18 an epoch, 6 a step",
+        "quora: 3 steps, 18 of 40 rows an epoch, 6 a step, others each time",
+        "sts: 3 steps, 18 of 18 rows an epoch, 6 a step",
     ]
 
 
