@@ -2,12 +2,14 @@
 
     python benchmarks/groups.py siblings --encoder FOLDER --pairs FOLDER_OF_QUORA
     python benchmarks/groups.py negatives --encoder FOLDER --pairs FOLDER_OF_QUORA
+    python benchmarks/groups.py own --encoder FOLDER --pairs FOLDER_OF_QUORA
 
 Duplicates are joined to groups; those of three texts or more are held back or trained on: the first text of a
 group asks, the rest are its positives. Each held-out text then looks for the others of its group among all
 held-out texts and further questions of no group. ``siblings`` compares what becomes of other positives of a query
 that meet in a batch. ``negatives`` compares rows without a hard negative, with a random one and with one that the
-first model finds among the questions that aren't held out. Finished runs aren't repeated.
+first model finds among the questions that aren't held out. ``own`` compares rows whose columns the model masks by
+its own scores (``MaskAbovePositive``), and counts how many siblings the scores find. Finished runs aren't repeated.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from contrastive_text import SentenceEncoder
 from contrastive_text.inference.search import rank_documents
 from contrastive_text.metrics import ranking_scores
 from contrastive_text.metrics.bootstrap import paired_bootstrap_mean
+from contrastive_text.poolers import MeanPooler
 
 FIGURES = ("recall@1", "mrr@10", "ndcg@10")
 NEGATIVES = 1
@@ -74,6 +77,7 @@ COLUMNS = {
     "keep": "[Duplicates]",
     "hide": "[Duplicates, Siblings]",
     "attract": "[Duplicates, {class_path: Siblings, init_args: {effect: positive}}]",
+    "own": "[Duplicates, MaskAbovePositive]",
 }
 """Treatment of siblings -> columns of the objective."""
 
@@ -135,7 +139,8 @@ class Groups:
             words += ["--model.objectives.contrastive.columns", COLUMNS[siblings], *self.options.words]
             do(in_folder("fit", words, folder, seed))
             model = next(folder.rglob("modules.json")).parent
-            scores = self.scores(SentenceEncoder.from_pretrained(model, device="cpu"))
+            trained = SentenceEncoder.from_pretrained(model, device="cpu")
+            scores = {**self.scores(trained), "masked": self.masked(trained)}
             if not (name == "hide" and seed == 0):  # which mines
                 drop_weights(folder)
             return {"name": name, "seed": seed, **scores}
@@ -155,6 +160,18 @@ class Groups:
         each = ranking_scores(found, relevance, FIGURES)
         sizes = [len(group) for group in self.held]
         return {name: [float(part.mean()) for part in values.split(sizes)] for name, values in each.items()}
+
+    def masked(self, model: SentenceEncoder, margin: float = 0.1) -> tuple[float, float]:
+        """Returns the shares of siblings and of other columns of the trained rows that a model's scores mask."""
+        rows = [(number, text) for number, group in enumerate(self.trained_on) for text in group[1:]]
+        queries = torch.as_tensor(model.encode([group[0] for group in self.trained_on]))
+        columns = torch.nn.functional.normalize(torch.as_tensor(model.encode([text for _, text in rows])), dim=1)
+        group_of = torch.tensor([number for number, _ in rows])
+        cosines = torch.nn.functional.normalize(queries, dim=1)[group_of] @ columns.T
+        mask = cosines > cosines.diagonal().unsqueeze(1) + margin
+        same = group_of.unsqueeze(1) == group_of
+        siblings = same.clone().fill_diagonal_(False)
+        return float(mask[siblings].double().mean()), float(mask[~same].double().mean())
 
     def publish(self, what: str, title: str, first: str, rows: Sequence[Mapping[str, Any]], *notes: str) -> None:
         """Writes the table: means and spreads over seeds, and differences by group."""
@@ -218,10 +235,31 @@ def negatives(groups: Groups) -> None:
     groups.publish("groups_negatives", "Mined and random negatives", "random", rows, notes)
 
 
+def own(groups: Groups) -> None:
+    """Compares columns that the model masks by its own scores with all columns, and with known siblings masked."""
+    ways, seeds = ("keep", "own", "hide"), range(groups.options.seeds)
+    rows = [groups.run(way, seed, lambda: groups.pairs, way) for seed in seeds for way in ways]
+
+    def share(masked: Sequence[Sequence[float]]) -> str:
+        said = (mean_and_spread([100 * each[which] for each in masked]) for which in (0, 1))
+        return "{} % of siblings, {} % of other columns".format(*said)
+
+    start = SentenceEncoder.from_pretrained(groups.options.encoder, pooler=MeanPooler(), device="cpu")
+    shares = {"before training": [groups.masked(start)]}
+    shares |= {f"after training, {way}": [row["masked"] for row in rows if row["name"] == way] for way in ways}
+    notes = [
+        "keep: siblings are negatives. own: columns with cos(row, column) > cos(anchor, positive) + 0.1 are masked. "
+        "hide: known siblings are masked.",
+        "Of all pairs of a trained row and another positive, the model's own scores mask:", "",
+        *(f"- {name}: {share(masked)}" for name, masked in shares.items()), "",
+    ]  # fmt: skip
+    groups.publish("groups_own_scores", "False negatives by the model's own scores", "keep", rows, *notes)
+
+
 def main() -> None:
     """Trains what is missing, and writes the table of one comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("siblings", "negatives"))
+    parser.add_argument("what", choices=("siblings", "negatives", "own"))
     parser.add_argument("--encoder", required=True)
     parser.add_argument("--pairs", type=Path, required=True)
     parser.add_argument("--held", type=int, default=140, help="groups that are held out")
@@ -233,7 +271,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     options, options_words = parser.parse_known_args()
     options.words = options_words
-    {"siblings": siblings, "negatives": negatives}[options.what](Groups(options))
+    {"siblings": siblings, "negatives": negatives, "own": own}[options.what](Groups(options))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from contrastive_text.data import Collator, KeyedRow
 from contrastive_text.data.loader import Rows
 from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.shared_use import evaluating
-from contrastive_text.losses.comparison import GuideMask
+from contrastive_text.losses.rules import GuideMask
 from contrastive_text.objectives import FalseNegatives
 from contrastive_text.objectives.between import BetweenTexts, read_vectors
 from contrastive_text.objectives.distillation import Candidates

@@ -10,7 +10,7 @@ from contrastive_text.losses.batch_losses import (
     SIGReg,
     VICReg,
 )
-from contrastive_text.losses.comparison import NO_ID, ComparedTexts, Comparison, Group, SameId
+from contrastive_text.losses.comparison import ComparedTexts, Comparison, Group
 from contrastive_text.losses.info_nce import InfoNCE, NTXent, SupCon, info_nce_terms
 from contrastive_text.losses.nt_xent_variants import DCL, DCLW, DebiasedNTXent, SigLIP
 from contrastive_text.losses.ranking import (
@@ -21,6 +21,7 @@ from contrastive_text.losses.ranking import (
     RankLoss,
     jensen_shannon_terms,
 )
+from contrastive_text.losses.rules import NO_ID, SameId
 from contrastive_text.losses.scored_pairs import (
     AnglE,
     CoSENT,

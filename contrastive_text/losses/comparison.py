@@ -1,7 +1,4 @@
-"""Records of the vectors that a loss compares, with rules that mask columns or mark positives by integer ids.
-
-Rules take O(rows + columns) memory. A loss converts them to a boolean matrix for the columns that it reads.
-"""
+"""Records of the vectors that a loss compares, with the rules that mask columns or mark positives."""
 
 from __future__ import annotations
 
@@ -13,121 +10,17 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.similarity import full_precision
+from contrastive_text.core.similarity import unit_vectors
+from contrastive_text.losses.rules import NO_ID, GuideMask, OtherId, Rule, SameId
 
 Joined = Literal["mean", "sum"]
-Effect = Literal["mask", "mean", "sum"]
+Effect = Literal["mask", "mask_others", "mean", "sum"]
 
 MASKED_ID = -2
 """Id of a column that is masked for every row, such as a missing hard negative."""
 
-NO_ID = -1
-"""Id of a column without a text or class, to which no rule applies."""
-
-_ROUNDING = 16
-"""Largest rounding error of a cosine of unit vectors, in units in the last place."""
-
 _FEW_ENTRIES = 2**16
 """Largest number of matrix entries for which a boolean mask is as fast as a list of masked entries."""
-
-
-@dataclass(frozen=True, slots=True)
-class SameId:
-    """Rule that selects a column for a row if the column's id is among the row's ids.
-
-    Texts may have ids of several kinds, such as an id of the text before a view and an id of the text after it.
-    Two texts are duplicates if their ids of any kind are equal.
-
-    Args:
-        rows: M ids of each row, (R, M), or (R, M, kinds).
-        columns: Id of each column, (C,), or (C, kinds).
-
-    Example:
-        >>> SameId(rows=torch.tensor([[7, 1], [7, 2]]), columns=torch.tensor([1, 2, 3])).mask()
-        tensor([[ True, False, False],
-                [False,  True, False]])
-    """
-
-    rows: Tensor
-    columns: Tensor
-
-    def _kinds(self) -> list[tuple[Tensor, Tensor]]:
-        if self.columns.ndim == 1:
-            return [(self.rows, self.columns)]
-        return list(zip(self.rows.unbind(2), self.columns.unbind(1), strict=True))
-
-    def mask(self) -> Tensor:
-        """Returns a boolean matrix, True where the rule selects a column for a row, (R, C)."""
-        selected = torch.zeros((), dtype=torch.bool, device=self.columns.device)
-        for rows, columns in self._kinds():
-            for ids in rows.unbind(1):
-                selected = selected | (ids.unsqueeze(1) == columns)
-        return selected
-
-    def indices(self, most: int) -> tuple[Tensor, Tensor] | None:
-        """Returns the row and column indices of the selected matrix entries, in O((R + C) log C) time.
-
-        Args:
-            most: Largest number of entries. If there are more, the result is None and no memory is allocated.
-
-        Returns:
-            Row indices (P,) and column indices (P,). An entry may occur twice.
-        """
-        indices = []
-        for rows, columns in self._kinds():
-            sorted_ids, order = columns.sort()
-            first = torch.searchsorted(sorted_ids, rows.contiguous())
-            counts = (torch.searchsorted(sorted_ids, rows.contiguous(), right=True) - first).flatten()
-            count = int(counts.sum())
-            most -= count
-            if most < 0:
-                return None
-            starts = counts.cumsum(0) - counts
-            pairs = torch.repeat_interleave(counts, output_size=count)
-            ranks = torch.arange(count, device=pairs.device) + (first.flatten() - starts)[pairs]
-            indices.append(torch.stack([pairs // rows.shape[1], order[ranks]]))
-        row_indices, column_indices = torch.cat(indices, dim=1)
-        return row_indices, column_indices
-
-    def part(self, rows: slice, columns: slice = slice(None)) -> SameId:
-        """Returns the rule restricted to a range of rows and a range of columns."""
-        return SameId(self.rows[rows], self.columns[columns])
-
-
-@dataclass(frozen=True, slots=True)
-class GuideMask:
-    """Rule that selects a column for a row if the guide's cosine of both is above a bound (``FalseNegatives``).
-
-    A column whose cosine exceeds the bound by no more than rounding is not selected. The selection is therefore
-    the same for any part of the rows and on any number of ranks. The rule never masks a positive.
-
-    Args:
-        rows: The guide's unit vectors of the rows, (R, Dg).
-        columns: The guide's unit vectors of the columns, (C, Dg).
-        bound: Largest cosine of each row with a column that is not selected, (R,).
-
-    Example:
-        >>> GuideMask(torch.eye(2), torch.tensor([[1.0, 0.0], [0.6, 0.8]]), bound=torch.tensor([0.7, 0.8])).mask()
-        tensor([[ True, False],
-                [False, False]])
-    """
-
-    rows: Tensor
-    columns: Tensor
-    bound: Tensor
-
-    def mask(self) -> Tensor:
-        """Returns a boolean matrix, True where the rule selects a column for a row, (R, C)."""
-        with full_precision(self.rows.device):
-            cosines = self.rows @ self.columns.T
-        return cosines > (self.bound + _ROUNDING * torch.finfo(cosines.dtype).eps).unsqueeze(1)
-
-    def part(self, rows: slice, columns: slice = slice(None)) -> GuideMask:
-        """Returns the rule restricted to a range of rows and a range of columns."""
-        return GuideMask(self.rows[rows], self.columns[columns], self.bound[rows])
-
-
-Rule = SameId | GuideMask
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +33,8 @@ class Comparison:
         target: Column of each row's positive, (R,); -1 for none.
         masks: Rules of masked columns, by name. A target is never masked. ``texts`` masks the row's own text and
             duplicates of the row or of its target. ``siblings`` masks other positives of the same query.
-            ``missing`` masks missing hard negatives. ``guide`` masks columns that a guide finds too similar.
-            ``batch`` masks positives of other examples.
+            ``missing`` masks missing hard negatives. ``guide`` masks columns that a guide finds too similar, and
+            ``own`` columns that the trained model does. ``batch`` masks texts of other examples.
         positives: Rule of further positives; None if the target is the only positive.
         joined: How the target and further positives are combined: the ``mean`` of their log-probabilities, or
             the logarithm of the ``sum`` of their probabilities.
@@ -196,12 +89,12 @@ class Comparison:
     def masked_indices(self, most: int) -> tuple[Tensor, Tensor] | None:
         """Returns the row and column indices of the masked matrix entries, (P,) and (P,).
 
-        The result is None if there are over ``most`` entries, or if a guide's rule makes a list too costly.
+        The result is None if there are over ``most`` entries, or if a rule makes a list too costly.
         """
         indices = []
         for rule in self.masks.values():
-            # A list for a guide's rule would need all cosines.
-            entries = None if isinstance(rule, GuideMask) else rule.indices(most)
+            # A list for a rule of cosines would need all cosines, and a rule of other ids selects most columns.
+            entries = rule.indices(most) if isinstance(rule, SameId) else None
             if entries is None:
                 return None
             most -= len(entries[0])
@@ -264,7 +157,8 @@ class ComparedTexts:
         groups: Name of a rule -> ids that the rule compares. For columns (M,), ``NO_ID`` for none; for rows
             (M, ids).
         guide: A guide's unit vectors of the texts, (M, Dg); None without a guide.
-        bound: Largest cosine by the guide of each row with a negative, (M,); None without a guide.
+        bound: Largest cosine of each row with a negative, by the guide, or without a guide by the vectors
+            themselves, (M,). None masks no column.
         own_negatives: Indices of the texts that are each local example's own hard negatives, (n, K), -1 where
             an example has fewer; None if no text is a hard negative.
     """
@@ -319,8 +213,9 @@ class Group:
         anchor: Id of each anchor as a column, (N,), ``NO_ID`` for none.
         positive: Id of each positive as a column, (N,).
         negative: Ids of hard negatives, (N, K); None for none.
-        effect: Effect of the rule on a column. ``mask`` masks the column. ``mean`` and ``sum`` make the column a
-            positive, whose log-probability enters a mean or whose probability enters a sum.
+        effect: Effect of the rule on a column. ``mask`` masks the column. ``mask_others`` masks columns with
+            another id instead. ``mean`` and ``sum`` make the column a positive, whose log-probability enters a
+            mean or whose probability enters a sum.
         persists: Whether columns keep their ids in later steps (``Queue``).
 
     Example:
@@ -335,6 +230,11 @@ class Group:
     negative: Tensor | None = None
     effect: Effect = "mask"
     persists: bool = True
+
+    @property
+    def makes_positives(self) -> bool:
+        """True if the rule makes columns positives, instead of masking columns."""
+        return self.effect in ("mean", "sum")
 
     @classmethod
     def of(cls, ids: Tensor, effect: Effect, persists: bool = True) -> Self:
@@ -366,8 +266,8 @@ class ExampleVectors:
         groups: Name of a rule -> its ids.
         guide: A guide's unit vectors of anchors, positives and hard negatives, (N, Dg), (N, Dg) and (N, K, Dg) or
             None; None without a guide.
-        bound: Largest cosine by the guide of a row with a negative, for both rows of an example, (N,). None if
-            the guide masks no column.
+        bound: Largest cosine of a row with a negative, for both rows of an example, (N,), by the guide, or
+            without a guide by the vectors themselves. None masks no column.
     """
 
     anchor: Tensor
@@ -456,12 +356,17 @@ class ExampleVectors:
         if self.negative is not None:
             masks["missing"] = SameId(rows.ids.new_full((len(rows.ids), 1), MASKED_ID), columns.first_ids)
         for name, group in self.groups.items():
-            rule = SameId(rows.groups[name], columns.groups[name])
+            ids = rows.groups[name], columns.groups[name]
             if group.effect == "mask":
-                masks[name] = rule
+                masks[name] = SameId(*ids)
+            elif group.effect == "mask_others":
+                masks[name] = OtherId(*ids)
             else:
-                positives, joined = rule, group.effect
-        if rows.guide is not None and rows.bound is not None and columns.guide is not None:
+                positives, joined = SameId(*ids), group.effect
+        if rows.bound is not None and rows.guide is None:
+            row_vectors, column_vectors = (unit_vectors(side.vectors.detach()) for side in (rows, columns))
+            masks["own"] = GuideMask(row_vectors, column_vectors, rows.bound)
+        elif rows.bound is not None and rows.guide is not None and columns.guide is not None:
             masks["guide"] = GuideMask(rows.guide, columns.guide, rows.bound)
         own = columns.own_negatives
         return Comparison(rows.vectors, columns.vectors, target, masks, positives, joined or "mean", own)

@@ -6,6 +6,7 @@ from contrastive_text.objectives.between import Between, BetweenTexts, BetweenVi
 from contrastive_text.objectives.column_rules import (
     Duplicates,
     FalseNegatives,
+    MaskAbovePositive,
     MaskBatch,
     SameClass,
     Siblings,
@@ -39,6 +40,7 @@ __all__ = [
     "DenoisingDecoder",
     "Duplicates",
     "FalseNegatives",
+    "MaskAbovePositive",
     "MaskBatch",
     "MaskedLM",
     "Matryoshka",

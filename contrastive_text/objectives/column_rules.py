@@ -10,9 +10,18 @@ from torch import Tensor
 
 from contrastive_text.core.checks import at_least, one_of
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.similarity import unit_vectors
 from contrastive_text.core.targets import Classes, Target
-from contrastive_text.losses.comparison import NO_ID, Effect, ExampleVectors, Group, Joined
-from contrastive_text.objectives.columns import ColumnPart, NegativeCount, ObjectiveOptions, RowsAndColumns, Stage
+from contrastive_text.losses.comparison import Effect, ExampleVectors, Group, Joined
+from contrastive_text.losses.rules import NO_ID
+from contrastive_text.objectives.columns import (
+    HARD_NEGATIVES,
+    ColumnPart,
+    NegativeCount,
+    ObjectiveOptions,
+    RowsAndColumns,
+    Stage,
+)
 
 
 class Duplicates(ColumnPart):
@@ -258,10 +267,77 @@ class FalseNegatives(ColumnPart):
         return replace(negatives, notes=(*negatives.notes, f"{self.guide} masks columns that are too similar"))
 
 
+class MaskAbovePositive(ColumnPart):
+    """Masks columns that the trained model itself finds more similar to a row than the row's positive.
+
+    A column is masked for a row if ``cos(row, column) > cos(anchor, positive) + margin``. The cosines are those
+    of the vectors that the loss compares in this step, without a gradient. Hard negatives and columns of a queue
+    can be masked. The positives of a row are never masked. Source: Zhang et al. 2025, Qwen3 Embedding
+    (https://arxiv.org/abs/2506.05176), section on the training objective: factor m, with a margin of 0.1.
+
+    ``FalseNegatives`` reads the cosines of a guide instead, and subtracts its margins from the positive's cosine.
+    The logged value ``removed`` is the mean number of other positives that are masked for a row.
+
+    With ``Momentum`` the bound is the cosine of the vectors that are columns.
+
+    Args:
+        margin: Columns are masked if their cosine is above the positive's cosine plus this margin.
+
+    Raises:
+        ValueError: The margin is below 0.
+
+    Example:
+        >>> from contrastive_text.core.types import Slot
+        >>> from contrastive_text.core.batch import Encoded
+        >>> from contrastive_text.objectives import Contrastive
+        >>> vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8], [0.8, 0.6]])
+        >>> encoded = Encoded(vectors, (Slot("anchor", 0), Slot("positive", 0)), text_ids=torch.arange(4))
+        >>> for margin in (0.1, 0.2):  # each anchor is nearer to the other positive, by 0.2
+        ...     print(Contrastive(columns=[MaskAbovePositive(margin)])(encoded).total)
+        tensor(0.)
+        tensor(8.0363)
+    """
+
+    def __init__(self, margin: float = 0.1) -> None:
+        self.margin = at_least("MaskAbovePositive.margin", margin, 0, "Qwen3 Embedding has 0.1")
+
+    def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
+        """Sets the largest cosine of an example with a column that is not masked."""
+        examples = pairs.all_examples
+        anchor, positive = (unit_vectors(side.detach()) for side in (examples.anchor, examples.positive))
+        bound = (anchor * positive).sum(dim=1) + self.margin
+        return replace(pairs, all_examples=replace(examples, guide=None, bound=bound))
+
+    def check(self, setup: ObjectiveOptions) -> None:
+        """Checks that rows have positives, and that no other part sets a bound from a guide (ValueError)."""
+        guided = [type(part).__name__ for part in setup.parts if part.guide is not None]
+        if not guided and (part := setup.rows_without_positive) is None:
+            return
+        got = (
+            f"{guided[0]}, which reads a guide's cosines"
+            if guided
+            else f"{part}, which makes negative pairs rows"
+        )
+        raise InvalidValueError(
+            "Contrastive.columns: MaskAbovePositive expects positive pairs as rows and the model's own cosines, "
+            f"got {got}; remove one of both"
+        )
+
+    def describe(self, negatives: NegativeCount) -> NegativeCount:
+        """Returns the number of negatives with the inequality of masked columns as a note."""
+        note = f"columns are masked if cos(row, column) > cos(anchor, positive) + {self.margin:g}"
+        return replace(negatives, notes=(*negatives.notes, note))
+
+
 class MaskBatch(ColumnPart):
     """Masks the positives of other examples of the batch, so that only hard negatives and a queue remain (MoCo).
 
-    In evaluation no queue is read, and the positives of other examples are not masked.
+    With ``hard_negatives`` only the row's own hard negatives and a queue remain, as in the second stage of
+    NV-Embed (Lee et al. 2024, https://arxiv.org/abs/2405.17428, section 4.1). In evaluation no queue is read, and
+    no column is masked.
+
+    Args:
+        hard_negatives: Whether hard negatives of other examples are masked too.
 
     Example:
         >>> MaskBatch().trains_only
@@ -271,16 +347,24 @@ class MaskBatch(ColumnPart):
     trains_only: ClassVar[bool] = True
     masks_batch: ClassVar[bool] = True
 
+    def __init__(self, hard_negatives: bool = False) -> None:
+        self.hard_negatives = hard_negatives
+
     def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
         """Adds a rule that masks the columns of all other examples of the batch."""
-        ids = torch.zeros(
-            len(pairs.all_examples.anchor), dtype=torch.long, device=pairs.all_examples.anchor.device
-        )
-        return pairs.add_rule("batch", Group.of(ids, effect="mask", persists=False))
+        examples = pairs.all_examples
+        ids = torch.arange(len(examples.anchor), device=examples.anchor.device)
+        group = Group.of(ids, effect="mask_others", persists=False)
+        if self.hard_negatives and examples.negative_ids is not None:
+            group = replace(group, negative=ids.unsqueeze(1).expand(examples.negative_ids.shape[:2]))
+        return pairs.add_rule("batch", group)
 
     def describe(self, negatives: NegativeCount) -> NegativeCount:
-        """Returns the number of negatives unchanged: ``Contrastive`` reads ``masks_batch`` itself."""
-        return negatives
+        """Returns the number of negatives; ``Contrastive`` reads ``masks_batch`` itself."""
+        counts = {**negatives.counts}
+        if self.hard_negatives and HARD_NEGATIVES in counts:
+            counts[HARD_NEGATIVES] //= negatives.batch_size
+        return replace(negatives, counts=counts)
 
     def check(self, setup: ObjectiveOptions) -> None:
         """Checks that anchors are the only rows and that no part reads pair labels (ValueError)."""

@@ -155,8 +155,8 @@ class RowsAndColumns:
         Raises:
             ValueError: There is another rule that makes positives, or the loss has one positive per row.
         """
-        if group.effect != "mask":
-            rules = [rule for rule, rule_group in self.all_examples.groups.items() if rule_group.effect != "mask"]
+        if group.makes_positives:
+            rules = [rule for rule, rule_group in self.all_examples.groups.items() if rule_group.makes_positives]
             if rules:
                 raise InvalidValueError(
                     f"Contrastive.columns: expected one rule of positives, got {rules[0]} and {name}; remove one"

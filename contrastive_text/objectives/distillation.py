@@ -17,7 +17,8 @@ from contrastive_text.core.similarity import at_least_float32, full_precision, u
 from contrastive_text.core.types import Role
 from contrastive_text.heads import Head, build_head, check_train_only, linear_in_full_precision
 from contrastive_text.losses import RankLoss
-from contrastive_text.losses.comparison import MASKED_ID, ExampleVectors, SameId
+from contrastive_text.losses.comparison import MASKED_ID, ExampleVectors
+from contrastive_text.losses.rules import SameId
 from contrastive_text.losses.streaming import streamed_terms
 from contrastive_text.metrics import guide_agreement
 from contrastive_text.objectives.base import Objective

@@ -76,7 +76,7 @@ def measure_vectors(
         sides: Anchors and positives of all ranks, (N, D) each, if the columns are from a momentum encoder.
 
     Returns:
-        Accuracy, similarities, alignment, uniformity and guide agreement, with their weights.
+        Accuracy, similarities, alignment, uniformity, removed columns and guide agreement, with their weights.
     """
     if not len(every.anchor):
         return VectorMeasurements({}, {})
@@ -100,6 +100,11 @@ def measure_vectors(
         "uniformity": metrics.uniformity(torch.cat(logged_sides)),
     }
     weights = {"negative_similarity": negative.sum() * (most > 0)}
+    if "own" in block.masks:
+        masks = {name: mask for name, mask in block.masks.items() if name != "own"}
+        values["removed"] = (
+            (block.mask_matrix() & ~replace(block, masks=masks).mask_matrix()).sum(dim=1).to(cosines).mean()
+        )
     if "guide" in block.masks:
         guide_values, row_count = _measure_guide(cosines, block)
         values |= guide_values

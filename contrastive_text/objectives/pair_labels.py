@@ -14,7 +14,7 @@ from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.targets import Classes, Target
 from contrastive_text.losses import Comparison, reduce_terms
-from contrastive_text.losses.comparison import Rule, SameId
+from contrastive_text.losses.rules import Rule, SameId
 from contrastive_text.objectives.columns import ColumnPart, NegativeCount, ObjectiveOptions, RowsAndColumns, Stage
 from contrastive_text.objectives.terms import Terms
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.checks import at_least
-from contrastive_text.losses.comparison import MASKED_ID, NO_ID, ComparedTexts
+from contrastive_text.losses.comparison import MASKED_ID, ComparedTexts
+from contrastive_text.losses.rules import NO_ID
 from contrastive_text.objectives.columns import HARD_NEGATIVES, ColumnPart, NegativeCount, RowsAndColumns, Stage
 
 

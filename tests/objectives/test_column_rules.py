@@ -29,8 +29,9 @@ from contrastive_text.losses import (
     SupCon,
     reduce_terms,
 )
-from contrastive_text.losses.comparison import MASKED_ID, NO_ID, GuideMask
+from contrastive_text.losses.comparison import MASKED_ID
 from contrastive_text.losses.info_nce import Direction
+from contrastive_text.losses.rules import NO_ID, GuideMask
 from contrastive_text.objectives import (
     ColumnPart,
     Contrastive,
