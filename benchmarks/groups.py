@@ -8,8 +8,8 @@ Duplicates are joined to groups; those of three texts or more are held back or t
 group asks, the rest are its positives. Each held-out text then looks for the others of its group among all
 held-out texts and further questions of no group. ``siblings`` compares what becomes of other positives of a query
 that meet in a batch. ``negatives`` compares rows without a hard negative, with a random one and with one that the
-first model finds among the questions that aren't held out. ``own`` compares rows whose columns the model masks by
-its own scores (``MaskAbovePositive``), and counts how many siblings the scores find. Finished runs aren't repeated.
+first model finds among the questions that aren't held out. ``own`` masks columns by the model's own scores
+(``MaskAbovePositive``), and counts the siblings that the scores find. Finished runs aren't repeated.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def negatives(groups: Groups) -> None:
 
 
 def own(groups: Groups) -> None:
-    """Compares columns that the model masks by its own scores with all columns, and with known siblings masked."""
+    """Compares columns masked by the model's own scores with all columns, and with known siblings masked."""
     ways, seeds = ("keep", "own", "hide"), range(groups.options.seeds)
     rows = [groups.run(way, seed, lambda: groups.pairs, way) for seed in seeds for way in ways]
 
@@ -248,8 +248,8 @@ def own(groups: Groups) -> None:
     shares = {"before training": [groups.masked(start)]}
     shares |= {f"after training, {way}": [row["masked"] for row in rows if row["name"] == way] for way in ways}
     notes = [
-        "keep: siblings are negatives. own: columns with cos(row, column) > cos(anchor, positive) + 0.1 are masked. "
-        "hide: known siblings are masked.",
+        "keep: siblings are negatives. hide: known siblings are masked. own: columns are masked if "
+        "cos(row, column) > cos(anchor, positive) + 0.1.",
         "Of all pairs of a trained row and another positive, the model's own scores mask:", "",
         *(f"- {name}: {share(masked)}" for name, masked in shares.items()), "",
     ]  # fmt: skip

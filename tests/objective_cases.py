@@ -43,6 +43,7 @@ from contrastive_text.objectives import (
     DenoisingDecoder,
     Duplicates,
     FalseNegatives,
+    MaskAbovePositive,
     MaskBatch,
     MaskedLM,
     Matryoshka,
@@ -382,6 +383,22 @@ CASES: dict[str, Case] = {
         },
         slots=TRIPLE,
         parts=lambda: {"guides": {"teacher": Known(7)}},
+    ),
+    "own scores, hard negatives, and queue, NTXent; own hard negatives alone": Case(
+        lambda how: {
+            "c": Contrastive(
+                InfoNCE(0.2, directions=["query_to_doc", "query_to_query", "doc_to_doc"], **how),
+                columns=[Duplicates(), Siblings(), MaskAbovePositive()],
+            ),
+            "queue": Contrastive(
+                NTXent(0.2, **how),
+                columns=[Duplicates(), Siblings("positive"), Queue(60), MaskAbovePositive(0.0)],
+            ),
+            "alone": Contrastive(
+                InfoNCE(0.2, **how), columns=[Duplicates(), MaskAbovePositive(), MaskBatch(hard_negatives=True)]
+            ),
+        },
+        slots=TRIPLE,
     ),
     "PCGrad of three": Case(
         several, classes=3, hidden="anchor", layers_anew=True, parts=lambda: {"combine": PCGrad()}

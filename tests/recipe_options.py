@@ -57,7 +57,9 @@ def own_options(name: str, folder: Path) -> list[str]:
         if name == "declutr/one_anchor":
             short += ["--data.task.pairing.min_document_tokens", "64"]
         return ["--data.train", documents(folder), "--data.cache_dir", str(folder / "cache"), *short]
-    if name.startswith("simcse/sup") or name in ("cs224n/pretrain_nli", "prompteol"):
+    if name.startswith("simcse/sup") or name in (
+        "cs224n/pretrain_nli", "prompteol", "qwen3_embedding", "nv_embed_second",
+    ):  # fmt: skip
         return ["--data.train", tiny.write_triples(folder / "triples.jsonl")]
     if name == "gist":
         triples = ["--data.train", tiny.write_triples(folder / "triples.jsonl")]

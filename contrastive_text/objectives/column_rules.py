@@ -333,8 +333,8 @@ class MaskBatch(ColumnPart):
     """Masks the positives of other examples of the batch, so that only hard negatives and a queue remain (MoCo).
 
     With ``hard_negatives`` only the row's own hard negatives and a queue remain, as in the second stage of
-    NV-Embed (Lee et al. 2024, https://arxiv.org/abs/2405.17428, section 4.1). In evaluation no queue is read, and
-    no column is masked.
+    NV-Embed (Lee et al. 2024, https://arxiv.org/abs/2405.17428, section on two-stage instruction tuning). In
+    evaluation no queue is read, and no column is masked.
 
     Args:
         hard_negatives: Whether hard negatives of other examples are masked too.

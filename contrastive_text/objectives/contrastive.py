@@ -51,8 +51,9 @@ class Contrastive(Objective):
     added.
 
     ``columns`` is a list of parts (``ColumnPart``) that change the columns of a row. ``Duplicates``,
-    ``Siblings``, ``FalseNegatives`` and ``MaskBatch`` mask columns. ``SameClass`` and ``Siblings`` make columns
-    positives. ``Queue`` and ``NegativesAsHard`` add columns. ``Momentum`` takes columns from a momentum encoder.
+    ``Siblings``, ``FalseNegatives``, ``MaskAbovePositive`` and ``MaskBatch`` mask columns. ``SameClass`` and
+    ``Siblings`` make columns positives. ``Queue`` and ``NegativesAsHard`` add columns. ``Momentum`` takes columns
+    from a momentum encoder.
 
     Args:
         loss: Loss that compares rows with columns; None for ``InfoNCE``.

@@ -37,6 +37,7 @@ from contrastive_text.objectives import (
     Contrastive,
     Duplicates,
     FalseNegatives,
+    MaskAbovePositive,
     MaskBatch,
     Matryoshka,
     NegativesAsHard,
@@ -345,6 +346,69 @@ def test_equal_cosines_are_not_above_whatever_the_part() -> None:
             assert not near.part(span, span).mask().diagonal().any()
     several = GuideMask(known, known, torch.linspace(-0.1, 0.1, 64))
     assert torch.equal(several.part(slice(5, 20), slice(30, 50)).mask(), several.mask()[5:20, 30:50])
+
+
+@pytest.mark.parametrize("directions", [GIST[:1], GIST])
+@given(
+    n=st.integers(1, 6), roles=st.integers(2, 3), kinds=st.sampled_from([3, 10**9]),
+    margin=st.sampled_from([0.0, 0.1]), streamed=st.booleans(), seed=st.integers(0, 2**31),
+)  # fmt: skip
+def test_masking_by_own_scores_equals_the_double_loop(
+    directions: tuple[Direction, ...], n: int, roles: int, kinds: int, margin: float, streamed: bool, seed: int
+) -> None:
+    """The margin is added to the positive's cosine, where a guide's margins are subtracted."""
+    rows = guided(n, roles, kinds, seed)
+    loss = InfoNCE(T_GIST, directions=directions, streamed=streamed)
+    objective = Contrastive(loss, columns=[Duplicates(), MaskAbovePositive(margin)])
+    own = replace(rows, guides={"teacher": rows.embeddings})
+    assert value(objective, rows) == pytest.approx(slow_gist(own, directions, -margin, 0.0), abs=DIGITS)
+
+
+def test_own_scores_mask_hard_negatives_and_past_columns_too() -> None:
+    """Hard negatives equal the anchors, whose cosine with every positive is 0.6."""
+    anchor, positive = torch.tensor([[1.0, 0.0], [0.6, 0.8]], dtype=torch.float64)
+    triples = torch.stack([anchor] * 4 + [positive] * 4 + [anchor] * 4)
+    objective = contrast(InfoNCE(T_GIST), MaskAbovePositive(), Queue(20))
+    for step, columns in enumerate([4, 8]):  # the positives of the batch, then those of the first step too
+        rows = batch(triples, triples, roles=3, ids=torch.arange(12) + 12 * step)
+        assert value(objective, rows) == pytest.approx(math.log(columns), abs=DIGITS)
+        objective.finish_step()
+    texts = torch.stack([anchor] * 4 + [positive] * 2 + [anchor] * 2)
+    labeled = batch(texts, texts, roles=2, target=torch.tensor([1.0, 1, 0, 0]))
+    alone = contrast(InfoNCE(T_GIST), MaskAbovePositive(), NegativesAsHard())
+    assert value(alone, labeled) == pytest.approx(math.log(2), abs=DIGITS)
+
+
+def test_what_own_scores_remove_is_logged() -> None:
+    rows = guided(9, roles=2, kinds=10**9, seed=6)
+    cosines = torch.nn.functional.cosine_similarity(rows.embeddings[:9, None], rows.embeddings[None, 9:], dim=2)
+    masked = cosines > cosines.diagonal().unsqueeze(1) + 0.1
+    logs = contrast(InfoNCE(T_GIST), MaskAbovePositive())(rows).logs
+    assert float(logs["removed"]) == pytest.approx(float(masked.sum(dim=1).double().mean()))
+    assert "guide_agreement" not in logs
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_hard_negatives_alone_are_those_of_the_row(streamed: bool) -> None:
+    """Without those of other rows each anchor has a softmax over its positive and its own hard negatives."""
+    noise = torch.Generator().manual_seed(0)
+    anchor, positive = torch.randn(2, 5, 4, generator=noise, dtype=torch.float64)
+    negative = torch.randn(5, 3, 4, generator=noise, dtype=torch.float64)
+    slots = (*PAIR, *(Slot("negative", i) for i in range(3)))
+    texts = torch.cat([anchor, positive, *negative.unbind(1)])
+    ids = torch.arange(25)
+    ids[10:].reshape(3, 5)[2, 1:3] = MASKED_ID  # two rows have a hard negative fewer
+    rows = Encoded(texts, slots, ids)
+    loss = InfoNCE(T_GIST, streamed=streamed)
+    total = 0.0
+    for i in range(5):
+        own = [positive[i], *negative[i][: 2 if i in (1, 2) else 3]]
+        logits = [reference.cosine(anchor[i].tolist(), text.tolist()) / T_GIST for text in own]
+        total += reference.cross_entropy(logits[0], logits)
+    alone = contrast(loss, MaskBatch(hard_negatives=True))
+    assert value(alone, rows) == pytest.approx(total / 5, abs=DIGITS)
+    assert value(contrast(loss, MaskBatch()), rows) > total / 5
+    assert alone.describe_negatives(64, 1, 3).startswith("3 per anchor: 3 hard negatives;")
 
 
 def test_what_is_removed_and_how_far_both_agree_is_logged() -> None:

@@ -24,6 +24,7 @@ from contrastive_text.objectives import (
     DenoisingDecoder,
     Duplicates,
     FalseNegatives,
+    MaskAbovePositive,
     MaskBatch,
     MaskedLM,
     Matryoshka,
@@ -88,6 +89,9 @@ OPTIONS: list[tuple[Callable[..., object], dict[str, Any], list[str]]] = [
     *((Contrastive, {"loss": loss, "columns": [Duplicates(), ATTRACT]}, ["Siblings.effect", type(loss).__name__])
       for loss in (DCL(), DCLW(), DebiasedNTXent(), SigLIP(), TWO, InfoNCE(in_batch_hardness=9.0))),
     (Contrastive, {"columns": [SignedPairs(), FalseNegatives("teacher")]}, ["FalseNegatives", "SignedPairs"]),
+    *((Contrastive, {"columns": [MaskAbovePositive(), part]}, ["MaskAbovePositive expects", type(part).__name__])
+      for part in (SignedPairs(), FalseNegatives("teacher"))),
+    (MaskAbovePositive, {"margin": -0.1}, ["MaskAbovePositive.margin", "0 or more, got -0.1"]),
     (Contrastive, {"between": "views", "columns": [FalseNegatives("t")]},
      ["absolute_margin", "BetweenViews", "got 0"]),
     (Contrastive, {"between": "views", "columns": [Momentum()]}, ["Momentum", "BetweenViews"]),

@@ -21,8 +21,9 @@ from contrastive_text.data import Collator, KeyedRow, TextDataModule
 from contrastive_text.data.collator import collate_texts
 from contrastive_text.heads import TanhHead
 from contrastive_text.losses import ListMLE, ListNet, RankLoss
+from contrastive_text.objectives import MaskAbovePositive
 from contrastive_text.pairings import NLITriples, SameText
-from contrastive_text.poolers import CLSPooler, MeanPooler
+from contrastive_text.poolers import CLSPooler, LastTokenPooler, MeanPooler
 from contrastive_text.recipes import recipe_file
 from contrastive_text.recipes.layers import read_recipe, value_at
 from contrastive_text.training.module import ContrastiveModule
@@ -248,6 +249,29 @@ def test_two_masked_copies_weigh_as_the_sum_of_two_losses(bert: str) -> None:
 
     both = module.weights["mlm"] * loss(slice(6))
     assert both == pytest.approx(loss(slice(3)) + loss(slice(3, 6)), rel=1e-6)
+
+
+def test_qwen3_embedding_has_the_terms_and_the_mask_of_its_report(bert: str) -> None:
+    module, prompts = built("qwen3_embedding", bert), read_recipe("qwen3_embedding")["model"]["prompts"]
+    objective = module.objectives["contrastive"]
+    assert objective.loss.directions == ("query_to_doc", "query_to_query", "doc_to_doc")
+    assert objective.part(MaskAbovePositive).margin == 0.1
+    assert isinstance(module.pooler, LastTokenPooler)
+    said = objective.describe_negatives(64, 1, 2)
+    assert said.startswith(
+        "at most 317 per anchor: 63 other positives, 63 other anchors, 63 other positives (comp"
+    )
+    assert "masked if cos(row, column) > cos(anchor, positive) + 0.1" in said
+    assert prompts["named"]["query"].endswith("\nQuery:") and prompts["default"] == ""
+
+
+def test_nv_embed_s_second_stage_has_only_hard_negatives_of_the_row(bert: str) -> None:
+    module, config = built("nv_embed_second", bert), read_recipe("nv_embed_second")
+    assert module.objectives["contrastive"].describe_negatives(128, 1, 7).startswith("7 per anchor: 7 hard neg")
+    encoder = config["model"]["encoder"]["init_args"]
+    assert encoder["attention"] == "bidirectional"
+    assert encoder["adapters"]["init_args"] == {"rank": 16, "alpha": 32.0, "dropout": 0.1}
+    assert config["model"]["prompts"]["pooled"] is False
 
 
 def test_nli_triples_take_the_place_of_given_triples(tmp_path: Path, bert: str) -> None:
