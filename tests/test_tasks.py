@@ -112,6 +112,7 @@ def test_neither_decay_nor_moments_move_what_a_step_leaves_out(bert: str, tasks:
     assert not any(torch.equal(*pair) for pair in zip(before, scorer.parameters(), strict=True))
 
 
+@pytest.mark.slow
 def test_gradient_norms_and_cosines_are_logged_on_request(bert: str, tasks: Tasks, tmp_path: Path) -> None:
     seen = []
     for callbacks in ([], [LogGradients(every=2)]):

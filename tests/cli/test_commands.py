@@ -268,7 +268,7 @@ def test_a_view_in_the_working_directory_runs_is_printed_and_survives_its_checkp
 # A saved model in use
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".tsv", ".parquet"])
+@pytest.mark.parametrize("suffix", rest_slow([".npy", ".tsv", ".parquet"]))
 def test_embed_writes_one_vector_per_text(
     shell: Shell, finished: dict[str, str], here: Path, suffix: str
 ) -> None:

@@ -74,7 +74,7 @@ def test_the_table_is_all_of_standard_output_and_a_missing_set_leaves_no_mean(
     assert note.startswith("STS13: expected sts13.test.tsv") and "data" in note
 
 
-@pytest.mark.parametrize("setting", ["mean", "wmean"])
+@pytest.mark.parametrize("setting", rest_slow(["mean", "wmean"]))
 def test_the_setting_is_that_of_the_scores(shell: Shell, data: Path, embed: CachedEncoder, setting: str) -> None:
     out = shell(f"{STS} --setting {setting} --format csv").out
     figures = {row["task"]: row["score"] for row in csv.DictReader(io.StringIO(out)) if not row["part"]}
@@ -285,6 +285,7 @@ def altered(folder: Path, copy: Path, value: float) -> None:
     (copy / "contrastive_text.manifest.json").unlink()  # which would find the altered weights
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("data")
 def test_collapsed_vectors_are_noted_and_damaged_ones_have_no_score(
     shell: Shell, files: dict[str, str], here: Path

@@ -190,6 +190,7 @@ def test_a_learned_vocabulary_comes_along_and_no_other_is_learned(files: dict[st
 # What is refused
 
 
+@pytest.mark.slow
 def test_heads_that_cannot_be_kept_are_refused_by_name(finished: dict[str, str], other: str) -> None:
     def refused(said: str, path: str = finished["folder"], **objectives: Objective) -> None:
         with pytest.raises(ValueError, match=said):
@@ -204,6 +205,7 @@ def test_heads_that_cannot_be_kept_are_refused_by_name(finished: dict[str, str],
     refused("a saved model and objective contrastive here", finished["model"], contrastive=head)
 
 
+@pytest.mark.slow
 def test_heads_of_other_classes_and_shapes_are_refused(other: str, sst: str, tmp_path: Path) -> None:
     def kinds(*names: str, width: int | None = None) -> ContrastiveModule:
         head = None if width is None else MLPHead(hidden_features=width, out_features=2)

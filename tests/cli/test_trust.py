@@ -139,7 +139,9 @@ def test_no_spelling_of_a_name_has_anything_imported(place: tuple[str, ...], fin
         at.update(before)
 
 
-@pytest.mark.parametrize("columns", [{"pairing.class_path": "evil.Evil"}, {"anchor": json.dumps(EVIL)}])
+@pytest.mark.parametrize(
+    "columns", rest_slow([{"pairing.class_path": "evil.Evil"}, {"anchor": json.dumps(EVIL)}])
+)
 def test_a_part_among_the_names_of_columns_is_a_name(
     columns: dict[str, str], foreign: Path, finished: dict[str, str]
 ) -> None:

@@ -61,6 +61,7 @@ def test_spans_of_documents_are_shown(shell: Shell, here: Path) -> None:
     assert "views.anchor[0]" in said
 
 
+@pytest.mark.slow
 def test_as_many_rows_as_are_shown_are_enough_whatever_a_step_takes(shell: Shell, here: Path) -> None:
     tiny.write_texts(here / "three.txt", tiny.TEXTS[:3])
     said = shell(f"views --recipe consert --data.train three.txt {SHORT} --data.batch_size 8192").out

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+from covering import rest_slow
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import processors
@@ -155,7 +156,7 @@ def test_a_batch_of_pairs_holds_their_rows_types_and_how_many_were_cut(
     assert [slot.role for slot in batch.slots] == ["anchor"]
 
 
-@pytest.mark.parametrize("layout", ["packed", "bucketed", "padded"])
+@pytest.mark.parametrize("layout", rest_slow(["packed", "bucketed", "padded"]))
 def test_pairs_are_encoded_as_by_transformers_with_token_types(tmp_path: Path, layout: FixedLayout) -> None:
     folder = tiny.save_bert(tmp_path, max_position_embeddings=64)
     encoder = TransformerEncoder(folder, layout=layout).eval()

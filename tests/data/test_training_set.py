@@ -123,6 +123,7 @@ def test_views_of_words_are_named_and_no_others(view: View, expected: bool) -> N
     assert said(pieces, view, texts=TEXTS[2:]) is None
 
 
+@pytest.mark.slow
 def test_the_views_command_and_a_run_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = tiny.write_texts(tmp_path / "texts.txt", TEXTS * 6)
     (tmp_path / "views.yaml").write_text("model: {views: {positive: [{class_path: SwapWords}]}}")

@@ -51,7 +51,7 @@ def test_queries_and_documents_have_their_own_prompts_and_vectors(bert: str, tmp
     assert torch.equal(again(texts, "document"), embed(texts, "document")) and again.encoded == 0
 
 
-@pytest.mark.parametrize("change", rest_slow(["pooler", "length", "prompt", "weights"], quick=2))
+@pytest.mark.parametrize("change", rest_slow(["pooler", "length", "prompt", "weights"]))
 def test_another_model_never_gets_the_vectors(bert: str, tmp_path: Path, change: str) -> None:
     CachedEncoder(model(bert), tmp_path)(tiny.TEXTS)
     other = model(bert)
@@ -94,7 +94,7 @@ DAMAGES: tuple[Callable[[Path], object], ...] = (
 )
 
 
-@pytest.mark.parametrize("damage", rest_slow(DAMAGES, quick=2))
+@pytest.mark.parametrize("damage", rest_slow(DAMAGES))
 def test_a_damaged_file_is_told_of_and_made_anew(
     bert: str, tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:

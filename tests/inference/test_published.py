@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from covering import rest_slow
 from transformers import BertConfig, BertModel, RobertaConfig, RobertaForMaskedLM
 
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
@@ -44,12 +45,21 @@ def expected(model: Any, encoder: SentenceEncoder, pooler: str) -> Any:
 
 @pytest.mark.parametrize(
     ("place", "kind", "config", "pooler", "read"),
-    [
-        ("unsup-simcse-bert-base-uncased", BertModel, BertConfig, CLSPooler, "cls"),
-        ("sup-simcse-bert-base-uncased", BertModel, BertConfig, CLSPooler, "mlp"),
-        ("models--johngiorgi--declutr-small/snapshots/1f", RobertaForMaskedLM, RobertaConfig, MeanPooler, "mean"),
-        ("unsup-consert-base", BertModel, BertConfig, LastTwoPooler, "two"),
-    ],
+    rest_slow(
+        [
+            ("unsup-simcse-bert-base-uncased", BertModel, BertConfig, CLSPooler, "cls"),
+            ("sup-simcse-bert-base-uncased", BertModel, BertConfig, CLSPooler, "mlp"),
+            (
+                "models--johngiorgi--declutr-small/snapshots/1f",
+                RobertaForMaskedLM,
+                RobertaConfig,
+                MeanPooler,
+                "mean",
+            ),
+            ("unsup-consert-base", BertModel, BertConfig, LastTwoPooler, "two"),
+        ],
+        quick=2,
+    ),
 )
 def test_a_published_checkpoint_has_the_pooling_of_its_authors(
     tmp_path: Path, place: str, kind: Any, config: Any, pooler: type[Pooler], read: str

@@ -81,6 +81,7 @@ def mixture_of(name: str) -> Mixture:
     return mixture
 
 
+@pytest.mark.slow
 def test_m9_m14_pretraining_on_three_sets_signs_labeled_pairs_and_throws_its_one_head_away(
     bert: str,
 ) -> None:

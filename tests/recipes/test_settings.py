@@ -152,7 +152,7 @@ def test_a_recipe_is_simcse_but_for_what_its_paper_changes(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "loss"),
-    [("rankcse/listnet", ListNet(0.05, guide_temperature=0.025)), ("rankcse/listmle", ListMLE(0.05))],
+    rest_slow([("rankcse/listnet", ListNet(0.05, guide_temperature=0.025)), ("rankcse/listmle", ListMLE(0.05))]),
 )
 def test_rankcse_has_the_settings_of_its_readme_and_one_head(name: str, loss: RankLoss, bert: str) -> None:
     module, config = ContrastiveModule.from_recipe(name, bert), read_recipe(name)

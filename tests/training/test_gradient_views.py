@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from architectures import PAIR
+from covering import rest_slow
 from torch import Tensor, nn
 from training.test_forward_pass import PROMISE, TRIPLE, Along, ReadsAll, contrast, masked, module_of, texts
 
@@ -166,7 +167,7 @@ def test_a_gradient_view_stands_behind_embedding_views_which_draw_the_same_in_bo
     assert not torch.equal(moved, module_of({}).encode(batch).embeddings)
 
 
-@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("same", rest_slow([True, False]))
 def test_both_passes_see_the_same_dropout_masks_only_if_asked_and_the_trained_one_those_of_a_run_without(
     same: bool,
 ) -> None:

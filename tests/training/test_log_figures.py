@@ -92,6 +92,7 @@ def test_a_callback_asks_for_more(bert: str, tmp_path: Path) -> None:
     assert seen.computed == [1, 3, 5, 6, STEPS]
 
 
+@pytest.mark.slow
 def test_a_run_that_never_logs_has_its_last_figures(bert: str, tmp_path: Path) -> None:
     module = tiny.module(bert)
     data = tiny.data(tiny.write_texts(tmp_path / "texts.txt"))
@@ -101,6 +102,7 @@ def test_a_run_that_never_logs_has_its_last_figures(bert: str, tmp_path: Path) -
     assert module.logs_step
 
 
+@pytest.mark.slow
 def test_no_row_repeats_the_figures_of_an_earlier_step(bert: str, tmp_path: Path) -> None:
     rows, seen = fit(bert, tmp_path, StopAt(7))  # Lightning logs the step that ends a run
     assert seen.computed == [1, 5]

@@ -88,6 +88,7 @@ def test_other_options_another_model_and_changed_texts_are_refused_and_restart_b
         EmbeddingRun(model, TextStream(texts.path), tmp_path / "x.npy", SMALL)
 
 
+@pytest.mark.slow
 def test_vectors_without_ranges_leave_no_older_ranges_beside_them(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path
 ) -> None:
@@ -207,6 +208,7 @@ def test_after_two_kills_vectors_are_older_or_whole_and_belong_to_their_record(
     assert resumed > 2
 
 
+@pytest.mark.slow
 def test_a_record_without_vectors_counts_for_nothing(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path
 ) -> None:

@@ -111,7 +111,7 @@ def test_what_is_no_index_is_refused(
         check_output_path(tmp_path / "v.parquet")
 
 
-@pytest.mark.parametrize("name", ["v.npy", "v.npy.ids.npy", "w.npy.unfinished"])
+@pytest.mark.parametrize("name", rest_slow(["v.npy", "v.npy.ids.npy", "w.npy.unfinished"]))
 def test_a_changed_byte_is_refused(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

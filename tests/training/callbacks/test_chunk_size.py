@@ -76,6 +76,7 @@ def test_with_little_memory_a_chunk_holds_as_many_rows_as_are_paid_for(
     assert fit(bert, texts, tmp_path, **parts)[0].chunk_tokens == 2 * 32
 
 
+@pytest.mark.slow
 def test_of_checkpointed_layers_an_input_each_is_saved_and_all_of_one(tmp_path: Path) -> None:
     def saved(layers: int, anew: bool) -> int:
         config = {**tiny.CONFIG, "num_hidden_layers": layers}

@@ -16,6 +16,7 @@ import pytest
 import pytorch_lightning as pl
 import tiny
 import torch
+from covering import rest_slow
 from torch import Tensor
 
 from contrastive_text import metrics
@@ -228,7 +229,7 @@ SHARP = Contrastive(InfoNCE(temperature=1e-4))
 
 @pytest.mark.parametrize(
     ("parts", "validated", "start", "end"),
-    [
+    rest_slow([
         (
             {"pooler": Alike()}, True,
             "held out at step 1, the space has collapsed: two texts have cosine 1.000 on average",
@@ -243,7 +244,7 @@ SHARP = Contrastive(InfoNCE(temperature=1e-4))
             {"dropout": 0.0, "objectives": {"contrastive": SHARP}}, False,
             "contrastive: loss 0.0000 and accuracy 1.000 at step 4, but uniformity", "",
         ),
-    ],
+    ]),
     ids=["collapsed", "collapsed, without validation", "trivial"],
 )  # fmt: skip
 def test_what_goes_wrong_is_told_once(
