@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
@@ -39,7 +40,7 @@ def classify(options: Classify) -> None:
         target=target if options.score else None,
         split=options.split,
         bounds=SizeLimits.of(options.bounds),
-        form=form_of(options),
+        form=replace(form_of(options), pair_labels="all"),  # labels don't select rows
     )
     print_message(table.description)
     rows = [{name: row[name] for name in texts} for row in table]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError
-from contrastive_text.core.storage.manifests import MODULES
+from contrastive_text.core.storage.manifests import MANIFEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ RUN_READS: dict[str, Role] = {
 """Role of each path that a run reads, by its key in the configuration."""
 RUN_WRITES: dict[str, Role] = {
     "folder": WrittenFolder(all_new=True),  # training/run_folder.py checks whether a run can resume there
-    "export.dirpath": WrittenFolder(key=MODULES),
+    "export.dirpath": WrittenFolder(key=MANIFEST),
     "checkpoint.dirpath": WrittenFolder(),
     "trainer.default_root_dir": WrittenFolder(all_new=True),
 }

@@ -47,7 +47,7 @@ class RunHead(NamedTuple):
 
     @property
     def has_weights(self) -> bool:
-        """Whether the head has weights. Otherwise it compares the cosine of two vectors."""
+        """True if the head has weights. Otherwise it compares the cosine of two vectors."""
         parts = [part for name, part in self.objective.named_children() if name in ("head", "linear", "scorer")]
         return any(next(part.parameters(), None) is not None for part in parts)
 
@@ -108,7 +108,7 @@ def choose_head(heads: Mapping[str, RunHead], name: str | None, kind: Kind) -> R
         )
     if name is None and len(heads) > 1:
         raise InvalidValueError(
-            f"--head: expected one of the heads {names}, got none; add --head {next(iter(heads))}"
+            f"--head: expected a name, because the run has the heads {names}; add --head {next(iter(heads))}"
         )
     head = next(iter(heads.values())) if name is None else heads.get(name)
     if head is None:

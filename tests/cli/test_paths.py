@@ -21,6 +21,8 @@ RUN = f"--recipe simcse --config c.yaml --data.train {TEXTS} --data.validation {
 LINES = {
     "embed": f"{TEXTS} OUT.npy --model model --ranges {RANGES} --precision int8",
     "search": f"{TEXTS} --queries {PAIRS} --index OUT.npy --model model",
+    "classify": f"{TEXTS} OUT.tsv --model model",
+    "rank": f"{PAIRS} {TEXTS} OUT.tsv --model model",
     "duplicates": f"{TEXTS} OUT.tsv --keep KEPT.txt --model model",
     "mine": f"{PAIRS} OUT.tsv --corpus {TEXTS} --model model --rescore run",
     "evaluate": "model --suite sts --data data --output OUT.txt --cache CACHE",

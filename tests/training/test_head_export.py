@@ -301,7 +301,9 @@ def test_one_head_is_the_product_of_a_run_and_several_are_named(tokenizer: str) 
     assert list(heads) == ["a", "b"] and product_head(module(tokenizer, several), joined("SameText")) is None
     alone = product_head(module(tokenizer, {"a": TextClassification(2)}), joined())
     assert alone is not None and alone.kinds == ("classifier", "reranker")
-    with pytest.raises(ValueError, match="--head: expected one of the heads a, b, got none; add --head a"):
+    with pytest.raises(
+        ValueError, match="--head: expected a name, because the run has the heads a, b; add --head a"
+    ):
         choose_head(heads, None, "classifier")
     with pytest.raises(ValueError, match="--head: expected one of the heads a, b, got 'c'"):
         choose_head(heads, "c", "classifier")

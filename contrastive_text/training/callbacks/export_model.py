@@ -19,7 +19,7 @@ from contrastive_text.core.config.class_paths import foreign_modules, trust_opti
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.checkpoints import Checkpoint, read_checkpoint, verify_checkpoint
 from contrastive_text.core.storage.disk import remove_abandoned
-from contrastive_text.core.storage.manifests import MODULES
+from contrastive_text.core.storage.manifests import MANIFEST
 from contrastive_text.core.targets import Classes, Scores
 from contrastive_text.core.terminal import as_markdown, code_span, make_console
 from contrastive_text.encoders import TransformerEncoder
@@ -91,7 +91,7 @@ class ExportModel(Callback):
                 difference = "" if head is None else transformers_difference(pl_module, head)
                 if difference:
                     make_console(soft_wrap=True).print(f"Only this library will load the head. {difference}")
-            older = self.dirpath is not None and Path(self.dirpath, MODULES).exists()
+            older = self.dirpath is not None and Path(self.dirpath, MANIFEST).exists()
             if older and trainer.ckpt_path is None and trainer.is_global_zero:
                 make_console(soft_wrap=True).print(
                     f"{self.dirpath} contains a model, which this run will replace"
