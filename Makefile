@@ -63,7 +63,8 @@ portable: $(VENV)/dev.stamp $(addprefix portable-,$(SETTINGS))
 
 # One of the settings, by the number of the part that this commit takes.
 portable-turn: $(VENV)/dev.stamp
-	set -- $(SETTINGS) && shift $$(( $${CONTRASTIVE_TEXT_PART%/*} % $$# )) && env OMP_NUM_THREADS=1 $$1 $(BIN)/python $(BITS)
+	part=$${CONTRASTIVE_TEXT_PART:-1/1} && set -- $(SETTINGS) && shift $$(( $${part%/*} % $$# )) && \
+		env OMP_NUM_THREADS=1 $$1 $(BIN)/python $(BITS)
 
 portable-%: $(VENV)/dev.stamp
 	env OMP_NUM_THREADS=1 $* $(BIN)/python $(BITS)
@@ -74,8 +75,9 @@ slow: $(VENV)/dev.stamp
 # All combinations and long checks, of which make slow takes a part.
 exhaustive: $(VENV)/dev.stamp
 	CONTRASTIVE_TEXT_PART=1/1 $(BIN)/python -m pytest -m slow --numprocesses auto --dist worksteal \
-		tests/test_combinations.py tests/test_one_gradient.py tests/test_server.py tests/recipes/test_papers.py \
-		tests/recipes/test_split_weights.py tests/training/test_split_weights.py tests/inference/test_onnx_export.py
+		tests/test_combinations.py tests/test_one_gradient.py tests/test_server.py tests/test_embed_ray.py \
+		tests/recipes/test_papers.py tests/recipes/test_split_weights.py \
+		tests/training/test_split_weights.py tests/inference/test_onnx_export.py
 
 # The wheel and the archive of sources in dist/, by pinned tools that share no environment with the library.
 dist:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from covering import turn_of
 
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.embedding_run import EmbeddingRun
@@ -54,7 +55,8 @@ def vectors_in(folder: Path) -> np.ndarray:
     return rows["embedding"].combine_chunks().flatten().to_numpy().reshape(COUNT, -1)
 
 
-@pytest.mark.slow  # Ray starts twice, and each of its workers imports torch
+@pytest.mark.slow
+@pytest.mark.skipif(not turn_of([True], 3), reason="runs in a third of the parts: Ray starts twice")
 def test_all_rows_have_their_vectors_once_though_the_job_and_then_a_worker_are_killed(
     tmp_path: Path,
 ) -> None:
