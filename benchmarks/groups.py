@@ -188,7 +188,10 @@ class Groups:
         texts = sum(map(len, self.held))
         named = {str(self.options.encoder): "ENCODER", str(self.options.pairs): "QUORA"}
         words = ["benchmarks/groups.py", self.options.what, "--encoder", str(self.options.encoder)]
-        said = command([*words, "--pairs", str(self.options.pairs)], named).replace("contrastive-text", "python")
+        words += ["--pairs", str(self.options.pairs), "--steps", str(self.options.steps)]
+        said = command([*words, "--further", str(self.options.further)], named).replace(
+            "contrastive-text", "python"
+        )
         lines = [
             f"# {title}", "",
             f"Quora's duplicates in groups of three texts or more: {len(self.trained_on)} to train on, "
