@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 from jsonargparse import Namespace
 from pytorch_lightning.cli import LightningArgumentParser
@@ -31,6 +31,7 @@ from contrastive_text.recipes.layers import (
     split_variant,
 )
 from contrastive_text.training.folder_start import merge_start
+from contrastive_text.training.optim import ScheduleName
 from contrastive_text.training.run_parser import (
     check_places,
     checkpoint_parts,
@@ -141,6 +142,9 @@ def _with_options(config: Config, options: Sequence[Sequence[str]]) -> tuple[Con
     unread: list[str] = []
     for option in options:
         key, typed = option[0].removeprefix("--"), option[1] if len(option) == 2 else None
+        if key == "model.schedule" and typed in get_args(ScheduleName):  # a class, whose options may follow
+            unread += ["--model.schedule=TransformersSchedule", f"--model.schedule.name={typed}"]
+            continue
         if typed and typed[0] in "[{":  # it overrides a part whose class an earlier option may have set
             for name, _, part in (word.removeprefix("--").partition("=") for word in unread):
                 config = lay(config, name, {"class_path": part}) if key.startswith(f"{name}.") else config

@@ -54,9 +54,18 @@ from contrastive_text.training.forward_pass import (
 from contrastive_text.training.guides import Guide, check_guides_at_start, guide_vectors
 from contrastive_text.training.held_out import HeldOutScores, predict
 from contrastive_text.training.momentum import MomentumEncoders, UpdateMomentum
-from contrastive_text.training.optim import AdamW, Combine, LinearSchedule, Optimizer, Schedule, WeightedSum
+from contrastive_text.training.optim import (
+    AdamW,
+    Combine,
+    LinearSchedule,
+    Optimizer,
+    Schedule,
+    ScheduledRates,
+    ScheduleName,
+    TransformersSchedule,
+    WeightedSum,
+)
 from contrastive_text.training.optim.combine import gradient_figures
-from contrastive_text.training.optim.schedules import ScheduledRates
 from contrastive_text.training.stored_module import StoredModule, keep_settings
 from contrastive_text.training.tasks import TaskParts
 from contrastive_text.views import View
@@ -123,7 +132,7 @@ class ContrastiveModule(StoredModule):
             the backward pass. Memory is bounded by a chunk, loss and gradient are those of the whole batch, and a
             step takes about 4/3 of the time. None for no bound.
         optimizer: Settings of the optimizer; None for ``AdamW``.
-        schedule: Learning-rate schedule; None for ``LinearSchedule``.
+        schedule: Learning-rate schedule, or its name in Transformers; None for ``LinearSchedule``.
 
     Attributes:
         figures: Name -> metric that a step logs as ``train/NAME`` in addition to its loss: a scalar without a
@@ -155,7 +164,7 @@ class ContrastiveModule(StoredModule):
         combine: Combine | None = None,
         chunk_tokens: int | None = None,
         optimizer: Optimizer | None = None,
-        schedule: Schedule | None = None,
+        schedule: Schedule | ScheduleName | None = None,
     ) -> None:
         super().__init__()
         for name, value, kind in (("prompts", prompts, Prompts), ("inference", inference, Inference)):
@@ -172,7 +181,10 @@ class ContrastiveModule(StoredModule):
         self.weights = dict.fromkeys(self.objectives, 1.0) | (weights or {})
         self.combine = combine or WeightedSum()
         self.chunk_tokens = at_least("model.chunk_tokens", chunk_tokens, 1, "null is no bound")
-        self.optimizer, self.schedule = optimizer or AdamW(), schedule or LinearSchedule()
+        self.optimizer = optimizer or AdamW()
+        self.schedule = (
+            TransformersSchedule(schedule) if isinstance(schedule, str) else schedule or LinearSchedule()
+        )
         self.prompts, self.guides = prompts, guides
         self.by_task = TaskParts(self.objective_parts(), views or {}, prompts, guides or {})
         self.plan = self.by_task.common

@@ -1,7 +1,14 @@
 """Optimizers, learning-rate schedules, and combiners, which make one gradient of several losses."""
 
 from contrastive_text.training.optim.combine import Combine, PCGrad, Uncertainty, WeightedSum, gradient_figures
-from contrastive_text.training.optim.optimizers import AdamW, Optimizer, TorchOptimizer, TorchSchedule
+from contrastive_text.training.optim.optimizers import (
+    AdamW,
+    Optimizer,
+    ScheduleName,
+    TorchOptimizer,
+    TorchSchedule,
+    TransformersSchedule,
+)
 from contrastive_text.training.optim.schedules import (
     ConstantSchedule,
     CosineSchedule,
@@ -21,10 +28,12 @@ __all__ = [
     "Optimizer",
     "PCGrad",
     "Schedule",
+    "ScheduleName",
     "ScheduledRates",
     "SlantedTriangularSchedule",
     "TorchOptimizer",
     "TorchSchedule",
+    "TransformersSchedule",
     "Uncertainty",
     "WarmupSchedule",
     "WeightedSum",

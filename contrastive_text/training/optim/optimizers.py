@@ -1,4 +1,4 @@
-"""Settings of optimizers and schedules: AdamW, and classes of torch by name."""
+"""Settings of optimizers and schedules: AdamW, and classes of torch and Transformers by name."""
 
 from __future__ import annotations
 
@@ -8,20 +8,34 @@ from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, TypeVar, final
+from typing import Any, Literal, TypeAlias, TypeVar, final
 
 import torch
 from torch import nn
 from torch.optim import lr_scheduler
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
-from contrastive_text.core.checks import above, at_least
+from contrastive_text.core.checks import above, at_least, one_of
 from contrastive_text.core.config.class_paths import import_class
 from contrastive_text.core.config.suggestions import suggest_name
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import is_read_error
-from contrastive_text.training.optim.schedules import Schedule
+from contrastive_text.training.optim.schedules import Schedule, WarmupSchedule
 from contrastive_text.training.optim.uncorrected_adamw import UncorrectedAdamW
+
+ScheduleName: TypeAlias = Literal[
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "polynomial",
+    "constant",
+    "constant_with_warmup",
+    "inverse_sqrt",
+    "cosine_with_min_lr",
+    "cosine_warmup_with_min_lr",
+    "warmup_stable_decay",
+]
+"""Names of Transformers' schedules of the step alone."""
 
 
 class Optimizer(ABC):
@@ -278,6 +292,68 @@ class TorchSchedule(Schedule):
     def _scheduler(self, total: int) -> LRScheduler:
         options = {name: total if value == _TOTAL else value for name, value in (self.options or {}).items()}
         return self._cls(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9), **options)
+
+
+@final
+class TransformersSchedule(WarmupSchedule):
+    """Schedule of Transformers by its name, with the rates of ``transformers.get_scheduler``.
+
+    ``ContrastiveModule(schedule="cosine")`` is short for ``TransformersSchedule("cosine")``.
+
+    Args:
+        name: ``linear``, ``cosine``, ``constant_with_warmup`` or another name of Transformers' ``SchedulerType``,
+            except ``reduce_lr_on_plateau`` and ``greedy``, which read a score.
+        warmup_steps: Optimizer steps of the warm-up from 0 to the peak.
+        warmup_ratio: Warm-up as a share of the run, in [0, 1]; give either this or ``warmup_steps``.
+        options: Other arguments of the schedule, ``lr_scheduler_kwargs`` in Transformers, such as ``num_cycles``.
+            Rates such as ``min_lr`` and ``lr_end`` are fractions of the peak rate.
+
+    Raises:
+        ValueError: The name is unknown, the schedule refuses ``options``, it has no warm-up, or both
+            ``warmup_steps`` and ``warmup_ratio`` are given.
+
+    Example:
+        >>> schedule = TransformersSchedule("polynomial", options={"power": 2.0, "lr_end": 0.1})
+        >>> [round(schedule.factor(step, total=4), 3) for step in range(5)]
+        [1.0, 0.606, 0.325, 0.156, 0.1]
+    """
+
+    def __init__(
+        self,
+        name: ScheduleName,
+        warmup_steps: int = 0,
+        warmup_ratio: float = 0.0,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(warmup_steps, warmup_ratio)
+        self.name = one_of("TransformersSchedule.name", name, ScheduleName)
+        self.options = options
+        if name == "constant" and (warmup_steps or warmup_ratio):
+            raise InvalidValueError(
+                f"TransformersSchedule: expected no warm-up for constant, got {warmup_steps or warmup_ratio}; "
+                "use constant_with_warmup"
+            )
+        self._run: tuple[int, LambdaLR] | None = None
+        self.factor(0, _TRIAL_STEPS)
+
+    @property
+    def needs_total(self) -> bool:
+        """True if the schedule or its warm-up depends on the length of the run."""
+        return self.warmup_ratio > 0 or self.name not in ("constant", "constant_with_warmup", "inverse_sqrt")
+
+    def factor(self, step: int, total: int) -> float:
+        """Returns the multiplier of Transformers, whose schedules have their own form of the warm-up."""
+        return self.after_warmup(step, self.warmup(total), total)
+
+    def after_warmup(self, step: int, warmup: int, total: int) -> float:
+        """Returns the multiplier of Transformers at a step."""
+        from transformers import get_scheduler  # takes a second to import
+
+        with _naming_place(f"TransformersSchedule({self.name})"):
+            if self._run is None or self._run[0] != total:
+                optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+                self._run = total, get_scheduler(self.name, optimizer, warmup, total, self.options)
+            return float(self._run[1].lr_lambdas[0](step))
 
 
 def _class_of(name: str, base: type[_T], module: ModuleType, where: str) -> type[_T]:

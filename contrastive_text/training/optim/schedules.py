@@ -77,8 +77,12 @@ class WarmupSchedule(Schedule):
 
     def factor(self, step: int, total: int) -> float:
         """Returns step / warm-up during the warm-up, and ``after_warmup`` after it."""
-        warmup = self.warmup_steps or math.ceil(total * self.warmup_ratio)
+        warmup = self.warmup(total)
         return step / warmup if step < warmup else self.after_warmup(step, warmup, total)
+
+    def warmup(self, total: int) -> int:
+        """Returns the number of steps of the warm-up."""
+        return self.warmup_steps or math.ceil(total * self.warmup_ratio)
 
     @abstractmethod
     def after_warmup(self, step: int, warmup: int, total: int) -> float:

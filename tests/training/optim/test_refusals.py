@@ -17,6 +17,7 @@ from contrastive_text.training import (
     SlantedTriangularSchedule,
     TorchOptimizer,
     TorchSchedule,
+    TransformersSchedule,
     WeightedSum,
 )
 
@@ -62,6 +63,10 @@ REFUSED: list[tuple[type, dict[str, Any], str]] = [
     ),
     (TorchSchedule, {"name": "StepLR", "options": {"step": 3}}, "expected valid options, got: .*step"),
     (TorchSchedule, {"name": "ReduceLROnPlateau"}, "expected a schedule of the step alone"),
+    (TransformersSchedule, {"name": "greedy"}, r"TransformersSchedule\.name: expected one of"),
+    (TransformersSchedule, {"name": "constant", "warmup_steps": 3}, "expected no warm-up for constant, got 3"),
+    (TransformersSchedule, {"name": "cosine", "options": {"cycles": 3}}, r"\(cosine\): expected valid options"),
+    (TransformersSchedule, {"name": "cosine_with_min_lr"}, "expected valid options, got: .*min_lr"),
     (TorchSchedule, {"name": "torch.optim.SGD"}, "expected a subclass of LRScheduler"),
 ]
 
