@@ -26,6 +26,7 @@ _EXTRAS = {
     "onnxruntime": ("onnxruntime", "onnx"),
     "openvino": ("openvino", "openvino"),
     "pyarrow": ("pyarrow", "parquet"),
+    "nltk": ("nltk", "synonyms"),
     "peft": ("peft", "adapters"),
     "bitsandbytes": ("bitsandbytes", "qlora"),
 }

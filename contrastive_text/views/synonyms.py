@@ -19,6 +19,7 @@ import numpy as np
 
 from contrastive_text.core.checks import at_least, fraction, one_of
 from contrastive_text.core.errors import InvalidValueError, first_line
+from contrastive_text.core.libraries import require
 from contrastive_text.core.storage.text_files import decoded_lines
 from contrastive_text.core.types import Vocabulary
 from contrastive_text.views.base import TextView, Words
@@ -208,6 +209,7 @@ class WordNetSynonyms(SynonymSource):
 
     Raises:
         ValueError: WordNet or the tagger is not in the folder, or ``senses`` is below 1.
+        ImportError: NLTK (extra ``synonyms``) is missing, and the folder has to be searched or a tagger is needed.
     """
 
     def __init__(
@@ -219,6 +221,7 @@ class WordNetSynonyms(SynonymSource):
         self._tagger: PerceptronTagger | None = None
         _find_resource(folder, "corpora", "wordnet")
         if same_part_of_speech:
+            require("nltk.tag.perceptron", "WordNetSynonyms.same_part_of_speech")
             _find_resource(folder, "taggers", _TAGGER)
 
     def table(self) -> SynonymTable:
@@ -289,8 +292,8 @@ def _find_resource(folder: str | None, kind: str, name: str) -> _Folder:
     where = "one of the folders that NLTK searches" if folder is None else folder
     option = "" if folder is None else f"-d {folder} "
     raise InvalidValueError(
-        f"WordNetSynonyms.folder: expected {kind}/{name} in {where}, got a folder without it; download it with: "
-        f"python -m nltk.downloader {option}{name}"
+        f"WordNetSynonyms.folder: expected {kind}/{name} in {where}, got a folder without it; download it with "
+        f"the extra synonyms: python -m nltk.downloader {option}{name}"
     )
 
 
@@ -300,9 +303,7 @@ def _folders(folder: str | None) -> Iterator[str]:
         return
     # Read here too, because NLTK reads the environment only when it is imported.
     yield from filter(None, os.environ.get("NLTK_DATA", "").split(os.pathsep))
-    import nltk.data  # type: ignore[import-untyped]  # theirs
-
-    yield from nltk.data.path
+    yield from require("nltk.data", "WordNetSynonyms").path
 
 
 def _lines(file: _Folder) -> Iterator[str]:
@@ -329,9 +330,7 @@ def _senses(file: _Folder) -> dict[str, list[tuple[str, int, int, str]]]:
 
 
 def _load_tagger(folder: _Folder) -> PerceptronTagger:
-    from nltk.tag.perceptron import PerceptronTagger
-
-    tagger = PerceptronTagger(load=False)
+    tagger: PerceptronTagger = require("nltk.tag.perceptron", "WordNetSynonyms").PerceptronTagger(load=False)
     # Read here, because NLTK opens no file outside its search path.
     tagger.decode_json_params(
         json.loads((folder / f"{_TAGGER}.{part}.json").read_text(encoding="utf-8"))

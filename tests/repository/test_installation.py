@@ -37,7 +37,7 @@ PINNED = {
     if line and not line.startswith("#")
     for pin in [Requirement(line)]
 }
-SMALL_EXTRAS = ("augment", "parquet", "evaluation", "report")
+SMALL_EXTRAS = ("augment", "synonyms", "parquet", "evaluation", "report")
 """Extras of a few wheels, which are installed at their lower bounds too."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -256,14 +257,28 @@ def test_a_missing_corpus_is_named_at_construction_with_the_command_that_fetches
     nltk = pytest.importorskip("nltk.data")
     monkeypatch.setattr(nltk, "path", [])
     monkeypatch.delenv("NLTK_DATA", raising=False)
-    command = rf"got a folder without it; download it with: python -m nltk\.downloader -d {tmp_path} wordnet$"
+    command = r"got a folder without it; download it with the extra synonyms: python -m nltk\.downloader"
     with pytest.raises(
-        ValueError, match=rf"WordNetSynonyms\.folder: expected corpora/wordnet in {tmp_path}, {command}"
+        ValueError,
+        match=rf"WordNetSynonyms\.folder: expected corpora/wordnet in {tmp_path}, {command} -d {tmp_path} wordnet$",
     ):
         WordNetSynonyms(str(tmp_path))
     with pytest.raises(ValueError, match=r"python -m nltk\.downloader wordnet$"):
         SubstituteSynonyms()
     with pytest.raises(ValueError, match=r"downloader -d .* averaged_perceptron_tagger_eng$"):
+        WordNetSynonyms(small, same_part_of_speech=True)
+
+
+def test_only_a_search_for_the_folder_and_a_tagger_need_nltk(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("nltk.data", "nltk.tag.perceptron"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setenv("NLTK_DATA", small)
+    assert WordNetSynonyms().table() == WordNetSynonyms(small).table()
+    monkeypatch.delenv("NLTK_DATA")
+    command = r"expected nltk, found none .*; pip install 'contrastive-text\[synonyms\]'"
+    with pytest.raises(ImportError, match=f"WordNetSynonyms: {command}"):
+        SubstituteSynonyms()
+    with pytest.raises(ImportError, match=rf"WordNetSynonyms\.same_part_of_speech: {command}"):
         WordNetSynonyms(small, same_part_of_speech=True)
 
 
