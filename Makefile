@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 # Tests start many processes, each of which would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test coverage lint types pages docs repository portable portable-turn slow exhaustive dist tutorials size
+.PHONY: quickstart test coverage lint types pages docs repository integrations portable portable-turn slow exhaustive dist tutorials size
 
 quickstart: $(VENV)/offline.stamp
 	$(BIN)/python examples/quickstart.py
@@ -31,6 +31,10 @@ types: $(VENV)/dev.stamp
 # Tests of everything around the package: pictures, site, tutorials, workflows, benchmarks, what can be installed.
 repository: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest tests/repository -m 'not network and not gpu' --numprocesses auto --dist worksteal
+
+# Each tool of docs/integrations.md in a fresh environment, from the package index: some minutes for each.
+integrations: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest tests/repository/test_integrations.py -m network -rP
 
 # The pictures and the list of docs/parts, the README's picture, and docs/papers.
 pages: $(VENV)/dev.stamp

@@ -209,7 +209,7 @@ class WordNetSynonyms(SynonymSource):
 
     Raises:
         ValueError: WordNet or the tagger is not in the folder, or ``senses`` is below 1.
-        ImportError: NLTK (extra ``synonyms``) is missing, and the folder has to be searched or a tagger is needed.
+        ImportError: NLTK (extra ``synonyms``) is missing, and a folder must be searched or a tagger is needed.
     """
 
     def __init__(
