@@ -50,6 +50,7 @@ _LIMITS = (
     "Nothing beyond the scores above was measured when this card was written. The length limit above is that of "
     "training. The model repeats what its training texts take for granted; test it on texts of your own."
 )
+_ONLY_HERE = "The folder of the head loads in this library only"
 _PATH = re.compile(r"(?<![\w.])(?:~|\.\.?|[A-Za-z]:)?(?:[/\\]+[\w.~-]+)*[/\\]+([\w.-]*)")
 """Pattern of paths that begin with a slash, a drive, ``~`` or a dot. Other slashes are not paths."""
 
@@ -86,11 +87,17 @@ class ExportModel(Callback):
             )
         if isinstance(pl_module.encoder, TransformerEncoder):
             check_loadable(pl_module.encoder, where="ExportModel")
-            if trainer.is_global_zero and not pl_module.is_split and pl_module.encoder.adapters is None:
-                head = product_head(pl_module, _data_of(trainer))
-                difference = "" if head is None else transformers_difference(pl_module, head)
+            head = product_head(pl_module, _data_of(trainer))
+            if head is not None and self.separate_adapters:
+                raise InvalidValueError(
+                    f"export.separate_adapters: expected false, because the run saves the head {head.name} with "
+                    "merged adapters, got true; remove it"
+                )
+            is_plain = not pl_module.is_split and pl_module.encoder.adapters is None
+            if head is not None and is_plain and trainer.is_global_zero:
+                difference = transformers_difference(pl_module, head)
                 if difference:
-                    make_console(soft_wrap=True).print(f"Only this library will load the head. {difference}")
+                    make_console(soft_wrap=True).print(f"{_ONLY_HERE}. {difference}")
             older = self.dirpath is not None and Path(self.dirpath, MANIFEST).exists()
             if older and trainer.ckpt_path is None and trainer.is_global_zero:
                 make_console(soft_wrap=True).print(
@@ -133,9 +140,7 @@ class ExportModel(Callback):
             model.save_pretrained(folder, self.separate_adapters)
             what, commands = "Model", [f"contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}"]
         else:
-            own_format = bool(transformers_difference(pl_module, head))
-            card = head_card(best, head, head.kinds[0], not own_format) if best else ""
-            save_head(pl_module, head, head.kinds[0], folder, card, own_format)
+            _save_product(pl_module, head, folder, best)
             what, commands = head.kinds[0].capitalize(), head_commands(head.kinds[0], folder)
         score = ""
         if checkpoint is not None and checkpoint.best_model_score is not None:
@@ -153,6 +158,18 @@ class ExportModel(Callback):
         if run is not None and best:
             for line in _export_lines(run_heads(pl_module, data), head, run, trust):
                 screen.print(line)
+
+
+def _save_product(module: ContrastiveModule, head: RunHead, folder: Path, checkpoint: str) -> None:
+    """Saves the head that is the product of a run, in this library's format if Transformers can't hold it."""
+    kind = head.kinds[0]
+    try:
+        card = head_card(checkpoint, head, kind, in_transformers=True) if checkpoint else ""
+        save_head(module, head, kind, folder, card)
+    except InvalidValueError as error:
+        make_console(soft_wrap=True).print(f"{_ONLY_HERE}. {error}")
+        card = head_card(checkpoint, head, kind, in_transformers=False) if checkpoint else ""
+        save_head(module, head, kind, folder, card, own_format=True)
 
 
 def _data_of(trainer: pl.Trainer) -> dict[str, Any]:  # Any: plain data
