@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -44,7 +45,7 @@ def classify(options: Classify) -> None:
     )
     print_message(table.description)
     rows = [{name: row[name] for name in texts} for row in table]
-    inputs = [next(iter(row.values())) if len(texts) == 1 else tuple(row.values()) for row in rows]
+    inputs: list[Any] = [next(iter(row.values())) if len(texts) == 1 else tuple(row.values()) for row in rows]
     logits = classifier.logits(inputs, options.batch_size, show_progress_bar=True)
     if classifier.truncated:
         limit = classifier.tokenizer.max_length

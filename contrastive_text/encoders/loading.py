@@ -318,7 +318,8 @@ def load_sequence_classifier(name: str) -> PreTrainedModel:
             f"{', '.join(lacking[:3])}{', ...' * (len(lacking) > 3)}; they would be random. Write a folder with "
             "contrastive-text export RUN FOLDER --as classifier, reranker or regressor"
         )
-    return model.eval()
+    model.train(False)
+    return model
 
 
 def load_pooler(name: str) -> nn.Linear | None:

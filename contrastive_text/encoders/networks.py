@@ -14,6 +14,7 @@ from transformers import (
     MODEL_MAPPING,
     AutoModel,
     AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
     AutoModelForTextEncoding,
     PreTrainedConfig,
     PreTrainedModel,
@@ -35,7 +36,12 @@ from contrastive_text.encoders.packing import (
 )
 from contrastive_text.encoders.shared_use import evaluating
 
-NetworkClass: TypeAlias = type[AutoModel] | type[AutoModelForMaskedLM] | type[AutoModelForTextEncoding]
+NetworkClass: TypeAlias = (
+    type[AutoModel]
+    | type[AutoModelForMaskedLM]
+    | type[AutoModelForSequenceClassification]
+    | type[AutoModelForTextEncoding]
+)
 Attention: TypeAlias = Literal["causal", "bidirectional"]
 _MAX_TRIAL_LIMIT = 2048
 """Largest length limit for which a longer packed row is tried. Larger limits state the length in training."""

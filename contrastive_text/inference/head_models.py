@@ -130,7 +130,7 @@ class HeadModel:
     @property
     def truncated(self) -> int:
         """Number of texts or pairs that the last call in this thread truncated to the length limit."""
-        return vars(self._local).get("truncated", 0)
+        return int(vars(self._local).get("truncated", 0))
 
     def logits(
         self, inputs: Text | Iterable[Text], batch_size: int = 32, show_progress_bar: bool = False
@@ -212,9 +212,10 @@ class HeadModel:
         texts = [given] if isinstance(given, str) else given
         if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
             raise InvalidTypeError(f"{where}: expected a text or a pair of texts, got {given!r:.80}")
-        expected = {"text": (1,), "pair": (2,), "vectors": (2,)}.get(reads, (1, 2))
+        counts: dict[str, tuple[int, ...]] = {"text": (1,), "pair": (2,), "vectors": (2,)}
+        expected = counts.get(reads, (1, 2))
         if len(texts) not in expected:
-            form = {(1,): "a text", (2,): "a pair of texts"}.get(expected, "a text or a pair of texts")
+            form = {"text": "a text", "any": "a text or a pair of texts"}.get(reads, "a pair of texts")
             raise InvalidTypeError(f"{where}: expected {form}, as in training, got {given!r:.80}")
         for text in texts:
             if (surrogate := lone_surrogate(text)) is not None:
@@ -462,7 +463,7 @@ def _read_activation(folder: Path, config: Mapping[str, object]) -> nn.Module:
     oldest = Record(config, str(folder / "config.json"), MANIFEST_ADVICE).text(
         "sbert_ce_default_activation_function", "torch.nn.Sigmoid"
     )
-    class_path = record.text(_ACTIVATION, None) or older.text(_ACTIVATION, oldest)
+    class_path = record.text(_ACTIVATION, None) or older.text(_ACTIVATION, oldest) or "torch.nn.Sigmoid"
     cls = activation_class(class_path)
     if cls is None:
         raise record.refusal("an activation of torch.nn without arguments", class_path, _ACTIVATION, ELSEWHERE)

@@ -166,9 +166,9 @@ def classification_network(encoder: TransformerEncoder, parts: ModelParts, head:
         )
     config.id2label, config.label2id = dict(names), {name: number for number, name in names.items()}
     config.problem_type = "single_label_classification" if head.settings.outputs > 1 else "regression"
-    known = config.to_dict()
-    if "classifier_pooling" in known and type(parts.pooler) in _POOLING_KEYS:
-        config.classifier_pooling = _POOLING_KEYS[type(parts.pooler)]
+    known, pooler = config.to_dict(), parts.pooler
+    if "classifier_pooling" in known and type(pooler) in _POOLING_KEYS:
+        config.classifier_pooling = _POOLING_KEYS[type(pooler)]  # type: ignore[index]  # not None
     linear = [layer for layer in head.layers if isinstance(layer, nn.Linear)]
     activation = next((layer for layer in head.layers if isinstance(layer, _ACTIVATION_TYPES)), None)
     for key in _ACTIVATION_KEYS if activation is not None else ():
@@ -177,7 +177,7 @@ def classification_network(encoder: TransformerEncoder, parts: ModelParts, head:
     if "classifier_bias" in known and linear:
         config.classifier_bias = linear[0].bias is not None
     with torch.random.fork_rng(devices=[]), silence_transformers(), torch.device("meta"):
-        model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)
+        model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]  # theirs
     base = model.base_model
     shared = {**encoder.plain_state(), **dict(encoder.model.named_buffers())}
     for name in _own_weights(model, encoder):
@@ -186,13 +186,18 @@ def classification_network(encoder: TransformerEncoder, parts: ModelParts, head:
             _set(model, name, nn.Parameter(torch.randn(weight.shape) / max(weight.shape[-1], 1) ** 0.5))
     for name, value in shared.items():
         _set(base, name, value if name in dict(base.named_buffers()) else nn.Parameter(value))
-    return model.to(next(encoder.parameters()).device).eval()
+    moved: nn.Module = nn.Module.to(model, next(encoder.parameters()).device)
+    moved.train(False)
+    return model
 
 
 def _set(model: nn.Module, name: str, value: Tensor) -> None:
     place, _, leaf = name.rpartition(".")
     part = model.get_submodule(place)
-    (part._parameters if isinstance(value, nn.Parameter) else part._buffers)[leaf] = value
+    if isinstance(value, nn.Parameter):
+        part._parameters[leaf] = value
+    else:
+        part._buffers[leaf] = value
 
 
 def _own_weights(model: PreTrainedModel, encoder: TransformerEncoder) -> list[str]:
@@ -331,7 +336,8 @@ def _sample_texts(tokenizer: PreTrainedTokenizerBase) -> list[str]:
     special = set(tokenizer.all_special_ids)
     ids = sorted(number for number in tokenizer.get_vocab().values() if number not in special)
     rng = np.random.default_rng(0)
-    return [tokenizer.decode([int(ids[i]) for i in rng.integers(len(ids), size=n)]) for n in (3, 6, 9, 12)]
+    choices = [[int(ids[i]) for i in rng.integers(len(ids), size=n)] for n in (3, 6, 9, 12)]
+    return [str(tokenizer.decode(choice)) for choice in choices]
 
 
 def _sample_rows(tokenizer: TextTokenizer, pairs: bool = False) -> list[TextRow]:

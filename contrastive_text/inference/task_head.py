@@ -187,15 +187,15 @@ class TaskHead(nn.Module):
 
 
 def _read_settings(record: Record) -> HeadSettings:
-    kind = one_of(f"{record.where}: kind", record.text("kind"), Kind)  # type: ignore[arg-type]  # checked
-    reads = one_of(f"{record.where}: reads", record.text("reads"), Reads)  # type: ignore[arg-type]  # checked
+    kind = one_of(f"{record.where}: kind", record.text("kind"), Kind)
+    reads = one_of(f"{record.where}: reads", record.text("reads"), Reads)
     classes, prompts = record.texts("classes"), record.texts("prompts")
     if kind == "classifier" and len(set(classes)) < 2:
         raise record.refusal("two or more different classes", classes, "classes")
     if len(prompts) != 2:
         raise record.refusal("two prompts", prompts, "prompts")
     low, high = record.number("low"), record.number("high")
-    return HeadSettings(kind, reads, tuple(classes), low, high, (prompts[0], prompts[1]))
+    return HeadSettings(kind, reads, tuple(classes), low, high, (prompts[0], prompts[1]))  # type: ignore[arg-type]  # checked
 
 
 def _build(record: Record, name: str, base: type[Any]) -> Any:  # Any: an instance of ``base``, or None

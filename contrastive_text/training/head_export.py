@@ -81,7 +81,7 @@ def product_head(module: ContrastiveModule, data: Mapping[str, Any]) -> RunHead 
 def _joins_texts(data: Mapping[str, Any], task: str | None) -> bool:
     """Returns whether the pairing of a task puts two texts into one sequence."""
     tasks = data.get("tasks") or {}
-    options = next(iter(tasks.values()), {}) if task is None else tasks.get(task)
+    options: Any = next(iter(tasks.values()), {}) if task is None else tasks.get(task)
     options = (data.get("task") if options is None or not tasks else options) or {}
     pairing = options.get("init_args", options).get("pairing")
     path = pairing.get("class_path") if isinstance(pairing, Mapping) else pairing
@@ -152,8 +152,7 @@ def inference_parts(module: ContrastiveModule, head: RunHead, kind: Kind) -> tup
         high=target.high if isinstance(target, Scores) else 1.0,
         prompts=(prompts.of_role("anchor", task), prompts.of_role("positive", task)),
     )
-    is_single = isinstance(objective, TextClassification | TextRegression)
-    linear = objective.linear if is_single else None
+    linear = objective.linear if isinstance(objective, TextClassification | TextRegression) else None
     scorer = objective.scorer if isinstance(objective, PairClassification) else None
     return parts, TaskHead(settings, objective.head, linear, scorer)
 
