@@ -7,7 +7,7 @@ of the same objectives and views.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -25,7 +25,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.distributed import full_tensor, rank, shard_like, sum_over_ranks, world_size
 from contrastive_text.core.random import RowRandom
-from contrastive_text.core.types import NO_LABEL
+from contrastive_text.core.types import NO_LABEL, Slot
 from contrastive_text.encoders import TransformerEncoder, packing
 from contrastive_text.losses import streaming
 from contrastive_text.losses.comparison import MASKED_ID
@@ -189,14 +189,22 @@ def batch_of(case: Case, views: str, step: int) -> Batch:
         unpooled=torch.ones(rows, dtype=torch.long) if case.prompted else None,
         template_lengths=torch.tensor([[1, 2]]).expand(rows, 2) if case.template else None,
         target=torch.randint(case.classes, (EXAMPLES,), generator=noise).double() if case.classes else None,
+        scores=scores_of(case.slots, text_ids, noise) if case.scores else None,
     )
+
+
+def scores_of(slots: Sequence[Slot], text_ids: Tensor, noise: torch.Generator) -> Tensor:
+    """Returns teacher scores of positives and hard negatives, NaN where an example lacks its hard negative."""
+    ids = text_ids.reshape(len(slots), EXAMPLES).T[:, [slot.role in ("positive", "negative") for slot in slots]]
+    scores = 2 * torch.randn(ids.shape, generator=noise, dtype=torch.float64)
+    return scores.masked_fill(ids == MASKED_ID, torch.nan)
 
 
 def part_of(batch: Batch, examples: slice) -> Batch:
     """Returns some examples of a whole batch."""
     rows = torch.arange(len(batch)).reshape(len(batch.slots), -1)[:, examples].flatten()
-    target = None if batch.target is None else batch.target[examples]
-    return batch.split(rows).replace(target=target)
+    target, scores = (None if each is None else each[examples] for each in (batch.target, batch.scores))
+    return batch.split(rows).replace(target=target, scores=scores)
 
 
 @dataclass

@@ -99,6 +99,7 @@ class Case:
         objectives: From the way in which losses are computed.
         slots: Of each batch.
         classes: Number of classes of the target; 0 for none.
+        scores: Whether examples have teacher scores.
         hidden: Role of which some tokens are hidden.
         streams: Whether there is a loss that can be streamed.
         template: Whether a mask token stands in each text, one before the last token.
@@ -110,6 +111,7 @@ class Case:
     objectives: Callable[[How], dict[str, Objective]]
     slots: tuple[Slot, ...] = PAIR
     classes: int = 0
+    scores: bool = False
     hidden: Role | None = None
     streams: bool = True
     template: bool = False
@@ -369,6 +371,18 @@ CASES: dict[str, Case] = {
         slots=TRIPLE,
         streams=False,
         parts=lambda: {"guides": {"teacher": Known(7), "other": Known(tiny.CONFIG["hidden_size"])}},
+    ),
+    "teacher scores of a row's own texts and among the batch, siblings, InfoNCE": Case(
+        lambda how: {
+            "c": Contrastive(InfoNCE(0.2, **how), columns=[Duplicates(), Siblings()]),
+            "kl": RankDistillation(KLDivergence(0.2, 1.0)),
+            "margins": RankDistillation(MarginMSE(), similarity="dot", head=TanhHead()),
+            "net": RankDistillation(ListNet(0.2, 1.0), among="batch"),
+            "mle": RankDistillation(ListMLE(0.2), among="batch"),
+            "widths": Matryoshka(RankDistillation(ListMLE(0.2)), dims=[16, 8]),
+        },
+        slots=(*TRIPLE, Slot("negative", 1)),
+        scores=True,
     ),
     "GIST, hard negatives, and queue, NTXent, a guide, siblings attract": Case(
         lambda how: {

@@ -101,6 +101,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tiny.write_texts(tmp_path / "texts.txt", tiny.TEXTS * 2)
     tiny.write_pairs(tmp_path / "pairs.tsv")
     tiny.write_triples(tmp_path / "triples.jsonl")
+    tiny.write_scored(tmp_path / "scored.jsonl")
     write_labeled(tmp_path)
     glue_files.write_glue(tmp_path / "GLUE")
     sts_files.write_tables(tmp_path / "datasets")

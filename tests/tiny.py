@@ -112,6 +112,25 @@ def write_triples(path: Path) -> str:
     return str(path)
 
 
+def write_scored(path: Path) -> str:
+    """Writes queries with one to three hard negatives and teacher scores as ``.jsonl``; gives the file's name.
+
+    Queries recur, and hard negatives may be positives of other rows.
+    """
+    rows = [
+        {
+            "query": TEXTS[i % 12],
+            "pos": [TEXTS[i + 8]],
+            "neg": [TEXTS[(i + j) % 40] for j in (14, 20, 27)[: 1 + i % 3]],
+            "pos_scores": [3.0],
+            "neg_scores": [float((i + j) % 5) for j in range(1 + i % 3)],
+        }
+        for i in range(24)
+    ]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
 def module(
     folder: str, dropout: float | None = None, adapters: LoRA | None = None, **parts: Any
 ) -> ContrastiveModule:

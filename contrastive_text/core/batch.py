@@ -108,6 +108,8 @@ class Batch:
         rank_sizes: Number of examples of each rank in the step, in rank order, including this rank's N. None if
             unknown: ranks then exchange them.
         host_copies: Host copies of ids. None if the batch is on the host, or if its ids were created on a device.
+        scores: Teacher scores of the positive slots, then of the negative slots, (N, slots), float64. NaN for a
+            missing hard negative. None without scores.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class Batch:
         texts: tuple[str, ...] | None = None,
         rank_sizes: tuple[int, ...] | None = None,
         host_copies: HostCopies | None = None,
+        scores: Tensor | None = None,
     ) -> None:
         self.ids = ids
         self.lengths = lengths
@@ -147,6 +150,7 @@ class Batch:
         self.texts = texts
         self.rank_sizes = rank_sizes
         self.host_copies = host_copies
+        self.scores = scores
 
     def __len__(self) -> int:
         """Number of rows of the batch, S."""
@@ -165,8 +169,11 @@ class Batch:
 
     def target_for(self, vectors: Tensor) -> Tensor | None:
         """Returns the targets in the precision of the vectors, in at least float32, (N,), or None."""
-        widened = torch.promote_types(vectors.dtype, torch.float32)
-        return None if self.target is None else self.target.to(widened)
+        return None if self.target is None else self.target.to(_widened(vectors))
+
+    def scores_for(self, vectors: Tensor) -> Tensor | None:
+        """Returns the teacher scores in the precision of the vectors, at least float32, (N, slots), or None."""
+        return None if self.scores is None else self.scores.to(_widened(vectors))
 
     def by_role(self, role: Role) -> Tensor:
         """Returns the indices of the batch rows that have a role, ordered by slot, (rows,), on the host."""
@@ -217,8 +224,9 @@ class Batch:
         """Returns the batch on a device, without waiting for a GPU (``move_to_device``)."""
         place = torch.device(device)
         batch = self
-        if self.target is not None and place.type == "mps":
-            batch = self.replace(target=self.target.float())  # Apple's GPUs have no float64
+        if place.type == "mps":  # Apple's GPUs have no float64
+            target, scores = (None if t is None else t.float() for t in (self.target, self.scores))
+            batch = self.replace(target=target, scores=scores)
         host_copies = None
         if place.type != "cpu":
             host_copies = self.host_ids if self.ids.device.type == "cpu" else self.host_copies
@@ -236,7 +244,12 @@ class Batch:
             positions=None if self.positions is None else move(self.positions),
             types=None if self.types is None else move(self.types),
             target=None if self.target is None else move(self.target),
+            scores=None if self.scores is None else move(self.scores),
         )
+
+
+def _widened(vectors: Tensor) -> torch.dtype:
+    return torch.promote_types(vectors.dtype, torch.float32)
 
 
 class StepKind(NamedTuple):
@@ -344,6 +357,8 @@ class Encoded:
             after the objective's head and without a gradient. Empty outside training.
         rank_sizes: Number of examples of each rank, as ``Batch.rank_sizes``; None if unknown.
         logged: Whether metrics next to the loss are logged in this step; if not, an objective may skip them.
+        scores: Teacher scores of the positive slots, then of the negative slots, as ``Batch.scores``, (N, slots),
+            in at least float32, or None.
     """
 
     embeddings: Tensor
@@ -359,6 +374,7 @@ class Encoded:
     keys: Mapping[object, Encoded] = field(default_factory=dict)
     rank_sizes: tuple[int, ...] | None = None
     logged: bool = True
+    scores: Tensor | None = None
 
     def role(self, role: Role) -> Tensor:
         """Returns the vectors of the texts with a role, (N, slots of the role, D).

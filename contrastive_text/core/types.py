@@ -163,10 +163,11 @@ MASK_PLACEHOLDER = "{mask}"
 Text: TypeAlias = str | Tokens | TextPair
 """Text of an example: a string, a tokenized span, or two strings that become one sequence."""
 
-Row: TypeAlias = Mapping[str, Text | float]
+Row: TypeAlias = Mapping[str, Text | float | tuple[float, ...]]
 """A record of a data file, under the library's column names (``text``, ``anchor``, ``target``, ...).
 
-A text is a string; for a pairing with ``token_roles`` it is already tokenized.
+A text is a string; for a pairing with ``token_roles`` it is already tokenized. ``scores`` are teacher scores: the
+positive's, then the scores of the row's hard negatives.
 """
 
 
@@ -206,6 +207,8 @@ class Example:
         target: Label or score, for supervised objectives.
         views_per_text: Number of views of each text in the batch. The views of text i of a role are the slots
             ``i * views_per_text`` up to ``(i + 1) * views_per_text - 1``.
+        scores: Teacher scores of the positives, then of the hard negatives. The score of a missing hard negative
+            is NaN. None without scores.
 
     Example:
         >>> Example("a dog runs", positives=("it runs",), negatives=("it sleeps",)).negatives
@@ -217,6 +220,7 @@ class Example:
     negatives: tuple[Text, ...] = ()
     target: float | None = None
     views_per_text: int = 1
+    scores: tuple[float, ...] | None = None
 
 
 class Slot(NamedTuple):

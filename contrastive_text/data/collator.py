@@ -211,6 +211,29 @@ def concatenate(rows: Sequence[Sequence[int]]) -> Tensor:
     return torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=sum(map(len, rows))))
 
 
+def collate_scores(examples: Sequence[Example], pairing: str) -> Tensor | None:
+    """Returns the teacher scores of examples by slot, (N, positive and negative slots); None without scores.
+
+    Args:
+        examples: Examples with equal numbers of texts.
+        pairing: Name of their pairing, for the error.
+
+    Raises:
+        ValueError: An example has another number of scores than positives and hard negatives.
+    """
+    if all(example.scores is None for example in examples):
+        return None
+    texts = len(examples[0].positives) + len(examples[0].negatives)
+    counts = [len(example.scores or ()) for example in examples]
+    if other := [count for count in counts if count != texts]:
+        raise InvalidValueError(
+            f"pairing {pairing}: expected {texts} scores, one for each positive and hard negative of an example, "
+            f"got {other[0]}; give the positives' scores first, then the scores of the hard negatives"
+        )
+    scores = torch.tensor([example.scores for example in examples], dtype=torch.float64)
+    return scores.repeat_interleave(examples[0].views_per_text, dim=1)
+
+
 PAIRING = -1
 """Number in place of an example's number in the key of a pairing's random draws."""
 
@@ -372,7 +395,8 @@ class Collator:
         kept_texts = tuple(map(self.tokenizer.text, ordered_texts)) if self.keep_texts else None
         # Every row gives the same number of examples.
         shares = tuple(share * len(rows[0]) for share in items[0].shares)
-        return batch.replace(texts=kept_texts, rank_sizes=shares or None)
+        scores = collate_scores(examples, type(self.pairing).__name__)
+        return batch.replace(texts=kept_texts, rank_sizes=shares or None, scores=scores)
 
 
 @dataclass(frozen=True)

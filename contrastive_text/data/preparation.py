@@ -18,7 +18,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold_key, generator, text_id
 from contrastive_text.core.types import Example, Role, Row, Slot, TextPair
 from contrastive_text.data.cache import TokenTable, tokenize_documents
-from contrastive_text.data.collator import example_slots
+from contrastive_text.data.collator import collate_scores, example_slots
 from contrastive_text.data.files import mapped
 from contrastive_text.data.files.mapped import count_repeats
 from contrastive_text.data.files.readers import Table
@@ -121,7 +121,7 @@ def prepare_training_data(
 
     Raises:
         ValueError: Rows that the pairing can't use or that can't be joined, fewer rows than the limit, or roles
-            that the pairing doesn't give.
+            or teacher scores that the pairing doesn't give.
     """
     pairing = task.pairing or SameText()
     folder = None if cache_dir is None else Path(cache_dir)
@@ -153,6 +153,11 @@ def prepare_training_data(
         texts = subset(texts) if len(numbers) > mapped.MAPPED_ROWS else [texts[number] for number in numbers]
     examples = pairing(rows[0], generator(seed))
     task_needs, further_numbers = needs.tasks[name], range(1, min(len(rows), _CHECKED_ROWS))
+    if task_needs.scores and collate_scores(examples, type(pairing).__name__) is None:
+        raise InvalidValueError(
+            f"pairing {type(pairing).__name__}: expected teacher scores for an objective that reads them, got "
+            "examples without scores; set pairing: Given, or name guides of the objective"
+        )
     further = (example for number in further_numbers for example in pairing(rows[number], generator(seed)))
     slots = check_roles(pairing, examples, task_needs.plan, task_needs.roles, task_needs.needs_two_texts, further)
     return TrainingData(

@@ -112,6 +112,7 @@ class TaskNeeds:
         texts: Whether its batches keep the texts.
         check_examples: Function of the number of examples in a step and of hard negatives per example. It checks
             that the objectives have something to compare (``Objective.check_examples``). None for no check.
+        scores: Whether an objective reads the teacher scores of rows.
     """
 
     objectives: tuple[str, ...]
@@ -123,6 +124,7 @@ class TaskNeeds:
     held_out_objectives: tuple[str, ...] = ()
     texts: bool = False
     check_examples: Callable[[int, int], None] | None = None
+    scores: bool = False
 
 
 @dataclass(frozen=True)
@@ -414,9 +416,14 @@ def read_task(
             f"model.objectives, or remove the {option}"
         )
     options = RUN_OPTIONS[:2] if is_predicted else RUN_OPTIONS
+    has_scores = needs.scores and "positive" in pairing.reads and not is_scored and not is_predicted
     table = read_rows(
         task.files(part),
-        reads=[column for column in pairing.reads if column != "target"] + ["target"] * (target is not None),
+        reads=[
+            *(column for column in pairing.reads if column not in ("target", "scores")),
+            *["target"] * (target is not None),
+            *["scores"] * has_scores,
+        ],
         columns={
             name: column for name, column in (columns or {}).items() if not is_predicted or name != "target"
         },

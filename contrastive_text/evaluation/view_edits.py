@@ -329,8 +329,8 @@ def guide_order(batch: Encoded, false_negatives: Mapping[str, FalseNegatives]) -
     if not {"anchor", "positive"} <= {*vectors}:
         return None
     all_rows = slice(None)
-    (candidates,) = Candidates.from_batch([(batch, vectors)], over_ranks=False)
-    cosines, masked = candidates.cosines(all_rows), candidates.mask(all_rows)
+    (candidates,) = Candidates.from_batch([(batch, vectors)], ["cosine"], over_ranks=False)
+    cosines, masked = candidates.similarities(all_rows), candidates.mask(all_rows)
     rows, (texts,) = len(cosines), BetweenTexts().arrange(batch, vectors).values()
     positives = unit_vectors(texts.positive)
     near = {

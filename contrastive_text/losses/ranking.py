@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,11 @@ from contrastive_text.losses.base import check_temperature
 class RankLoss(nn.Module, ABC):
     """Base class of losses that compare a student's cosines of each row's candidates with a guide's cosines.
 
-    A subclass implements ``terms``. The objective ``RankDistillation`` supplies the cosines.
+    A subclass implements ``terms``. The objective ``RankDistillation`` supplies the cosines. Instead of a guide's
+    cosines it may supply teacher scores of the data, such as a reranker's logits.
+
+    Attributes:
+        accepts_unscored: Whether candidates may lack a score of the guide, which is then -inf.
 
     Example:
         >>> class SameScores(RankLoss):
@@ -27,13 +32,16 @@ class RankLoss(nn.Module, ABC):
         tensor(0.1250)
     """
 
+    accepts_unscored: ClassVar[bool] = False
+
     @abstractmethod
     def terms(self, student: Tensor, guide: Tensor, target: Tensor, mask: Tensor) -> Tensor:
         """Returns one loss term per row, which is 0 if the row has no candidates.
 
         Args:
             student: The student's cosines of R rows with their C candidates, (R, C), in at least float32.
-            guide: The guide's cosines of the same texts, (R, C), without a gradient.
+            guide: The guide's cosines of the same texts, or teacher scores, (R, C), without a gradient. -inf for
+                a candidate without a score, if ``accepts_unscored``.
             target: Index of the candidate that is the row's positive, (R,).
             mask: True where a column is not a candidate of a row, (R, C).
 
@@ -69,6 +77,8 @@ class ListNet(RankLoss):
 
     ``- sum_j softmax(guide / T_guide)_j log softmax(student / T)_j``
 
+    A candidate without a score has probability 0 in the guide's softmax.
+
     Source: Cao et al. 2007, ListNet (top one); Liu et al. 2023, RankCSE (https://arxiv.org/abs/2305.16726). The
     README of RankCSE sets T_guide = T / 2.
 
@@ -87,6 +97,8 @@ class ListNet(RankLoss):
         tensor(0.4665)
     """
 
+    accepts_unscored = True
+
     def __init__(self, temperature: float = 0.05, guide_temperature: float = 0.025) -> None:
         super().__init__()
         check_temperature(temperature)
@@ -96,7 +108,7 @@ class ListNet(RankLoss):
 
     def terms(self, student: Tensor, guide: Tensor, target: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG002  # part of the contract
         """Returns the cross-entropy of each row, (R,)."""
-        guide_probabilities, _ = _softmax(guide / self.guide_temperature, mask)
+        guide_probabilities, _ = _softmax(guide / self.guide_temperature, mask | guide.isneginf())
         _, student_logs = _softmax(student / self.temperature, mask)
         return -(guide_probabilities * student_logs).sum(dim=1)
 
@@ -128,7 +140,7 @@ class KLDivergence(ListNet):
 
     def terms(self, student: Tensor, guide: Tensor, target: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG002  # part of the contract
         """Returns the Kullback-Leibler divergence of each row, (R,)."""
-        guide_probabilities, guide_logs = _softmax(guide / self.guide_temperature, mask)
+        guide_probabilities, guide_logs = _softmax(guide / self.guide_temperature, mask | guide.isneginf())
         _, student_logs = _softmax(student / self.temperature, mask)
         return self.temperature**2 * (guide_probabilities * (guide_logs - student_logs)).sum(dim=1)
 
@@ -137,7 +149,8 @@ class ListMLE(RankLoss):
     """ListMLE: negative log-likelihood of the guide's order of the candidates under the student's scores.
 
     ``- log prod_k exp(s_k / T) / sum_{m >= k} exp(s_m / T)``, where k runs over the candidates from the guide's
-    highest score to its lowest. Candidates with equal scores keep their order. The loss is the logarithm of the
+    highest score to its lowest. Candidates with equal scores keep their order. Candidates without a score come
+    last and have no factor, only a share of the sums. The loss is the logarithm of the
     whole product: log C! for C candidates with equal cosines, about 490 for 127. Source: Xia et al. 2008,
     ListMLE; Liu et al. 2023, RankCSE (https://arxiv.org/abs/2305.16726).
 
@@ -158,6 +171,8 @@ class ListMLE(RankLoss):
         tensor(1.7918)
     """
 
+    accepts_unscored = True
+
     def __init__(self, temperature: float = 0.05) -> None:
         super().__init__()
         check_temperature(temperature)
@@ -169,7 +184,7 @@ class ListMLE(RankLoss):
         order = guide.masked_fill(mask, torch.inf).argsort(dim=1, descending=True, stable=True)
         logits = (student / self.temperature).gather(1, order)
         rest = logits.flip(1).logcumsumexp(dim=1).flip(1)
-        return (rest - logits).masked_fill(mask.gather(1, order), 0.0).sum(dim=1)
+        return (rest - logits).masked_fill((mask | guide.isneginf()).gather(1, order), 0.0).sum(dim=1)
 
 
 class MarginMSE(RankLoss):

@@ -38,6 +38,7 @@ class Objective(nn.Module, ABC):
         predicts: Whether ``predict`` returns predictions that are compared with the target.
         head_of: Name of the objective whose head is also applied to the vectors (``set_head``); None for none.
         guides: Names of the guides whose vectors the objective reads (``Encoded.guides``).
+        reads_scores: Whether the objective reads the teacher scores of rows (``Encoded.scores``).
         has_negatives: Whether the objective pushes texts of different examples apart, if it compares texts.
         collapse_advice: Advice for collapsed vectors, in addition to a lower learning rate or a larger batch.
         momentum: Settings of a momentum encoder whose vectors the objective reads as ``Encoded.keys[keys]``;
@@ -64,6 +65,7 @@ class Objective(nn.Module, ABC):
     needs_token_logits: ClassVar[bool] = False
     predicts: bool = False
     guides: tuple[str, ...] = ()
+    reads_scores: bool = False
     head_of: str | None = None
     has_negatives: bool = True
     collapse_advice: tuple[str, ...] = ()

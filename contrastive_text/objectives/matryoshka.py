@@ -81,6 +81,7 @@ class Matryoshka(Objective):
             objective.view,
         )
         self.predicts, self.guides = objective.predicts, objective.guides
+        self.reads_scores = objective.reads_scores
         self.has_negatives, self.collapse_advice = objective.has_negatives, objective.collapse_advice
         self.momentum, self.momentum_only_roles = objective.momentum, objective.momentum_only_roles
         self._weights = dict(sorted(zip(dims, weights or [1.0] * len(dims), strict=True), reverse=True))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import ClassVar, Self, overload
+from typing import ClassVar, Self, cast, overload
 
 import numpy as np
 
@@ -156,7 +157,7 @@ class Given(Pairing):
     """Reads pairs and hard negatives from the columns ``anchor``, ``positive``, ``negative``, ``negative_2``, ...
 
     Rows may have different numbers of hard negatives. Missing hard negatives are empty texts, which are masked
-    for all rows of a step.
+    for all rows of a step. If an objective reads teacher scores, each text keeps its score.
 
     Args:
         views_per_text: Number of copies of each text in a batch, each altered by the views separately. It is 2
@@ -181,17 +182,24 @@ class Given(Pairing):
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
         """Returns one example with the texts of the row's columns."""
-        negatives = [str(text) for name, text in row.items() if name.startswith("negative")]
-        if self.negatives is not None and self.negatives < len(negatives):
-            texts = [text for text in negatives if text]
-            indices = sorted(rng.permutation(len(texts))[: self.negatives])
-            negatives = [*(texts[index] for index in indices), *[""] * self.negatives][: self.negatives]
+        texts = [str(text) for name, text in row.items() if name.startswith("negative")]
+        own = [index for index, text in enumerate(texts) if text]
+        chosen = list(range(len(texts)))
+        if self.negatives is not None and self.negatives < len(texts):
+            drawn = [own[index] for index in sorted(rng.permutation(len(own))[: self.negatives])]
+            chosen = [*drawn, *(index for index in chosen if not texts[index])][: self.negatives]
+        scores: tuple[float, ...] | None = None
+        if "scores" in row:
+            first, *others = cast("tuple[float, ...]", row["scores"])
+            score_of = dict(zip(own, others, strict=True))
+            scores = (first, *(score_of.get(index, math.nan) for index in chosen))
         return [
             Example(
                 anchor=str(row["anchor"]),
                 positives=(str(row["positive"]),),
-                negatives=tuple(negatives),
+                negatives=tuple(texts[index] for index in chosen),
                 views_per_text=self.views_per_text,
+                scores=scores,
             )
         ]
 

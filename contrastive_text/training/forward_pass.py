@@ -250,4 +250,5 @@ def encode_groups(
         masked_labels=torch.cat(labels) if labels else None,
         token_logits=embedder.encoder.token_logits,
         rank_sizes=batch.rank_sizes,
+        scores=batch.scores_for(pooled),
     )

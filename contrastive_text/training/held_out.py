@@ -68,16 +68,19 @@ def gather_encoded(encoded: Encoded) -> Encoded:
     sizes = gather_sizes(examples, encoded.embeddings.device, encoded.rank_sizes)
     rows = [encoded.embeddings, encoded.text_ids, *encoded.guides.values()]
     by_example = [tensor.reshape(slots, examples, *tensor.shape[1:]).transpose(0, 1) for tensor in rows]
-    targets = [] if encoded.target is None else [encoded.target]
-    gathered_tensors = gather_all([*by_example, *targets], sizes)
+    by_name = {"target": encoded.target, "scores": encoded.scores}
+    labels = {name: tensor for name, tensor in by_name.items() if tensor is not None}
+    gathered_tensors = gather_all([*by_example, *labels.values()], sizes)
     vectors, ids, *guides = (tensor.transpose(0, 1).flatten(0, 1) for tensor in gathered_tensors[: len(rows)])
+    labels = dict(zip(labels, gathered_tensors[len(rows) :], strict=True))
     return replace(
         encoded,
         embeddings=vectors,
         text_ids=ids,
-        target=gathered_tensors[-1] if targets else None,
         guides=dict(zip(encoded.guides, guides, strict=True)),
         rank_sizes=None,
+        target=labels.get("target"),
+        scores=labels.get("scores"),
     )
 
 
@@ -384,8 +387,9 @@ def encode_unaltered(
     rows = read_slots(batch, ViewPlan(), objectives)
     vectors = embedder.pool(rows)
     guided = {} if guides is None else guide_vectors(guides, rows, objectives)
-    target = rows.target_for(vectors)
-    return Encoded(vectors, rows.slots, rows.text_ids, target=target, guides=guided, rank_sizes=rows.rank_sizes)
+    target, scores = rows.target_for(vectors), rows.scores_for(vectors)
+    ids, sizes = rows.text_ids, rows.rank_sizes
+    return Encoded(vectors, rows.slots, ids, target=target, guides=guided, rank_sizes=sizes, scores=scores)
 
 
 def predict(batch: Batch, embedder: Embedder, objectives: Mapping[str, Objective]) -> Tensor:

@@ -212,6 +212,7 @@ class TaskParts:
             ),
             texts=any(self.guides[name].needs_texts for part in parts for name in part.guides),
             check_examples=partial(_check_examples, parts),
+            scores=any(part.reads_scores for part in parts),
         )
 
     def _target(self, task: str | None) -> Target | None:

@@ -17,7 +17,18 @@ from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Slot
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import MLPHead, TanhHead
-from contrastive_text.losses import DCL, DCLW, DebiasedNTXent, InfoNCE, ListNet, NTXent, SigLIP, SupCon, VICReg
+from contrastive_text.losses import (
+    DCL,
+    DCLW,
+    DebiasedNTXent,
+    InfoNCE,
+    ListNet,
+    MarginMSE,
+    NTXent,
+    SigLIP,
+    SupCon,
+    VICReg,
+)
 from contrastive_text.objectives import (
     Contrastive,
     CosineScorer,
@@ -132,7 +143,10 @@ OPTIONS: list[tuple[Callable[..., object], dict[str, Any], list[str]]] = [
         ({"guide_features": 0}, ["VectorDistillation.guide_features", "1 or more", "got 0"]))),
     *((RankDistillation, {"loss": ListNet(), **options}, words) for options, words in (
         *(({"guides": guides}, ["guides", "different names of model.guides", f"got {guides!r}"])
-          for guides in ([], ["a", "a"], "teacher")),
+          for guides in (["a", "a"], "teacher")),
+        ({"weights": [1.0]}, ["guides", "different names of model.guides", "got None"]),
+        ({"similarity": OTHER}, ["RankDistillation.similarity", "cosine or dot", "'other'"]),
+        ({"loss": MarginMSE(), "among": "batch"}, ["among", "expected own for MarginMSE", "got batch"]),
         ({"guides": ["a", "b"], "weights": [1.0]}, ["weights", "a number above 0 for each of the 2 guides"]),
         ({"guides": ["a"], "weights": [0.0]}, ["weights", "a number above 0", "got [0.0]"]),
         ({"guides": ["a"], "among": OTHER}, ["RankDistillation.among", "batch or own", "'other'"]))),

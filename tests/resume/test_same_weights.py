@@ -8,15 +8,19 @@ from typing import Any
 
 import pytest
 import several
+import tiny
 import torch
 from covering import rest_slow
 from pytorch_lightning.callbacks import BaseFinetuning, Callback, ModelCheckpoint
-from resume.runs import check_equal, run
+from resume.runs import check_equal, check_same, flat, run
 from torch import Tensor
 
 from contrastive_text.core.setting import current_setting
 from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, TextTask
 from contrastive_text.encoders import LoRA
+from contrastive_text.losses import InfoNCE, KLDivergence, ListNet
+from contrastive_text.objectives import Contrastive, Duplicates, RankDistillation, Siblings
+from contrastive_text.pairings import Given
 from contrastive_text.training import ConstantSchedule, PCGrad, TorchOptimizer, TorchSchedule, Uncertainty
 from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
 from contrastive_text.training.module import ContrastiveModule
@@ -108,6 +112,30 @@ def test_runs_by_epochs_are_taken_up_at_every_step(
     for name in ("step=1", f"step={epoch}", "end of epoch=0", f"step={epoch + 1}"):
         resume = str(tmp_path / "whole" / f"{name}.ckpt")
         check_equal(whole, by_epochs(tmp_path / "again" / name, resume=resume))
+
+
+@pytest.mark.parametrize("chunk_tokens", [None, pytest.param(60, marks=pytest.mark.slow)])
+def test_a_run_over_teacher_scores_and_drawn_hard_negatives(
+    chunk_tokens: int | None, bert: str, tmp_path: Path
+) -> None:
+    train = tiny.write_scored(tmp_path / "scored.jsonl")
+
+    def scored_run(folder: Path, resume: str | None = None) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        parts = {
+            "hard": Contrastive(InfoNCE(), columns=[Duplicates(), Siblings()]),
+            "scores": RankDistillation(KLDivergence(0.1, 1.0)),
+            "batch": RankDistillation(ListNet(0.1, 1.0), among="batch"),
+        }
+        module = tiny.module(bert, 0.2, objectives=parts, chunk_tokens=chunk_tokens)
+        keep = ModelCheckpoint(folder, filename="{step}", save_top_k=-1, every_n_train_steps=1)
+        trainer = tiny.trainer(folder, enable_checkpointing=True, callbacks=[keep], max_steps=3)
+        data = tiny.data(train, pairing=Given(negatives=2))
+        trainer.fit(module, data, ckpt_path=resume, weights_only=True)
+        return dict(flat(module.state_dict()))
+
+    whole = scored_run(tmp_path / "whole")
+    check_same(whole, scored_run(tmp_path / "again", resume=str(tmp_path / "whole" / "step=1.ckpt")))
 
 
 class SaveAfterwards(Callback):

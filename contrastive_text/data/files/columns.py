@@ -33,6 +33,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         "positive": "positive positives pos sentence2 sentence_b sent1 text2 text_b question2 hypothesis "
         "answer passage positive_passages positive_ctxs",
         "negative": "negative negatives neg hard_neg hard_negative negative_passages hard_negative_ctxs",
+        "scores": "scores pos_scores neg_scores positive_scores negative_scores",
         "target": "target score scores label labels gold_label similarity is_duplicate",
         "subset": "subset genre",
     }.items()
@@ -143,11 +144,16 @@ def plan_columns(
     }
     if "negative" not in columns:
         sources["negative"].sort(key=lambda column: int(re.sub(r"\D", "", column)[:_MAX_DIGITS] or 1))
+    if "scores" in reads and "scores" not in columns:
+        sources["scores"] = _score_columns(sources, reads)
+        sources["target"] = [column for column in sources["target"] if column not in sources["scores"]]
     extra = ("negative", "subset") if "anchor" in reads else ()
     read_names = [name for name in ALIASES if name in reads or name in extra]
     for name in read_names:
         # negative_1 and negative_2 are two texts under one alias; neg and hard_neg are two aliases.
         rivals = list({_unnumbered(c) if name == "negative" else c: c for c in sources[name]}.values())
+        if name == "scores" and [normalize_name(c)[:3] for c in rivals] == ["pos", "neg"]:
+            continue
         if len(rivals) > 1 and name not in columns:
             todo = _advice([name], rivals[0], form)
             raise reading_error(where, f"one column for {name}", f"{rivals[0]} and {rivals[1]}", todo)
@@ -163,6 +169,16 @@ def plan_columns(
         expected = " and ".join(f"a column for {name} ({join_names(ALIASES[name])})" for name in missing)
         raise reading_error(where, expected, header_names, todo)
     return {name: sources[name] for name in read_names if sources[name]}
+
+
+def _score_columns(sources: Mapping[str, list[str]], reads: Sequence[str]) -> list[str]:
+    """Returns columns of teacher scores: of positives and of negatives, or one column with a list for each row.
+
+    The list may have any usual name of a target, as in sentence-transformers' files, if no target is read.
+    """
+    named = [column for column in sources["target"] if normalize_name(column) == "scores"]
+    named += sorted(sources["scores"], key=normalize_name, reverse=True)  # positives first
+    return named or (list(sources["target"]) if "target" not in reads else [])
 
 
 _SPLITS = ({"train", "training"}, {"dev", "development", "val", "valid", "validation"}, {"test"})

@@ -263,7 +263,7 @@ def _describe(row: object) -> str:
 def _places(length: int, reads: Sequence[str], where: str) -> list[str]:
     """Returns the column names (anchor, positive, ...) of the values of a training row that is a tuple."""
     columns = [name for name in ("text", "anchor", "positive") if name in reads]
-    target_names = ["target"] if "target" in reads else []
+    target_names = [name for name in ("target", "scores") if name in reads]
     negative_count = length - len(columns) - len(target_names)
     if columns == ["text"] and not target_names:
         return ["anchor", "positive", *negative_names(length - 2)][:length]

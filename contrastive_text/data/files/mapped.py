@@ -101,7 +101,7 @@ class ArrowRows(Sequence[Row]):
             if column == "negative":
                 row.update(zip(self._negatives, chain(cell or (), repeat("")), strict=False))
             else:
-                row[column] = cell
+                row[column] = tuple(cell) if column == "scores" else cell
         return row
 
     def __reduce__(self) -> tuple[type[ArrowRows], tuple[object, ...]]:
@@ -207,7 +207,11 @@ def write_rows(path: Path, files: Sequence[FileRows], total: int) -> tuple[list[
 
     row_iterator = cells()
     first_row = next(row_iterator)
-    types = {"target": arrow.float64(), "negative": arrow.list_(arrow.large_string())}
+    types = {
+        "target": arrow.float64(),
+        "scores": arrow.list_(arrow.float64()),
+        "negative": arrow.list_(arrow.large_string()),
+    }
     schema = arrow.schema([(name, types.get(name, arrow.large_string())) for name in first_row])
     with arrow.ipc.new_file(str(path), schema) as writer:
         row_iterator = chain([first_row], row_iterator)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from contrastive_text.core.storage.text_files import USUAL, SizeLimits, is_blank
 from contrastive_text.data.files.columns import (
@@ -34,7 +35,10 @@ from contrastive_text.data.files.formats import (
 from contrastive_text.data.files.frames import PREFIX, hub_content
 from contrastive_text.data.files.in_memory import InMemoryRows, is_unread, missing_rows
 from contrastive_text.data.files.parsing import BINARY, documents, is_folder, parse, suffix_of
+from contrastive_text.data.files.teacher_scores import TeacherScores
 
+Cell: TypeAlias = str | float | tuple[float, ...]
+"""Cell of a row: a text, a label or score, or teacher scores."""
 _MAX_NAMES = 24
 """Largest number of ignored columns that the description of a file names. JSON objects can have thousands."""
 
@@ -95,8 +99,9 @@ class FileRows:
         self._blank_count = self._empty_count = 0
         self._known_content: Content | None = None
         self._pair_labels: PairLabels | None = None
+        self._scores = TeacherScores((), ())
 
-    def __iter__(self) -> Iterator[tuple[int, dict[str, str | float]]]:
+    def __iter__(self) -> Iterator[tuple[int, dict[str, Cell]]]:
         """Yields each row with the line on which its record begins, or with its document's number in a folder."""
         content = named_content(self._content(), self.reads, self.columns)
         if content.is_row or any(content.records()):
@@ -110,20 +115,22 @@ class FileRows:
         other_sources = [source for source in sources if source[0] in ("target", "subset")]
         spread_column = "text" if "text" in self._plan else "positive"
         in_folder = self._is_folder
+        self._scores = TeacherScores(self._plan.get("scores", ()), content.header)
         for line, cells in self._records(content):
             self.document = line if in_folder else self._blank_count
             texts: dict[str, list[str]] = {}
             for name, column, index in text_sources:
                 cell_texts = self._texts(line, name, column, cells[index])
                 texts[name] = texts[name] + cell_texts if name in texts else cell_texts
-            negatives = [text for text in texts.pop("negative", ()) if not is_blank(text)]
+            all_negatives = texts.pop("negative", [])
+            negatives = [text for text in all_negatives if not is_blank(text)]
             visible = [text for text in texts[spread_column] if not is_blank(text)]
             if spread_column == "text":
                 self._empty_count += len(texts["text"]) - len(visible)
             elif any(is_blank(text) for group in texts.values() for text in group):
                 self._empty_count += 1
                 continue
-            row: dict[str, str | float] = {"anchor": texts["anchor"][0]} if "anchor" in texts else {}
+            row: dict[str, Cell] = {"anchor": texts["anchor"][0]} if "anchor" in texts else {}
             row[spread_column] = ""  # fixes its position among the columns
             self._text_counts.add(len(texts[spread_column]))
             row.update(zip(negative_names(len(negatives)), negatives, strict=True))
@@ -137,8 +144,13 @@ class FileRows:
                     continue
             if "negative" in self._plan:
                 self.negatives[len(negatives)] += len(visible)
-            for text in visible:
-                yield line, {**row, spread_column: text}
+            if "scores" not in self._plan:
+                for text in visible:
+                    yield line, {**row, spread_column: text}
+                continue
+            scores = self._scores.read(f"{self._where}:{line}", cells, len(visible), all_negatives)
+            for text, text_scores in zip(visible, scores, strict=True):
+                yield line, {**row, spread_column: text, "scores": text_scores}
 
     def known_content(self) -> Content | None:
         """Returns the content of a source that knows its number of records; None for lines of text."""
@@ -243,7 +255,7 @@ class FileRows:
 
     def _add(
         self,
-        row: dict[str, str | float],
+        row: dict[str, Cell],
         sources: Sequence[tuple[str, str, int]],
         line: int,
         cells: Cells,
@@ -288,6 +300,7 @@ class FileRows:
             )
             if number
         ]
+        self._scores.check(self._where)
         if not count:
             expected = f"at least one row with text{' and a gold label' if missing_gold else ''}"
             todo = "name a file that has labels" if missing_gold else "check that the file was written to its end"
@@ -307,6 +320,7 @@ class FileRows:
             if len(self.negatives) > 1:
                 notes["negative"] = f" ({_range(set(self.negatives))} a line)"
         columns = dict(self._plan)
+        notes |= {"scores": f": {self._scores.describe()}"} if "scores" in columns else {}
         if labels := self.labels.describe(self._label_rows):
             notes["target"] = f": {labels}"
             columns["target"] = columns.pop("target")
