@@ -28,6 +28,7 @@ from contrastive_text.core.types import (
     TextPair,
     Tokens,
 )
+from contrastive_text.data.files.teacher_scores import collate_scores
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.data.tokenizing import TemplatedText, TextRow, TextTokenizer
 from contrastive_text.losses.comparison import MASKED_ID
@@ -209,29 +210,6 @@ def hash_edited_rows(rows: Sequence[TextRow], tokenizer: TextTokenizer) -> Tenso
 def concatenate(rows: Sequence[Sequence[int]]) -> Tensor:
     """Concatenates the integers of all rows to one array, (T,), int64."""
     return torch.from_numpy(np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=sum(map(len, rows))))
-
-
-def collate_scores(examples: Sequence[Example], pairing: str) -> Tensor | None:
-    """Returns the teacher scores of examples by slot, (N, positive and negative slots); None without scores.
-
-    Args:
-        examples: Examples with equal numbers of texts.
-        pairing: Name of their pairing, for the error.
-
-    Raises:
-        ValueError: An example has another number of scores than positives and hard negatives.
-    """
-    if all(example.scores is None for example in examples):
-        return None
-    texts = len(examples[0].positives) + len(examples[0].negatives)
-    counts = [len(example.scores or ()) for example in examples]
-    if other := [count for count in counts if count != texts]:
-        raise InvalidValueError(
-            f"pairing {pairing}: expected {texts} scores, one for each positive and hard negative of an example, "
-            f"got {other[0]}; give the positives' scores first, then the scores of the hard negatives"
-        )
-    scores = torch.tensor([example.scores for example in examples], dtype=torch.float64)
-    return scores.repeat_interleave(examples[0].views_per_text, dim=1)
 
 
 PAIRING = -1

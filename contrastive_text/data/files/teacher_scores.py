@@ -1,4 +1,4 @@
-"""Teacher scores of a data file: the scores that a reranker or another teacher gave the texts of each row."""
+"""Teacher scores, which a reranker or another teacher gave the texts of each row: read, and put into batches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import json
 import math
 from collections.abc import Sequence
 
+import torch
+from torch import Tensor
+
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.text_files import is_blank
 from contrastive_text.core.targets import parse_number
+from contrastive_text.core.types import Example
 from contrastive_text.data.files.formats import Cells, count_noun, join_names, reading_error, short
 
 
@@ -96,6 +101,29 @@ class TeacherScores:
         """Describes the range of the scores, and the number of rows whose scores are equal."""
         equal = f", equal in {count_noun(self._equal_rows, 'row')}" if self._equal_rows else ""
         return f"{self._lowest:g} to {self._highest:g}{equal}"
+
+
+def collate_scores(examples: Sequence[Example], pairing: str) -> Tensor | None:
+    """Returns the teacher scores of examples by slot, (N, positive and negative slots); None without scores.
+
+    Args:
+        examples: Examples with equal numbers of texts.
+        pairing: Name of their pairing, for the error.
+
+    Raises:
+        ValueError: An example has another number of scores than positives and hard negatives.
+    """
+    if all(example.scores is None for example in examples):
+        return None
+    texts = len(examples[0].positives) + len(examples[0].negatives)
+    counts = [len(example.scores or ()) for example in examples]
+    if other := [count for count in counts if count != texts]:
+        raise InvalidValueError(
+            f"pairing {pairing}: expected {texts} scores, one for each positive and hard negative of an example, "
+            f"got {other[0]}; give the positives' scores first, then the scores of the hard negatives"
+        )
+    scores = torch.tensor([example.scores for example in examples], dtype=torch.float64)
+    return scores.repeat_interleave(examples[0].views_per_text, dim=1)
 
 
 def _items(cell: object) -> list[object]:

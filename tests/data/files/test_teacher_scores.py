@@ -11,10 +11,11 @@ import pytest
 from data_files import refuses, write
 
 from contrastive_text.core.random import generator
-from contrastive_text.core.types import Row
+from contrastive_text.core.types import Example, Row
 from contrastive_text.data import read_rows
 from contrastive_text.data.files import mapped
 from contrastive_text.data.files.mapped import ArrowRows
+from contrastive_text.data.files.teacher_scores import collate_scores
 from contrastive_text.pairings import Given
 
 READS = ("anchor", "positive", "scores")
@@ -148,3 +149,14 @@ def test_columns_that_are_missing_or_could_both_be_meant_are_refused(tmp_path: P
     one = {**TRIPLE, "score": [1, 2, 3], "similarity": [1, 2, 3]}
     with refuses("expected one column for scores, got score and similarity"):
         read_rows(jsonl(tmp_path, one), READS)
+
+
+def test_a_pairing_that_gives_another_number_of_scores_than_texts_is_refused() -> None:
+    good = Example("q", ("a",), ("b",), scores=(1.0, 0.5), views_per_text=2)
+    assert collate_scores([Example("q", ("a",))], "Mine") is None
+    scores = collate_scores([good], "Mine")
+    assert scores is not None
+    assert scores.tolist() == [[1.0, 1.0, 0.5, 0.5]]
+    for other in (Example("q", ("a",), ("b",), scores=(1.0,)), Example("q", ("a",), ("b",))):
+        with refuses("pairing Mine: expected 2 scores, one for each positive and hard negative", "got"):
+            collate_scores([good, other], "Mine")
