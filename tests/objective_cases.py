@@ -56,6 +56,7 @@ from contrastive_text.objectives import (
     Queue,
     RankDistillation,
     ReplacedTokens,
+    Reranking,
     SameClass,
     Siblings,
     SignedPairs,
@@ -372,7 +373,7 @@ CASES: dict[str, Case] = {
         streams=False,
         parts=lambda: {"guides": {"teacher": Known(7), "other": Known(tiny.CONFIG["hidden_size"])}},
     ),
-    "teacher scores of a row's own texts and among the batch, siblings, InfoNCE": Case(
+    "teacher scores of a row's own texts and among the batch, siblings, InfoNCE, rerankers": Case(
         lambda how: {
             "c": Contrastive(InfoNCE(0.2, **how), columns=[Duplicates(), Siblings()]),
             "kl": RankDistillation(KLDivergence(0.2, 1.0)),
@@ -380,6 +381,8 @@ CASES: dict[str, Case] = {
             "net": RankDistillation(ListNet(0.2, 1.0), among="batch"),
             "mle": RankDistillation(ListMLE(0.2), among="batch"),
             "widths": Matryoshka(RankDistillation(ListMLE(0.2)), dims=[16, 8]),
+            "labels": Reranking(positive_weight=2.0),
+            "reranked": Reranking(KLDivergence(1.0, 1.0), head=FineTuningHead(out_features=1, dropout=0.0)),
         },
         slots=(*TRIPLE, Slot("negative", 1)),
         scores=True,

@@ -58,9 +58,11 @@ def own_options(name: str, folder: Path) -> list[str]:
             short += ["--data.task.pairing.min_document_tokens", "64"]
         return ["--data.train", documents(folder), "--data.cache_dir", str(folder / "cache"), *short]
     if name.startswith("simcse/sup") or name in (
-        "cs224n/pretrain_nli", "prompteol", "qwen3_embedding", "nv_embed_second",
+        "cs224n/pretrain_nli", "prompteol", "qwen3_embedding", "nv_embed_second", "reranker",
     ):  # fmt: skip
         return ["--data.train", tiny.write_triples(folder / "triples.jsonl")]
+    if name == "reranker_distill":
+        return ["--data.train", tiny.write_scored(folder / "scored.jsonl")]
     if name == "gist":
         triples = ["--data.train", tiny.write_triples(folder / "triples.jsonl")]
         write_guides(name, triples[1], folder)

@@ -33,10 +33,10 @@ LONG = (
     "notebooks.md", "onnx.md", "optimizers.md", "optuna.md", "own_columns.md", "own_encoder.md", "own_guide.md",
     "own_loss.md", "own_mixture.md", "own_objective.md", "own_view.md", "pair_labels.md", "paper_grids.md",
     "plain_lightning.md", "poolers.md", "postprocess.md", "predict.md", "probes.md", "profiling.md",
-    "prompts.md", "python.md", "report.md", "resume.md", "retrieval.md", "row_limits.md", "search.md",
-    "serving.md", "shards.md", "share.md", "stages.md", "sts.md", "sweep.md", "tasks.md", "train_classes.md",
-    "train_nli.md", "train_pairs.md", "train_scores.md", "train_sentences.md", "training_step.md", "use.md",
-    "validation.md", "verify.md",
+    "prompts.md", "python.md", "report.md", "rerankers.md", "resume.md", "retrieval.md", "row_limits.md",
+    "search.md", "serving.md", "shards.md", "share.md", "stages.md", "sts.md", "sweep.md", "tasks.md",
+    "train_classes.md", "train_nli.md", "train_pairs.md", "train_scores.md", "train_sentences.md",
+    "training_step.md", "use.md", "validation.md", "verify.md",
 )  # fmt: skip
 """Pages that take longer than all others: cells that are built, charts that are drawn, a graph of torch's, many
 runs. What these do the default suite tries in the tests of each command."""
@@ -102,6 +102,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tiny.write_pairs(tmp_path / "pairs.tsv")
     tiny.write_triples(tmp_path / "triples.jsonl")
     tiny.write_scored(tmp_path / "scored.jsonl")
+    tiny.write_triples(tmp_path / "held_out.jsonl")
+    tiny.write_texts(tmp_path / "queries.txt", tiny.TEXTS[:4])
     write_labeled(tmp_path)
     glue_files.write_glue(tmp_path / "GLUE")
     sts_files.write_tables(tmp_path / "datasets")

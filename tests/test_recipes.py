@@ -19,7 +19,9 @@ from covering import rest_slow
 from freezing import FILE, RECIPES, STEPS, TOTALS_FILE, Figures, figures_of, totals_of
 from recipe_options import built, first_and_second_layers, own_options
 
+from contrastive_text import Classifier, Reranker
 from contrastive_text.cli import run
+from contrastive_text.inference.head_models import folder_kind
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.losses import NTXent
 from contrastive_text.poolers import MeanPooler
@@ -86,8 +88,13 @@ def finished(folder: Path, steps: int = 2) -> ContrastiveModule:
     metrics = next(folder.rglob("metrics.csv")).read_text()
     assert "val/spearman" in metrics.splitlines()[0]
     module = ContrastiveModule.load_from_checkpoint(checkpoint)
-    vectors = SentenceEncoder.from_pretrained(checkpoint.parents[1] / "model").encode(tiny.TEXTS)
-    assert len({tuple(vector) for vector in vectors.round(4).tolist()}) == len(tiny.TEXTS)
+    model = checkpoint.parents[1] / "model"
+    if folder_kind(model) is None:
+        results = SentenceEncoder.from_pretrained(model).encode(tiny.TEXTS).round(4)
+    else:  # a head of two texts in one sequence
+        loaded = Classifier if folder_kind(model) == "classifier" else Reranker
+        results = loaded.from_pretrained(model).logits([(text, tiny.TEXTS[0]) for text in tiny.TEXTS]).numpy()
+    assert len({tuple(result) for result in results.tolist()}) == len(tiny.TEXTS)
     return module
 
 

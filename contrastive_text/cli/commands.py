@@ -44,10 +44,10 @@ Suite = Literal[
     "sts", "sts-pearson", "trained-sts", "transfer", "probing", "declutr", "retrieval", "glue", "mteb"
 ]
 Setting = Literal["all", "mean", "wmean"]
+Protocol = Literal["standard", "fast"]
 Split = Annotated[
     str | None, "Rows to read of a file with a column named split: train, dev, test, another value, or all."
 ]
-Protocol = Literal["standard", "fast"]
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 
 
@@ -79,6 +79,13 @@ def _with_index(path: Path) -> Sequence[Path]:
 def _with_mining(path: Path) -> Sequence[Path]:
     """Returns the paths of a file of mined negatives, and of the working files that exist until it is written."""
     from contrastive_text.inference.mining_run import working_files  # here: it imports torch
+
+    return working_files(path)
+
+
+def _with_scores(path: Path) -> Sequence[Path]:
+    """Returns the paths of a file of scored rows, and of the working files that exist until it is written."""
+    from contrastive_text.inference.pair_scores import working_files  # here: it imports torch
 
     return working_files(path)
 
@@ -274,8 +281,24 @@ class Mine(EncodingCommand):
         str | None,
         ReadPath(model=True),
         {"metavar": "MODEL"},
-        "Second model that scores the candidates again. Its cosines are used for all rules and for the order.",
+        "Second embedding model, or a reranker, that scores the candidates again. All rules and the order use "
+        "its scores.",
     ] = None
+
+
+@dataclass(frozen=True)
+class Score(TextsCommand):
+    """Score pairs and hard negatives by a reranker. If the command is stopped, the same command resumes."""
+
+    input: Annotated[Texts, "File of pairs, triples or tuples of a query, a positive and hard negatives."]
+    output: Annotated[Path, WrittenFile(_with_scores), "File of rows with scores to write for fit (.jsonl)."]
+    _: KW_ONLY
+    model: Annotated[str, ReadPath(model=True), "Reranker: its folder, or a name on the hub."]
+    columns: Columns = None
+    header: Header = None
+    separator: Separator = None
+    split: Split = None
+    restart: Annotated[bool, "Delete the scores of a stopped command and score all pairs again."] = False
 
 
 @dataclass(frozen=True)
@@ -311,6 +334,16 @@ class Evaluate(TextsCommand):
         "Folder that holds the data sets of the suites, or hub to load STS and NanoBEIR from the hub.",
     ] = None
     corpus: Ranked = None
+    rerank: Annotated[
+        str | None,
+        ReadPath(model=True),
+        {"metavar": "RERANKER"},
+        "Reranker that orders the first documents of each query again in the suite retrieval. Its scores are "
+        "printed below those of the model alone.",
+    ] = None
+    rerank_top_k: Annotated[
+        int | None, {"metavar": "K"}, "Number of first documents that --rerank orders again. Default: 100."
+    ] = None
     setting: Annotated[
         Setting | None,
         "Way to combine the subsets of an STS year: all, mean or wmean (weighted mean). Default: all.",
@@ -516,7 +549,7 @@ class Sweep:
 
 _RECORDS = (
     Ensemble, Export, Sweep, Recipes, Corpus, New, Paper, Evaluate, Diagnose, Compare, Report, Embed, Search,
-    Classify, Rank, Duplicates, Mine, Postprocess, Merge, Onnx, Share, Verify, Completion,
+    Classify, Rank, Score, Duplicates, Mine, Postprocess, Merge, Onnx, Share, Verify, Completion,
 )  # fmt: skip
 RECORDS: Mapping[str, type] = {record.__name__.lower(): record for record in _RECORDS}
 """Name of a command -> dataclass of its arguments and options. The other commands take the options of a run."""

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -15,8 +16,9 @@ from rich.text import Text
 
 from contrastive_text.cli.commands import Evaluate, Suite, Sweep
 from contrastive_text.cli.files import form_of, plain_form, print_or_write
-from contrastive_text.cli.models import load_readings, warnings_as_notes
+from contrastive_text.cli.models import load_readings, load_reranker, warnings_as_notes
 from contrastive_text.cli.options import check_options_used
+from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.core.terminal import print_message, print_table
@@ -25,6 +27,7 @@ from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.diagnosis import frequency_table
 from contrastive_text.evaluation.results import ScoreTable, TaskScore, figure_cell, render_tables
+from contrastive_text.evaluation.retrieval import Rerank, score_retrieval
 from contrastive_text.evaluation.sts import PairScore, TrainedPairs, check_labels, score_table, warnings_named
 from contrastive_text.evaluation.sts_data import STSPairs
 from contrastive_text.evaluation.suites import SUITES, SuiteProtocol, read_suites
@@ -47,7 +50,7 @@ _READ_BY: Mapping[str, Sequence[str]] = {
     "threshold": ("files",),
     "bounds": ("files",),
     "data": _WITH_DATA,
-    "corpus": ("retrieval",),
+    **dict.fromkeys(("corpus", "rerank", "rerank_top_k"), ("retrieval",)),
     "setting": ("sts", "sts-pearson"),
     "without_frequent": ("sts",),
     "frequencies": ("sts",),
@@ -232,6 +235,7 @@ def _scored(options: Evaluate) -> dict[str, ScoreTable]:
                 rows.description if rows.description.startswith(f"{name}: ") else f"{name}: {rows.description}"
             )
     corpus = _frequency_texts(options)
+    rerank = _rerank(options)
     embeds = _load(options)
     with warnings_as_notes():
         if options.without_frequent:
@@ -240,8 +244,27 @@ def _scored(options: Evaluate) -> dict[str, ScoreTable]:
         tables: dict[str, ScoreTable] = {
             suite: SUITES[suite].table(embeds, data[suite], protocol) for suite in options.suite
         }
+        if rerank is not None:
+            table, stage = tables["retrieval"], f"{options.rerank}, top {rerank.top_k}"
+            rows = {
+                f"{name} + {stage}": score_retrieval(embed, data["retrieval"], rerank)
+                for name, embed in embeds.items()
+            }
+            tables["retrieval"] = replace(table, rows={**table.rows, **rows})
         _say_encoded(embeds)
     return tables
+
+
+def _rerank(options: Evaluate) -> Rerank | None:
+    """Loads the reranker of ``--rerank``; None without one."""
+    if options.rerank is None:
+        if options.rerank_top_k is not None:
+            raise InvalidValueError(
+                "--rerank_top_k: expected it with --rerank RERANKER, got it alone; add --rerank"
+            )
+        return None
+    top_k = at_least("--rerank_top_k", 100 if options.rerank_top_k is None else options.rerank_top_k, 1)
+    return Rerank(load_reranker(options.rerank, options.device), top_k, options.batch_size)
 
 
 def _finetuned(options: Evaluate) -> dict[str, ScoreTable]:

@@ -49,6 +49,7 @@ Use a model:
   search       Find the nearest texts of a corpus.
   classify     Write the class of each text or pair.
   rank         Order documents for queries by a reranker.
+  score        Score pairs and hard negatives by a reranker.
   duplicates   Find pairs of near-duplicate texts.
   mine         Mine hard negatives for pairs.
   postprocess  Whiten a model, or remove its top components.
@@ -133,6 +134,7 @@ _ON_BATCHES = (
     "search",
     "classify",
     "rank",
+    "score",
     "duplicates",
     "mine",
     "evaluate",

@@ -12,14 +12,16 @@ import numpy as np
 from contrastive_text.cli.commands import Mine
 from contrastive_text.cli.embed import encoder_of
 from contrastive_text.cli.files import form_of, plain_form
-from contrastive_text.cli.models import load_model, warnings_as_notes
+from contrastive_text.cli.models import load_model, load_reranker, warnings_as_notes
 from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.core.terminal import print_message
 from contrastive_text.data import read_rows
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.encoding import Encoding
+from contrastive_text.inference.head_models import Reranker, folder_kind
 from contrastive_text.inference.mining import Mining, PairTexts
 from contrastive_text.inference.mining_run import MiningReport, MiningRun, histogram
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 _REASONS = {
     "siblings": "another positive of the query",
@@ -39,7 +41,7 @@ def mine(options: Mine) -> None:
     texts = _read(options)
     model, devices = encoder_of(options)
     encoding = Encoding(block_size=options.block_size, batch_size=options.batch_size, device=devices)
-    rescore = None if options.rescore is None else load_model(options.rescore, device=str(model.device))
+    rescore = None if options.rescore is None else _load_second(options.rescore, str(model.device))
     run = MiningRun(
         model, texts, options.output, mining, options.form, rescore, encoding, restart=options.restart
     )
@@ -51,9 +53,17 @@ def mine(options: Mine) -> None:
             "\nstopped: the vectors so far are saved; the same command resumes after them", file=sys.stderr
         )
         raise SystemExit(130) from None
-    for line in _summary(report, mining):
+    for line in _summary(report, mining, "score" if isinstance(rescore, Reranker) else "cosine"):
         print_message(line)
     print_message(f"{report.rows:,} rows written to {options.output}")
+
+
+def _load_second(path: str, device: str) -> SentenceEncoder | Reranker:
+    """Loads the model of ``--rescore`` and prints its kind: a reranker or an embedding model."""
+    if folder_kind(path) is not None:
+        return load_reranker(path, device)
+    print_message(f"{path}: an embedding model, whose cosines score the candidates")
+    return load_model(path, device)
 
 
 def _read(options: Mine) -> PairTexts:
@@ -85,8 +95,8 @@ def _read(options: Mine) -> PairTexts:
     return texts
 
 
-def _summary(report: MiningReport, mining: Mining) -> Iterator[str]:
-    """Yields the lines of the mining summary: removed candidates, queries with few negatives, and cosines."""
+def _summary(report: MiningReport, mining: Mining, score: str) -> Iterator[str]:
+    """Yields the lines of the mining summary: removed candidates, queries with few negatives, and scores."""
     settings = asdict(mining)
     yield f"{report.removed['candidates']:,} candidates of {report.queries:,} queries; no negatives:"
     for name, reason in _REASONS.items():
@@ -105,7 +115,7 @@ def _summary(report: MiningReport, mining: Mining) -> Iterator[str]:
     scores = {name: np.asarray(cosines) for name, cosines in report.scores.items()}
     if not len(scores["negative"]):
         return
-    yield f"{'cosine':<8}" + "".join(f"{name:>12}" for name in scores)
+    yield f"{score:<8}" + "".join(f"{name:>12}" for name in scores)
     yield f"{'count':<8}" + "".join(f"{len(cosines):>12,}" for cosines in scores.values())
     yield f"{'mean':<8}" + "".join(f"{cosines.mean():>12.3f}" for cosines in scores.values())
     for share in (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0):

@@ -10,6 +10,7 @@ import torch
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import print_message
+from contrastive_text.inference.head_models import Reranker
 from contrastive_text.inference.model_folder import local_folder, read_folder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.several_poolers import models_by_pooler
@@ -54,6 +55,19 @@ def load_model(
         return SentenceEncoder.from_pretrained(
             path, device=device, pooler=pooler, backend=backend, dtype=DTYPES[dtype]
         )
+
+
+def load_reranker(path: str, device: str | None) -> Reranker:
+    """Loads a reranker and prints its length limit.
+
+    Raises:
+        ValueError: The model isn't a reranker.
+    """
+    check_device(device)
+    with warnings_as_notes():
+        reranker = Reranker.from_pretrained(path, device=device)
+    print_message(f"{path}: a reranker, at most {reranker.tokenizer.max_length} tokens for both texts")
+    return reranker
 
 
 def load_readings(

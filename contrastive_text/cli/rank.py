@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from contrastive_text.cli.commands import Rank
 from contrastive_text.cli.files import plain_form, table_row
-from contrastive_text.cli.models import check_device, warnings_as_notes
+from contrastive_text.cli.models import load_reranker
 from contrastive_text.core.checks import at_least
 from contrastive_text.core.storage.disk import atomic_file
 from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.core.terminal import print_message
 from contrastive_text.data.files.readers import TextStream
-from contrastive_text.inference.head_models import Reranker
 
 
 def rank(options: Rank) -> None:
@@ -20,7 +19,6 @@ def rank(options: Rank) -> None:
         ValueError: The model isn't a reranker, or ``--top_k`` is below 1.
     """
     at_least("--top_k", options.top_k, 1)
-    check_device(options.device)
     bounds = SizeLimits.of(options.bounds)
     queries, documents = (
         TextStream(
@@ -33,8 +31,7 @@ def rank(options: Rank) -> None:
     )
     print_message(queries.scan().description)
     print_message(documents.scan().description)
-    with warnings_as_notes():
-        reranker = Reranker.from_pretrained(options.model, device=options.device)
+    reranker = load_reranker(options.model, options.device)
     lines, texts = zip(*documents.numbered(), strict=True)
     truncated, count = 0, 0
     with atomic_file(options.output) as file:

@@ -13,31 +13,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from contrastive_text.core.batch import Batch, Hidden
-from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import EmbeddingChange
 from contrastive_text.encoders.packing import FixedLayout
 
 training_threads: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 """Encoder -> identity of the thread that last ran the encoder in training mode with gradients."""
-
-
-def check_encoder(encoder: object, where: str) -> None:
-    """Checks that a value is an encoder, and not another module of torch.
-
-    Args:
-        encoder: The value.
-        where: Its place, for the error.
-
-    Raises:
-        TypeError: It is not an ``Encoder``. The message says what an encoder returns.
-    """
-    if not isinstance(encoder, Encoder):
-        raise InvalidTypeError(
-            f"{where}: expected an Encoder, got {type(encoder).__name__}; load a Transformers model from its "
-            "folder with TransformerEncoder, or write a subclass of Encoder whose forward(batch, alter, layers) "
-            "returns Hidden({-1: vectors}, mask) with token vectors (S, L, D) and the mask of tokens (S, L): see "
-            "docs/own_encoder.md"
-        )
 
 
 class Encoder(nn.Module, ABC):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import MissingFileError
@@ -23,8 +26,9 @@ from contrastive_text.data.retrieval import (
 )
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import TaskScore
-from contrastive_text.inference.search import retrieval_scores
-from contrastive_text.metrics import RETRIEVAL_METRICS
+from contrastive_text.inference.head_models import Reranker
+from contrastive_text.inference.search import rank_documents, retrieval_scores
+from contrastive_text.metrics import RETRIEVAL_METRICS, ranking_scores
 
 
 def find_retrieval(
@@ -83,18 +87,64 @@ def find_retrieval(
     }
 
 
-def retrieval_figures(embed: CachedEncoder, data: RetrievalSet, task: str = "") -> dict[str, Tensor]:
+@dataclass(frozen=True)
+class Rerank:
+    """Second stage of retrieval: a reranker that orders the first documents of each query again.
+
+    Args:
+        reranker: Model that scores a query and a document in one sequence.
+        top_k: Number of first documents that it scores. The other documents keep their order after them.
+        batch_size: Number of pairs in a batch.
+    """
+
+    reranker: Reranker
+    top_k: int = 100
+    batch_size: int = 32
+
+    def __call__(self, data: RetrievalSet, ranked: Tensor) -> Tensor:
+        """Orders the first documents of rankings again by the reranker's scores, highest first.
+
+        Args:
+            data: Queries and documents.
+            ranked: Numbers of documents, best first, (Q, K); -1 where there are fewer documents.
+        """
+        first = ranked[:, : self.top_k]
+        is_scored = first >= 0
+        places = zip(is_scored.nonzero()[:, 0].tolist(), first[is_scored].tolist(), strict=True)
+        pairs = [(data.queries[query], data.documents[document]) for query, document in places]
+        values = self.reranker.predict(pairs, batch_size=self.batch_size, show_progress_bar=True)
+        scores = torch.full(first.shape, -math.inf)
+        scores[is_scored] = torch.as_tensor(values, dtype=torch.float32)
+        order = scores.sort(dim=1, descending=True, stable=True).indices
+        return torch.cat([first.gather(1, order), ranked[:, self.top_k :]], dim=1)
+
+
+def retrieval_figures(
+    embed: CachedEncoder, data: RetrievalSet, task: str = "", rerank: Rerank | None = None
+) -> dict[str, Tensor]:
     """Returns the score of each query of a retrieval set, (Q,) in [0, 1], by the name of the figure.
 
     Queries get the first prompt that the model has of ``TASK-query``, ``TASK``, ``Retrieval-query``,
     ``Retrieval`` and ``query``, as in mteb. The prompt of documents is found in the same way.
+
+    Args:
+        embed: Encoder of the model.
+        data: Queries, corpus and relevance judgments.
+        task: Name of the task, which selects the prompts.
+        rerank: Second stage, which orders the first documents again; None for the model's ranking.
     """
     names = (embed.model.prompts.name_of(kind, task, "Retrieval") or kind for kind in (QUERY, DOCUMENT))
     queries, documents = map(embed, (data.queries, data.documents), names)
-    return retrieval_scores(data, queries.to(embed.model.device), documents)
+    if rerank is None:
+        return retrieval_scores(data, queries.to(embed.model.device), documents)
+    depth = max(rerank.top_k, *(int(name.rpartition("@")[2]) for name in RETRIEVAL_METRICS))
+    ranked = rank_documents(queries.to(embed.model.device), documents, depth, data.own_documents).cpu()
+    return ranking_scores(rerank(data, ranked), data.relevance)
 
 
-def score_retrieval(embed: CachedEncoder, tasks: Mapping[str, RetrievalSet | str]) -> list[TaskScore]:
+def score_retrieval(
+    embed: CachedEncoder, tasks: Mapping[str, RetrievalSet | str], rerank: Rerank | None = None
+) -> list[TaskScore]:
     """Returns nDCG@10 of each retrieval task, times 100, with all other ``metrics.RETRIEVAL_METRICS`` as
     parts."""
     main, *further = RETRIEVAL_METRICS
@@ -103,7 +153,7 @@ def score_retrieval(embed: CachedEncoder, tasks: Mapping[str, RetrievalSet | str
         if isinstance(data, str):
             scores.append(TaskScore.absent(task, main, data))
             continue
-        figures = retrieval_figures(embed, data, task)
+        figures = retrieval_figures(embed, data, task, rerank)
         means = {name: 100 * float(by_query.mean()) for name, by_query in figures.items()}
         parts = {name: means[name] for name in further}
         scores.append(TaskScore(task, main, means[main], size=len(data.queries), parts=parts))

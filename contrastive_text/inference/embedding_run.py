@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from itertools import islice
@@ -259,6 +259,34 @@ class UnfinishedVectors:
         ready.replace(self.path)
         self._remove()
         return shape
+
+
+def finished_rows(
+    path: Path, origin: Mapping[str, object], count: int, blocks: Callable[[int], Iterator[tuple[Array, int]]]
+) -> Array:
+    """Returns the rows of a working file, (N, D), memory-mapped. Computes rows that aren't on the disk yet.
+
+    Args:
+        path: File of the rows, ``.npy``.
+        origin: Everything that the rows depend on, with values of JSON types.
+        count: Number of rows.
+        blocks: Function from the number of rows on the disk to the further blocks of rows. Each block comes with
+            the number of texts that were truncated since the first of these blocks.
+
+    Raises:
+        OSError: The disk is full.
+        ValueError: Unfinished rows have another origin, or another process is writing them.
+    """
+    record = path.exists() and VectorRecord.read(path, _RESTART)
+    if not record or differences(record.made_of, {**origin, "count": count}) or record.damage(path):
+        rows = UnfinishedVectors(path, origin, count)
+        with rows.locked():
+            before = rows.truncated
+            for block, truncated in blocks(rows.done):
+                rows.append(block, before + truncated)
+            rows.finish()
+    content: Array = np.load(path, mmap_mode="r")
+    return content
 
 
 def _header(count: int, rows: Array) -> bytes:

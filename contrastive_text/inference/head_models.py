@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from itertools import islice
@@ -21,6 +23,7 @@ from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 from contrastive_text.core.storage.manifests import MANIFEST_ADVICE, check_whole
 from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.text_files import lone_surrogate
+from contrastive_text.core.storage.weights import add_weights
 from contrastive_text.core.types import NO_TEMPLATE, TextPair
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.collator import build_row, collate_rows
@@ -126,6 +129,17 @@ class HeadModel:
         with trusting(trust):
             own = (folder / HEAD).is_file()
             return cls(*(_read_own if own else _read_network)(folder, place, dtype, max_length))
+
+    @property
+    def identity(self) -> str:
+        """Fingerprint of weights, tokenizer, limit and head, on which scores depend."""
+        digest = hashlib.blake2b(digest_size=16)
+        vocabulary = self.tokenizer.tokenizer.backend_tokenizer.to_str()
+        parts = [self.tokenizer.max_length, str(self.settings), str(self.activation), vocabulary]
+        digest.update(json.dumps(parts).encode())
+        add_weights(digest, self.network.state_dict())
+        add_weights(digest, {} if self.head is None else self.head.state_dict())
+        return digest.hexdigest()
 
     @property
     def truncated(self) -> int:

@@ -189,6 +189,31 @@ class Space(NamedTuple):
     corpus: Tensor
 
 
+class PairScores(NamedTuple):
+    """Scores of the candidates and positives of queries by a reranker, which reads two texts in one sequence.
+
+    Args:
+        candidates: Scores of the nearest texts of each query, in the order of ``nearest``, (n, k). The scores of
+            other texts than candidates are ignored.
+        positives: Scores of each query's positives, in their order, (n, p), padded with any number.
+    """
+
+    candidates: Tensor
+    positives: Tensor
+
+
+class Nearest(NamedTuple):
+    """Texts of the corpus that are nearest to each query, best first.
+
+    Args:
+        scores: Cosines, (n, k).
+        ids: Corpus indices, (n, k).
+    """
+
+    scores: Tensor
+    ids: Tensor
+
+
 class Mined(NamedTuple):
     """Mined hard negatives of one query, with their scores.
 
@@ -209,13 +234,49 @@ Removed: TypeAlias = Counter[str]
 """Reason in ``REMOVALS`` -> number of removed candidates; ``candidates`` -> number of all candidates."""
 
 
+def nearest(
+    texts: PairTexts, space: Space, mining: Mining, queries: range, device: torch.device | None = None
+) -> Nearest:
+    """Searches the corpus for the texts nearest to a range of queries, including positives and the queries.
+
+    Args:
+        texts: Queries, corpus and positives.
+        space: Vectors that are searched.
+        mining: Rules for negatives, which bound the number of candidates.
+        queries: Indices of the queries.
+        device: Device of the search; None for the vectors' device.
+    """
+    most = max(len(texts.positives[place]) for place in queries)
+    count = min(mining.depth + most + 1, len(texts.corpus))
+    return Nearest(*top_k(space.queries[queries.start : queries.stop].to(device), space.corpus, count))
+
+
+@torch.no_grad()
+def candidate_pairs(texts: PairTexts, found: Nearest, mining: Mining, queries: range) -> tuple[Tensor, Tensor]:
+    """Returns masks of the candidates and of the positives of queries: the pairs that a reranker must score.
+
+    Args:
+        texts: Queries, corpus and positives.
+        found: Texts nearest to the queries.
+        mining: Rules for negatives.
+        queries: Indices of the queries.
+
+    Returns:
+        True for each nearest text that is a candidate, (n, k); and the corpus indices of the positives of each
+        query, padded with -1, (n, p).
+    """
+    positives, own = _positives_and_own(texts, queries, found.ids.device)
+    is_candidate, *_ = _kinds(found.ids, positives, own, mining)
+    return is_candidate, positives
+
+
 @torch.no_grad()
 def mine(
     texts: PairTexts,
     space: Space,
     mining: Mining,
     queries: range,
-    rescored: Space | None = None,
+    rescored: Space | PairScores | None = None,
     device: torch.device | None = None,
 ) -> tuple[list[Mined], Removed]:
     """Finds the hard negatives of a range of queries by exact search.
@@ -225,7 +286,8 @@ def mine(
         space: Vectors that are searched, and whose cosines tell near-duplicates.
         mining: Rules for negatives.
         queries: Indices of the queries. The negatives of a query depend on no other query.
-        rescored: Vectors of another model, whose cosines score and order the candidates; None for ``space``.
+        rescored: Vectors of another model, whose cosines score and order the candidates, or the scores of a
+            reranker; None for ``space``.
         device: Device of the search; None for the vectors' device.
 
     Returns:
@@ -241,51 +303,70 @@ def mine(
         >>> [(mined.query, mined.negatives) for mined in negatives], removed["candidates"]
         ([(0, [1]), (1, [0])], 2)
     """
-    for vectors in (space, rescored or space):
+    for vectors in (space, rescored if isinstance(rescored, Space) else space):
         if (len(vectors.queries), len(vectors.corpus)) != (len(texts.queries), len(texts.corpus)):
             raise InvalidValueError(
                 f"mine: expected vectors of {len(texts.queries)} queries and {len(texts.corpus)} texts, got "
                 f"{len(vectors.queries)} and {len(vectors.corpus)}; encode the texts of these pairs"
             )
-    most = max(len(texts.positives[place]) for place in queries)
-    count = min(mining.depth + most + 1, len(texts.corpus))
-    query_vectors = space.queries[queries.start : queries.stop].to(device)
-    scores, ids = top_k(query_vectors, space.corpus, count)
+    scores, ids = nearest(texts, space, mining, queries, device)
     removed: Removed = Counter()
     negatives: list[Mined] = []
-    size = max(_BLOCK_NUMBERS // ((count + most) * space.corpus.shape[1]), 1)
+    most = max(len(texts.positives[place]) for place in queries)
+    size = max(_BLOCK_NUMBERS // ((ids.shape[1] + most) * space.corpus.shape[1]), 1)
     for start in range(0, len(queries), size):
-        block = _Block(texts, space, rescored, queries[start : start + size], ids.device)
-        negatives += block.choose(scores[start : start + size], ids[start : start + size], mining, removed)
+        part = slice(start, start + size)
+        judge = PairScores(*(of[part] for of in rescored)) if isinstance(rescored, PairScores) else rescored
+        block = _Block(texts, space, judge, queries[part], ids.device)
+        negatives += block.choose(scores[part], ids[part], mining, removed)
     return negatives, removed
+
+
+def _positives_and_own(texts: PairTexts, places: range, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Returns the corpus indices of the positives of queries, padded with -1, and of the queries themselves."""
+    positives = [torch.tensor(texts.positives[place]) for place in places]
+    padded = torch.nn.utils.rnn.pad_sequence(positives, batch_first=True, padding_value=-1)
+    own = torch.tensor([texts.query_ids[place] for place in places], device=device).unsqueeze(1)
+    return padded.to(device), own
+
+
+def _kinds(ids: Tensor, positives: Tensor, own: Tensor, mining: Mining) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns masks of the candidates, the positives and the query itself among nearest texts, (n, k) each."""
+    is_positive = (ids.unsqueeze(2) == positives.unsqueeze(1)).any(dim=2)
+    is_equal = (ids == own) & ~is_positive
+    is_allowed = ~(is_positive | is_equal)
+    return is_allowed & (is_allowed.cumsum(dim=1) <= mining.depth), is_positive, is_equal
 
 
 class _Block:
     """Block of queries, with the vectors of their candidates and positives."""
 
     def __init__(
-        self, texts: PairTexts, space: Space, rescored: Space | None, places: range, device: torch.device
+        self,
+        texts: PairTexts,
+        space: Space,
+        rescored: Space | PairScores | None,
+        places: range,
+        device: torch.device,
     ) -> None:
         self.texts = texts
         self.places = places
         self.space = space
-        self.judge = rescored or space
-        self.rescores = rescored is not None
+        self.rescored = rescored
         self.device = device
-        positives = [torch.tensor(texts.positives[place]) for place in places]
-        padded = torch.nn.utils.rnn.pad_sequence(positives, batch_first=True, padding_value=-1)
-        self.positives = padded.to(device)
-        self.own = torch.tensor([texts.query_ids[place] for place in places], device=device).unsqueeze(1)
+        self.positives, self.own = _positives_and_own(texts, places, device)
 
     def choose(self, scores: Tensor, ids: Tensor, mining: Mining, removed: Removed) -> list[Mined]:
         """Chooses hard negatives among the texts nearest to queries, (n, k). Counts the others in ``removed``."""
-        positive_scores = self._scores(self.positives).masked_fill(self.positives < 0, math.inf)
-        if self.rescores:
-            scores = self._scores(ids)
-        is_positive = (ids.unsqueeze(2) == self.positives.unsqueeze(1)).any(dim=2)
-        is_equal = (ids == self.own) & ~is_positive
-        is_allowed = ~(is_positive | is_equal)
-        is_candidate = is_allowed & (is_allowed.cumsum(dim=1) <= mining.depth)
+        if isinstance(self.rescored, PairScores):
+            scores, positive_scores = (of.to(self.device) for of in self.rescored)
+            positive_scores = positive_scores[:, : self.positives.shape[1]]
+        else:
+            judge = self.rescored or self.space
+            positive_scores = self._cosines(judge, self.positives)
+            scores = scores if self.rescored is None else self._cosines(judge, ids)
+        positive_scores = positive_scores.masked_fill(self.positives < 0, math.inf)
+        is_candidate, is_positive, is_equal = _kinds(ids, self.positives, self.own, mining)
         has_siblings = (self.positives >= 0).sum(dim=1, keepdim=True) > 1
         removed["siblings"] += int((is_positive & has_siblings).sum())
         removed["equal"] += int(is_equal.sum())
@@ -312,11 +393,11 @@ class _Block:
             for query, positives, row_ids, row_scores in rows
         ]
 
-    def _scores(self, ids: Tensor) -> Tensor:
+    def _cosines(self, judge: Space, ids: Tensor) -> Tensor:
         """Returns the cosine of each query with texts of the corpus, ids (n, k) -> (n, k)."""
-        queries = unit_vectors(self.judge.queries[self.places.start : self.places.stop].to(self.device))
+        queries = unit_vectors(judge.queries[self.places.start : self.places.stop].to(self.device))
         with full_precision(self.device):
-            return torch.einsum("nd,nkd->nk", queries, self._vectors(self.judge, ids))
+            return torch.einsum("nd,nkd->nk", queries, self._vectors(judge, ids))
 
     def _near(self, ids: Tensor, same: float | None) -> Tensor:
         """Returns a mask of the texts that are near-duplicates of a query's positive, ids (n, k) -> (n, k)."""

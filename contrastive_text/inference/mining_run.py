@@ -6,24 +6,38 @@ import json
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from contrastive_text.core.checks import one_of
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.disk import atomic_file, lock_output
 from contrastive_text.data.prompts import DOCUMENT, QUERY
-from contrastive_text.inference.embedding_run import UnfinishedVectors
+from contrastive_text.inference.embedding_run import finished_rows
 from contrastive_text.inference.encoding import Encoding
-from contrastive_text.inference.mining import Mined, Mining, PairTexts, Removed, Space, digest_texts, mine
+from contrastive_text.inference.head_models import Reranker
+from contrastive_text.inference.mining import (
+    Mined,
+    Mining,
+    PairScores,
+    PairTexts,
+    Removed,
+    Space,
+    candidate_pairs,
+    digest_texts,
+    mine,
+    nearest,
+)
+from contrastive_text.inference.pair_scores import score_pairs
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import VectorRecord, all_paths, differences
+from contrastive_text.inference.vector_files import Array, all_paths
 from contrastive_text.inference.vector_index import as_tensor
 
 Form: TypeAlias = Literal["triples", "tuples", "pairs"]
@@ -33,7 +47,8 @@ _BREAKS = re.compile(r"[\t\r\n]")
 _RESTART = "start again with --restart (restart=True)"
 _QUERIES = 4096
 """Number of queries whose negatives are mined together."""
-_VECTORS = ("queries", "corpus", "queries.rescored", "corpus.rescored")
+_RERANKED = "reranked"
+_VECTORS = ("queries", "corpus", "queries.rescored", "corpus.rescored", _RERANKED)
 """Names of the temporary files of vectors in a mining run."""
 _BINS = 16
 """Number of bins of a histogram of scores, and of characters of its longest bar."""
@@ -49,22 +64,26 @@ class RowWriter:
       list) and their cosines.
     - ``pairs``: ``sentence1``, ``sentence2``, ``label`` (1 for a positive, 0 for a negative), ``cosine``.
 
-    Training recognizes the columns of texts and labels by these names, and ignores cosines.
+    With a reranker, ``triples`` and ``tuples`` have the list ``scores`` in place of the cosines: the positive's
+    score, then those of the negatives. ``pairs`` have ``score``. Training recognizes the columns of texts, labels
+    and scores by these names, and ignores cosines.
 
     Args:
         texts: Queries, corpus and positives.
         mining: Rules for negatives, of which ``negatives`` and ``short`` are used.
         form: Form of a row: ``triples``, ``tuples`` or ``pairs``.
         path: Path of the file. Its suffix decides the format.
+        reranked: Whether the scores are those of a reranker, and not cosines.
 
     Raises:
         ValueError: The suffix or form is unknown, or a ``.tsv`` file can't hold the texts.
     """
 
-    def __init__(self, texts: PairTexts, mining: Mining, form: Form, path: Path) -> None:
+    def __init__(self, texts: PairTexts, mining: Mining, form: Form, path: Path, reranked: bool = False) -> None:
         self.texts = texts
         self.mining = mining
         self.form = form
+        self.reranked = reranked
         self.lists = path.suffix == ".jsonl"
         if path.suffix not in SUFFIXES:
             raise InvalidValueError(
@@ -87,20 +106,25 @@ class RowWriter:
         """Returns the header line of a ``.tsv`` file; an empty string for ``.jsonl``."""
         if self.lists:
             return ""
-        names = _COLUMNS[self.form]
+        names = self._columns
         if self.form == "tuples":
             texts = ["negative", *(f"negative_{number}" for number in range(2, self.mining.negatives + 1))]
-            names = ("anchor", "positive", *texts, "positive_cosine", *(f"cosine_of_{text}" for text in texts))
+            cosines = ["positive_cosine", *(f"cosine_of_{text}" for text in texts)]
+            names = ("anchor", "positive", *texts, *(["scores"] if self.reranked else cosines))
         return "\t".join(names) + "\n"
 
     def lines(self, mined: Mined) -> Iterator[str]:
         """Yields the lines of a query's negatives. Without negatives, ``triples`` and ``tuples`` have no line."""
         for row in self._rows(mined):
             if self.lists:
-                yield json.dumps(dict(zip(_COLUMNS[self.form], row, strict=True)), ensure_ascii=False) + "\n"
+                yield json.dumps(dict(zip(self._columns, row, strict=True)), ensure_ascii=False) + "\n"
             else:
                 cells = chain.from_iterable(cell if isinstance(cell, list) else [cell] for cell in row)
                 yield "\t".join(map(str, cells)) + "\n"
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        return (_RERANKED_COLUMNS if self.reranked else _COLUMNS)[self.form]
 
     def _rows(self, mined: Mined) -> list[tuple[object, ...]]:
         """Returns the values of the columns of each row of a query with its negatives."""
@@ -109,7 +133,7 @@ class RowWriter:
         negatives = self._scored(mined.negatives, mined.scores)
         if self.form == "triples":
             return [
-                (query, positive, negative, positive_score, score)
+                (query, positive, negative, *self._score_cells(positive_score, score))
                 for positive, positive_score in positives
                 for negative, score in negatives
             ]
@@ -120,7 +144,15 @@ class RowWriter:
                 for text, score in texts
             ]
         texts, scores = [text for text, _ in negatives], [score for _, score in negatives]
-        return [(query, positive, texts, score, scores) for positive, score in positives if negatives]
+        return [
+            (query, positive, texts, *(self._score_cells(score, *scores) if self.reranked else (score, scores)))
+            for positive, score in positives
+            if negatives
+        ]
+
+    def _score_cells(self, *scores: float) -> tuple[object, ...]:
+        """Returns the cells of cosines, or the one cell of a reranker's scores. A list in a ``.tsv`` is JSON."""
+        return ((list(scores) if self.lists else json.dumps(scores)),) if self.reranked else scores
 
     def _scored(self, ids: Sequence[int], scores: Sequence[float]) -> list[tuple[str, float]]:
         """Returns texts of the corpus with their rounded scores."""
@@ -131,6 +163,11 @@ _COLUMNS: Mapping[Form, tuple[str, ...]] = {
     "triples": ("anchor", "positive", "negative", "positive_cosine", "negative_cosine"),
     "tuples": ("anchor", "positive", "negative", "positive_cosine", "negative_cosines"),
     "pairs": ("sentence1", "sentence2", "label", "cosine"),
+}
+_RERANKED_COLUMNS: Mapping[Form, tuple[str, ...]] = {
+    "triples": ("anchor", "positive", "negative", "scores"),
+    "tuples": ("anchor", "positive", "negative", "scores"),
+    "pairs": ("sentence1", "sentence2", "label", "score"),
 }
 
 
@@ -195,7 +232,8 @@ class MiningRun:
         path: Output file, ``.tsv`` or ``.jsonl``.
         mining: Rules for negatives; None for the defaults of ``Mining``.
         form: Form of a row; see ``RowWriter``.
-        rescore: Another model, whose cosines score and order the candidates; None for ``model``.
+        rescore: Another model, whose cosines score and order the candidates, or a reranker, which scores each
+            query with its candidates; None for ``model``.
         encoding: Encoding options; None for the defaults.
         restart: Whether to discard the vectors of an earlier run.
 
@@ -215,7 +253,7 @@ class MiningRun:
         path: Path,
         mining: Mining | None = None,
         form: Form = "triples",
-        rescore: SentenceEncoder | None = None,
+        rescore: SentenceEncoder | Reranker | None = None,
         encoding: Encoding | None = None,
         restart: bool = False,
     ) -> None:
@@ -225,7 +263,7 @@ class MiningRun:
         self.mining = mining or Mining()
         self.rescore = rescore
         self.encoding = encoding or Encoding()
-        self._writer = RowWriter(texts, self.mining, form, path)
+        self._writer = RowWriter(texts, self.mining, form, path, isinstance(rescore, Reranker))
         self._restart = restart
 
     def finish(self, show_progress_bar: bool = False) -> MiningReport:
@@ -236,22 +274,65 @@ class MiningRun:
             ValueError: Unfinished vectors have other texts, another model or other options, a vector is not
                 finite, or another process is writing the file.
         """
-        report, count = MiningReport(), len(self.texts.queries)
+        report = MiningReport()
         with lock_output(self.path):
             if self._restart:
                 self._remove_vectors()
             space = self._space(self.model, "", show_progress_bar)
-            rescored = None if self.rescore is None else self._space(self.rescore, ".rescored", show_progress_bar)
+            rescored = self._rescored(space, show_progress_bar)
             with atomic_file(self.path) as file:
                 file.write(self._writer.header().encode())
-                for start in range(0, count, _QUERIES):
-                    places = range(start, min(start + _QUERIES, count))
-                    negatives, removed = mine(self.texts, space, self.mining, places, rescored, self.model.device)
+                for places in self._blocks():
+                    negatives, removed = mine(
+                        self.texts, space, self.mining, places, rescored(places), self.model.device
+                    )
                     report.removed += removed
                     for mined in negatives:
                         file.writelines(line.encode() for line in self._lines(mined, report))
             self._remove_vectors()
         return report
+
+    def _blocks(self) -> list[range]:
+        """Returns the indices of the queries that are mined together, for each block of queries."""
+        count = len(self.texts.queries)
+        return [range(start, min(start + _QUERIES, count)) for start in range(0, count, _QUERIES)]
+
+    def _rescored(self, space: Space, show_progress_bar: bool) -> Callable[[range], Space | PairScores | None]:
+        """Returns a function from queries to what judges their candidates: vectors or scores of ``rescore``."""
+        if isinstance(self.rescore, Reranker):
+            scores = self._reranked(self.rescore, space, show_progress_bar)
+            return lambda places: scores[places.start]
+        vectors = None if self.rescore is None else self._space(self.rescore, ".rescored", show_progress_bar)
+        return lambda _: vectors
+
+    def _reranked(self, reranker: Reranker, space: Space, show_progress_bar: bool) -> dict[int, PairScores]:
+        """Returns first query of a block -> scores of the block's candidates and positives by a reranker."""
+        pairs: list[Array] = []
+        masks: list[tuple[Tensor, int]] = []
+        for places in self._blocks():
+            found = nearest(self.texts, space, self.mining, places, self.model.device)
+            is_candidate, positives = candidate_pairs(self.texts, found, self.mining, places)
+            ids = torch.cat([found.ids, positives], dim=1)
+            is_scored = torch.cat([is_candidate, positives >= 0], dim=1)
+            queries = is_scored.nonzero()[:, 0] + places.start
+            pairs.append(torch.stack([queries, ids[is_scored]], dim=1).cpu().numpy())
+            masks.append((is_scored.cpu(), found.ids.shape[1]))
+        path, texts = _vectors_path(self.path, _RERANKED), self.texts
+        values = score_pairs(
+            reranker,
+            texts.queries,
+            texts.corpus,
+            np.concatenate(pairs),
+            path,
+            self.encoding.batch_size,
+            show_progress_bar,
+        )
+        rest, scores = torch.from_numpy(np.array(values)), {}
+        for places, (is_scored, count), block in zip(self._blocks(), masks, pairs, strict=True):
+            matrix = torch.zeros(is_scored.shape).masked_scatter_(is_scored, rest[: len(block)])
+            rest = rest[len(block) :]
+            scores[places.start] = PairScores(matrix[:, :count], matrix[:, count:])
+        return scores
 
     def _space(self, model: SentenceEncoder, suffix: str, show_progress_bar: bool) -> Space:
         """Returns the memory-mapped vectors of queries and corpus by a model. Encodes texts without a vector."""
@@ -299,15 +380,12 @@ def _vectors(
         "batch_size": encoding.batch_size,
         "block_size": encoding.block_size,
     }
-    record = path.exists() and VectorRecord.read(path, _RESTART)
-    if not record or differences(record.made_of, {**origin, "count": len(texts)}) or record.damage(path):
-        vectors = UnfinishedVectors(path, origin, len(texts))
-        with vectors.locked():
-            truncated = vectors.truncated
-            for block in model.encode_blocks(texts[vectors.done :], encoding, show_progress_bar):
-                vectors.append(np.asarray(block), truncated + model.truncated)
-            vectors.finish()
-    return as_tensor(np.load(path, mmap_mode="r"))
+
+    def blocks(done: int) -> Iterator[tuple[Array, int]]:
+        for block in model.encode_blocks(texts[done:], encoding, show_progress_bar):
+            yield np.asarray(block), model.truncated
+
+    return as_tensor(finished_rows(path, origin, len(texts), blocks))
 
 
 def _vectors_path(path: Path, name: str) -> Path:

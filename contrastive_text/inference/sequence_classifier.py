@@ -180,10 +180,12 @@ def classification_network(encoder: TransformerEncoder, parts: ModelParts, head:
         model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]  # theirs
     base = model.base_model
     shared = {**encoder.plain_state(), **dict(encoder.model.named_buffers())}
+    dtype = next(encoder.parameters()).dtype
     for name in _own_weights(model, encoder):
         weight = model.get_parameter(name)
         with torch.random.fork_rng(devices=[]):
-            _set(model, name, nn.Parameter(torch.randn(weight.shape) / max(weight.shape[-1], 1) ** 0.5))
+            drawn = torch.randn(weight.shape) / max(weight.shape[-1], 1) ** 0.5
+            _set(model, name, nn.Parameter(drawn.to(dtype)))
     for name, value in shared.items():
         _set(base, name, value if name in dict(base.named_buffers()) else nn.Parameter(value))
     moved: nn.Module = nn.Module.to(model, next(encoder.parameters()).device)

@@ -50,6 +50,7 @@ class HeadSettings:
         low: Score for the output 0. Only for scores.
         high: Score for the output 1. Only for scores.
         prompts: Prompt before the first text and before the second text.
+        log_odds: Whether the only output is the log-odds of a reranker's score.
 
     Example:
         >>> HeadSettings("classifier", "text", classes=("bad", "good")).outputs
@@ -62,6 +63,7 @@ class HeadSettings:
     low: float = 0.0
     high: float = 1.0
     prompts: tuple[str, str] = ("", "")
+    log_odds: bool = False
 
     @property
     def outputs(self) -> int:
@@ -70,8 +72,9 @@ class HeadSettings:
 
     @property
     def activation(self) -> nn.Module:
-        """Function from the logit of a reranker or regressor to its score: sigmoid for two classes."""
-        return nn.Sigmoid() if self.kind == "reranker" and self.classes else nn.Identity()
+        """Function from the logit of a reranker or regressor to its score: the sigmoid of log-odds."""
+        has_log_odds = self.kind == "reranker" and (self.log_odds or self.classes)
+        return nn.Sigmoid() if has_log_odds else nn.Identity()
 
     def from_raw(self, raw: Tensor) -> Tensor:
         """Converts the outputs of an objective's head, (N, classes) or (N, 1), to logits, (N, outputs).
@@ -195,7 +198,8 @@ def _read_settings(record: Record) -> HeadSettings:
     if len(prompts) != 2:
         raise record.refusal("two prompts", prompts, "prompts")
     low, high = record.number("low"), record.number("high")
-    return HeadSettings(kind, reads, tuple(classes), low, high, (prompts[0], prompts[1]))  # type: ignore[arg-type]  # checked
+    prompt_pair, log_odds = (prompts[0], prompts[1]), record.flag("log_odds", False)
+    return HeadSettings(kind, reads, tuple(classes), low, high, prompt_pair, log_odds)  # type: ignore[arg-type]  # checked
 
 
 def _build(record: Record, name: str, base: type[Any]) -> Any:  # Any: an instance of ``base``, or None

@@ -23,6 +23,7 @@ from contrastive_text.objectives.pair_labels import NegativesAsHard, PairLabels,
 from contrastive_text.objectives.pairs import PairClassification, PairRegression
 from contrastive_text.objectives.queue import Queue
 from contrastive_text.objectives.replaced_tokens import ReplacedTokens
+from contrastive_text.objectives.reranking import Reranking
 from contrastive_text.objectives.supervised import Supervised, TextClassification, TextRegression
 from contrastive_text.objectives.terms import Terms
 from contrastive_text.objectives.whole_batch import WholeBatch
@@ -54,6 +55,7 @@ __all__ = [
     "Queue",
     "RankDistillation",
     "ReplacedTokens",
+    "Reranking",
     "RowsAndColumns",
     "SameClass",
     "Scorer",

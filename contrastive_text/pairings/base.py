@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import ClassVar, Self, cast, overload
 
@@ -178,7 +179,9 @@ class Given(Pairing):
 
     def __init__(self, views_per_text: int = 1, negatives: int | None = None) -> None:
         self.views_per_text = at_least("Given.views_per_text", views_per_text, 1, "2 in ConSERT")
-        self.negatives = at_least("Given.negatives", negatives, 0, "remove it for all hard negatives")
+        self.negatives = at_least(
+            f"{type(self).__name__}.negatives", negatives, 0, "remove it for all hard negatives"
+        )
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
         """Returns one example with the texts of the row's columns."""
@@ -204,13 +207,21 @@ class Given(Pairing):
         ]
 
 
-class OneSequence(Pairing):
+class OneSequence(Given):
     """Joins the two texts of a row into one sequence, as in BERT's fine-tuning on pairs (cross-encoder input).
 
     The tokenizer adds its special tokens and token types for pairs: ``[CLS] first [SEP] second [SEP]`` for BERT
     (Devlin et al. 2019, https://arxiv.org/abs/1810.04805, section 3.2), ``<s> first </s></s> second </s>`` for
-    RoBERTa. A sequence that is too long is truncated at the longer text. Examples have only an anchor, for
-    ``TextClassification`` and ``TextRegression``.
+    RoBERTa. A sequence that is too long is truncated at the longer text.
+
+    The anchor of an example is the first text with the second one, for ``TextClassification``, ``TextRegression``
+    and ``Reranking``. Each hard negative follows the first text, too, for ``Reranking``. There are no positives.
+
+    Args:
+        negatives: Number of hard negatives that are drawn for a row in each epoch; None for all.
+
+    Raises:
+        ValueError: ``negatives`` is below 0.
 
     Example:
         >>> example, = OneSequence()({"anchor": "It rains.", "positive": "Is it wet?"}, np.random.default_rng(0))
@@ -218,12 +229,17 @@ class OneSequence(Pairing):
         (TextPair(first='It rains.', second='Is it wet?'), ())
     """
 
-    reads = ("anchor", "positive")
     joins_texts = True
 
-    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:  # noqa: ARG002  # the contract
+    def __init__(self, negatives: int | None = None) -> None:
+        super().__init__(negatives=negatives)
+
+    def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
         """Returns one example, whose anchor is the pair of texts."""
-        return [Example(anchor=TextPair(str(row["anchor"]), str(row["positive"])))]
+        (example,) = super().__call__(row, rng)
+        first = str(example.anchor)
+        negatives = tuple(TextPair(first, str(text)) if text else "" for text in example.negatives)
+        return [replace(example, anchor=TextPair(first, str(row["positive"])), positives=(), negatives=negatives)]
 
 
 class Neighbors(Pairing):

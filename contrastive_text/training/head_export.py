@@ -16,11 +16,17 @@ from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.sequence_classifier import head_difference, write_sequence_classifier
 from contrastive_text.inference.task_head import HeadSettings, Kind, Reads, TaskHead
-from contrastive_text.objectives import PairClassification, PairRegression, TextClassification, TextRegression
+from contrastive_text.objectives import (
+    PairClassification,
+    PairRegression,
+    Reranking,
+    TextClassification,
+    TextRegression,
+)
 from contrastive_text.pairings import Pairing
 from contrastive_text.training.module import ContrastiveModule
 
-Predictor = TextClassification | TextRegression | PairClassification | PairRegression
+Predictor = TextClassification | TextRegression | PairClassification | PairRegression | Reranking
 """Objectives whose head can be saved."""
 
 
@@ -40,6 +46,8 @@ class RunHead(NamedTuple):
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """Uses of the head, the usual one first. A head of two texts in one sequence may rerank documents."""
+        if isinstance(self.objective, Reranking):
+            return ("reranker",)
         target = self.objective.target
         usual: Kind = "classifier" if isinstance(target, Classes) else "regressor"
         reranks = self.reads == "pair" and (isinstance(target, Scores) or len(target.names) == 2)
@@ -63,7 +71,7 @@ def run_heads(module: ContrastiveModule, data: Mapping[str, Any]) -> dict[str, R
     for name, part in module.objective_parts().items():
         if isinstance(part, Predictor):
             reads: Reads = "vectors" if isinstance(part, PairClassification | PairRegression) else "text"
-            if reads == "text" and _joins_texts(data, part.task):
+            if isinstance(part, Reranking) or (reads == "text" and _joins_texts(data, part.task)):
                 reads = "pair"
             heads[name] = RunHead(name, part, reads)
     return heads
@@ -103,8 +111,8 @@ def choose_head(heads: Mapping[str, RunHead], name: str | None, kind: Kind) -> R
     names = ", ".join(heads)
     if not heads:
         raise InvalidValueError(
-            f"--as {kind}: expected a run with a head (TextClassification, TextRegression, PairClassification or "
-            "PairRegression), got a run without one; remove --as to save the encoder"
+            f"--as {kind}: expected a run with a head (TextClassification, TextRegression, PairClassification, "
+            "PairRegression or Reranking), got a run without one; remove --as to save the encoder"
         )
     if name is None and len(heads) > 1:
         raise InvalidValueError(
@@ -131,6 +139,8 @@ def _wrong_use(head: RunHead, kind: Kind) -> str:
             f"a head with one output or two classes, got {head.name} with {len(target.names)} outputs "
             f"({', '.join(target.names)}); {todo}, or train with two classes"
         )
+    if isinstance(head.objective, Reranking):
+        return f"a head that predicts {'classes' if kind == 'classifier' else 'scores'}, got a reranker; {todo}"
     ours, theirs = ("scores", "classes") if kind == "classifier" else ("classes", "scores")
     return f"a head that predicts {theirs}, got {head.name}, which predicts {ours}; {todo}"
 
@@ -151,8 +161,11 @@ def inference_parts(module: ContrastiveModule, head: RunHead, kind: Kind) -> tup
         low=target.low if isinstance(target, Scores) else 0.0,
         high=target.high if isinstance(target, Scores) else 1.0,
         prompts=(prompts.of_role("anchor", task), prompts.of_role("positive", task)),
+        log_odds=isinstance(objective, Reranking) and objective.loss is None,
     )
-    linear = objective.linear if isinstance(objective, TextClassification | TextRegression) else None
+    linear = None
+    if isinstance(objective, TextClassification | TextRegression | Reranking):
+        linear = objective.linear
     scorer = objective.scorer if isinstance(objective, PairClassification) else None
     return parts, TaskHead(settings, objective.head, linear, scorer)
 

@@ -47,6 +47,7 @@ class HeldOutLosses:
     def __init__(self, objectives: Mapping[int, Mapping[str, Objective]]) -> None:
         self.objectives = {number: dict(parts) for number, parts in objectives.items()}
         self._losses: dict[str, list[Tensor]] = {name: [] for parts in objectives.values() for name in parts}
+        self._scores: dict[str, list[Tensor]] = {}  # sums over the rows of a batch, and their number
 
     def add(self, encoded: Encoded, number: int) -> None:
         """Adds the losses of objectives on an encoded held-out batch of this rank."""
@@ -55,10 +56,18 @@ class HeldOutLosses:
             terms = objective(whole_batch)
             value = reduce_terms(terms.total.detach(), max(int(terms.count), 1), terms.reduction)
             self._losses[name].append(value)
+            for score in objective.held_out_scores:
+                sum_and_count = torch.stack([terms.logs[score] * terms.count, torch.tensor(float(terms.count))])
+                self._scores.setdefault(f"{name}/{score}", []).append(sum_and_count)
 
     def figures(self) -> dict[str, Tensor]:
-        """Returns the mean held-out loss ``OBJECTIVE/loss`` of each objective, without the objective's weight."""
-        return {f"{name}/loss": torch.stack(values).mean() for name, values in self._losses.items() if values}
+        """Returns the mean held-out loss ``OBJECTIVE/loss`` of each objective, without the objective's weight.
+
+        Also returns the means of its ``held_out_scores`` over all rows, times 100.
+        """
+        losses = {f"{name}/loss": torch.stack(values).mean() for name, values in self._losses.items() if values}
+        sums = {name: torch.stack(values).sum(dim=0) for name, values in self._scores.items()}
+        return losses | {name: 100 * total / count for name, (total, count) in sums.items()}
 
 
 def gather_encoded(encoded: Encoded) -> Encoded:

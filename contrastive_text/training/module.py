@@ -23,7 +23,6 @@ from contrastive_text.data import TextTokenizer
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.data.tasks import DataNeeds
 from contrastive_text.encoders import Encoder
-from contrastive_text.encoders.base import check_encoder
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head, StackHead
 from contrastive_text.inference.search import SimilarityName
@@ -36,7 +35,6 @@ from contrastive_text.training.callbacks.every_run import (
     SaveAccumulatedGradients,
     StopWhenDiverged,
     WarnConstantLoss,
-    shorten_validation_interval,
 )
 from contrastive_text.training.checks import (
     causal_warning,
@@ -169,7 +167,6 @@ class ContrastiveModule(StoredModule):
         schedule: Schedule | ScheduleName | None = None,
     ) -> None:
         super().__init__()
-        check_encoder(encoder, "model.encoder")
         for name, value, kind in (("prompts", prompts, Prompts), ("inference", inference, Inference)):
             if not isinstance(value, kind):
                 raise InvalidTypeError(
@@ -420,16 +417,13 @@ class ContrastiveModule(StoredModule):
         """Converts the module to float64 for the precision 64-true, before a checkpoint is loaded and rounded.
 
         For training it also checks guides and whether the strategy can split the weights, before the summary is
-        printed. On small data it shortens the validation interval to an epoch or the run.
-
-        Warns if the pooler of a causal encoder uses early tokens.
+        printed. Warns if the pooler of a causal encoder uses early tokens.
         """
         if self.trainer.precision == "64-true":
             self.double()
         if stage == "fit":
             check_guides_at_start(self.by_task.guides, self.objective_parts(), self.trainer)
             check_split(self.trainer, self.combine, self.encoder)
-            shorten_validation_interval(self.trainer)
             if message := causal_warning(self.encoder, [self.pooler, self.inference_embedder.pooler]):
                 rank_zero_warn(message)
 

@@ -28,7 +28,6 @@ from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.files.in_memory import given_sources, in_memory_rows
 from contrastive_text.data.tasks import TextTask
 from contrastive_text.encoders import Encoder
-from contrastive_text.encoders.base import check_encoder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.recipes.citations import shipped
 from contrastive_text.recipes.layers import Config, lay, layer_file, parse_yaml, read_layers, replace_bounds
@@ -162,8 +161,6 @@ class Run:
             values["seed_everything"] = values.pop("data.seed")
         if encoder is not None:
             encoder_spec = {"init_args": {"model_name_or_path": str(encoder), "config": None}}
-            if not isinstance(encoder, str | Path):
-                check_encoder(encoder, "Run.from_recipe.encoder")
             values["model.encoder"] = encoder_spec if isinstance(encoder, str | Path) else encoder
         for name in values:
             if (place := name.partition(".")[0]) not in (*PLACES, *VALUES):

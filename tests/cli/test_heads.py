@@ -22,6 +22,12 @@ REFUSED = [
         "expected all weights of BertForSequenceClassification, got a folder with",
     ),
     ("rank TEXTS TEXTS out.tsv --model BERT --top_k 0", "--top_k: expected 1 or more, got 0"),
+    ("score PAIRS out.tsv --model BERT", "expected all weights of BertForSequenceClassification, got a folder"),
+    (
+        "evaluate BERT --suite retrieval --data PAIRS --rerank_top_k 5",
+        "--rerank_top_k: expected it with --rerank",
+    ),
+    ("evaluate BERT PAIRS --rerank BERT", "--rerank: expected something that reads it"),
 ]
 
 

@@ -23,6 +23,7 @@ LINES = {
     "search": f"{TEXTS} --queries {PAIRS} --index OUT.npy --model model",
     "classify": f"{TEXTS} OUT.tsv --model model",
     "rank": f"{PAIRS} {TEXTS} OUT.tsv --model model",
+    "score": f"{PAIRS} OUT.jsonl --model model",
     "duplicates": f"{TEXTS} OUT.tsv --keep KEPT.txt --model model",
     "mine": f"{PAIRS} OUT.tsv --corpus {TEXTS} --model model --rescore run",
     "evaluate": "model --suite sts --data data --output OUT.txt --cache CACHE",

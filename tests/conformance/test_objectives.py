@@ -43,6 +43,7 @@ from contrastive_text.objectives import (
     Objective,
     PositivesOnly,
     Queue,
+    Reranking,
     SameClass,
     Siblings,
     SignedPairs,
@@ -302,6 +303,7 @@ def test_the_order_of_examples_does_not_matter(case: str, name: str) -> None:
             embeddings=rows.embeddings[places],
             text_ids=rows.text_ids[places],
             target=None if rows.target is None else rows.target[order],
+            scores=None if rows.scores is None else rows.scores[order],
             guides={guide: each[places] for guide, each in rows.guides.items()},
             keys={settings: moved(each) for settings, each in rows.keys.items()},
         )
@@ -317,8 +319,8 @@ def test_half_precision_gives_float32(case: str, name: str) -> None:
     if not rows.slots or found.objective.token_roles or found.objective.needs_token_logits:
         pytest.skip("reads vectors of a network, which stay in float64")
     halves = {each: replace(key, embeddings=key.embeddings.bfloat16()) for each, key in keys.items()}
-    target = None if rows.target is None else rows.target.float()
-    rows = replace(rows, embeddings=rows.embeddings.bfloat16(), target=target, keys=halves)
+    target, scores = (None if each is None else each.float() for each in (rows.target, rows.scores))
+    rows = replace(rows, embeddings=rows.embeddings.bfloat16(), target=target, scores=scores, keys=halves)
     terms = found.objective.bfloat16().eval()(rows)
     assert terms.total.dtype == torch.float32
     assert terms.total.isfinite()
@@ -328,7 +330,7 @@ def test_half_precision_gives_float32(case: str, name: str) -> None:
 def test_the_summary_says_the_number_of_negatives_if_there_are_any(case: str, name: str) -> None:
     objective = CASES[case].objectives({})[name]
     said = objective.describe_negatives(batch_size=64, positives=1, negatives=1)
-    if isinstance(inner(objective), Contrastive):
+    if isinstance(inner(objective), Contrastive | Reranking):
         assert said is not None
         number, counts = re.match(r"(?:at most )?([\d,]+) per anchor[^:]*: ([^;]+)", said).groups()  # type: ignore[union-attr]  # it matches
         kinds = re.findall(r"(?:^|, )([\d,]+) ", counts)

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 import tiny
 from architectures import CONFIGS, encoder_of
-from torch import nn
 
-from contrastive_text import ContrastiveModule, Run
 from contrastive_text.core.batch import Batch, Hidden
 from contrastive_text.encoders import Encoder, LoRA, TransformerEncoder
 from contrastive_text.objectives.denoising import TextDecoder
@@ -87,16 +85,6 @@ def test_an_option_that_cannot_be_is_refused_with_its_value(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         call(masked)
-
-
-@pytest.mark.parametrize("encoder", [nn.Linear(2, 2), None], ids=["module", "none"])
-def test_a_plain_module_is_refused_with_what_an_encoder_returns(encoder: nn.Module | None) -> None:
-    message = rf"expected an Encoder, got {type(encoder).__name__}; .* returns Hidden\(.* \(S, L, D\)"
-    with pytest.raises(TypeError, match=rf"model\.encoder: {message}"):
-        ContrastiveModule(encoder)
-    if encoder is not None:
-        with pytest.raises(TypeError, match=rf"Run\.from_recipe\.encoder: {message}"):
-            Run.from_recipe("simcse", encoder=encoder, train=["a bird", "a dog"])
 
 
 def test_a_folder_without_a_model_is_refused_with_what_is_in_it(tmp_path: Path) -> None:

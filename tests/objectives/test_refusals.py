@@ -47,6 +47,7 @@ from contrastive_text.objectives import (
     Queue,
     RankDistillation,
     ReplacedTokens,
+    Reranking,
     SameClass,
     Scorer,
     Siblings,
@@ -150,6 +151,9 @@ OPTIONS: list[tuple[Callable[..., object], dict[str, Any], list[str]]] = [
         ({"guides": ["a", "b"], "weights": [1.0]}, ["weights", "a number above 0 for each of the 2 guides"]),
         ({"guides": ["a"], "weights": [0.0]}, ["weights", "a number above 0", "got [0.0]"]),
         ({"guides": ["a"], "among": OTHER}, ["RankDistillation.among", "batch or own", "'other'"]))),
+    *((Reranking, options, words) for options, words in (
+        ({"positive_weight": 0.0}, ["Reranking.positive_weight", "above 0", "got 0.0"]),
+        ({"positive_weight": 2.0, "loss": MarginMSE()}, ["expected 1 with MarginMSE", "got 2.0"]))),
     (MaskedLM, {"block": 0}, ["MaskedLM.block", "1 or more", "got 0"]),
     (DenoisingDecoder, {"block": 0}, ["DenoisingDecoder.block", "1 or more", "got 0"]),
     (ReplacedTokens, {"generator": "g", "rate": 0.0}, ["rate", "above 0 and at most 1", "got 0.0"]),

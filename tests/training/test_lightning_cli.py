@@ -28,8 +28,8 @@ def test_three_lines_fit_from_a_recipe_and_test_the_checkpoint(
     (tmp_path / "simcse.yaml").write_text(recipe_texts()["simcse"], encoding="utf-8")  # without its variants
     words = ["fit", "--config", "simcse.yaml", f"--model.encoder.model_name_or_path={bert}"]
     words += [f"--data.train={texts}", f"--data.validation={pairs}", "--data.batch_size=8"]
-    # The recipe validates every 125 steps.
     words += ["--trainer.accelerator=cpu", "--trainer.max_steps=2", "--trainer.enable_progress_bar=false"]
+    words += ["--trainer.val_check_interval=2"]
     fitted = LightningCLI(ContrastiveModule, TextDataModule, args=words)
     folder = Path(fitted.trainer.log_dir)
     (checkpoint,) = (folder / "checkpoints").iterdir()

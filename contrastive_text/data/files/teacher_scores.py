@@ -106,6 +106,8 @@ class TeacherScores:
 def collate_scores(examples: Sequence[Example], pairing: str) -> Tensor | None:
     """Returns the teacher scores of examples by slot, (N, positive and negative slots); None without scores.
 
+    Without positives, the first score is the anchor's: a query and its positive in one sequence.
+
     Args:
         examples: Examples with equal numbers of texts.
         pairing: Name of their pairing, for the error.
@@ -115,7 +117,7 @@ def collate_scores(examples: Sequence[Example], pairing: str) -> Tensor | None:
     """
     if all(example.scores is None for example in examples):
         return None
-    texts = len(examples[0].positives) + len(examples[0].negatives)
+    texts = max(len(examples[0].positives), 1) + len(examples[0].negatives)
     counts = [len(example.scores or ()) for example in examples]
     if other := [count for count in counts if count != texts]:
         raise InvalidValueError(

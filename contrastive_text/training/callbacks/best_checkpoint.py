@@ -20,7 +20,6 @@ from contrastive_text.core.storage.disk import remove_abandoned
 from contrastive_text.core.terminal import print_message
 from contrastive_text.data import TextDataModule
 from contrastive_text.metrics.collapse import usual_mode
-from contrastive_text.training.callbacks.every_run import get_datamodule
 from contrastive_text.training.checkpoint_io import copy_checkpoint, local_path
 from contrastive_text.training.held_out import RANK_SCORE
 from contrastive_text.training.module import ContrastiveModule
@@ -56,6 +55,30 @@ def default_score(data: TextDataModule) -> str:
     if scored or not (data.held_out_rows or data.tables.retrieval_sets):
         return PAIR_SCORE
     return RANKING_SCORE if data.tables.retrieval_sets else f"val/{data.held_out_rows[0].objectives[0]}/loss"
+
+
+def get_datamodule(trainer: pl.Trainer) -> TextDataModule | None:
+    """Returns the data module of a run, or None if the run uses other loaders."""
+    data = getattr(trainer, "datamodule", None)  # set by Lightning, but not declared
+    return data if isinstance(data, TextDataModule) else None
+
+
+def _validation_interval(trainer: pl.Trainer, data: TextDataModule) -> int | float:
+    """Returns the interval between validations in batches, shortened to the length of an epoch or the run."""
+    interval, limit = trainer.val_check_interval, trainer.limit_train_batches
+    epoch = len(data.training.steps)
+    epoch = min(limit, epoch) if isinstance(limit, int) else max(1, int(limit * epoch))
+    if not isinstance(interval, int):
+        batches = trainer.max_steps * trainer.accumulate_grad_batches
+        if trainer.max_steps < 1 or batches >= interval * epoch:
+            return interval
+        interval = max(1, int(interval * epoch))
+    bounds = [interval]
+    if trainer.check_val_every_n_epoch is not None:
+        bounds.append(epoch)
+    if trainer.max_steps > 0:
+        bounds.append(trainer.max_steps * trainer.accumulate_grad_batches)
+    return min(bounds)
 
 
 class BestCheckpoint(ModelCheckpoint):
@@ -103,8 +126,10 @@ class BestCheckpoint(ModelCheckpoint):
         return BestCheckpointState(self.monitor, score, self.best_model_path, start=self._start, mode=self.mode)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Selects the monitored score."""
+        """Selects the monitored score, and shortens the validation interval so that the run has a validation."""
         if stage == "fit" and (data := get_datamodule(trainer)) is not None:
+            if "val_check_interval" in vars(trainer):  # absent if validation depends on the time
+                trainer.val_check_interval = _validation_interval(trainer, data)
             self._validated = data.tables.validated
             if self.monitor is None:
                 self.monitor = default_score(data)

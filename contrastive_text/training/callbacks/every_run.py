@@ -24,7 +24,6 @@ from contrastive_text.core.distributed import (
     world_size,
 )
 from contrastive_text.core.errors import InvalidValueError, RunError
-from contrastive_text.data import TextDataModule
 from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
 from contrastive_text.training.fsdp2 import FSDP2Strategy, average_gradients
 
@@ -407,34 +406,3 @@ def _last_checkpoint(trainer: pl.Trainer) -> Path | None:
     ]
     existing_paths = [path for path in (Path(name) for name in (*paths, *stopped) if name) if path.is_file()]
     return max(existing_paths, key=lambda path: path.stat().st_mtime, default=None)
-
-
-def get_datamodule(trainer: pl.Trainer) -> TextDataModule | None:
-    """Returns the data module of a run, or None if the run uses other loaders."""
-    data = getattr(trainer, "datamodule", None)  # set by Lightning, but not declared
-    return data if isinstance(data, TextDataModule) else None
-
-
-def shorten_validation_interval(trainer: pl.Trainer) -> None:
-    """Shortens the validation interval so that every run has a validation, also on data of few batches."""
-    data = get_datamodule(trainer)
-    if data is not None and "val_check_interval" in vars(trainer):  # absent if validation depends on the time
-        trainer.val_check_interval = _validation_interval(trainer, data)
-
-
-def _validation_interval(trainer: pl.Trainer, data: TextDataModule) -> int | float:
-    """Returns the interval between validations in batches, shortened to the length of an epoch or the run."""
-    interval, limit = trainer.val_check_interval, trainer.limit_train_batches
-    epoch = len(data.training.steps)
-    epoch = min(limit, epoch) if isinstance(limit, int) else max(1, int(limit * epoch))
-    if not isinstance(interval, int):
-        batches = trainer.max_steps * trainer.accumulate_grad_batches
-        if trainer.max_steps < 1 or batches >= interval * epoch:
-            return interval
-        interval = max(1, int(interval * epoch))
-    bounds = [interval]
-    if trainer.check_val_every_n_epoch is not None:
-        bounds.append(epoch)
-    if trainer.max_steps > 0:
-        bounds.append(trainer.max_steps * trainer.accumulate_grad_batches)
-    return min(bounds)

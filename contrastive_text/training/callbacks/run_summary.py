@@ -24,8 +24,7 @@ from contrastive_text.heads import FineTuningHead, Head, StackHead, describe_sta
 from contrastive_text.inference.model_folder import FolderParts, read_folder_parts, read_prompts
 from contrastive_text.inference.model_parts import pooler_name
 from contrastive_text.objectives import Contrastive, Matryoshka, Objective, PairLabels, Siblings
-from contrastive_text.training.callbacks.best_checkpoint import describe_monitor
-from contrastive_text.training.callbacks.every_run import get_datamodule
+from contrastive_text.training.callbacks.best_checkpoint import describe_monitor, get_datamodule
 from contrastive_text.training.callbacks.export_model import RECIPE
 from contrastive_text.training.guides import describe_guides
 from contrastive_text.training.module import ContrastiveModule

@@ -29,7 +29,7 @@ from contrastive_text.pairings import Given
 from contrastive_text.poolers import CLSPooler
 from contrastive_text.training import AdamW, ConstantSchedule, LinearSchedule
 from contrastive_text.training.callbacks import BestCheckpoint, ExportModel, RunSummary
-from contrastive_text.training.callbacks.every_run import _validation_interval
+from contrastive_text.training.callbacks.best_checkpoint import _validation_interval
 from contrastive_text.training.callbacks.run_summary import _peak, model_facts
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.views import DeleteTokens, FeatureCutoff

@@ -1,0 +1,214 @@
+"""Trains a reranker, and bi-encoders by hard labels, by its scores and by both, on groups of Quora's duplicates.
+
+    python benchmarks/teacher_scores.py --encoder FOLDER --pairs FOLDER_OF_QUORA
+
+The groups and the held-out questions are those of ``groups.py``. A first model is trained without hard
+negatives, and mines hard negatives of each pair. For each seed a reranker learns from them by the recipe
+``reranker``, and scores them. Three bi-encoders learn from the same rows. Each held-out text looks for the
+others of its group. The reranker orders the first 50 results of the bi-encoder of hard labels again. Finished
+runs aren't repeated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from groups import FIGURES, Groups, _against
+from runs import (
+    RESULTS,
+    ROOT,
+    command,
+    configurations,
+    do,
+    drop_weights,
+    in_folder,
+    keep,
+    machine,
+    markdown,
+    mean_and_spread,
+    part,
+    publish,
+)
+
+from contrastive_text import Reranker, SentenceEncoder
+from contrastive_text.data.retrieval import RetrievalSet
+from contrastive_text.evaluation.retrieval import Rerank
+from contrastive_text.inference.search import rank_documents
+from contrastive_text.metrics import ranking_scores
+
+NEGATIVES = 4
+"""Hard negatives of each row."""
+TOP_K = 50
+"""Number of first results that the reranker orders again."""
+DISTILLATION = part("RankDistillation", loss=part("KLDivergence", temperature=0.05, guide_temperature=1.0))
+WAYS = {
+    "hard labels": {"distillation": None},
+    "scores": {"contrastive": None, "distillation": DISTILLATION},
+    "both": {"distillation": DISTILLATION},
+}
+"""Training of a bi-encoder -> what it changes of the objectives of the recipe."""
+
+
+class Taught(Groups):
+    """Texts to train on and held-out ones, with the models of each seed."""
+
+    def mined_rows(self) -> Path:
+        """Returns the file of rows with hard negatives that a first model finds."""
+        path = self.out / "tuples.jsonl"
+        self.run("hide", 0, lambda: self.pairs, "hide")
+        if not path.exists():
+            miner = next((self.out / "hide-0").rglob("modules.json")).parent
+            words = ["mine", str(self.pairs), str(path), "--model", str(miner), "--corpus", str(self.corpus)]
+            words += ["--form", "tuples", "--negatives", str(NEGATIVES), "--range_max", "40", "--take", "random"]
+            do([*words, "--relative_margin", "0.05", "--device", "cpu"])
+        return path
+
+    def reranker(self, seed: int) -> Path:
+        """Returns the folder of the reranker of a seed: trained where it isn't yet."""
+        folder = self.out / f"reranker-{seed}"
+
+        def make() -> dict[str, Any]:
+            words = ["--recipe", "reranker", "--model.encoder.model_name_or_path", self.options.encoder]
+            words += ["--model.encoder.max_length", "128", "--data.train", str(self.mined_rows())]
+            words += ["--model.optimizer.lr", "5e-5", "--trainer.max_epochs", str(self.options.epochs)]
+            do([*in_folder("fit", words, folder, seed), "--export.dirpath", str(folder / "model")])
+            return {"seed": seed}
+
+        keep(folder, make)
+        return folder / "model"
+
+    def scored_rows(self, seed: int) -> Path:
+        """Returns the file of the mined rows with the scores of the reranker of a seed."""
+        path = self.out / f"scored-{seed}.jsonl"
+        if not path.exists():
+            do(
+                [
+                    "score",
+                    str(self.mined_rows()),
+                    str(path),
+                    "--model",
+                    str(self.reranker(seed)),
+                    "--device",
+                    "cpu",
+                ]
+            )
+        return path
+
+    def taught(self, way: str, seed: int) -> dict[str, Any]:
+        """Returns the row of a bi-encoder, with the scores after the reranker: trained where it isn't yet."""
+        folder = self.out / f"{way.replace(' ', '-')}-{seed}"
+
+        def make() -> dict[str, Any]:
+            objectives = {name: value for name, value in WAYS[way].items() if value is not None}
+            dropped = [name for name, value in WAYS[way].items() if value is None and name == "contrastive"]
+            config = folder / "objectives.yaml"
+            config.write_text(json.dumps({"model": {"objectives": objectives}}))
+            words = [
+                "--recipe",
+                "simcse",
+                "--config",
+                str(ROOT / "examples" / "minilm.yaml"),
+                "--config",
+                str(config),
+            ]
+            words += [word for name in dropped for word in (f"--model.objectives.{name}", "null")]
+            words += ["--model.encoder.model_name_or_path", self.options.encoder, "--data.task.pairing", "Given"]
+            words += ["--data.train", str(self.scored_rows(seed)), "--trainer.max_steps", str(self.options.steps)]
+            words += ["--data.batch_size", str(self.options.batch_size), "--trainer.max_epochs", "-1"]
+            do(in_folder("fit", words, folder, seed))
+            model = SentenceEncoder.from_pretrained(next(folder.rglob("modules.json")).parent, device="cpu")
+            scores: dict[str, Any] = {"name": way, "seed": seed, **self.scores(model)}
+            if way == "hard labels":
+                scores["reranked"] = self.reranked(model, seed)
+            drop_weights(folder)
+            return scores
+
+        return keep(folder, make)
+
+    def reranked(self, model: SentenceEncoder, seed: int) -> dict[str, list[float]]:
+        """Returns the figures of each held-out group after the reranker has ordered the first results again."""
+        data, sizes = self.held_out()
+        vectors = torch.as_tensor(model.encode(list(data.documents)))
+        found = rank_documents(vectors[: len(data.queries)], vectors, k=TOP_K, own=data.own_documents)
+        rerank = Rerank(Reranker.from_pretrained(self.reranker(seed), device="cpu"), TOP_K, batch_size=64)
+        each = ranking_scores(rerank(data, found), data.relevance, FIGURES)
+        return {name: [float(part.mean()) for part in values.split(sizes)] for name, values in each.items()}
+
+    def held_out(self) -> tuple[RetrievalSet, list[int]]:
+        """Returns the held-out texts as a retrieval set, and the number of texts of each group."""
+        texts = [text for group in self.held for text in group]
+        group_of = [number for number, group in enumerate(self.held) for _ in group]
+        relevance = tuple(
+            {place: 1.0 for place, other in enumerate(group_of) if other == group and place != own}
+            for own, group in enumerate(group_of)
+        )
+        documents = (*texts, *self.further)
+        data = RetrievalSet(tuple(texts), documents, relevance, tuple(range(len(texts))))
+        return data, [len(group) for group in self.held]
+
+
+def report(taught: Taught, options: argparse.Namespace) -> None:
+    """Writes the table: means and spreads over seeds, and differences from hard labels by group."""
+    rows = [taught.taught(way, seed) for seed in range(options.seeds) for way in WAYS]
+    ranked = [
+        {"name": f"hard labels, top {TOP_K} reranked", "seed": row["seed"], **row["reranked"]}
+        for row in rows
+        if "reranked" in row
+    ]
+    names = [*WAYS, f"hard labels, top {TOP_K} reranked"]
+    first = names[0]
+    means = {
+        (name, figure): torch.tensor([row[figure] for row in (*rows, *ranked) if row["name"] == name])
+        for name in names
+        for figure in FIGURES
+    }
+    table = []
+    for name in names:
+        cells = [mean_and_spread((100 * means[name, figure].mean(dim=1)).tolist()) for figure in FIGURES]
+        table.append([name, *cells, "-" if name == first else _against(means, first, name)])
+    words = ["benchmarks/teacher_scores.py", "--encoder", str(options.encoder), "--pairs", str(options.pairs)]
+    named = {str(options.encoder): "ENCODER", str(options.pairs): "QUORA"}
+    told = command(words, named).replace("contrastive-text", "python")
+    queries = sum(map(len, taught.held))
+    lines = [
+        "# Hard labels, scores of a reranker, and both", "",
+        f"Quora's duplicates in groups of three texts or more: {len(taught.trained_on)} to train on, "
+        f"{len(taught.held)} held out.",
+        f"Each of the {queries} held-out texts looks for the others of its group among {queries - 1:,} of them "
+        f"and {len(taught.further):,} further questions.",
+        f"Rows have {NEGATIVES} hard negatives of a first model. The reranker: recipe reranker from "
+        f"{Path(options.encoder).name}, rate 5e-5, {options.epochs} epochs.",
+        f"Bi-encoders from {Path(options.encoder).name}, {options.steps} steps of {options.batch_size} rows; "
+        "scores by KLDivergence over a row's own texts.",
+        f"Seeds: {options.seeds}; x 100, mean ± sd over them. Differences: means over seeds, 95 % by resampled "
+        "groups.",
+        "", *markdown(["", *FIGURES, f"against {first}"], table), "", machine(), "", f"    {told}",
+    ]  # fmt: skip
+    print("\n".join(lines))
+    print(publish("teacher_scores", lines, [*rows, *ranked], configurations(taught.out), folder=options.results))
+
+
+def main() -> None:
+    """Trains what is missing, and writes the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--encoder", required=True)
+    parser.add_argument("--pairs", type=Path, required=True)
+    parser.add_argument("--held", type=int, default=140, help="groups that are held out")
+    parser.add_argument("--further", type=int, default=20_000, help="questions of no group to rank as well")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=75)
+    parser.add_argument("--epochs", type=int, default=3, help="epochs of the reranker")
+    parser.add_argument("--batch_size", type=int, default=64)
+    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "teacher_scores")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    options.words = []
+    report(Taught(options), options)
+
+
+if __name__ == "__main__":
+    main()
