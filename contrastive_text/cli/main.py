@@ -19,7 +19,7 @@ from contrastive_text.core.config.class_paths import UntrustedError, import_from
 from contrastive_text.core.config.suggestions import find_constructor_error, suggest_name
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, find_cause, iter_causes
 from contrastive_text.core.libraries import is_out_of_memory, is_panic
-from contrastive_text.core.terminal import escaping_output, print_message
+from contrastive_text.core.terminal import escaping_output, log_to_terminal, print_message
 
 _TRAINING = ("fit", "validate", "test", "predict")
 _USAGE = """usage: contrastive-text COMMAND [options]
@@ -155,6 +155,7 @@ def run(words: Sequence[str]) -> int:
     Returns:
         The exit status: 0 on success, 2 if the input is wrong, 1 after a bug, whose traceback is printed.
     """
+    log_to_terminal()
     with escaping_output():
         return _run(words)
 

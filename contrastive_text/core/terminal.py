@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import json
+import logging
 import os
 import re
 import sys
@@ -18,6 +19,8 @@ from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 
+LOGGER = logging.getLogger("contrastive_text")
+"""Logger of the messages of a run."""
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters except tab and newline, such as escape and C1's CSI
     "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # direction of writing (can reorder text), line separators
@@ -63,6 +66,42 @@ def print_message(text: object = "", file: TextIO | None = None, end: str = "\n"
         with open(os.devnull, "w") as nowhere:  # receives the rest of the buffer when Python exits
             os.dup2(nowhere.fileno(), stream.fileno())
         raise SystemExit(128 + 13) from None  # the number of SIGPIPE, which Windows lacks
+
+
+class _Terminal(logging.Handler):
+    """Prints messages on standard output, and warnings on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print_message(record.getMessage(), file=sys.stderr if record.levelno >= logging.WARNING else None)
+
+
+def log_to_terminal() -> None:
+    """Makes the logger ``contrastive_text`` print on the terminal, whatever handlers other libraries have set."""
+    if not any(isinstance(handler, _Terminal) for handler in LOGGER.handlers):
+        LOGGER.addHandler(_Terminal())
+    LOGGER.propagate = False
+
+
+def log_message(text: object, level: int = logging.INFO) -> None:
+    """Logs a message of a run with the logger ``contrastive_text``.
+
+    If no handler is set, the message is printed. A program that embeds a run sets the logger's level, or handlers
+    of its own.
+
+    Args:
+        text: Text to log.
+        level: Level of ``logging``.
+
+    Example:
+        >>> LOGGER.setLevel(logging.WARNING)
+        >>> log_message("Resuming")
+        >>> LOGGER.setLevel(logging.INFO)
+    """
+    if LOGGER.level == logging.NOTSET:
+        LOGGER.setLevel(logging.INFO)
+    if not LOGGER.hasHandlers():
+        log_to_terminal()
+    LOGGER.log(level, "%s", text)
 
 
 def print_json(text: str) -> None:

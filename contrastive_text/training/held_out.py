@@ -18,7 +18,7 @@ from contrastive_text.core.batch import Batch, Encoded, StepBatch
 from contrastive_text.core.distributed import gather_all, gather_rows, gather_sizes, sum_over_ranks
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
-from contrastive_text.core.terminal import print_message
+from contrastive_text.core.terminal import log_message
 from contrastive_text.data import Collator
 from contrastive_text.data.collator import StepCollator
 from contrastive_text.data.retrieval import RetrievalSet
@@ -325,7 +325,7 @@ class HeldOutScores:
             # The metrics have already gathered over ranks; sync_dist only avoids a warning.
             is_main = name in ("spearman", OVERALL, RANK_SCORE)
             if at_start and is_main and trainer.is_global_zero:
-                print_message(f"before the first step: {part}/{name} {float(figure):.2f}")
+                log_message(f"before the first step: {part}/{name} {float(figure):.2f}")
             module.log(f"{part}/{name}", figure, prog_bar=is_main, sync_dist=True)
 
 

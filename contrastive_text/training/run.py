@@ -23,7 +23,7 @@ from contrastive_text.core.config.suggestions import short_parser_errors, sugges
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.storage.disk import atomic_file
 from contrastive_text.core.storage.manifests import find_model_folder
-from contrastive_text.core.terminal import escaping_output, facts_table, print_message
+from contrastive_text.core.terminal import escaping_output, facts_table, log_message
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.files.in_memory import given_sources, in_memory_rows
 from contrastive_text.data.tasks import TextTask
@@ -391,7 +391,7 @@ class _EndBeforeFirstStep(Callback):
         """
         if trainer.is_global_zero:
             steps = trainer.estimated_stepping_batches
-            print_message(f"Dry run: {steps:,} steps would follow; nothing was trained, and nothing written")
+            log_message(f"Dry run: {steps:,} steps would follow; nothing was trained, and nothing written")
         raise _FirstStepReachedError
 
 

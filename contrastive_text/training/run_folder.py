@@ -33,7 +33,7 @@ from contrastive_text.core.storage.disk import (
     remove_abandoned,
     temporary_in,
 )
-from contrastive_text.core.terminal import print_message
+from contrastive_text.core.terminal import log_message
 from contrastive_text.recipes.layers import read_config
 from contrastive_text.training.callbacks import ExportModel
 from contrastive_text.training.checkpoint_io import local_path
@@ -141,16 +141,16 @@ class RunFolder:
     def print_state(self) -> None:
         """Prints whether the run begins again, resumes or has finished."""
         for message in self._damaged:
-            print_message(f"Left out: {message}")
+            log_message(f"Left out: {message}")
         if self.model is not None:
             further = f"; to train on, give --ckpt_path {self._best} and the options of a longer run"
-            print_message(
+            log_message(
                 f"Finished before: {self.folder}, whose model is {self.model}{further if self._best else ''}"
             )
         elif self.checkpoint is not None:
-            print_message(f"Resuming {self.folder} from {self.checkpoint.summary}")
+            log_message(f"Resuming {self.folder} from {self.checkpoint.summary}")
         elif (self.folder / CONFIG).is_file():
-            print_message(f"Beginning again: the run in {self.folder} has no checkpoint yet")
+            log_message(f"Beginning again: the run in {self.folder} has no checkpoint yet")
 
 
 def changed_options(saved: Mapping[str, Any], given: Mapping[str, Any], *free: str) -> list[str]:
@@ -333,7 +333,7 @@ def remove_leftovers(trainer: pl.Trainer) -> None:
             runs = Path(logger.root_dir).glob("*/")
             places = [place for run in runs for place in (run, run / "checkpoints")]
             for path in [path for place in places for path in remove_abandoned(place)]:
-                print_message(f"Removed: {path}, left unfinished by a killed run")
+                log_message(f"Removed: {path}, left unfinished by a killed run")
 
 
 class _Identity(NamedTuple):

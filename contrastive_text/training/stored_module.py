@@ -17,7 +17,7 @@ from contrastive_text.core.distributed import shard_like
 from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.setting import SETTING, current_setting, describe_setting_change
 from contrastive_text.core.storage.checkpoints import BASE, check_resumable, load_options
-from contrastive_text.core.terminal import print_message
+from contrastive_text.core.terminal import log_message
 from contrastive_text.data import TextDataModule
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.tokenizing import wrap_tokenizer
@@ -305,9 +305,9 @@ def check_changes(
     ]
     _check_learned(changes, objectives, trainer.ckpt_path)
     if changes and trainer.is_global_zero:
-        print_message(f"Changed since {trainer.ckpt_path}:")
+        log_message(f"Changed since {trainer.ckpt_path}:")
         for change in changes:
-            print_message(f"  {change}{_WEIGHTS if change.name == _ENCODER else ''}")
+            log_message(f"  {change}{_WEIGHTS if change.name == _ENCODER else ''}")
 
 
 def _public(arguments: Mapping[str, Any]) -> dict[str, Any]:  # Any: as above

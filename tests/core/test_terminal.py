@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -16,8 +17,11 @@ from rich.color import ColorSystem
 from rich.table import Table
 
 from contrastive_text.core.terminal import (
+    LOGGER,
     escape_controls,
     escaping_output,
+    log_message,
+    log_to_terminal,
     make_console,
     print_json,
     print_message,
@@ -126,3 +130,22 @@ def test_what_others_print_is_escaped_where_an_encoding_lacks_it(monkeypatch: py
     first, second = written.getvalue().decode("latin-1").splitlines()
     assert first == "\\u2022 na\u00efve"
     assert json.loads(second) == {"text": "\u2022 \U0001f642 \x7f \u00ef"}
+
+
+def test_messages_of_a_run_are_printed_unless_a_program_has_set_its_own_handlers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LOGGER, "handlers", [])
+    monkeypatch.setattr(LOGGER, "propagate", True)
+    log_message("one")
+    log_message("two", logging.WARNING)
+    assert capsys.readouterr() == ("one\n", "two\n")
+    own = logging.StreamHandler(stream := io.StringIO())
+    monkeypatch.setattr(LOGGER, "handlers", [])
+    monkeypatch.setattr(LOGGER, "propagate", True)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [own])
+    log_message("three")
+    assert (capsys.readouterr().out, stream.getvalue()) == ("", "three\n")
+    log_to_terminal()  # as the shell does
+    log_message("four")
+    assert (capsys.readouterr().out, stream.getvalue()) == ("four\n", "three\n")

@@ -17,7 +17,7 @@ from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.checkpoints import BestCheckpointState
 from contrastive_text.core.storage.disk import remove_abandoned
-from contrastive_text.core.terminal import print_message
+from contrastive_text.core.terminal import log_message
 from contrastive_text.data import TextDataModule
 from contrastive_text.metrics.collapse import usual_mode
 from contrastive_text.training.checkpoint_io import copy_checkpoint, local_path
@@ -229,7 +229,7 @@ class BestCheckpoint(ModelCheckpoint):
             del states[self.state_key]
             if trainer.is_global_zero:
                 reasons = ", ".join(differing)
-                print_message(f"The best checkpoint starts again: its score has another meaning ({reasons})")
+                log_message(f"The best checkpoint starts again: its score has another meaning ({reasons})")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:  # Any: Lightning's signature
         """Restores the best checkpoint so far for a resumed run. If its file is missing, warns and drops it."""
@@ -273,7 +273,7 @@ class BestCheckpoint(ModelCheckpoint):
         elif trainer.limit_val_batches == 0:
             reason = "trainer.limit_val_batches is 0"
         if trainer.is_global_zero:
-            print_message(
+            log_message(
                 f"No score chose a checkpoint, because {reason}: the last one is kept, {self.best_model_path}"
             )
 

@@ -14,7 +14,7 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.core.distributed import min_over_ranks
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import is_out_of_memory
-from contrastive_text.core.terminal import print_message
+from contrastive_text.core.terminal import log_message
 from contrastive_text.core.types import Slot
 from contrastive_text.encoders.packing import store_last_layer
 from contrastive_text.training.module import ContrastiveModule
@@ -45,7 +45,7 @@ class ChunkSize(Callback):
         """Measures how many tokens fit into memory; sets and prints ``chunk_tokens``."""
         assert isinstance(pl_module, ContrastiveModule)
         if trainer.ckpt_path is not None and pl_module.chunk_tokens is not None:
-            print_message(f"Chunks: {pl_module.chunk_tokens:,} tokens, as in the checkpoint")
+            log_message(f"Chunks: {pl_module.chunk_tokens:,} tokens, as in the checkpoint")
             return
         if pl_module.is_split:
             raise InvalidValueError(
@@ -70,7 +70,7 @@ class ChunkSize(Callback):
                 f"{free / 2**30:.2f} GiB free; lower --model.encoder.max_length, or take a smaller encoder"
             )
         pl_module.set_chunk_tokens(rows * longest)
-        print_message(
+        log_message(
             f"Chunks: {pl_module.chunk_tokens:,} tokens ({saved / longest / 1024:.0f} KiB a token, "
             f"{free / 2**30:.1f} GiB free)"
         )

@@ -16,7 +16,7 @@ from torch import Tensor
 from contrastive_text.core.checks import at_least
 from contrastive_text.core.distributed import world_size
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.terminal import print_message
+from contrastive_text.core.terminal import log_message
 from contrastive_text.metrics import EffectiveRank, MeanCosine, PositiveAlignment, Uniformity
 from contrastive_text.metrics.collapse import COLLAPSED, describe_collapse
 from contrastive_text.objectives import Objective
@@ -285,7 +285,7 @@ class CollapseDoctor(Callback):
         figures = {name: float(figure) for name, figure in trainer.callback_metrics.items()}
         verdict = self._verdict or self.signs.last_verdict(trainer.global_step, figures)
         if verdict and trainer.is_global_zero:
-            print_message(verdict[0].upper() + verdict[1:])
+            log_message(verdict[0].upper() + verdict[1:])
 
     def _warn(self, trainer: pl.Trainer, kind: str, message: str) -> None:
         if kind not in self._warned_kinds and trainer.is_global_zero:
@@ -376,7 +376,7 @@ class StopWhenSpread(Callback):
             trainer.should_stop = True
             if trainer.is_global_zero:
                 fell = f"uniformity is {self.last:.2f} and fell by less than {self.min_fall:g}"
-                print_message(f"stops at step {self._step:,}: {fell} in {self.every} steps")
+                log_message(f"stops at step {self._step:,}: {fell} in {self.every} steps")
 
     def state_dict(self) -> dict[str, Any]:  # Any: Lightning's signature
         """Returns the state of the early stopping: mean of the last window, and values of the current window."""

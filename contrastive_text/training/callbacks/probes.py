@@ -17,7 +17,7 @@ from contrastive_text.core.checks import at_least
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import generator
 from contrastive_text.core.targets import Classes
-from contrastive_text.core.terminal import print_message
+from contrastive_text.core.terminal import log_message
 from contrastive_text.data import Table, read_rows
 from contrastive_text.data.files.formats import FileForm
 from contrastive_text.metrics import nearest_neighbor_accuracy, paired_retrieval
@@ -64,7 +64,7 @@ class _Probe(Callback):
         figures = self._measure_sample(pl_module)
         if trainer.is_global_zero:
             scores = ", ".join(f"{name} {figure:.2f}" for name, figure in figures.items())
-            print_message(
+            log_message(
                 f"probe at step {self._step}: {scores} on {min(self.limit, len(self.rows)):,} rows of {self.file}"
             )
 

@@ -15,7 +15,7 @@ from contrastive_text.core.config.specs import describe
 from contrastive_text.core.distributed import world_size
 from contrastive_text.core.setting import is_faster_in_bfloat16
 from contrastive_text.core.storage.manifests import find_model_folder
-from contrastive_text.core.terminal import facts_table, make_console, print_message
+from contrastive_text.core.terminal import facts_table, log_message, make_console
 from contrastive_text.data import TextDataModule
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.training_set import sibling_rows
@@ -230,7 +230,7 @@ def _peak(schedule: Schedule, total: int) -> float:
 def _print_read(trainer: pl.Trainer, part: str) -> None:
     if trainer.is_global_zero and (data := get_datamodule(trainer)) is not None:
         for line in data.tables.describe(part):
-            print_message(line)
+            log_message(line)
 
 
 class RunSummary(Callback):
@@ -265,7 +265,7 @@ class RunSummary(Callback):
                 table.add_row(name, Text(fact))
             make_console().print(table)
             if trainer.precision == "32-true" and is_faster_in_bfloat16(pl_module.device):
-                print_message(
+                log_message(
                     "This device multiplies faster in bfloat16: --trainer.precision bf16-mixed would be faster"
                 )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -19,7 +19,7 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from contrastive_text.core.checks import at_least
-from contrastive_text.core.terminal import print_message
+from contrastive_text.core.terminal import log_message
 
 
 class SaveWhenStopped(Callback):
@@ -171,7 +171,7 @@ class SaveWhenStopped(Callback):
             call = f"trainer.fit(module, data, ckpt_path={path!r})"
             run = str(self.checkpoint.parent)
             resume_command = call if self.command is None else f"{self.command} {shlex.quote(run)}"
-            print_message(
+            log_message(
                 f"Stopped after step {trainer.global_step:,}. To go on exactly there:\n  {resume_command}"
             )
             if self.requeues and self._signal is not None and self._signal == self._requeue_signal:
@@ -185,9 +185,9 @@ def _requeue() -> None:
         result = subprocess.run(command, capture_output=True, text=True, errors="backslashreplace", check=True)
     except (OSError, subprocess.CalledProcessError) as error:
         reason = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else error
-        print_message(f"Not requeued: {shlex.join(command)}: {reason}", file=sys.stderr)
+        log_message(f"Not requeued: {shlex.join(command)}: {reason}", logging.WARNING)
     else:
-        print_message(f"Requeued: {shlex.join(command)} {result.stdout.strip()}".rstrip())
+        log_message(f"Requeued: {shlex.join(command)} {result.stdout.strip()}".rstrip())
 
 
 def _let_lightning_stop(trainer: pl.Trainer, stops: bool) -> None:
