@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from torch import Tensor
-
-from contrastive_text.cli.commands import Classify
-from contrastive_text.cli.files import form_of, table_row
-from contrastive_text.cli.models import check_device, warnings_as_notes
-from contrastive_text.core.storage.disk import atomic_file
-from contrastive_text.core.storage.text_files import SizeLimits
-from contrastive_text.core.targets import Classes, Target
+from contrastive_text.cli.options import Columns, Header, Separator, Split, Texts, TextsCommand
+from contrastive_text.cli.paths import ReadPath, WrittenFile
 from contrastive_text.core.terminal import print_message
-from contrastive_text.core.types import Row
-from contrastive_text.data import read_rows
-from contrastive_text.inference.head_models import Classifier
+
+
+@dataclass(frozen=True)
+class Classify(TextsCommand):
+    """Write the class of each text or pair of a file, with its probability."""
+
+    input: Texts
+    output: Annotated[
+        Path, WrittenFile(), "Table to write (.tsv): texts, prediction and probability of each row."
+    ]
+    _: KW_ONLY
+    model: Annotated[str, ReadPath(model=True), "Folder of a classifier, or a name on the hub."]
+    columns: Columns = None
+    header: Header = None
+    separator: Separator = None
+    split: Split = None
+    pairs: Annotated[
+        bool, "Read two texts of each row. Folders of export --as classifier know it by themselves."
+    ] = False
+    score: Annotated[bool, "Compare the classes with the labels of the file, and print the accuracy."] = False
 
 
 def classify(options: Classify) -> None:
@@ -27,6 +37,13 @@ def classify(options: Classify) -> None:
     Raises:
         ValueError: The model isn't a classifier, or with ``--score`` a label isn't a class of the model.
     """
+    from contrastive_text.cli.files import form_of, write_predictions
+    from contrastive_text.cli.models import check_device, warnings_as_notes
+    from contrastive_text.core.storage.text_files import SizeLimits
+    from contrastive_text.core.targets import Classes
+    from contrastive_text.data import read_rows
+    from contrastive_text.inference.head_models import Classifier
+
     check_device(options.device)
     with warnings_as_notes():
         classifier = Classifier.from_pretrained(options.model, device=options.device)
@@ -58,31 +75,3 @@ def classify(options: Classify) -> None:
     if options.score:
         hits = sum(int(best) == row["target"] for best, row in zip(logits.argmax(dim=1), table, strict=True))
         print_message(f"accuracy: {100 * hits / len(rows):.2f} ({hits:,} of {len(rows):,})")
-
-
-def write_predictions(path: Path, rows: Sequence[Row], scores: Tensor, target: Target) -> int:
-    """Writes a table of predictions: the texts of each row, ``prediction`` and, for classes, ``probability``.
-
-    Tabs and newlines in a text become spaces.
-
-    Args:
-        path: The ``.tsv`` file to write; its folder is created.
-        rows: The rows in file order.
-        scores: Predictions of the objective, (N, classes) or (N,).
-        target: Target of the objective, which names the classes.
-
-    Returns:
-        Number of rows with a replaced tab or newline.
-    """
-    words = target.format(scores)
-    columns = [*rows[0], "prediction"]
-    cells = [[*map(str, row.values()), word] for row, word in zip(rows, words, strict=True)]
-    if isinstance(target, Classes):
-        columns.append("probability")
-        highest = scores.float().softmax(dim=1).amax(dim=1)
-        cells = [[*row, f"{float(share):.6f}"] for row, share in zip(cells, highest, strict=True)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [table_row(row) for row in (columns, *cells)]
-    with atomic_file(path) as file:
-        file.write(("\n".join(lines) + "\n").encode())
-    return sum(line != "\t".join(row) for line, row in zip(lines[1:], cells, strict=True))

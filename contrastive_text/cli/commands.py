@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
+from contrastive_text.cli.classify import Classify
 from contrastive_text.cli.corpus import Corpus
 from contrastive_text.cli.ensemble import Ensemble
 from contrastive_text.cli.export import Export
@@ -29,13 +30,16 @@ from contrastive_text.cli.options import (
     Output,
     Ranked,
     Separator,
+    Split,
     Texts,
     TextsCommand,
 )
 from contrastive_text.cli.paper import Paper
 from contrastive_text.cli.paths import ReadPath, WrittenFile, WrittenFolder
+from contrastive_text.cli.rank import Rank
 from contrastive_text.cli.recipes import Recipes
 from contrastive_text.cli.report import Report
+from contrastive_text.cli.score import Score
 from contrastive_text.cli.share import Share
 from contrastive_text.cli.verify import Verify
 from contrastive_text.core.storage.manifests import MODULES
@@ -45,9 +49,6 @@ Suite = Literal[
 ]
 Setting = Literal["all", "mean", "wmean"]
 Protocol = Literal["standard", "fast"]
-Split = Annotated[
-    str | None, "Rows to read of a file with a column named split: train, dev, test, another value, or all."
-]
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 
 
@@ -79,13 +80,6 @@ def _with_index(path: Path) -> Sequence[Path]:
 def _with_mining(path: Path) -> Sequence[Path]:
     """Returns the paths of a file of mined negatives, and of the working files that exist until it is written."""
     from contrastive_text.inference.mining_run import working_files  # here: it imports torch
-
-    return working_files(path)
-
-
-def _with_scores(path: Path) -> Sequence[Path]:
-    """Returns the paths of a file of scored rows, and of the working files that exist until it is written."""
-    from contrastive_text.inference.pair_scores import working_files  # here: it imports torch
 
     return working_files(path)
 
@@ -164,41 +158,6 @@ class Search(EncodingCommand):
     format: Annotated[Literal["text", "tsv", "json"], "Format of the hits; json writes one line per query."] = (
         "text"
     )
-
-
-@dataclass(frozen=True)
-class Classify(TextsCommand):
-    """Write the class of each text or pair of a file, with its probability."""
-
-    input: Texts
-    output: Annotated[
-        Path, WrittenFile(), "Table to write (.tsv): texts, prediction and probability of each row."
-    ]
-    _: KW_ONLY
-    model: Annotated[str, ReadPath(model=True), "Folder of a classifier, or a name on the hub."]
-    columns: Columns = None
-    header: Header = None
-    separator: Separator = None
-    split: Split = None
-    pairs: Annotated[
-        bool, "Read two texts of each row. Folders of export --as classifier know it by themselves."
-    ] = False
-    score: Annotated[bool, "Compare the classes with the labels of the file, and print the accuracy."] = False
-
-
-@dataclass(frozen=True)
-class Rank(TextsCommand):
-    """Order the documents of a file for each query by the scores of a reranker."""
-
-    queries: Annotated[Texts, "File of queries: .txt, .tsv, .csv, .jsonl or .json, each also as .gz."]
-    documents: Annotated[Texts, "File of documents, in the same formats. Each query is scored with all of them."]
-    output: Annotated[Path, WrittenFile(), "Table to write (.tsv): query, rank, score, line and text."]
-    _: KW_ONLY
-    model: Annotated[str, ReadPath(model=True), "Folder of a reranker or a CrossEncoder, or a name on the hub."]
-    top_k: Annotated[int, "Number of documents per query."] = 10
-    column: Annotated[str | None, "Column of the documents. Default: found by its usual name."] = None
-    query_column: Annotated[str | None, "Column of the queries. Default: found by its usual name."] = None
-    split: Split = None
 
 
 @dataclass(frozen=True)
@@ -284,21 +243,6 @@ class Mine(EncodingCommand):
         "Second embedding model, or a reranker, that scores the candidates again. All rules and the order use "
         "its scores.",
     ] = None
-
-
-@dataclass(frozen=True)
-class Score(TextsCommand):
-    """Score pairs and hard negatives by a reranker. If the command is stopped, the same command resumes."""
-
-    input: Annotated[Texts, "File of pairs, triples or tuples of a query, a positive and hard negatives."]
-    output: Annotated[Path, WrittenFile(_with_scores), "File of rows with scores to write for fit (.jsonl)."]
-    _: KW_ONLY
-    model: Annotated[str, ReadPath(model=True), "Reranker: its folder, or a name on the hub."]
-    columns: Columns = None
-    header: Header = None
-    separator: Separator = None
-    split: Split = None
-    restart: Annotated[bool, "Delete the scores of a stopped command and score all pairs again."] = False
 
 
 @dataclass(frozen=True)

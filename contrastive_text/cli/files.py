@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from torch import Tensor
+
 from contrastive_text.core.storage.disk import atomic_file
+from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.terminal import print_json, print_message
+from contrastive_text.core.types import Row
 from contrastive_text.data.files.formats import PYTHON, FileForm, options_of
 
 
@@ -63,3 +67,31 @@ def print_or_write(text: str, output: Path | None, what: str, as_json: bool = Fa
     with atomic_file(output) as file:
         file.write(f"{text}\n".encode())
     print_message(f"{what} written to {output}", file=sys.stderr)
+
+
+def write_predictions(path: Path, rows: Sequence[Row], scores: Tensor, target: Target) -> int:
+    """Writes a table of predictions: the texts of each row, ``prediction`` and, for classes, ``probability``.
+
+    Tabs and newlines in a text become spaces.
+
+    Args:
+        path: The ``.tsv`` file to write; its folder is created.
+        rows: The rows in file order.
+        scores: Predictions of the objective, (N, classes) or (N,).
+        target: Target of the objective, which names the classes.
+
+    Returns:
+        Number of rows with a replaced tab or newline.
+    """
+    words = target.format(scores)
+    columns = [*rows[0], "prediction"]
+    cells = [[*map(str, row.values()), word] for row, word in zip(rows, words, strict=True)]
+    if isinstance(target, Classes):
+        columns.append("probability")
+        highest = scores.float().softmax(dim=1).amax(dim=1)
+        cells = [[*row, f"{float(share):.6f}"] for row, share in zip(cells, highest, strict=True)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [table_row(row) for row in (columns, *cells)]
+    with atomic_file(path) as file:
+        file.write(("\n".join(lines) + "\n").encode())
+    return sum(line != "\t".join(row) for line, row in zip(lines[1:], cells, strict=True))

@@ -52,6 +52,9 @@ Columns = Annotated[
     {"metavar": "NAME=COLUMN"},
     "Columns of the file, as anchor=NAME, positive=NAME, target=NAME. Default: found by their usual names.",
 ]
+Split = Annotated[
+    str | None, "Rows to read of a file with a column named split: train, dev, test, another value, or all."
+]
 Ranked = Annotated[
     str | None,
     ReadPath(),

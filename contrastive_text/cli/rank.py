@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from contrastive_text.cli.commands import Rank
-from contrastive_text.cli.files import plain_form, table_row
-from contrastive_text.cli.models import load_reranker
-from contrastive_text.core.checks import at_least
-from contrastive_text.core.storage.disk import atomic_file
-from contrastive_text.core.storage.text_files import SizeLimits
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated
+
+from contrastive_text.cli.options import FILES, Split, Texts, TextsCommand
+from contrastive_text.cli.paths import ReadPath, WrittenFile
 from contrastive_text.core.terminal import print_message
-from contrastive_text.data.files.readers import TextStream
+
+
+@dataclass(frozen=True)
+class Rank(TextsCommand):
+    """Order the documents of a file for each query by the scores of a reranker."""
+
+    queries: Annotated[Texts, f"Queries. {FILES}"]
+    documents: Annotated[Texts, "File of documents, in the same formats. Each query is scored with all of them."]
+    output: Annotated[Path, WrittenFile(), "Table to write (.tsv): query, rank, score, line and text."]
+    _: KW_ONLY
+    model: Annotated[str, ReadPath(model=True), "Folder of a reranker or a CrossEncoder, or a name on the hub."]
+    top_k: Annotated[int, "Number of documents per query."] = 10
+    column: Annotated[str | None, "Column of the documents. Default: found by its usual name."] = None
+    query_column: Annotated[str | None, "Column of the queries. Default: found by its usual name."] = None
+    split: Split = None
 
 
 def rank(options: Rank) -> None:
@@ -18,6 +32,13 @@ def rank(options: Rank) -> None:
     Raises:
         ValueError: The model isn't a reranker, or ``--top_k`` is below 1.
     """
+    from contrastive_text.cli.files import plain_form, table_row
+    from contrastive_text.cli.models import load_reranker
+    from contrastive_text.core.checks import at_least
+    from contrastive_text.core.storage.disk import atomic_file
+    from contrastive_text.core.storage.text_files import SizeLimits
+    from contrastive_text.data.files.readers import TextStream
+
     at_least("--top_k", options.top_k, 1)
     bounds = SizeLimits.of(options.bounds)
     queries, documents = (

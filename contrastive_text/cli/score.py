@@ -3,18 +3,46 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Annotated
 
-from contrastive_text.cli.commands import Score
-from contrastive_text.cli.models import load_reranker, warnings_as_notes
-from contrastive_text.core.storage.text_files import SizeLimits
+from contrastive_text.cli.options import Columns, Header, Separator, Split, Texts, TextsCommand
+from contrastive_text.cli.paths import ReadPath, WrittenFile
 from contrastive_text.core.terminal import print_message
-from contrastive_text.data import read_rows
-from contrastive_text.data.files.formats import FileForm, options_of
-from contrastive_text.inference.pair_scores import ScoringRun
+
+
+def _with_scores(path: Path) -> Sequence[Path]:
+    """Returns the paths of a file of scored rows, and of the working files that exist until it is written."""
+    from contrastive_text.inference.pair_scores import working_files  # here: it imports torch
+
+    return working_files(path)
+
+
+@dataclass(frozen=True)
+class Score(TextsCommand):
+    """Score pairs and hard negatives by a reranker. If the command is stopped, the same command resumes."""
+
+    input: Annotated[Texts, "File of pairs, triples or tuples of a query, a positive and hard negatives."]
+    output: Annotated[Path, WrittenFile(_with_scores), "File of rows with scores to write for fit (.jsonl)."]
+    _: KW_ONLY
+    model: Annotated[str, ReadPath(model=True), "Reranker: its folder, or a name on the hub."]
+    columns: Columns = None
+    header: Header = None
+    separator: Separator = None
+    split: Split = None
+    restart: Annotated[bool, "Delete the scores of a stopped command and score all pairs again."] = False
 
 
 def score(options: Score) -> None:
     """Writes each row of a file with the scores of its texts by a reranker."""
+    from contrastive_text.cli.models import load_reranker, warnings_as_notes
+    from contrastive_text.core.storage.text_files import SizeLimits
+    from contrastive_text.data import read_rows
+    from contrastive_text.data.files.formats import FileForm, options_of
+    from contrastive_text.inference.pair_scores import ScoringRun
+
     form = FileForm(
         header=options.header,
         separator=options.separator,

@@ -12,8 +12,8 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from contrastive_text.cli.classify import write_predictions
 from contrastive_text.cli.configuration import configured, merge_options
+from contrastive_text.cli.files import write_predictions
 from contrastive_text.cli.words import option_value, option_values, with_values
 from contrastive_text.core.config.untrusted import check_untrusted
 from contrastive_text.core.distributed import temporary_process_group

@@ -13,7 +13,7 @@ from shells import Shell
 from transformers import AutoModel, AutoTokenizer
 
 from contrastive_text.cli import run
-from contrastive_text.cli.classify import write_predictions
+from contrastive_text.cli.files import write_predictions
 from contrastive_text.core.batch import Batch, Encoded
 from contrastive_text.core.targets import Classes, Scores
 from contrastive_text.core.types import Role, Slot
