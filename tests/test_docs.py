@@ -102,8 +102,10 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tiny.write_pairs(tmp_path / "pairs.tsv")
     tiny.write_triples(tmp_path / "triples.jsonl")
     tiny.write_scored(tmp_path / "scored.jsonl")
-    tiny.write_triples(tmp_path / "held_out.jsonl")
+
     tiny.write_texts(tmp_path / "queries.txt", tiny.TEXTS[:4])
+    answers = [(text, tiny.TEXTS[(i + 8) % 40]) for i, text in enumerate(tiny.TEXTS)]
+    write_table(tmp_path / "answers.tsv", ("query", "answer"), *answers)
     write_labeled(tmp_path)
     glue_files.write_glue(tmp_path / "GLUE")
     sts_files.write_tables(tmp_path / "datasets")

@@ -87,7 +87,7 @@ def evaluate(options: Evaluate) -> None:
 def _check(options: Evaluate) -> None:
     """Checks that the options don't contradict each other, and that a suite reads each option."""
     if bool(options.suite) == bool(options.files):
-        got = "both" if options.suite else "neither"
+        got = "both; to score several models, use compare" if options.suite else "neither"
         raise InvalidValueError(
             f"files: expected files of scored pairs, or --suite {' '.join(_SUITES)}, got {got}"
         )

@@ -310,8 +310,8 @@ class Collator:
             if prompt and self.pairing.joins_texts:
                 raise InvalidValueError(
                     f"model.prompts: expected none before two texts in one sequence, got {prompt.before!r} for "
-                    f"{type(self.pairing).__name__}; set an empty prompt for the data set: "
-                    f"{self.task}: ''"
+                    f"{type(self.pairing).__name__}; set empty prompts: "
+                    """--model.prompts.named '{query: "", document: ""}'"""
                 )
             self.tokenizer.check_template(prompt, f"model.prompts, {role}")
             for name in self.plan.chains:

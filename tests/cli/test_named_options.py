@@ -34,12 +34,15 @@ PRINTERS: Mapping[str, Sequence[str]] = {
     "inference/sharing.py": ("share",),
     "inference/embedding_run.py": ENCODING,
     "inference/vector_files": ("embed",),
+    "inference/sequence_classifier.py": ("export", "fit"),
     "inference": (),
     "runs/ensemble.py": ("ensemble",),
     "runs/glue": ("evaluate", "fit"),
     "runs/report": ("report",),
     "runs/grid": ("sweep",),
     "runs/sweep_": ("sweep",),
+    "training/callbacks/export_model.py": ("export", "fit"),
+    "training/head_export.py": ("export", "fit"),
     "": ("fit",),
 }
 """Beginning of a file's name -> the commands that print its messages; the longest counts.
