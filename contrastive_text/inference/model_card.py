@@ -198,11 +198,8 @@ def head_examples(kind: str, reads: str, in_transformers: bool) -> str:
         in_transformers: Whether Transformers loads the head.
 
     Example:
-        >>> print(head_examples("classifier", "text", in_transformers=False)[:57])
-        ```python
-        from contrastive_text import Classifier
-        <BLANKLINE>
-        cla
+        >>> head_examples("classifier", "text", in_transformers=False).splitlines()[1]
+        'from contrastive_text import Classifier'
     """
     form = "text" if reads == "text" else "pair"
     examples = [_HEADS[kind].format(inputs=_INPUTS[form])]

@@ -179,9 +179,7 @@ class Given(Pairing):
 
     def __init__(self, views_per_text: int = 1, negatives: int | None = None) -> None:
         self.views_per_text = at_least("Given.views_per_text", views_per_text, 1, "2 in ConSERT")
-        self.negatives = at_least(
-            f"{type(self).__name__}.negatives", negatives, 0, "remove it for all hard negatives"
-        )
+        self.negatives = at_least("Given.negatives", negatives, 0, "remove it for all hard negatives")
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
         """Returns one example with the texts of the row's columns."""
@@ -207,7 +205,7 @@ class Given(Pairing):
         ]
 
 
-class OneSequence(Given):
+class OneSequence(Pairing):
     """Joins the two texts of a row into one sequence, as in BERT's fine-tuning on pairs (cross-encoder input).
 
     The tokenizer adds its special tokens and token types for pairs: ``[CLS] first [SEP] second [SEP]`` for BERT
@@ -229,14 +227,16 @@ class OneSequence(Given):
         (TextPair(first='It rains.', second='Is it wet?'), ())
     """
 
+    reads = ("anchor", "positive")
     joins_texts = True
 
     def __init__(self, negatives: int | None = None) -> None:
-        super().__init__(negatives=negatives)
+        self.negatives = at_least("OneSequence.negatives", negatives, 0, "remove it for all hard negatives")
+        self._texts = Given(negatives=negatives)
 
     def __call__(self, row: Row, rng: np.random.Generator) -> list[Example]:
         """Returns one example, whose anchor is the pair of texts."""
-        (example,) = super().__call__(row, rng)
+        (example,) = self._texts(row, rng)
         first = str(example.anchor)
         negatives = tuple(TextPair(first, str(text)) if text else "" for text in example.negatives)
         return [replace(example, anchor=TextPair(first, str(row["positive"])), positives=(), negatives=negatives)]
