@@ -42,7 +42,8 @@ needs_data = pytest.mark.skipif(
 LONGEST = ("test_installation", "test_embed_ray", "test_one_gradient", "test_tutorials")
 """Files with tests of minutes. They begin first: at the end the other workers would wait for them."""
 
-collect_ignore = ["ray_job.py", "own_mteb_tasks.py"]  # programs of a user, which tests start or copy
+# Programs of a user, which tests start or copy, and calls that mypy reads.
+collect_ignore = ["ray_job.py", "own_mteb_tasks.py", "repository/typed_calls.py"]
 
 
 def pytest_report_header() -> str:
