@@ -151,7 +151,7 @@ class Reranking(Objective):
 def _order(scores: Tensor, missing: Tensor) -> Mapping[str, Tensor]:
     """Returns the mean metrics of the order of each row's texts. The first text is the only relevant one."""
     others = scores[:, 1:].masked_fill(missing[:, 1:], -torch.inf)
-    ranks = 1 + (others >= scores[:, :1]).sum(dim=1).double()  # as an answer's rank: ties count against it
+    ranks = 1 + (others >= scores[:, :1]).sum(dim=1).float()  # as an answer's rank: ties count against it
     is_near = ranks <= 10
     values = {"ndcg@10": 1 / (1 + ranks).log2(), "mrr@10": 1 / ranks}
-    return {name: (value * is_near).mean().float() for name, value in values.items()}
+    return {name: (value * is_near).mean() for name, value in values.items()}

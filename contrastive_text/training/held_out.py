@@ -57,7 +57,8 @@ class HeldOutLosses:
             value = reduce_terms(terms.total.detach(), max(int(terms.count), 1), terms.reduction)
             self._losses[name].append(value)
             for score in objective.held_out_scores:
-                sum_and_count = torch.stack([terms.logs[score] * terms.count, torch.tensor(float(terms.count))])
+                weight = terms.weight(score)
+                sum_and_count = torch.stack([terms.logs[score] * weight, weight])
                 self._scores.setdefault(f"{name}/{score}", []).append(sum_and_count)
 
     def figures(self) -> dict[str, Tensor]:
