@@ -27,6 +27,7 @@ from contrastive_text.data.retrieval import (
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import TaskScore
 from contrastive_text.inference.head_models import Reranker
+from contrastive_text.inference.pair_scores import warn_truncated
 from contrastive_text.inference.search import rank_documents, retrieval_scores
 from contrastive_text.metrics import RETRIEVAL_METRICS, ranking_scores
 
@@ -113,6 +114,7 @@ class Rerank:
         places = zip(is_scored.nonzero()[:, 0].tolist(), first[is_scored].tolist(), strict=True)
         pairs = [(data.queries[query], data.documents[document]) for query, document in places]
         values = self.reranker.predict(pairs, batch_size=self.batch_size, show_progress_bar=True)
+        warn_truncated(self.reranker.truncated, len(pairs), self.reranker)
         scores = torch.full(first.shape, -math.inf)
         scores[is_scored] = torch.as_tensor(values, dtype=torch.float32)
         order = scores.sort(dim=1, descending=True, stable=True).indices

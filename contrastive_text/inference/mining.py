@@ -189,19 +189,6 @@ class Space(NamedTuple):
     corpus: Tensor
 
 
-class PairScores(NamedTuple):
-    """Scores of the candidates and positives of queries by a reranker, which reads two texts in one sequence.
-
-    Args:
-        candidates: Scores of the nearest texts of each query, in the order of ``nearest``, (n, k). The scores of
-            other texts than candidates are ignored.
-        positives: Scores of each query's positives, in their order, (n, p), padded with any number.
-    """
-
-    candidates: Tensor
-    positives: Tensor
-
-
 class Nearest(NamedTuple):
     """Texts of the corpus that are nearest to each query, best first.
 
@@ -212,6 +199,26 @@ class Nearest(NamedTuple):
 
     scores: Tensor
     ids: Tensor
+
+
+class PairScores(NamedTuple):
+    """Scores of the candidates and positives of queries by a reranker, which reads two texts in one sequence.
+
+    Args:
+        found: The texts nearest to the queries, n rows.
+        candidates: Scores of these texts, (n, k). The scores of other texts than candidates are ignored.
+        positives: Scores of each query's positives, in their order, (n, p), padded with any number.
+    """
+
+    found: Nearest
+    candidates: Tensor
+    positives: Tensor
+
+    def part(self, queries: slice) -> PairScores:
+        """Returns the scores of a range of the queries."""
+        scores, ids = self.found
+        found = Nearest(scores[queries], ids[queries])
+        return PairScores(found, self.candidates[queries], self.positives[queries])
 
 
 class Mined(NamedTuple):
@@ -309,14 +316,15 @@ def mine(
                 f"mine: expected vectors of {len(texts.queries)} queries and {len(texts.corpus)} texts, got "
                 f"{len(vectors.queries)} and {len(vectors.corpus)}; encode the texts of these pairs"
             )
-    scores, ids = nearest(texts, space, mining, queries, device)
+    found = rescored.found if isinstance(rescored, PairScores) else nearest(texts, space, mining, queries, device)
+    scores, ids = found
     removed: Removed = Counter()
     negatives: list[Mined] = []
     most = max(len(texts.positives[place]) for place in queries)
     size = max(_BLOCK_NUMBERS // ((ids.shape[1] + most) * space.corpus.shape[1]), 1)
     for start in range(0, len(queries), size):
         part = slice(start, start + size)
-        judge = PairScores(*(of[part] for of in rescored)) if isinstance(rescored, PairScores) else rescored
+        judge = rescored.part(part) if isinstance(rescored, PairScores) else rescored
         block = _Block(texts, space, judge, queries[part], ids.device)
         negatives += block.choose(scores[part], ids[part], mining, removed)
     return negatives, removed
@@ -359,7 +367,8 @@ class _Block:
     def choose(self, scores: Tensor, ids: Tensor, mining: Mining, removed: Removed) -> list[Mined]:
         """Chooses hard negatives among the texts nearest to queries, (n, k). Counts the others in ``removed``."""
         if isinstance(self.rescored, PairScores):
-            scores, positive_scores = (of.to(self.device) for of in self.rescored)
+            _, *rescored = self.rescored
+            scores, positive_scores = (of.to(self.device) for of in rescored)
             positive_scores = positive_scores[:, : self.positives.shape[1]]
         else:
             judge = self.rescored or self.space

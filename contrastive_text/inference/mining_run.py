@@ -26,6 +26,7 @@ from contrastive_text.inference.head_models import Reranker
 from contrastive_text.inference.mining import (
     Mined,
     Mining,
+    Nearest,
     PairScores,
     PairTexts,
     Removed,
@@ -308,7 +309,7 @@ class MiningRun:
     def _reranked(self, reranker: Reranker, space: Space, show_progress_bar: bool) -> dict[int, PairScores]:
         """Returns first query of a block -> scores of the block's candidates and positives by a reranker."""
         pairs: list[Array] = []
-        masks: list[tuple[Tensor, int]] = []
+        masks: list[tuple[Tensor, Nearest]] = []
         for places in self._blocks():
             found = nearest(self.texts, space, self.mining, places, self.model.device)
             is_candidate, positives = candidate_pairs(self.texts, found, self.mining, places)
@@ -316,7 +317,7 @@ class MiningRun:
             is_scored = torch.cat([is_candidate, positives >= 0], dim=1)
             queries = is_scored.nonzero()[:, 0] + places.start
             pairs.append(torch.stack([queries, ids[is_scored]], dim=1).cpu().numpy())
-            masks.append((is_scored.cpu(), found.ids.shape[1]))
+            masks.append((is_scored.cpu(), found))
         path, texts = _vectors_path(self.path, _RERANKED), self.texts
         values = score_pairs(
             reranker,
@@ -328,10 +329,11 @@ class MiningRun:
             show_progress_bar,
         )
         rest, scores = torch.from_numpy(np.array(values)), {}
-        for places, (is_scored, count), block in zip(self._blocks(), masks, pairs, strict=True):
+        for places, (is_scored, found), block in zip(self._blocks(), masks, pairs, strict=True):
             matrix = torch.zeros(is_scored.shape).masked_scatter_(is_scored, rest[: len(block)])
             rest = rest[len(block) :]
-            scores[places.start] = PairScores(matrix[:, :count], matrix[:, count:])
+            count = found.ids.shape[1]
+            scores[places.start] = PairScores(found, matrix[:, :count], matrix[:, count:])
         return scores
 
     def _space(self, model: SentenceEncoder, suffix: str, show_progress_bar: bool) -> Space:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -61,12 +62,30 @@ def score_pairs(
     }
 
     def blocks(done: int) -> Iterator[tuple[Array, int]]:
+        truncated = 0
         for start in range(done, len(pairs), _BLOCK_SIZE):
             texts = [(queries[q], documents[d]) for q, d in pairs[start : start + _BLOCK_SIZE].tolist()]
             scores = reranker.predict(texts, batch_size=batch_size, show_progress_bar=show_progress_bar)
-            yield np.asarray(scores, dtype=np.float32)[:, None], 0
+            truncated += reranker.truncated
+            yield np.asarray(scores, dtype=np.float32)[:, None], truncated
+        warn_truncated(truncated, len(pairs) - done, reranker)
 
     return finished_rows(path, origin, len(pairs), blocks)[:, 0]
+
+
+def warn_truncated(truncated: int, pairs: int, reranker: Reranker) -> None:
+    """Warns if a reranker has truncated pairs to its length limit.
+
+    Args:
+        truncated: Number of truncated pairs.
+        pairs: Number of scored pairs.
+        reranker: The model.
+    """
+    if truncated:
+        warnings.warn(
+            f"{truncated:,} of {pairs:,} pairs exceed {reranker.tokenizer.max_length} tokens and were truncated",
+            stacklevel=2,
+        )
 
 
 class ScoringRun:

@@ -136,3 +136,9 @@ def test_the_first_documents_are_ordered_again_and_the_others_keep_their_order(r
     scores = [float(reranker.predict((T[0], data.documents[place]))) for place in (3, 1, 0)]
     best = [place for _, place in sorted(zip(scores, (3, 1, 0), strict=True), reverse=True)]
     assert again.tolist() == [[*best, 5, 2], [4, -1, -1, -1, -1]]
+
+
+def test_truncated_pairs_are_told(reranker: Reranker, tmp_path: Path) -> None:
+    rows: list[Row] = [{"anchor": T[0], "positive": " ".join(T[:8])}, {"anchor": T[0], "positive": T[1]}]
+    with pytest.warns(UserWarning, match="1 of 2 pairs exceed 48 tokens and were truncated"):
+        ScoringRun(reranker, rows, tmp_path / "scored.jsonl").finish()
