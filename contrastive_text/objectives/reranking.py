@@ -12,16 +12,11 @@ from contrastive_text.core.batch import Encoded
 from contrastive_text.core.checks import above
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.types import Role
-from contrastive_text.heads import (
-    Head,
-    apply_in_full_precision,
-    build_head,
-    check_train_only,
-    linear_in_full_precision,
-)
+from contrastive_text.heads import Head, check_train_only
 from contrastive_text.losses import RankLoss
 from contrastive_text.losses.comparison import MASKED_ID
 from contrastive_text.objectives.base import Objective
+from contrastive_text.objectives.supervised import apply_outputs, build_outputs
 from contrastive_text.objectives.terms import Terms
 
 
@@ -86,13 +81,7 @@ class Reranking(Objective):
         Raises:
             ValueError: The head has several outputs.
         """
-        if self.head is None:
-            self.linear = nn.Linear(features, 1)
-        elif (width := build_head(self.head, features)) != 1:
-            raise InvalidValueError(
-                f"Reranking.head: expected out_features: 1, got {width}; set out_features of "
-                f"{type(self.head).__name__}, or remove the head for one linear layer"
-            )
+        self.linear = build_outputs("Reranking", self.head, features, outputs=1)
 
     def check_examples(self, examples: int, negatives: int) -> None:
         """Checks that rows have hard negatives (ValueError). The order of one text is constant."""
@@ -110,11 +99,8 @@ class Reranking(Objective):
         """Returns the scores of each row's positive and hard negatives, (N, 1 + K), in at least float32."""
         negatives = encoded.role("negative")
         vectors = torch.cat([encoded.role("anchor")[:, :1], negatives], dim=1)
-        if self.head is not None:
-            return apply_in_full_precision(self.head, vectors.flatten(0, 1)).reshape(vectors.shape[:2])
-        if self.linear is None:
-            raise RuntimeError("Reranking: expected build(features) before the first call")
-        return linear_in_full_precision(self.linear, vectors.flatten(0, 1)).reshape(vectors.shape[:2])
+        outputs = apply_outputs("Reranking", self.head, self.linear, vectors.flatten(0, 1))
+        return outputs.reshape(vectors.shape[:2])
 
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the sum and the number of the loss terms of the local rows; see ``Objective.forward``.

@@ -103,6 +103,45 @@ def read_classes(classes: int | list[str] | list[int], where: str) -> Classes:
     return Classes.of(classes if isinstance(classes, int) else [str(name) for name in classes], where)
 
 
+def build_outputs(name: str, head: Head | None, features: int, outputs: int) -> nn.Linear | None:
+    """Builds the layers of an objective's head; without a head, returns one linear layer in its place.
+
+    Args:
+        name: Name of the objective, for the error.
+        head: Head of the objective, or None.
+        features: Number of features of the vectors.
+        outputs: Number of outputs.
+
+    Raises:
+        ValueError: The head has another number of outputs.
+    """
+    if head is None:
+        return nn.Linear(features, outputs)
+    if (width := build_head(head, features)) != outputs:
+        raise InvalidValueError(
+            f"{name}.head: expected out_features: {outputs}, one for each "
+            f"{'score' if outputs == 1 else 'class'}, got {width}; set out_features of "
+            f"{type(head).__name__}, or remove the head for one linear layer"
+        )
+    return None
+
+
+def apply_outputs(name: str, head: Head | None, linear: nn.Linear | None, vectors: Tensor) -> Tensor:
+    """Returns the outputs of a head, or of the linear layer in its place, in at least float32.
+
+    Args:
+        name: Name of the objective, for the error.
+        head: Head of the objective, or None.
+        linear: Layer from ``build_outputs``.
+        vectors: Vectors, (N, D).
+    """
+    if head is not None:
+        return apply_in_full_precision(head, vectors)
+    if linear is None:
+        raise RuntimeError(f"{name}: expected build(features) before the first call")
+    return linear_in_full_precision(linear, vectors)
+
+
 class _OfTexts(Supervised[_T]):
     """Base class of objectives that predict from one text with a head, or with one linear layer."""
 
@@ -120,23 +159,12 @@ class _OfTexts(Supervised[_T]):
         Raises:
             ValueError: The head has the wrong number of outputs.
         """
-        if self.head is None:
-            self.linear = nn.Linear(features, self._outputs)
-        elif (width := build_head(self.head, features)) != self._outputs:
-            raise InvalidValueError(
-                f"{type(self).__name__}.head: expected out_features: {self._outputs}, one for each "
-                f"{'score' if self._outputs == 1 else 'class'}, got {width}; set out_features of "
-                f"{type(self.head).__name__}, or remove the head for one linear layer"
-            )
+        self.linear = build_outputs(type(self).__name__, self.head, features, self._outputs)
 
     def outputs(self, encoded: Encoded) -> Tensor:
         """Returns the outputs of each text, (N, outputs), in at least float32."""
         vectors = self.texts(encoded, "anchor")
-        if self.head is not None:
-            return apply_in_full_precision(self.head, vectors)
-        if self.linear is None:
-            raise RuntimeError(f"{type(self).__name__}: expected build(features) before the first call")
-        return linear_in_full_precision(self.linear, vectors)
+        return apply_outputs(type(self).__name__, self.head, self.linear, vectors)
 
 
 class TextClassification(_OfTexts[Classes]):

@@ -118,7 +118,7 @@ def scores_of(module: ContrastiveModule, pairs: list[tuple[str, str]]) -> list[f
 
 
 def test_a_head_of_several_outputs_and_rows_without_scores_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"Reranking\.head: expected out_features: 1, got 2"):
+    with pytest.raises(ValueError, match=r"Reranking\.head: expected out_features: 1, one for each score, got 2"):
         Reranking(head=MLPHead(out_features=2)).build(3)
     with pytest.raises(ValueError, match="expected teacher scores for each row"):
         built(Reranking(MarginMSE()))(replace(rows(), scores=None))
