@@ -87,10 +87,12 @@ class Groups:
 
     Args:
         options: Of the shell.
+        script: Words of the shell that start the script.
     """
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, script: Sequence[str]) -> None:
         self.options = options
+        self.script = script
         self.out: Path = options.out
         groups, alone = questions(options.pairs)
         draw = random.Random(0)
@@ -187,7 +189,7 @@ class Groups:
             table.append([name, *cells, "-" if name == first else _against(means, first, name)])
         texts = sum(map(len, self.held))
         named = {str(self.options.encoder): "ENCODER", str(self.options.pairs): "QUORA"}
-        words = ["benchmarks/groups.py", self.options.what, "--encoder", str(self.options.encoder)]
+        words = [*self.script, "--encoder", str(self.options.encoder)]
         words += ["--pairs", str(self.options.pairs), "--steps", str(self.options.steps)]
         said = command([*words, "--further", str(self.options.further)], named).replace(
             "contrastive-text", "python"
@@ -274,7 +276,9 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     options, options_words = parser.parse_known_args()
     options.words = options_words
-    {"siblings": siblings, "negatives": negatives, "own": own}[options.what](Groups(options))
+    {"siblings": siblings, "negatives": negatives, "own": own}[options.what](
+        Groups(options, ["benchmarks/groups.py", options.what])
+    )
 
 
 if __name__ == "__main__":

@@ -17,21 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from groups import FIGURES, Groups, _against
+from groups import FIGURES, Groups
 from runs import (
     RESULTS,
     ROOT,
-    command,
-    configurations,
     do,
     drop_weights,
     in_folder,
     keep,
-    machine,
-    markdown,
-    mean_and_spread,
     part,
-    publish,
 )
 
 from contrastive_text import Reranker, SentenceEncoder
@@ -159,37 +153,12 @@ def report(taught: Taught, options: argparse.Namespace) -> None:
         for row in rows
         if "reranked" in row
     ]
-    names = [*WAYS, f"hard labels, top {TOP_K} reranked"]
-    first = names[0]
-    means = {
-        (name, figure): torch.tensor([row[figure] for row in (*rows, *ranked) if row["name"] == name])
-        for name in names
-        for figure in FIGURES
-    }
-    table = []
-    for name in names:
-        cells = [mean_and_spread((100 * means[name, figure].mean(dim=1)).tolist()) for figure in FIGURES]
-        table.append([name, *cells, "-" if name == first else _against(means, first, name)])
-    words = ["benchmarks/teacher_scores.py", "--encoder", str(options.encoder), "--pairs", str(options.pairs)]
-    named = {str(options.encoder): "ENCODER", str(options.pairs): "QUORA"}
-    told = command(words, named).replace("contrastive-text", "python")
-    queries = sum(map(len, taught.held))
-    lines = [
-        "# Hard labels, scores of a reranker, and both", "",
-        f"Quora's duplicates in groups of three texts or more: {len(taught.trained_on)} to train on, "
-        f"{len(taught.held)} held out.",
-        f"Each of the {queries} held-out texts looks for the others of its group among {queries - 1:,} of them "
-        f"and {len(taught.further):,} further questions.",
-        f"Rows have {NEGATIVES} hard negatives of a first model. The reranker: recipe reranker from "
-        f"{Path(options.encoder).name}, rate 5e-5, {options.epochs} epochs.",
-        f"Bi-encoders from {Path(options.encoder).name}, {options.steps} steps of {options.batch_size} rows; "
-        "scores by KLDivergence over a row's own texts.",
-        f"Seeds: {options.seeds}; x 100, mean ± sd over them. Differences: means over seeds, 95 % by resampled "
-        "groups.",
-        "", *markdown(["", *FIGURES, f"against {first}"], table), "", machine(), "", f"    {told}",
-    ]  # fmt: skip
-    print("\n".join(lines))
-    print(publish("teacher_scores", lines, [*rows, *ranked], configurations(taught.out), folder=options.results))
+    note = (
+        f"Rows have {NEGATIVES} hard negatives of a first model. The reranker: recipe reranker, rate 5e-5, "
+        f"{options.epochs} epochs. Scores: KLDivergence over a row's own texts."
+    )
+    title = "Hard labels, scores of a reranker, and both"
+    taught.publish("teacher_scores", title, "hard labels", [*rows, *ranked], note)
 
 
 def main() -> None:
@@ -207,7 +176,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     options.words = []
-    report(Taught(options), options)
+    report(Taught(options, ["benchmarks/teacher_scores.py"]), options)
 
 
 if __name__ == "__main__":
