@@ -13,7 +13,9 @@ import torch
 from hostile.cases import SWEPT
 from hostile.judging import filled, shell
 from safetensors.torch import save_file
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
+from contrastive_text.core.storage.manifests import MANIFEST
 from contrastive_text.inference.vector_files import Array
 
 
@@ -109,6 +111,24 @@ def _foreign(sound: Sound) -> Path:
     return folder
 
 
+def _network(sound: Sound) -> Path:
+    """Makes a reranker's folder as Transformers writes it, without a manifest."""
+    folder = sound.folder / "network"
+    config = BertConfig(**{**BertConfig.from_pretrained(sound["bert"]).to_diff_dict(), "num_labels": 1})
+    torch.manual_seed(0)
+    BertForSequenceClassification(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(sound["bert"]).save_pretrained(folder)
+    return folder
+
+
+def _own_head(sound: Sound) -> Path:
+    """Makes a classifier's folder in this library's format, without its manifest."""
+    folder = sound.folder / "own_head"
+    sound.run("export", sound["task_run"], str(folder), "--as", "classifier", "--own_format")
+    (folder / MANIFEST).unlink()
+    return folder
+
+
 def _unfinished(sound: Sound) -> Path:
     """Makes what a stopped ``embed`` leaves behind its second block of four."""
     from contrastive_text.inference.embedding_run import UnfinishedVectors
@@ -154,6 +174,8 @@ _MAKERS: dict[str, Callable[[Sound], Path | str]] = {
     "model": lambda sound: Path(sound["run"], "model"),
     "checkpoint": lambda sound: next(Path(sound["run"], "checkpoints").glob("*.ckpt")),
     "foreign": _foreign,
+    "network": _network,
+    "own_head": _own_head,
     "task_run": _task_run,
     "labeled": lambda sound: (sound["task_run"], sound.folder / "labeled.tsv")[1],
     "ensemble": _ensemble,

@@ -25,10 +25,12 @@ from hostile.sound import Sound
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from contrastive_text import Classifier, Reranker
 from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.core.storage.checkpoints import read_checkpoint
 from contrastive_text.data import read_rows
 from contrastive_text.data.files.readers import TextStream
+from contrastive_text.inference.head_models import folder_kind
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.vector_index import VectorIndex
 from contrastive_text.recipes.layers import merge, option_over, read_config
@@ -226,6 +228,35 @@ def test_a_folder_with_damaged_bytes_or_other_values_is_loaded_or_answered(
     else:
         place.write_bytes(data.draw(damaged_bytes(content)))
     outcome(lambda: encoded(tmp_path / "m"))
+
+
+HEADS = {
+    "network": ("config.json", "tokenizer.json", "model.safetensors"),
+    "own_head": ("contrastive_text_head.json", "contrastive_text_head.safetensors", "modules.json"),
+}
+"""Folder of a trained head -> files that are damaged."""
+
+
+def predicted(folder: Path) -> None:
+    """Loads the head of a folder as its kind, and predicts one text or pair."""
+    model = (Classifier if folder_kind(folder) == "classifier" else Reranker).from_pretrained(folder, "cpu")
+    logits = model.logits(["a dog"] if model.settings.reads == "text" else [("a dog", "a cold river")])
+    assert logits.shape == (1, model.settings.outputs)
+
+
+@pytest.mark.parametrize(("kind", "file"), [(kind, file) for kind, files in HEADS.items() for file in files])
+@examples(20)
+@given(data=st.data())
+def test_a_head_with_damaged_bytes_or_other_values_is_loaded_or_answered(
+    kind: str, file: str, data: st.DataObject, sound: Sound, tmp_path: Path
+) -> None:
+    place = shutil.copytree(sound[kind], tmp_path / "m", dirs_exist_ok=True) / file
+    content = place.read_bytes()
+    if file.endswith(".json") and data.draw(st.booleans()):
+        place.write_text(json.dumps(data.draw(damaged_json(json.loads(content)))), encoding="utf-8")
+    else:
+        place.write_bytes(data.draw(damaged_bytes(content)))
+    outcome(lambda: predicted(tmp_path / "m"))
 
 
 @examples(100)

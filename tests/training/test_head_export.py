@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,27 @@ def test_a_head_over_two_vectors_predicts_as_the_objective(name: str, tokenizer:
             expected = objective.low + (objective.high - objective.low) * cosine
     assert torch.allclose(model.logits(PAIRS, batch_size=5), expected, atol=1e-5)
     assert model.predict(PAIRS[3]) == pytest.approx(model.predict(PAIRS)[3], abs=1e-5)
+
+
+@pytest.mark.parametrize("reads", ["pair", "vectors"])
+def test_threads_get_the_logits_and_truncated_pairs_of_a_single_thread(
+    reads: str, tokenizer: str, tmp_path: Path
+) -> None:
+    objective = TextRegression(head=FineTuningHead(1)) if reads == "pair" else PairRegression()
+    pooler, pairing = (CLSPooler(), "OneSequence") if reads == "pair" else (MeanPooler(), "Given")
+    run = module(tokenizer, {"scores": objective}, pooler=pooler)
+    folder = saved(run, "regressor", tmp_path / "out", pairing)
+    model = Regressor.from_pretrained(folder, device="cpu", max_length=8)
+
+    def call(start: int) -> tuple[Tensor, int]:
+        return model.logits(PAIRS[: start + 1]), model.truncated
+
+    expected = [call(start) for start in range(0, 40, 5)]
+    assert len({truncated for _, truncated in expected}) > 1
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(call, [*range(0, 40, 5)] * 2))
+    for (logits, truncated), (their_logits, their_truncated) in zip(results, expected * 2, strict=True):
+        assert torch.allclose(logits, their_logits, rtol=0, atol=1e-5) and truncated == their_truncated
 
 
 @pytest.mark.slow
