@@ -485,7 +485,7 @@ class Sweep:
         {"metavar": "NAME"},
         "Pooler used to evaluate the selected weights, as in evaluate. Default: the model's own.",
     ] = None
-    format: Annotated[Literal["markdown", "csv", "json"], "Format of the printed table."] = "markdown"
+    format: Annotated[Literal["markdown", "latex", "csv", "json"], "Format of the printed table."] = "markdown"
     dry_run: Annotated[bool, "Check all configurations without running them."] = False
     keep_weights: Annotated[bool, "Keep the checkpoints and the model of every run."] = False
     fit: Annotated[Sequence[str], UNPARSED] = ()

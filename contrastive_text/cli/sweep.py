@@ -17,7 +17,16 @@ from types import FrameType
 from typing import Literal, NoReturn
 
 from contrastive_text.cli.commands import Sweep
-from contrastive_text.cli.sweep_checks import check_cells, check_words, read_reports, usual_score, with_seed
+from contrastive_text.cli.sweep_checks import (
+    check_cells,
+    check_metrics,
+    check_recipes,
+    check_words,
+    describe_cells,
+    read_reports,
+    usual_score,
+    with_seed,
+)
 from contrastive_text.cli.train import quieten
 from contrastive_text.cli.words import SHORT, option_value
 from contrastive_text.core.config.class_paths import trusted
@@ -34,6 +43,7 @@ from contrastive_text.training.run_folder import CONFIG, changed_options
 
 _FORMATS: Mapping[str, tuple[str, Callable[[SweepTable], str]]] = {
     "markdown": ("table.md", SweepTable.markdown),
+    "latex": ("table.tex", SweepTable.latex),
     "csv": ("table.csv", SweepTable.csv),
     "json": ("table.json", SweepTable.json),
 }
@@ -60,9 +70,12 @@ def sweep(options: Sweep) -> SweepTable | None:
     axes = [Axis(",".join(SHORT.get(key, key) for key in axis.name.split(",")), axis.values) for axis in axes]
     cells, seeds = plan(axes), read_seeds(options.seeds)
     check_words(options.fit, axes)
-    runs = Runs(options, cells, seeds)
+    check_recipes(options.fit, axes)
+    runs = Runs(options, axes, seeds)
     counts = [_count(len(cells), "cell"), _count(len(seeds), "seed"), _count(len(runs.every), "run")]
     print_message(f"{counts[0]} x {counts[1]} = {counts[2]}, in {options.output}")
+    if runs.settings:
+        print_message(runs.settings)
     if options.dry_run:
         for cell in cells:
             print_message(f"  {cell.name}:\n    contrastive-text {shlex.join(runs.words(cell, seeds[0]))}")
@@ -124,7 +137,7 @@ class Runs:
 
     Args:
         options: Options of the command.
-        cells: Cells of the grid.
+        axes: Axes of the grid.
         seeds: Seeds of every cell.
 
     Attributes:
@@ -133,19 +146,24 @@ class Runs:
         select: Validation figure that selects the best weights of a run.
         mode: Whether a high or a low value of ``select`` is better.
         reports: Figures of the table.
+        settings: Description of the settings that differ between cells of several recipes, or that are replaced.
 
     Raises:
         ValueError: ``fit`` would refuse a configuration, two configurations are equal, or a report can't be
             measured.
     """
 
-    def __init__(self, options: Sweep, cells: Sequence[Cell], seeds: Sequence[int]) -> None:
+    def __init__(self, options: Sweep, axes: Sequence[Axis], seeds: Sequence[int]) -> None:
         self._options = options
+        cells = plan(axes)
         self.every = [(cell, seed) for seed in seeds for cell in cells]
         self.errors: dict[tuple[Cell, int], str] = {}
-        self._configs = check_cells(cells, options, seeds[0])
+        sources = check_cells(cells, options, seeds[0])
+        self._configs = {cell: source.config for cell, source in sources.items()}
+        self.settings = describe_cells(sources, axes)
         first = self._configs[cells[0]]
         self.select = options.select or str(first["checkpoint"]["monitor"] or usual_score(first))
+        check_metrics(self._configs, options)
         self.mode: Mode = first["checkpoint"]["mode"] or usual_mode(self.select)
         pooler = None if options.report_pooler is None else build_pooler(options.report_pooler)
         self._suffix = "" if pooler is None else f" ({pooler_name(pooler)})"
@@ -366,7 +384,7 @@ def draw(table: SweepTable, folder: Path) -> None:
     except ImportError as error:
         print_message(f"note: no figure: {error}")
         return
-    kinds: tuple[Literal["png", "svg"], ...] = ("png", "svg")
+    kinds: tuple[Literal["png", "svg", "pdf"], ...] = ("png", "svg", "pdf")
     for kind in kinds:
         with atomic_file(folder / f"{name}.{kind}") as file:
             file.write(picture(figure, kind))

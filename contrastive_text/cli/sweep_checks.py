@@ -6,21 +6,24 @@ import contextlib
 import io
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from jsonargparse import get_loader
+from jsonargparse import Namespace, get_loader
+from pytorch_lightning.cli import LightningArgumentParser
 
 from contrastive_text.cli.commands import Sweep
 from contrastive_text.cli.configuration import configured
 from contrastive_text.cli.options import paths_of
 from contrastive_text.cli.paths import RUN_READS, check_paths
-from contrastive_text.cli.words import expand_recipes, option_values, with_values
+from contrastive_text.cli.words import SHORT, expand_recipes, option_values, with_values
 from contrastive_text.core.config.suggestions import find_constructor_error, suggest_name
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.evaluation.suites import SUITES, missing_data, read_suites
 from contrastive_text.metrics.collapse import Mode, usual_mode
-from contrastive_text.recipes.layers import Config, split_variant
-from contrastive_text.runs.grid import Axis, Cell
+from contrastive_text.recipes import recipe_names
+from contrastive_text.recipes.layers import Config, is_shipped, names_file, read_layers, split_variant, value_at
+from contrastive_text.runs.cell_settings import Source, describe_settings, flat_settings
+from contrastive_text.runs.grid import RECIPE, Axis, Cell
 from contrastive_text.runs.sweep_table import Report
 from contrastive_text.training.callbacks import PAIR_SCORE, RANKING_SCORE, TASK_SCORE
 from contrastive_text.training.run import Run
@@ -58,13 +61,46 @@ def check_words(words: Sequence[str], axes: Sequence[Axis]) -> None:
             )
 
 
+def check_recipes(words: Sequence[str], axes: Sequence[Axis]) -> None:
+    """Checks the values of the key ``recipe`` of a grid: names of recipes, or YAML files that define a method.
+
+    Raises:
+        ValueError: A value is neither, a file defines no method, or the shared options name a recipe too, which
+            would override the recipe of every cell.
+    """
+    labels = [label for axis in axes if axis.name == RECIPE for label in axis.values.values()]
+    if not labels:
+        return
+    for label in labels:
+        if not names_file(label):
+            if label not in recipe_names():
+                raise InvalidValueError(
+                    f"--vary {RECIPE}: expected names of recipes or YAML files, got "
+                    f"{label!r}{suggest_name(label, recipe_names())}; contrastive-text recipes lists all names"
+                )
+            continue
+        layers = read_layers(label)
+        if len(layers) == 1 and value_at(layers[0], "model.objectives") is None:
+            raise InvalidValueError(
+                f"--vary {RECIPE}: {label}: expected the key recipe or model.objectives, got "
+                f"{', '.join(layers[0]) or 'an empty file'}; add for example 'recipe: simcse'"
+            )
+    files = option_values(expand_recipes(words), "--config")
+    if shared := [path for path in files if is_shipped(path) or len(read_layers(path)) > 1]:
+        name = split_variant(shared[0])[0].name
+        raise InvalidValueError(
+            f"--vary {RECIPE}: expected recipes in the grid alone, got also {name}, which would override "
+            "them; remove --recipe, or the key recipe of the file"
+        )
+
+
 def with_seed(words: Sequence[str], seed: int) -> list[str]:
     """Replaces ``{seed}`` in the path of ``--init_from`` by the seed."""
     pairs = with_values(words, "--init_from")
     return [word if path is None else f"--init_from={path.replace('{seed}', str(seed))}" for word, path in pairs]
 
 
-def check_cells(cells: Sequence[Cell], options: Sweep, seed: int) -> dict[Cell, Config]:
+def check_cells(cells: Sequence[Cell], options: Sweep, seed: int) -> dict[Cell, Source]:
     """Returns the configuration of every cell of a sweep. Parses all configurations, then builds all of them.
 
     Raises:
@@ -76,9 +112,7 @@ def check_cells(cells: Sequence[Cell], options: Sweep, seed: int) -> dict[Cell, 
     for cell in cells:
         words = with_seed(cell.words(options.fit), seed)
         with _naming(cell):
-            parser, namespace = configured("views", expand_recipes(words))
-        config: Config = get_loader("yaml")(parser.dump(namespace, skip_none=False))
-        del config["n"]  # an option of ``views``
+            parser, namespace, config = _parsed(words)
         if (twin := next((earlier for earlier, value in configs.items() if value == config), None)) is not None:
             raise InvalidValueError(
                 f"--vary: expected different runs, got one configuration for {twin.name} and {cell.name}; drop a "
@@ -98,7 +132,63 @@ def check_cells(cells: Sequence[Cell], options: Sweep, seed: int) -> dict[Cell, 
     for cell, parser, namespace in parsed:
         with _naming(cell):
             Run(parser, namespace)
-    return configs
+    recipes = {first: _recipe(first) for first in dict.fromkeys(cell.first for cell in cells)}
+    return {cell: Source(config, *recipes[cell.first]) for cell, config in configs.items()}
+
+
+def _parsed(words: Sequence[str]) -> tuple[LightningArgumentParser, Namespace, Config]:
+    parser, namespace = configured("views", expand_recipes(words))
+    config: Config = get_loader("yaml")(parser.dump(namespace, skip_none=False))
+    del config["n"]  # an option of ``views``
+    return parser, namespace, config
+
+
+def _recipe(words: Sequence[str]) -> tuple[Config | None, list[str]]:
+    """Returns the configuration of a cell's recipe without the shared options, and the keys that it sets."""
+    if not words:
+        return None, []
+    (file,) = option_values(expand_recipes(words), "--config")
+    return _parsed(words)[2], [key for layer in read_layers(file) for key in flat_settings(layer)]
+
+
+def describe_cells(sources: Mapping[Cell, Source], axes: Sequence[Axis]) -> str:
+    """Describes the settings in which cells with different recipes or files differ; see ``describe_settings``."""
+    places = [place for place, axis in enumerate(axes) if axis.name in (RECIPE, "config")]
+    if not places:
+        return ""
+    first: dict[str, Source] = {}
+    for cell, source in sources.items():
+        first.setdefault(" | ".join(cell.labels[place] for place in places), source)
+    varied = [key for axis in axes for key in axis.name.split(",")]
+    return describe_settings(first, varied, {key: short for short, key in SHORT.items()})
+
+
+def check_metrics(configs: Mapping[Cell, Config], options: Sweep) -> None:
+    """Checks that all cells of a sweep have the metrics of ``--select`` and ``--report``, as far as names tell.
+
+    Raises:
+        ValueError: Without ``--select``, cells would select by different metrics; or a metric is the metric of an
+            objective that a cell doesn't have.
+    """
+    usual = {cell.name: usual_score(config) for cell, config in configs.items()}
+    (first, score), *_ = usual.items()
+    for name, other in usual.items():
+        if options.select is None and other != score:
+            raise InvalidValueError(
+                f"--select: expected one metric for all cells, got {score} for {first} and {other} for {name}; "
+                "add --select with a metric that all cells have"
+            )
+    objectives = {
+        cell.name: {*(config["model"]["objectives"] or ("contrastive",))} for cell, config in configs.items()
+    }
+    for option, metric in [("select", options.select or ""), *(("report", name) for name in options.report)]:
+        owners = {*metric.split("/")[1:-1]} & set().union(*objectives.values())
+        for name, owned in objectives.items():
+            if owners - owned:
+                raise InvalidValueError(
+                    f"--{option}: expected a metric of all cells, got {metric}, which the cell {name} doesn't "
+                    f"have; name a metric of all cells, such as {score or PAIR_SCORE}"
+                )
 
 
 def usual_score(config: Config) -> str | None:

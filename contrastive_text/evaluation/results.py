@@ -113,12 +113,8 @@ class ScoreTable:
 
     def latex(self) -> str:
         r"""Returns the table of scores in LaTeX for the package booktabs (``\usepackage{booktabs}``)."""
-        cells = [[_escaped(cell) for cell in row] for row in self._cells()]
-        lines = [" & ".join(row) + r" \\" for row in cells]
-        columns = "l" + "r" * (len(cells[0]) - 1)
-        head = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule"]
-        notes = [f"% {' '.join(note.split())}" for note in self.notes()]
-        return "\n".join([*head, *lines[1:], r"\bottomrule", r"\end{tabular}", *notes])
+        cells = [[as_latex(cell) for cell in row] for row in self._cells()]
+        return "\n".join([in_latex(cells), *map(latex_comment, self.notes())])
 
     def _repr_html_(self) -> str:
         """Returns the table of scores as HTML for a notebook."""
@@ -292,6 +288,40 @@ def in_markdown(cells: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
 
 
-def _escaped(text: str) -> str:
+def in_latex(cells: Sequence[Sequence[str]], names: int = 1) -> str:
+    r"""Returns rows of cells in LaTeX as a table for the package booktabs. The first row is the header.
+
+    Args:
+        cells: The rows, with special characters escaped.
+        names: Number of first columns that are aligned left. All other columns are aligned right.
+
+    Example:
+        >>> print(in_latex([["model", "MR"], ["mine", r"\textbf{81.00}"]]))
+        \begin{tabular}{lr}
+        \toprule
+        model & MR \\
+        \midrule
+        mine & \textbf{81.00} \\
+        \bottomrule
+        \end{tabular}
+    """
+    lines = [" & ".join(row) + r" \\" for row in cells]
+    columns = "l" * names + "r" * (len(cells[0]) - names)
+    head = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule"]
+    return "\n".join([*head, *lines[1:], r"\bottomrule", r"\end{tabular}"])
+
+
+def latex_comment(text: str) -> str:
+    """Returns a text as one line of comment in LaTeX."""
+    return f"% {' '.join(text.split())}"
+
+
+def as_latex(text: str) -> str:
+    r"""Escapes the special characters of LaTeX in a text.
+
+    Example:
+        >>> print(as_latex("my_views 50 %"))
+        my\_views 50 \%
+    """
     special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     return "".join(special.get(letter, f"\\{letter}" if letter in "&%$#_{}" else letter) for letter in text)

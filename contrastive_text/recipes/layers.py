@@ -165,9 +165,18 @@ def read_recipe(recipe: str | Path) -> Config:
 
 def layer_file(recipe: str | Path) -> Path:
     """Returns the path of a recipe from its name, or the path of a YAML file (or variant) unchanged."""
+    return Path(recipe) if names_file(recipe) else recipe_file(str(recipe))
+
+
+def names_file(recipe: str | Path) -> bool:
+    """Returns whether a text is the path of a YAML file or of its variant, and not the name of a recipe.
+
+    Example:
+        >>> names_file("mine.yaml"), names_file("mine.yaml/large"), names_file("simcse/sup")
+        (True, True, False)
+    """
     path = Path(recipe)
-    is_file = {path.suffix, path.parent.suffix} & {".yaml", ".yml"}
-    return path if is_file else recipe_file(str(recipe))
+    return bool({path.suffix, path.parent.suffix} & {".yaml", ".yml"})
 
 
 def merge(layers: Sequence[Config]) -> Config:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from contrastive_text.core.config.specs import describe_spec, parse_part, parse_value
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.recipes.layers import read_yaml
+from contrastive_text.recipes.layers import names_file, read_yaml
 
 _CALL = re.compile(r"[\w.]+\(.*\)", flags=re.DOTALL)
 _KEYS = re.compile(r"[\w.-]+(,[\w.-]+)*")
-_FIRST = "recipe"
+RECIPE = "recipe"
 """Key of a grid that varies the recipe. Its option comes before the user's options, which override the recipe."""
 _LONGEST = 60
 """Largest number of letters in the name of a cell's folder, without the checksum."""
@@ -40,7 +40,12 @@ class Axis:
         Example:
             >>> Axis("data.batch_size", {"32": "32"}).options("32")
             ['--data.batch_size=32']
+            >>> axis = parse_vary("recipe=simcse,mine.yaml")
+            >>> axis.options("simcse"), axis.options("mine.yaml")
+            (['--recipe=simcse'], ['--config=mine.yaml'])
         """
+        if self.name == RECIPE and names_file(self.values[label]):
+            return [f"--config={self.values[label]}"]
         return [f"--{key}={self.values[label]}" for key in self.name.split(",")]
 
 
@@ -194,7 +199,7 @@ def plan(axes: Sequence[Axis]) -> list[Cell]:
             )
     cells = []
     for labels in itertools.product(*(axis.values for axis in axes)):
-        named = [(axis.name == _FIRST, axis.options(label)) for axis, label in zip(axes, labels, strict=True)]
+        named = [(axis.name == RECIPE, axis.options(label)) for axis, label in zip(axes, labels, strict=True)]
         first, last = (
             tuple(option for is_first, options in named if is_first == before for option in options)
             for before in (True, False)

@@ -11,8 +11,17 @@ from typing import Any, Literal
 from contrastive_text.core.libraries import require
 
 _COLORS = "viridis"
-_SETTINGS = {"svg.hashsalt": "contrastive-text", "svg.fonttype": "path", "font.family": "DejaVu Sans"}
-_METADATA: dict[str, dict[str, None]] = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
+_SETTINGS = {
+    "svg.hashsalt": "contrastive-text",
+    "svg.fonttype": "path",
+    "pdf.fonttype": 42,  # TrueType: publishers refuse matplotlib's default, Type 3
+    "font.family": "DejaVu Sans",
+}
+_METADATA: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
 """Image metadata to omit, because they would change the bytes of a figure from day to day."""
 _DARK = 0.55
 """Position on the color map viridis below which white text has more contrast than black text (WCAG 2.1)."""
@@ -104,8 +113,8 @@ def points(
     return figure
 
 
-def picture(figure: Any, kind: Literal["png", "svg"]) -> bytes:  # Any: see above
-    """Renders a figure as PNG or SVG bytes. The same figure gives the same bytes.
+def picture(figure: Any, kind: Literal["png", "svg", "pdf"]) -> bytes:  # Any: see above
+    """Renders a figure as PNG, SVG or PDF bytes. The same figure gives the same bytes.
 
     Example:
         >>> picture(points([70.0], [0.5], ["none"], "view", "score"), "png")[:4]

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -14,10 +14,16 @@ from typing import Literal, NamedTuple
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.records import Record, write_json
 from contrastive_text.core.terminal import as_markdown
-from contrastive_text.evaluation.results import as_json, without_nan
+from contrastive_text.evaluation.results import as_json, as_latex, in_latex, latex_comment, without_nan
+from contrastive_text.metrics.bootstrap import holm
 from contrastive_text.metrics.collapse import Mode
 from contrastive_text.runs.grid import Cell
+from contrastive_text.runs.seed_differences import SeedDifference, paired_difference
 
+_HEADER = ("score", "seeds", "minus the first cell", "Holm p", "beyond noise")
+"""Columns of the table after the varied keys. The name of the report replaces the first."""
+_SIGNIFICANT = 0.05
+"""Largest adjusted p value of a difference that is called beyond noise."""
 RECORD = "scores.json"
 """Name of the file with the scores of a measured run, in the run's folder."""
 
@@ -124,82 +130,6 @@ class Report:
         return math.fsum(values) / len(values) if len(values) == len(self.parts) else None
 
 
-class SeedDifference(NamedTuple):
-    """Mean difference of two settings over the seeds, with half the width of its 95 % confidence interval.
-
-    Args:
-        mean: Mean over the seeds of score minus baseline.
-        margin: Half the width of the interval; NaN for a single seed.
-
-    Example:
-        >>> SeedDifference(mean=1.2, margin=0.7).exceeds_noise
-        True
-    """
-
-    mean: float
-    margin: float
-
-    @property
-    def exceeds_noise(self) -> bool:
-        """True if the confidence interval of the difference excludes 0."""
-        return abs(self.mean) > self.margin
-
-
-def paired_difference(scores: Mapping[int, float], baseline: Mapping[int, float]) -> SeedDifference | None:
-    """Compares the scores of two settings by a paired t-test over seeds; None if they share no seed.
-
-    Runs with the same seed read the same texts in the same order. The spread of their differences is therefore
-    often smaller than the spread of the scores.
-
-    Args:
-        scores: Seed -> score of the first setting.
-        baseline: Seed -> score of the setting to compare with.
-
-    Example:
-        >>> paired_difference({1: 80.0, 2: 81.0, 3: 82.0}, {1: 79.0, 2: 79.5, 3: 81.0})
-        SeedDifference(mean=1.1666666666666667, margin=0.7171...)
-    """
-    pairs = [scores[seed] - baseline[seed] for seed in scores if seed in baseline]
-    if not pairs:
-        return None
-    mean, count = math.fsum(pairs) / len(pairs), len(pairs)
-    if count == 1 or math.isnan(mean):
-        return SeedDifference(mean, math.nan)
-    return SeedDifference(mean, t_bound(0.95, count - 1) * statistics.stdev(pairs) / math.sqrt(count))
-
-
-def t_bound(share: float, degrees: int) -> float:
-    """Returns the bound t for which Student's distribution has a given share between -t and t.
-
-    Formula: Abramowitz and Stegun 1964, 26.7.3 and 26.7.4, inverted by bisection over the angle
-    atan(t / sqrt(df)).
-
-    Args:
-        share: Share of the distribution, in (0, 1).
-        degrees: Degrees of freedom, 1 or more.
-
-    Example:
-        >>> [round(t_bound(0.95, degrees), 3) for degrees in (1, 2, 10)]
-        [12.706, 4.303, 2.228]
-    """
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):  # until the interval is as small as the last bit of a float
-        middle = (low + high) / 2
-        low, high = (middle, high) if _share_within(middle, degrees) < share else (low, middle)
-    return math.sqrt(degrees) * math.tan(low)
-
-
-def _share_within(angle: float, degrees: int) -> float:
-    odd = degrees % 2
-    term = math.cos(angle) if odd else 1.0
-    series = 0.0
-    for k in range(odd + 1, degrees + odd, 2):
-        series += term
-        term *= math.cos(angle) ** 2 * (k / (k + 1))
-    within = math.sin(angle) * series
-    return 2 / math.pi * (angle + within) if odd else within
-
-
 class Spread(NamedTuple):
     """Mean and standard deviation (n - 1) of a cell's scores over the seeds; NaN if undefined."""
 
@@ -238,6 +168,21 @@ class Column:
         first = next(iter(self.scores))
         return None if cell == first else paired_difference(self.scores[cell], self.scores[first])
 
+    def adjusted(self) -> dict[Cell, float]:
+        """Returns the p value of each difference from the first cell, adjusted by Holm's method.
+
+        A cell has no p value with fewer than two seeds, or with an undefined score.
+
+        Example:
+            >>> scores = {Cell(("a",)): {1: 70.0, 2: 70.5}, Cell(("b",)): {1: 72.0, 2: 72.6}}
+            >>> [round(p_value, 3) for p_value in Column(Report("val/spearman"), scores).adjusted().values()]
+            [0.016]
+        """
+        differences = {cell: self.difference(cell) for cell in self.scores}
+        p_values = {cell: each.p_value for cell, each in differences.items() if each is not None}
+        tested = {cell: p_value for cell, p_value in p_values.items() if not math.isnan(p_value)}
+        return dict(zip(tested, holm([*tested.values()]), strict=True))
+
     def best(self) -> Cell | None:
         """Returns the cell with the best mean score; of equal means the first cell."""
         means = {cell: self.spread(cell).mean for cell in self.scores}
@@ -252,7 +197,7 @@ Take = Literal["best", "last"]
 
 @dataclass(frozen=True, slots=True)
 class SweepTable:
-    """Scores of the runs of a sweep, rendered as Markdown, CSV or JSON.
+    """Scores of the runs of a sweep, rendered as Markdown, LaTeX, CSV or JSON.
 
     Args:
         axes: Names of the varied keys.
@@ -272,10 +217,10 @@ class SweepTable:
         >>> print(SweepTable(["model.views.positive"], cells, runs, seeds=[1, 2]).markdown())
         # val/spearman: best of a run, mean ± sd over seeds 1, 2
         <BLANKLINE>
-        | model.views.positive | val/spearman | seeds | minus the first cell | beyond noise |
-        | --- | ---: | ---: | ---: | --- |
-        | none | 70.50 ± 0.71 | 2 | | |
-        | CropTokens | **72.60 ± 0.85** | 2 | +2.10 ± 1.27 | yes |
+        | model.views.positive | val/spearman | seeds | minus the first cell | Holm p | beyond noise |
+        | --- | ---: | ---: | ---: | ---: | --- |
+        | none | 70.50 ± 0.71 | 2 | | | |
+        | CropTokens | **72.60 ± 0.85** | 2 | +2.10 ± 1.27 | 0.0303 | yes |
         <BLANKLINE>
         The number after ± of a difference is half its 95 % interval, paired by seed (Student's t). ...
     """
@@ -309,17 +254,21 @@ class SweepTable:
         """Returns the scores of a run that ``--report`` asks for, by their names; empty if the run failed.
 
         Raises:
-            ValueError: No validation has the metric of a report.
+            ValueError: No validation of any run has the metric of a report.
         """
         if run.error:
             return {}
         validation = self.figures(run)
         scores = {report: report.figure(validation, run.scores) for report in self._reports}
         for report, score in scores.items():
-            if score is None and not report.parts:
+            if score is None and not report.parts and not self._is_logged(report.name):
                 names = ", ".join(sorted(validation.keys() - {"step"}))
                 raise InvalidValueError(f"--report: expected one of {names}, got {report.name}")
         return {report: score for report, score in scores.items() if score is not None}
+
+    def _is_logged(self, metric: str) -> bool:
+        """Returns whether a validation of any run has a metric."""
+        return any(metric in metrics for run in self.runs for metrics in run.validations)
 
     @property
     def _reports(self) -> Sequence[Report]:
@@ -357,22 +306,34 @@ class SweepTable:
             lines += [f"# {as_markdown(column.report.title)}: {self._described(column.report)}", ""]
             if len(self.axes) == 2:
                 lines += [*self._grid(column), ""]
-            header = [
-                *map(as_markdown, self.axes),
-                as_markdown(column.report.name),
-                "seeds",
-                "minus the first cell",
-                "beyond noise",
-            ]
-            rules = [*["---"] * len(self.axes), "---:", "---:", "---:", "---"]
+            rules = [*["---"] * len(self.axes), *["---:"] * (len(_HEADER) - 1), "---"]
+            header = [*map(as_markdown, self.axes), as_markdown(column.report.name), *_HEADER[1:]]
             lines += [_line(header), "| " + " | ".join(rules) + " |"]
-            for cell in self.cells:
-                scores = [self._cell(column, cell), str(len(column.scores[cell]))]
-                lines.append(
-                    _line([*map(as_markdown, cell.labels), *scores, *_difference(column.difference(cell))])
-                )
+            for cell, best, row in self._rows(column):
+                score = f"**{row[0]}**" if best else row[0]
+                lines.append(_line([*map(as_markdown, cell.labels), score, *row[1:]]))
             lines.append("")
-        return "\n".join([*lines, *self._notes()])
+        failures = [f"- {as_markdown(failure)}" for failure in self._failure_notes()]
+        return "\n".join([*lines, *self._notes(), *failures])
+
+    def latex(self) -> str:
+        """Renders a sweep in LaTeX for the package booktabs: a table for each report, with notes as comments."""
+        lines = []
+        for column in self.columns():
+            cells = [[*map(as_latex, [*self.axes, column.report.name]), *_HEADER[1:]]]
+            for cell, best, (score, *rest) in self._rows(column):
+                shown = rf"\textbf{{{_signs(score)}}}" if best else _signs(score)
+                cells.append([*map(as_latex, cell.labels), shown, *map(_signs, rest)])
+            lines += [latex_comment(f"{column.report.title}: {self._described(column.report)}")]
+            lines += [in_latex(cells, names=len(self.axes)), ""]
+        return "\n".join([*lines, *map(latex_comment, [*self._notes(), *self._failure_notes()])])
+
+    def _rows(self, column: Column) -> Iterator[tuple[Cell, bool, list[str]]]:
+        """Yields each cell, whether it is the best, and the texts of its columns."""
+        adjusted, best = column.adjusted(), column.best()
+        for cell in self.cells:
+            score, count = self._score(column, cell), str(len(column.scores[cell]))
+            yield cell, cell == best, [score, count, *_compared(column.difference(cell), adjusted.get(cell))]
 
     def _described(self, report: Report) -> str:
         seeds = ", ".join(map(str, self.seeds))
@@ -400,7 +361,7 @@ class SweepTable:
     def json(self) -> str:
         """Renders cells, runs and differences as JSON in full precision; ``null`` for an undefined score."""
         cells = []
-        columns = self.columns()
+        columns = [(column, column.adjusted()) for column in self.columns()]
         for cell in self.cells:
             runs = [
                 {
@@ -413,9 +374,10 @@ class SweepTable:
                 if run.labels == cell.labels
             ]
             reports = {}
-            for column in columns:
+            for column, adjusted in columns:
                 difference = column.difference(cell)
-                against = None if difference is None else difference._asdict()
+                holm_p = {"holm_p": adjusted.get(cell, math.nan)}
+                against = None if difference is None else {**difference._asdict(), **holm_p}
                 reports[column.report.name] = {**column.spread(cell)._asdict(), "minus_first": against}
             labels = dict(zip(self.axes, cell.labels, strict=True))
             cells.append({"labels": labels, "reports": reports, "runs": runs})
@@ -431,7 +393,7 @@ class SweepTable:
     def _grid(self, column: Column) -> list[str]:
         """Returns the lines of a Markdown table with the first axis as rows and the second as columns."""
         across = list(dict.fromkeys(cell.labels[1] for cell in self.cells))
-        cells = {cell.labels: self._cell(column, cell) for cell in self.cells}
+        cells = {cell.labels: f"**{row[0]}**" if best else row[0] for cell, best, row in self._rows(column)}
         lines = [
             _line([r" \ ".join(map(as_markdown, self.axes)), *map(as_markdown, across)]),
             "| --- |" + " ---: |" * len(across),
@@ -440,39 +402,45 @@ class SweepTable:
             lines.append(_line([as_markdown(row), *(cells[row, label] for label in across)]))
         return lines
 
-    def _cell(self, column: Column, cell: Cell) -> str:
+    def _score(self, column: Column, cell: Cell) -> str:
         mean, sd = column.spread(cell)
-        if not column.scores[cell]:
-            return "failed" if any(run.labels == cell.labels for run in self.failures()) else ""
+        runs = [run for run in self._ordered() if run.labels == cell.labels]
+        if not column.scores[cell] and (column.report.parts or all(run.error for run in runs)):
+            return "failed" if any(run.error for run in runs) else ""
         if math.isnan(mean):
             return "n/a"
-        text = f"{mean:.2f}" if math.isnan(sd) else f"{mean:.2f} ± {sd:.2f}"
-        return f"**{text}**" if cell == column.best() else text
+        return f"{mean:.2f}" if math.isnan(sd) else f"{mean:.2f} ± {sd:.2f}"
 
     def _notes(self) -> list[str]:
         count = len(self.cells) - 1
         notes = []
         if len(self.seeds) > 1 and count:
-            chance = f"; of {count} such comparisons 5 % exceed it by chance alone" if count > 1 else ""
+            adjusted = f", adjusted for the {count} comparisons of the table" if count > 1 else ""
             notes.append(
-                "The number after ± of a difference is half its 95 % interval, paired by seed (Student's t). A "
-                f"difference is beyond noise if the interval excludes 0{chance}."
+                "The number after ± of a difference is half its 95 % interval, paired by seed (Student's t). "
+                f"Holm p is the p value of this test{adjusted}. A difference is beyond noise if Holm p is at "
+                f"most {_SIGNIFICANT}."
             )
         elif count:
             notes.append("One seed doesn't show the noise: give --seeds 3 for a spread.")
-        for run in self.failures():
-            failed = f"failed: {' | '.join(run.labels)}, seed {run.seed}: {run.error}"
-            notes.append(f"- {as_markdown(failed)}")
         return notes
 
+    def _failure_notes(self) -> list[str]:
+        return [f"failed: {' | '.join(run.labels)}, seed {run.seed}: {run.error}" for run in self.failures()]
 
-def _difference(difference: SeedDifference | None) -> tuple[str, str]:
+
+def _compared(difference: SeedDifference | None, adjusted: float | None) -> tuple[str, str, str]:
     if difference is None:
-        return "", ""
-    mean, margin = difference
-    if math.isnan(margin):
-        return f"{mean:+.2f}", "unknown"
-    return f"{mean:+.2f} ± {margin:.2f}", "yes" if difference.exceeds_noise else "no"
+        return "", "", ""
+    mean, margin, _ = difference
+    if adjusted is None:
+        return f"{mean:+.2f}", "", "unknown"
+    return f"{mean:+.2f} ± {margin:.2f}", f"{adjusted:.4f}", "yes" if adjusted <= _SIGNIFICANT else "no"
+
+
+def _signs(text: str) -> str:
+    """Writes a number of a table in LaTeX, with its sign and ± in the mode for mathematics."""
+    return "$" + text.replace("±", r"\pm") + "$" if any(letter.isdigit() for letter in text) else text
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -27,6 +27,17 @@ from contrastive_text.runs.sweep_table import SweepRun, SweepTable, read_validat
 
 SWEEP = "sweep --recipe simcse TINY --trainer.max_steps 2 --model.optimizer.lr 1e-2 --data.validation PAIRS"
 """A sweep of runs of two steps."""
+METHODS = SWEEP.replace("--recipe simcse ", "")
+"""The same sweep, whose cells have a recipe each."""
+VIEW = """
+from contrastive_text import TokenView
+class Reverse(TokenView):
+    def __call__(self, tokens, rng):
+        return tokens.take(range(len(tokens) - 1, -1, -1))
+"""
+"""A user's module with a view."""
+MINE = "recipe: simcse\nmodel:\n  views: {positive: [{class_path: reversing.Reverse}]}\n"
+"""A user's method: a recipe with the view."""
 
 
 @pytest.fixture
@@ -51,8 +62,9 @@ def test_a_grid_is_run_once_and_a_lost_run_again(shell: Shell, here: Path, calls
     assert "; 1 run left, about " in said
     out = here / "out"
     assert (out / "table.md").read_text() in said
-    tables = {path.name: path.read_bytes() for path in out.iterdir() if path.suffix in (".md", ".png", ".svg")}
-    assert set(tables) == {"table.md", "heat_map.png", "heat_map.svg"}
+    kinds = (".md", ".tex", ".png", ".svg", ".pdf")
+    tables = {path.name: path.read_bytes() for path in out.iterdir() if path.suffix in kinds}
+    assert set(tables) == {"table.md", "table.tex", "heat_map.png", "heat_map.svg", "heat_map.pdf"}
     assert not [*out.rglob("*.ckpt"), *out.rglob("*.safetensors")]
     scores = {read_validations(path.parent)[-1]["val/spearman"] for path in out.glob("*/seed-1/config.yaml")}
     assert len(scores) == 2  # the values had an effect
@@ -90,7 +102,7 @@ def test_a_failing_cell_loses_no_other_and_is_tried_again(
     assert "1 of 2 runs failed, the first, 1000, with: " in said
     assert "the same command runs them again" in said
     table = (here / "out" / "table.md").read_text()
-    assert "| 1000 | failed | 0 | | |" in table
+    assert "| 1000 | failed | 0 | | | |" in table
     assert "- failed: 1000, seed 1: " in table
     shell.refused(command)
     assert [" ".join(each).count("--data.batch_size=1000") for each in calls] == [0, 1, 1]
@@ -112,7 +124,6 @@ def test_a_dry_run_checks_and_runs_nothing(shell: Shell, here: Path) -> None:
         ("--vary model.views.anchor=none,FeatureCutof", "model.views: expected a class of this library"),
         ("--vary model.views.anchor=none,FeatureCutoff(rate=2)", "FeatureCutoff(rate=2): FeatureCutoff.rate: ex"),
         ("--vary model.views.anchor=[FeatureCutoff,CropTokens]", "in the cell [FeatureCutoff,CropTokens]: view"),
-        ("--vary recipe=simcse,simsce", "recipe: expected a recipe"),
         ("--vary model.optimizer=AdamW(lr=1),AdamW(lr=2) --model.optimizer.lr 3", "one configuration for AdamW("),
         ("--vary seed_everything=1,2", "that the sweep doesn't set itself, got seed_everything; give --seeds"),
         ("--checkpoint.monitor val/loss", "--checkpoint.monitor: expected options that the sweep"),
@@ -214,6 +225,70 @@ def test_a_stopped_sweep_resumes_inside_the_run_that_it_was_in(
     shell(command)
     assert "Resuming out/MeanPooler/seed-1 from " in (here / "out" / "MeanPooler" / "seed-1.log").read_text()
     assert len(calls) == 1
+
+
+def write_method(here: Path) -> None:
+    (here / "reversing.py").write_text(VIEW)
+    (here / "mine.yaml").write_text(MINE)
+    sys.modules.pop("reversing", None)  # another test's
+
+
+def test_the_plan_of_recipes_shows_settings_that_differ_and_settings_that_are_replaced(
+    shell: Shell, here: Path
+) -> None:
+    write_method(here)
+    (here / "mine.yaml").write_text(f"{MINE}  optimizer: {{init_args: {{weight_decay: 0.5}}}}\n")
+    said = shell(f"{METHODS} --vary recipe=simcse,mine.yaml --seeds 1 --dry_run").out
+    assert "fit --config=mine.yaml --model.encoder" in said
+    lines = [line.split() for line in said.splitlines()]
+    decay = "model.optimizer.weight_decay | 0.0 * | 0.5 * | --model.optimizer.weight_decay 0.0"
+    assert decay.split() in lines
+    assert ["model.optimizer.lr", "|", "3e-05", "|", "3e-05", "|", "0.01"] in lines  # of both recipes, under --lr
+    assert ["trainer.max_epochs", "|", "1", "|", "1", "|", "null"] in lines
+    assert "model.views" not in said
+
+
+@pytest.mark.slow
+def test_a_users_method_is_a_cell_next_to_recipes(shell: Shell, here: Path, calls: list[Sequence[str]]) -> None:
+    write_method(here)
+    said = shell(f"{METHODS} --vary recipe=simcse,dcl,mine.yaml --seeds 2 --output out --format latex").out
+    out = here / "out"
+    assert (out / "table.tex").read_text() in said
+    assert "recipe & val/spearman & seeds & minus the first cell & Holm p & beyond noise" in said
+    assert (out / "points.pdf").read_bytes().startswith(b"%PDF")
+    scores = {
+        cell: read_validations(out / cell / "seed-1")[-1]["val/spearman"] for cell in ("simcse", "mine.yaml")
+    }
+    assert scores["simcse"] != scores["mine.yaml"]
+    assert len(calls) == 6
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    rest_slow([
+        ("recipe=simcse,simsce", "--vary recipe: expected names of recipes or YAML files, got 'simsce'"),
+        ("recipe=simcse,plain.yaml", "plain.yaml: expected the key recipe or model.objectives, got model; add "),
+        ("recipe=simcse,dcl --recipe dcl", "expected recipes in the grid alone, got also dcl.yaml, which"),
+        ("recipe=simcse,dcl --config mine.yaml", "recipes in the grid alone, got also mine.yaml, which"),
+        ("recipe=simcse,simcse/unsup_bert_base", "got one configuration for simcse and simcse/unsup_bert_base"),
+        ("recipe=simcse,simcse", "--vary recipe: expected different values, got simcse twice"),
+        ("recipe=simcse,none.yaml", "expected a YAML file, got none.yaml, which doesn't exist"),
+        ("recipe=simcse,lost.yaml", "in the cell lost.yaml: model.views: expected a class, got missing"),
+        ("recipe=simcse,mlm.yaml --select val/mlm/loss", "--select: expected a metric of all cells, got"),
+        ("recipe=simcse,mlm.yaml --report val/mlm/loss", "the cell simcse doesn't have; name a metric of"),
+        ("recipe=simcse,other.yaml", "--select: expected one metric for all cells, got val/spearman for"),
+    ], quick=3),
+)  # fmt: skip
+def test_a_method_that_cannot_be_a_cell_is_refused(shell: Shell, here: Path, more: str, said: str) -> None:
+    write_method(here)
+    (here / "plain.yaml").write_text("model: {pooler: MeanPooler}\n")
+    (here / "lost.yaml").write_text(MINE.replace("reversing", "missing"))
+    (here / "mlm.yaml").write_text(
+        "recipe: simcse\nmodel: {views: {anchor: [MaskTokens]}, objectives: {c: Contrastive, mlm: MaskedLM}}\n"
+    )
+    (here / "other.yaml").write_text("recipe: simcse\ncheckpoint: {monitor: val/uniformity}\n")
+    assert said in shell.refused([*shell.words(METHODS), *f"--vary {more}".split()])
+    assert not (here / "runs").exists()
 
 
 def test_without_matplotlib_there_are_tables(

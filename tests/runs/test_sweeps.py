@@ -13,14 +13,13 @@ import yaml
 from scipy import stats
 
 from contrastive_text.runs.grid import Axis, Cell, parse_vary, plan, read_grid
+from contrastive_text.runs.seed_differences import paired_difference, t_bound
 from contrastive_text.runs.sweep_figures import heat_map, picture, points
 from contrastive_text.runs.sweep_table import (
     Report,
     SweepRun,
     SweepTable,
-    paired_difference,
     read_validations,
-    t_bound,
 )
 
 NAN = math.nan
@@ -161,6 +160,10 @@ def test_a_difference_has_the_interval_of_the_paired_t_test() -> None:
     assert found.mean - found.margin == pytest.approx(interval.low)
     assert found.mean + found.margin == pytest.approx(interval.high)
     assert found.exceeds_noise == (interval.low > 0)
+    assert found.p_value == pytest.approx(stats.ttest_rel([80.1, 79.0, 81.2], [79.0, 78.8, 79.9]).pvalue)
+    alike = paired_difference({1: 80.0, 2: 81.0}, {1: 80.0, 2: 81.0})
+    assert alike is not None
+    assert alike.p_value == 1
 
 
 def test_one_seed_or_none_shows_no_noise() -> None:
@@ -211,30 +214,55 @@ def test_a_table_shows_spread_differences_and_failures() -> None:
     others = [*runs({"other": [99.0]}), SweepRun(("a",), 4, validations=[{"step": 1, "val/a": 99.0}])]
     made = table(scores, [failed, SweepRun(("e",), 1, error="no"), *others])
     lines = made.markdown().splitlines()
-    assert "| a | 71.00 ± 1.00 | 3 | | |" in lines
-    assert "| b | **74.00 ± 0.95** | 3 | +3.00 ± 0.25 | yes |" in lines
-    assert "| c | 71.00 ± 1.41 | 2 | +0.50 ± 6.35 | no |" in lines
-    assert "| d | | 0 | | |" in lines and "| e | failed | 0 | | |" in lines
+    assert "| a | 71.00 ± 1.00 | 3 | | | |" in lines
+    assert "| b | **74.00 ± 0.95** | 3 | +3.00 ± 0.25 | 0.0007 | yes |" in lines
+    assert "| c | 71.00 ± 1.41 | 2 | +0.50 ± 6.35 | 0.5000 | no |" in lines
+    assert "| d | | 0 | | | |" in lines and "| e | failed | 0 | | | |" in lines
     assert "other" not in made.csv() + made.json()
     assert r"- failed: c, seed 3: CUDA out of memory \| twice" in lines
 
 
 def test_one_seed_says_nothing_of_noise() -> None:
     said = table({"a": [1.0], "b": [3.0]}, seeds=[1]).markdown()
-    assert "| b | **3.00** | 1 | +2.00 | unknown |" in said
+    assert "| b | **3.00** | 1 | +2.00 | | unknown |" in said
     assert "One seed doesn't show the noise" in said
     assert "±" not in said
 
 
 def test_a_score_that_is_no_number_is_never_the_best() -> None:
     made = table({"a": [NAN, NAN, NAN], "b": [1.0, 2.0, 3.0]})
-    assert "| a | n/a | 3 | | |" in made.markdown().splitlines()
+    assert "| a | n/a | 3 | | | |" in made.markdown().splitlines()
     best = made.columns()[0].best()
     assert best is not None
     assert best.name == "b"
     assert json.loads(made.json())["cells"][0]["reports"]["val/a"]["mean"] is None
     one = SweepRun(("a",), 1, validations=[{"step": 1, "val/a": NAN}, {"step": 2, "val/a": 3.0}])
     assert made.figures(one)["step"] == 2
+
+
+def test_many_comparisons_are_adjusted_together() -> None:
+    scores = {"a": [70.0, 71.0, 72.0], "b": [71.0, 71.9, 73.1], "c": [71.0, 72.9, 72.5], "d": [70.1, 71.0, 72.0]}
+    made = table(scores)
+    (column,) = made.columns()
+    p_values = [stats.ttest_rel(scores[name], scores["a"]).pvalue for name in "bcd"]
+    assert [*column.adjusted().values()] == pytest.approx([3 * p_values[0], 2 * p_values[1], p_values[2]])
+    assert "| b | 72.00 ± 1.05 | 3 | +1.00 ± 0.25 | 0.0099 | yes |" in made.markdown()
+    assert json.loads(made.json())["cells"][1]["reports"]["val/a"]["minus_first"]["holm_p"] < 0.05
+
+
+def test_a_metric_that_one_cell_lacks_is_no_error() -> None:
+    more = [SweepRun(("c",), 1, validations=[{"step": 1, "val/a": 2.0}])]
+    made = table({"a": [1.0], "c": []}, more, seeds=[1], reports=[Report("val/b")])
+    assert "| c | n/a | 0 | | | |" in made.markdown()
+    assert made.reported(more[0]) == {}
+
+
+def test_latex_escapes_names_and_shows_the_best() -> None:
+    lines = table({"a_b": [70.0, 71.0], "50 %": [60.0, 60.5]}, seeds=[1, 2]).latex().splitlines()
+    assert lines[1] == r"\begin{tabular}{lrrrrr}"
+    assert r"a\_b & \textbf{$70.50 \pm 0.71$} & $2$ &  &  &  \\" in lines
+    assert any(line.startswith(r"50 \% & $60.25 \pm 0.35$ & $2$ & $-10.25 \pm ") for line in lines)
+    assert lines[-1].startswith("% The number after ± of a difference")
 
 
 def test_an_unknown_score_is_answered_with_those_there_are() -> None:
@@ -257,8 +285,8 @@ def test_one_figure_chooses_and_others_are_reported() -> None:
     made = SweepTable(["x"], cells, measured, [1, 2], "val/a", reports=[mean, uniformity, Report("val/a")])
     said = made.markdown()
     assert "# sts:mean of A, B: best of a run by val/a, mean ± sd over seeds 1, 2" in said
-    assert "| b | **10.75 ± 0.35** | 2 | +0.00 | unknown |" in said
-    assert "| b | **-1.50 ± 0.71** | 2 | +0.00 | unknown |" in said  # low is good
+    assert "| b | **10.75 ± 0.35** | 2 | +0.00 | | unknown |" in said
+    assert "| b | **-1.50 ± 0.71** | 2 | +0.00 | | unknown |" in said  # low is good
     assert "# val/a: best of a run, mean ± sd over seeds 1, 2" in said
     kept = json.loads(made.json())
     assert kept["cells"][1]["runs"][1]["figures"]["sts:mean"] == 11.0
