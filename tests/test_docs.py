@@ -34,7 +34,7 @@ LONG = (
     "own_loss.md", "own_mixture.md", "own_objective.md", "own_view.md", "pair_labels.md", "paper_grids.md",
     "plain_lightning.md", "poolers.md", "postprocess.md", "predict.md", "probes.md", "profiling.md",
     "prompts.md", "python.md", "report.md", "rerankers.md", "resume.md", "retrieval.md", "row_limits.md",
-    "search.md", "serving.md", "shards.md", "share.md", "stages.md", "sts.md", "sweep.md", "tasks.md",
+    "search.md", "serve.md", "shards.md", "share.md", "stages.md", "sts.md", "sweep.md", "tasks.md",
     "train_classes.md", "train_nli.md", "train_pairs.md", "train_scores.md", "train_sentences.md",
     "training_step.md", "use.md", "validation.md", "verify.md",
 )  # fmt: skip

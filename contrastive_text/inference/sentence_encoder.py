@@ -49,7 +49,7 @@ CHUNK_TOKENS = 8192
 class SentenceEncoder(FamiliarNames):
     """Trained model that encodes texts to vectors, with the interface of sentence-transformers.
 
-    Any number of threads may encode with one model at the same time. See docs/serving.md for servers and asyncio.
+    Any number of threads may encode with one model at the same time. See docs/serve.md for servers and asyncio.
 
     Args:
         encoder: Network with its tokenizer and length limit.
