@@ -36,7 +36,6 @@ class Objective(nn.Module, ABC):
         view: Number of the view of each text that the objective reads, from 1; None for all views.
         needs_token_logits: Whether the objective predicts tokens, with the head of the encoder's architecture.
         predicts: Whether ``predict`` returns predictions that are compared with the target.
-        held_out_scores: Names of logged values that are also reported for held-out rows, times 100.
         head_of: Name of the objective whose head is also applied to the vectors (``set_head``); None for none.
         guides: Names of the guides whose vectors the objective reads (``Encoded.guides``).
         reads_scores: Whether the objective reads the teacher scores of rows (``Encoded.scores``).
@@ -65,7 +64,6 @@ class Objective(nn.Module, ABC):
     view: int | None = None
     needs_token_logits: ClassVar[bool] = False
     predicts: bool = False
-    held_out_scores: ClassVar[tuple[str, ...]] = ()
     guides: tuple[str, ...] = ()
     reads_scores: bool = False
     head_of: str | None = None

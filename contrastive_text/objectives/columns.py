@@ -179,7 +179,8 @@ class RowsAndColumns:
         if self.reduce is not None:
             return self.reduce(self, self.blocks())
         terms = self.loss.compare(self.blocks())
-        return Terms(total=terms.sum(), count=len(terms), reduction=self.loss.reduction)
+        rows = {"loss": terms.detach()}
+        return Terms(total=terms.sum(), count=len(terms), reduction=self.loss.reduction, rows=rows)
 
 
 @dataclass(frozen=True, slots=True)

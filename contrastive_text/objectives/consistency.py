@@ -85,4 +85,4 @@ class Consistency(Objective):
                 return jensen_shannon_terms(forwards, backwards)
 
         terms = streamed_terms(divergences, len(anchor), len(anchors))
-        return Terms(total=terms.sum(), count=len(terms))
+        return Terms(total=terms.sum(), count=len(terms), rows={"loss": terms.detach()})

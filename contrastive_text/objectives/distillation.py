@@ -340,7 +340,7 @@ class RankDistillation(Objective):
         rows, columns = student.shape
         terms = streamed_terms(loss_terms, rows, columns)
         if not encoded.logged:
-            return Terms(total=terms.sum(), count=rows)
+            return Terms(total=terms.sum(), count=rows, rows={"loss": terms.detach()})
         most = max(
             LOGGED_ROWS - sum((encoded.rank_sizes or ())[: rank()]), 0
         )  # this rank's part of the logged rows
@@ -351,7 +351,13 @@ class RankDistillation(Objective):
             hidden = hidden.scatter(1, student.target[first].unsqueeze(1), True)
         agreement = guide_agreement(student.similarities(first).detach(), scores, hidden)
         logs, weight = {"guide_agreement": agreement}, (~hidden.all(dim=1)).sum() * (most > 0)
-        return Terms(total=terms.sum(), count=rows, logs=logs, log_weights={"guide_agreement": weight})
+        return Terms(
+            total=terms.sum(),
+            count=rows,
+            logs=logs,
+            log_weights={"guide_agreement": weight},
+            rows={"loss": terms.detach()},
+        )
 
 
 def _scores(encoded: Encoded) -> Tensor:

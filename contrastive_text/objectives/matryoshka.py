@@ -15,7 +15,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold_key, generator, text_id
 from contrastive_text.core.targets import Target
 from contrastive_text.objectives.base import Objective
-from contrastive_text.objectives.terms import Terms
+from contrastive_text.objectives.terms import Terms, add_rows
 
 _DRAWS = text_id("Matryoshka.per_step")
 
@@ -135,7 +135,8 @@ class Matryoshka(Objective):
         ]
         logs = {key: part.logs[name] for key, part, name in values}
         weights = {key: part.weight(name) for key, part, name in values}
-        return replace(parts[widths[0]], total=total, logs=logs, log_weights=weights)
+        rows = add_rows(list(parts.values()), [self._weights[width] for width in parts])
+        return replace(parts[widths[0]], total=total, logs=logs, log_weights=weights, rows=rows)
 
     def check(self) -> None:
         """Checks the files that the objective reads."""

@@ -140,7 +140,7 @@ class PairRegression(Supervised[Scores]):
             sizes = gather_sizes(len(pairs), pairs.device, encoded.rank_sizes)
             pairs, scores = gather_all([pairs, scores], sizes)
         terms: Tensor = self.loss.terms(pairs, scores)
-        return Terms(total=terms.sum(), count=len(terms))
+        return Terms(total=terms.sum(), count=len(terms), rows={"loss": terms.detach()})
 
     def predict(self, encoded: Encoded) -> Tensor:
         """Returns the cosine of each pair, (N,), in at least float32."""

@@ -53,7 +53,6 @@ class Reranking(Objective):
 
     required_roles: tuple[Role, ...] = ("anchor", "negative")
     optional_roles: tuple[Role, ...] = ()
-    held_out_scores = ("ndcg@10", "mrr@10")
 
     def __init__(
         self,
@@ -115,8 +114,9 @@ class Reranking(Objective):
         ids = ids if ids.ndim == 2 else ids[..., 0]
         missing = torch.cat([ids.new_zeros(len(ids), 1, dtype=torch.bool), ids == MASKED_ID], dim=1)
         terms = self._terms(scores, missing, encoded.scores)
-        logs = _order(scores.detach(), missing) if encoded.logged else {}
-        return Terms(total=terms.sum(), count=len(terms), logs=logs)
+        orders = _order(scores.detach(), missing) if encoded.logged else {}
+        logs = {name: values.mean() for name, values in orders.items()}
+        return Terms(total=terms.sum(), count=len(terms), logs=logs, rows={**orders, "loss": terms.detach()})
 
     def _terms(self, scores: Tensor, missing: Tensor, teacher: Tensor | None) -> Tensor:
         """Returns the loss term of each row, (N,)."""
@@ -135,9 +135,9 @@ class Reranking(Objective):
 
 
 def _order(scores: Tensor, missing: Tensor) -> Mapping[str, Tensor]:
-    """Returns the mean metrics of the order of each row's texts. The first text is the only relevant one."""
+    """Returns the metrics of the order of each row's texts, (N,). The first text is the only relevant one."""
     others = scores[:, 1:].masked_fill(missing[:, 1:], -torch.inf)
     ranks = 1 + (others >= scores[:, :1]).sum(dim=1).float()  # as an answer's rank: ties count against it
     is_near = ranks <= 10
     values = {"ndcg@10": 1 / (1 + ranks).log2(), "mrr@10": 1 / ranks}
-    return {name: (value * is_near).mean() for name, value in values.items()}
+    return {name: value * is_near for name, value in values.items()}

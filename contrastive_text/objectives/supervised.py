@@ -91,10 +91,12 @@ class Supervised(Objective, Generic[_T]):
         """Returns the summed cross-entropy of the predicted logits, their number, and the accuracy."""
         scores, number = self.predict(encoded), self.require_target(encoded).long()
         hits = (scores.detach().argmax(dim=1) == number).sum()
+        rows = {} if self.training else {"loss": cross_entropy(scores.detach(), number, reduction="none")}
         return Terms(
             total=cross_entropy(scores, number, reduction="sum"),
             count=len(number),
             logs={"accuracy": hits / max(len(number), 1)},
+            rows=rows,
         )
 
 
@@ -255,7 +257,7 @@ class TextRegression(_OfTexts[Scores]):
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the summed squared errors of the local texts and their number."""
         errors = (self.predict(encoded) - self.require_target(encoded)).square()
-        return Terms(total=errors.sum(), count=len(errors))
+        return Terms(total=errors.sum(), count=len(errors), rows={"loss": errors.detach()})
 
     def predict(self, encoded: Encoded) -> Tensor:
         """Returns the predicted score of each text, 0 for ``low`` and 1 for ``high``, (N,)."""

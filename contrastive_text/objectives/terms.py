@@ -30,6 +30,23 @@ def check_several_examples(objective: str, examples: int) -> None:
         )
 
 
+def add_rows(parts: Sequence[Terms], weights: Sequence[float] | None = None) -> dict[str, Tensor]:
+    """Returns the weighted sum of several formulas' loss terms of the same examples, as ``Terms.rows``.
+
+    Args:
+        parts: Values over the same examples.
+        weights: Weight of each formula. Default: 1.
+
+    Returns:
+        The terms as ``loss``; empty if a formula has no terms of examples, or another number of terms.
+    """
+    terms = [part.rows["loss"] for part in parts if "loss" in part.rows]
+    if len(terms) < len(parts) or len({len(part) for part in terms}) != 1:
+        return {}
+    scaled = [weight * part for weight, part in zip(weights or [1.0] * len(terms), terms, strict=True)]
+    return {"loss": torch.stack(scaled).sum(dim=0)}
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """Value of an objective on one rank: the sum and the number of its loss terms.
@@ -40,6 +57,9 @@ class Terms:
         reduction: How the totals and counts of all ranks are combined into the loss; see ``losses.reduce_terms``.
         logs: Name -> value to log next to the loss, a scalar without a gradient.
         log_weights: Name of a logged value -> its weight in the mean over ranks. Default: ``count``.
+        rows: Name of a held-out score -> its value for each local example, (N,), without a gradient. ``loss`` are
+            the loss terms: (k N,) for k sides of an example, one side after another. Validation also reports the
+            other scores, times 100. Empty if the loss isn't a sum over examples.
     """
 
     total: Tensor
@@ -47,6 +67,7 @@ class Terms:
     reduction: Reduction = "mean"
     logs: Mapping[str, Tensor] = field(default_factory=dict)
     log_weights: Mapping[str, Tensor] = field(default_factory=dict)
+    rows: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def sum(cls, parts: Sequence[Terms]) -> Terms:
@@ -65,7 +86,7 @@ class Terms:
             log_weights[name] = weights.sum()
             shares = weights / weights.sum().clamp(min=torch.finfo(weights.dtype).tiny)
             logs[name] = torch.where(weights.sum() > 0, (values * shares).sum(), values.mean())
-        return replace(parts[0], total=total, logs=logs, log_weights=log_weights)
+        return replace(parts[0], total=total, logs=logs, log_weights=log_weights, rows=add_rows(parts))
 
     def weight(self, name: str) -> Tensor:
         """Returns the weight of a logged value in the mean over ranks."""

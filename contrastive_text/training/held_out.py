@@ -18,6 +18,7 @@ from contrastive_text.core.batch import Batch, Encoded, StepBatch
 from contrastive_text.core.distributed import gather_all, gather_rows, gather_sizes, sum_over_ranks
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
+from contrastive_text.core.storage.checkpoints import RowScores, ScoreRows
 from contrastive_text.core.terminal import log_message
 from contrastive_text.data import Collator
 from contrastive_text.data.collator import StepCollator
@@ -26,7 +27,13 @@ from contrastive_text.data.run_tables import HeldOutCollator, RankedCollator, Re
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.inference.search import retrieval_scores
 from contrastive_text.losses import reduce_terms
-from contrastive_text.metrics import RETRIEVAL_METRICS, PearsonSimilarity, SpearmanSimilarity, extra_metrics
+from contrastive_text.metrics import (
+    RETRIEVAL_METRICS,
+    PearsonSimilarity,
+    SpearmanSimilarity,
+    exact_similarity,
+    extra_metrics,
+)
 from contrastive_text.objectives import Objective
 from contrastive_text.training.forward_pass import read_slots
 from contrastive_text.training.guides import Guide, guide_vectors
@@ -47,28 +54,42 @@ class HeldOutLosses:
     def __init__(self, objectives: Mapping[int, Mapping[str, Objective]]) -> None:
         self.objectives = {number: dict(parts) for number, parts in objectives.items()}
         self._losses: dict[str, list[Tensor]] = {name: [] for parts in objectives.values() for name in parts}
-        self._scores: dict[str, list[Tensor]] = {}  # sums over the rows of a batch, and their number
+        self._rows: dict[str, list[Tensor]] = {}  # values of the examples of each batch
 
     def add(self, encoded: Encoded, number: int) -> None:
         """Adds the losses of objectives on an encoded held-out batch of this rank."""
         whole_batch = gather_encoded(encoded)
+        examples = len(whole_batch.embeddings) // len(whole_batch.slots)
         for name, objective in self.objectives[number].items():
             terms = objective(whole_batch)
-            value = reduce_terms(terms.total.detach(), max(int(terms.count), 1), terms.reduction)
-            self._losses[name].append(value)
-            for score in objective.held_out_scores:
-                weight = terms.weight(score)
-                sum_and_count = torch.stack([terms.logs[score] * weight, weight])
-                self._scores.setdefault(f"{name}/{score}", []).append(sum_and_count)
+            count = max(int(terms.count), 1)
+            self._losses[name].append(reduce_terms(terms.total.detach(), count, terms.reduction))
+            for score, values in terms.rows.items():
+                if score == "loss" and len(values) % examples == 0:  # otherwise a term isn't of one example
+                    sums = values.reshape(-1, examples).sum(dim=0)
+                    values = examples * reduce_terms(sums, count, terms.reduction)
+                if len(values) == examples:
+                    self._rows.setdefault(f"{name}/{score}", []).append(values)
 
     def figures(self) -> dict[str, Tensor]:
         """Returns the mean held-out loss ``OBJECTIVE/loss`` of each objective, without the objective's weight.
 
-        Also returns the means of its ``held_out_scores`` over all rows, times 100.
+        Also returns the means over all rows of the other scores of ``Terms.rows``, times 100.
         """
         losses = {f"{name}/loss": torch.stack(values).mean() for name, values in self._losses.items() if values}
-        sums = {name: torch.stack(values).sum(dim=0) for name, values in self._scores.items()}
-        return losses | {name: 100 * total / count for name, (total, count) in sums.items()}
+        scores = {name: parts for name, parts in self._rows.items() if name not in losses}
+        return losses | {name: 100 * torch.cat(values).mean() for name, values in scores.items()}
+
+    def rows(self) -> ScoreRows:
+        """Returns the values of the held-out rows whose means are the losses and scores."""
+        rows = {name: torch.cat(values).cpu().double() for name, values in self._rows.items()}
+        for objective, losses in self._losses.items():
+            name = f"{objective}/loss"
+            mean = torch.stack(losses).mean().cpu().double()
+            if name in rows and not torch.isclose(rows[name].mean(), mean, rtol=1e-4):
+                del rows[name]  # the loss is not a mean over rows
+        scales = {name: 1 if name.endswith("/loss") else 100 for name in rows}
+        return {name: {"rows": RowScores(scales[name] * values)} for name, values in rows.items()}
 
 
 def gather_encoded(encoded: Encoded) -> Encoded:
@@ -115,6 +136,7 @@ class RetrievalScores:
         self._vectors: dict[tuple[str, str], list[tuple[Tensor, Tensor]]] = {
             (side.name, side.side): [] for side in self.sides.values()
         }
+        self._rows: dict[str, RowScores] = {}
 
     def add(self, batch: Batch, number: int, vectors: Tensor) -> None:
         """Adds the vectors of a batch of queries or documents, (N, D), of the loader with the given number."""
@@ -163,13 +185,22 @@ class RetrievalScores:
             own_documents=tuple(data.own_documents[place] for place in query_places),
         )
         figures = {}
+        query_sizes = gather_sizes(len(query_numbers), query_numbers.device)
+        order = gather_rows(query_numbers, query_sizes).argsort()
         for mark, width in self.widths.items():
             names = RETRIEVAL_METRICS if width is None else RETRIEVAL_METRICS[:1]
             scores = retrieval_scores(own_queries, queries[:, :width], documents[:, :width], names)
+            if width is None:
+                values = gather_rows(scores[RANK_SCORE].to(queries), query_sizes)[order]
+                self._rows[name] = RowScores(100 * values.cpu().double())
             for figure, values in scores.items():
                 total = sum_over_ranks(values.sum().to(queries))
                 figures[f"{name}/{figure}{mark}"] = 100 * total / count
         return figures
+
+    def rows(self) -> ScoreRows:
+        """Returns nDCG@10 of each query, by retrieval set and in the order of the queries, after ``figures``."""
+        return {RANK_SCORE: self._rows} if self._rows else {}
 
     def _own(self, name: str, side: str) -> tuple[Tensor, Tensor]:
         """Returns the numbers and vectors of this rank's queries or documents of a retrieval set."""
@@ -225,6 +256,7 @@ class HeldOutScores:
                 self.files[number] = collate.task if isinstance(collate, Collator) else str(number)
         self.ranked, self.losses = RetrievalScores(ranked, self.widths), HeldOutLosses(losses)
         self.pairs = {name: _pair_metrics(self.widths, device) for name in self.files.values()}
+        self._pair_rows: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {name: [] for name in self.pairs}
 
     def add(
         self, batch: Batch | StepBatch, number: int, embed: Callable[[Batch], Tensor], embedder: Embedder
@@ -259,12 +291,16 @@ class HeldOutScores:
             raise InvalidValueError(
                 "evaluation: expected pairs with a score, got pairs without one; give a file with a score column"
             )
-        u, v = vectors[batch.by_role("anchor")], vectors[batch.by_role("positive")]
+        sides = batch.by_role("anchor"), batch.by_role("positive")
+        u, v = (vectors[side] for side in sides)
         for mark, metrics in self.pairs[name].items():
             for metric in metrics.values():
                 metric.update(
                     *(vectors_of_side[:, : self.widths[mark]] for vectors_of_side in (u, v)), target=batch.target
                 )
+        anchor_ids, positive_ids = (batch.text_ids[side] for side in sides)
+        pair_ids = 31 * anchor_ids ^ positive_ids
+        self._pair_rows[name].append((pair_ids, exact_similarity(u.detach(), v.detach()), batch.target))
         return {"anchor": u, "positive": v, "target": batch.target}
 
     def _add_predictions(self, task: str, encoded: Encoded, number: int) -> None:
@@ -317,16 +353,34 @@ class HeldOutScores:
             figures[OVERALL] = torch.stack(scores).mean()
         return figures | self.ranked.figures(partial) | self.losses.figures()
 
+    def rows(self) -> ScoreRows:
+        """Returns the values of held-out rows of all ranks, by score and file, after ``figures``.
+
+        The order of rows is the same for any number of ranks. Scores of tasks have no rows.
+        """
+        pairs: dict[str, RowScores] = {}
+        for name, parts in self._pair_rows.items():
+            columns = [torch.cat(column) for column in zip(*parts, strict=True)]
+            ids, *values = gather_all(columns, gather_sizes(len(columns[0]), columns[0].device))
+            cosines, target = (column.cpu().double() for column in values)
+            order = target.argsort(stable=True)
+            order = order[ids.cpu()[order].argsort(stable=True)]
+            pairs[name] = RowScores(cosines[order], target[order])
+        scores = {"spearman": pairs} if pairs else {}
+        return {**scores, **self.ranked.rows(), **self.losses.rows()}
+
     def log(self, module: pl.LightningModule, part: str) -> None:
         """Logs all scores under ``val`` or ``test``. Before the first step it also prints the main scores."""
         trainer = module.trainer
         at_start = trainer.sanity_checking and trainer.num_sanity_val_steps == math.inf  # set by -1
         trial = (trainer.sanity_checking and not at_start) or vars(trainer)["fast_dev_run"]
+        losses = self.losses.figures()
         for name, figure in self.figures(partial=bool(trial)).items():
             # The metrics have already gathered over ranks; sync_dist only avoids a warning.
-            is_main = name in ("spearman", OVERALL, RANK_SCORE)
+            is_main = name in ("spearman", OVERALL, RANK_SCORE, *losses)
             if at_start and is_main and trainer.is_global_zero:
-                log_message(f"before the first step: {part}/{name} {float(figure):.2f}")
+                digits = 4 if name.endswith("/loss") else 2
+                log_message(f"before the first step: {part}/{name} {float(figure):.{digits}f}")
             module.log(f"{part}/{name}", figure, prog_bar=is_main, sync_dist=True)
 
 

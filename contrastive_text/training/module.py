@@ -19,6 +19,7 @@ from contrastive_text.core.distributed import means_over_ranks, rank
 from contrastive_text.core.errors import InvalidTypeError
 from contrastive_text.core.random import fold_key, seed_torch, text_id
 from contrastive_text.core.similarity import new_in_full_precision
+from contrastive_text.core.storage.checkpoints import ScoreRows
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.data.tasks import DataNeeds
@@ -142,6 +143,7 @@ class ContrastiveModule(StoredModule):
             Default: 1.
         logs_step: Whether the current step is logged; ``LogFigures`` sets it. Metrics of other steps are not
             read and need not be computed.
+        held_out_rows: Values of the held-out rows of the last validation, from which its scores are computed.
         logs_gradients: Whether a logged step also logs norms and cosines of gradients; ``LogGradients`` sets it.
 
     Raises:
@@ -193,6 +195,7 @@ class ContrastiveModule(StoredModule):
         self.logs_step, self.logs_gradients = True, False
         self._recipe: str | None = None
         self._scores: HeldOutScores
+        self.held_out_rows: ScoreRows = {}
         check_parts(encoder, head, self.weights, self.objective_parts(), self.by_task)
         self.by_task.build(self.embedder, head)
         load_head(head)
@@ -396,6 +399,7 @@ class ContrastiveModule(StoredModule):
     def on_validation_epoch_end(self) -> None:
         """Logs ``val/spearman``, ``val/TASK/SCORE`` and ``val/overall``, or the same scores under ``test``."""
         self._scores.log(self, "test" if self.trainer.testing else "val")
+        self.held_out_rows = self._scores.rows()
 
     on_test_epoch_start, on_test_epoch_end = on_validation_epoch_start, on_validation_epoch_end
     test_step = validation_step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
@@ -164,8 +165,21 @@ def remove_empty_folders(loggers: Iterable[object]) -> None:
                 Path(logger.log_dir).rmdir()
 
 
+FEWEST_POINTS = 50
+"""Smallest number of logged steps of a run, so that the chart of a short run has a curve."""
+
+
 class SaveLogWithCheckpoints(Callback):
-    """Callback that saves the log before each checkpoint and stores the number of rows in the checkpoint."""
+    """Callback that saves the log before each checkpoint and stores the number of rows in the checkpoint.
+
+    A short run is logged more often than every ``log_every_n_steps``: at least 50 times, or at every step.
+    """
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:  # noqa: ARG002  # Lightning's signature
+        """Shortens the interval between logged steps in a short run."""
+        options, steps = vars(trainer), trainer.estimated_stepping_batches  # set by Lightning, but not declared
+        if steps < math.inf:
+            options["log_every_n_steps"] = min(options["log_every_n_steps"], max(1, int(steps) // FEWEST_POINTS))
 
     def on_save_checkpoint(
         self,

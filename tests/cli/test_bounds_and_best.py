@@ -14,6 +14,7 @@ from shells import Shell
 
 from contrastive_text import Run
 from contrastive_text.core.storage.checkpoints import best_checkpoint, read_checkpoint
+from contrastive_text.metrics.verdict import verdicts
 
 VALIDATED = "FIT TINY --data.validation PAIRS"
 
@@ -117,15 +118,21 @@ def test_a_best_that_is_worse_than_the_start_is_said_at_the_end_and_on_the_page(
     said = []
     for number, mode in enumerate(("max", "min")):
         out = shell([*words, "--checkpoint.monitor", score, "--checkpoint.mode", mode]).out
-        said.append(read_checkpoint(best_checkpoint(f"runs/version_{number}", "test")).best.regression)
-        assert said[-1] in out
-    (worse,) = (number for number, sentence in enumerate(said) if sentence)
-    assert said[worse].startswith(f"Training made it worse: {score} was ")
+        lines = verdicts(read_checkpoint(best_checkpoint(f"runs/version_{number}", "test")).best)
+        verdict = next(line for line in lines if line.name == score)
+        said.append(verdict)
+        assert f"{verdict}\n" in out and out.index(str(verdict)) < out.index("Model saved to")
+        assert f"before the first step: {score} " in out
+        assert ("Try a lower learning rate" in out) == any(line.is_worse for line in lines)
+    first, second = said
+    assert first.after - first.before == pytest.approx(second.after - second.before)
+    assert first.change == -second.change and (first.difference is None) == (score == "val/overall")
     if score != "val/spearman":  # the page takes longer than the runs
         return
-    shell(f"report runs/version_{worse}")
-    (page,) = (here / f"runs/version_{worse}").rglob("*.html")
-    assert said[worse] in html.unescape(page.read_text())
+    shell("report runs/version_0")
+    (page,) = (here / "runs/version_0").rglob("*.html")
+    content = html.unescape(page.read_text())
+    assert f"{first.answer}: " in content and f"{first.scores()} {first.interval}" in content
 
 
 @pytest.mark.slow

@@ -222,9 +222,11 @@ def test_names_and_bounds_are_checked(tmp_path: Path) -> None:
             Retrieval(**options).read(taken=taken)
 
 
-def scores_over(module: ContrastiveModule, folder: str, most: int | None = None) -> HeldOutScores:
-    """Returns the scores of a set after so many batches of each loader."""
-    tables = RunTables({}, False, {}, None, retrieval=Retrieval(folder))
+def scores_over(
+    module: ContrastiveModule, folder: str, most: int | None = None, pairs: str | None = None
+) -> HeldOutScores:
+    """Returns the scores of a set, and of a file of pairs, after so many batches of each loader."""
+    tables = RunTables({}, False, {"validation": pairs}, None, retrieval=Retrieval(folder))
     tables.read("validation", {})
     tokenizer = module.text_tokenizer(training=False)
     assert tokenizer is not None
@@ -245,16 +247,24 @@ def test_part_of_a_corpus_is_no_score(bert: str, tmp_path: Path) -> None:
 
 
 def ranked(rank: int, bert: str, folder: str) -> dict[str, torch.Tensor]:
-    """Returns the figures of a set of which each rank has encoded a part."""
+    """Returns the figures of a set of which each rank has encoded a part, and the values of its rows."""
     del rank
-    return scores_over(simcse_of(bert).eval(), folder).figures()
+    scores = scores_over(simcse_of(bert).eval(), folder, pairs=f"{folder}/pairs.tsv")
+    figures = scores.figures()
+    rows = {
+        f"{name} {part}": side.values for name, files in scores.rows().items() for part, side in files.items()
+    }
+    return figures | rows
 
 
 @pytest.mark.slow  # two processes that import torch
 def test_two_ranks_have_the_figures_of_one(bert: str, tmp_path: Path) -> None:
     folder = str(write_set(tmp_path / "small"))
+    tiny.write_pairs(Path(folder, "pairs.tsv"))
     one = ranked(0, bert, folder)
+    assert float(one["ndcg@10 small"].mean()) == pytest.approx(float(one["ndcg@10"]), abs=1e-4)
+    (pairs,) = (values for name, values in one.items() if name.startswith("spearman "))
+    assert len(pairs) > len(one["ndcg@10 small"]) == 7
     for each in of_two_ranks(ranked, tmp_path, bert, folder):
-        assert {name: float(each[name]) for name in one} == pytest.approx(
-            {name: float(figure) for name, figure in one.items()}, abs=1e-4
-        )
+        for name, figure in one.items():
+            torch.testing.assert_close(each[name], figure, atol=1e-4, rtol=0, check_dtype=False)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -86,6 +86,23 @@ def _damage(path: Path) -> str | None:
     return None if damaged is None else f"damaged bytes in {damaged}"
 
 
+class RowScores(NamedTuple):
+    """Values of held-out rows from which a validation score is computed, in an order that every run has.
+
+    Args:
+        values: Score of each row, (n,), float64: the validation score is their mean. Or cosines of scored pairs.
+        target: Gold score of each pair, (n,), float64: the validation score is Spearman's correlation, times 100.
+            None for a mean.
+    """
+
+    values: Tensor
+    target: Tensor | None = None
+
+
+ScoreRows: TypeAlias = Mapping[str, Mapping[str, RowScores]]
+"""``val/NAME`` -> file or data set -> values of its rows. The validation score is the mean over files."""
+
+
 @dataclass(frozen=True, slots=True)
 class BestCheckpointState:
     """State of the callback that keeps the best checkpoint, as stored in a checkpoint.
@@ -99,6 +116,8 @@ class BestCheckpointState:
         run: Resolved path of the run folder that wrote the checkpoint; empty if unknown.
         start: ``val/NAME`` -> score of the weights before the first step; empty if they were not validated.
         mode: ``max`` if a high score is good, ``min`` if a low score is good.
+        rows: Values of the held-out rows with the best weights, from which intervals are computed.
+        start_rows: The same before the first step.
     """
 
     monitor: str | None = None
@@ -109,16 +128,8 @@ class BestCheckpointState:
     run: str = ""
     start: Mapping[str, float] = field(default_factory=dict)
     mode: str = "max"
-
-    @property
-    def regression(self) -> str:
-        """Sentence that says that the best score is worse than before the first step; empty otherwise."""
-        start = self.start.get(self.monitor or "")
-        if start is None or self.score is None:
-            return ""
-        is_worse = self.score < start if self.mode == "max" else self.score > start
-        change = f"{self.monitor} was {start:.4g} before the first step, and is {self.score:.4g} at best"
-        return f"Training made it worse: {change}" if is_worse else ""
+    rows: ScoreRows = field(default_factory=dict)
+    start_rows: ScoreRows = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +319,47 @@ def _best_so_far(callbacks: Record, step: int) -> BestCheckpointState:
         run=state.text("run", ""),
         start={name: float(str(figure)) for name, figure in state.record("start", {}).values.items()},
         mode=state.text("mode", "max"),
+        rows=read_rows(state, "rows"),
+        start_rows=read_rows(state, "start_rows"),
     )
+
+
+def plain_rows(rows: ScoreRows) -> dict[str, Any]:  # Any: a mapping of tensors
+    """Returns values of held-out rows as plain data for a checkpoint."""
+    return {
+        name: {part: dict(scores._asdict()) for part, scores in parts.items()} for name, parts in rows.items()
+    }
+
+
+def read_rows(state: Record, name: str) -> ScoreRows:
+    """Reads values of held-out rows from the state of the callback, and checks their shapes.
+
+    Args:
+        state: State of the callback in a checkpoint.
+        name: Name of the field; without the field there are no values.
+
+    Raises:
+        ValueError: The field has something other than tensors of finite numbers.
+    """
+    names = state.record(name, {})
+    parts = {name: names.record(name) for name in names}
+    return {name: {part: _row_scores(files.record(part)) for part in files} for name, files in parts.items()}
+
+
+def _row_scores(record: Record) -> RowScores:
+    values = _row_numbers(record, "values")
+    target = _row_numbers(record, "target") if "target" in record else None
+    if target is not None and len(target) != len(values):
+        raise record.refusal(f"{len(values):,} numbers, one for each row", target, "target")
+    return RowScores(values, target)
+
+
+def _row_numbers(record: Record, name: str) -> Tensor:
+    numbers = record.values.get(name)
+    is_column = isinstance(numbers, Tensor) and numbers.ndim == 1 and numbers.dtype == torch.float64
+    if not isinstance(numbers, Tensor) or not is_column or not len(numbers) or not numbers.isfinite().all():
+        raise record.refusal("a tensor (n,) of finite numbers, float64", numbers, name)
+    return numbers
 
 
 def best_checkpoint(path: str | Path, where: str) -> Path:

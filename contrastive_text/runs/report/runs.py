@@ -192,6 +192,12 @@ def _read(number: int, alone: bool, name: str, folder: Path) -> RunRecord:
         fields.record(key, {})
     model = _place(fields, "export", folder / MODEL)
     metrics, diverged = read_metrics(folder / METRICS) if (folder / METRICS).is_file() else ({}, None)
+    start = {} if checkpoint is None else checkpoint.best.start
+    metrics |= {
+        name: Series((0, *metrics[name].steps), (value, *metrics[name].values))
+        for name, value in start.items()
+        if name in metrics and math.isfinite(value)
+    }
     return RunRecord(
         number=number,
         alone=alone,

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import torch
+from torch import Tensor
 
 from contrastive_text.core.config.specs import describe_spec
+from contrastive_text.core.storage.checkpoints import BestCheckpointState, RowScores
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.metrics import PairedBootstrap, paired_bootstrap_spearman
-from contrastive_text.runs.report.charts import Note, number
-from contrastive_text.runs.report.material import SEED, Material, Space, gold_scores, pair_cosines
+from contrastive_text.metrics.verdict import Verdict, compare_rows, is_comparable, verdicts
+from contrastive_text.runs.report.charts import TIMES_100, Note, number
+from contrastive_text.runs.report.material import Material, Space, gold_scores, pair_cosines
 from contrastive_text.runs.report.runs import CONFIG, LOSS, RunRecord
-from contrastive_text.runs.report.vectors import score
 
 Rows = list[tuple[str, list[str]]]
 """Rows of a table of runs: a name, and a value for each run."""
-
-
-class Gain(NamedTuple):
-    """Change of the score on scored pairs from a run's initial weights to its best weights.
-
-    Args:
-        before: Spearman times 100 of the initial weights.
-        after: Spearman times 100 of the best weights.
-        difference: Bootstrap of the difference of the correlations, which aren't multiplied by 100.
-        start: Name of the initial weights.
-    """
-
-    before: float
-    after: float
-    difference: PairedBootstrap
-    start: str
 
 
 class Judgment(NamedTuple):
@@ -49,6 +32,18 @@ class Judgment(NamedTuple):
     about: str
     answer: str
     figures: str
+
+
+class Judgments(NamedTuple):
+    """First lines of the report page.
+
+    Args:
+        title: Scores and rows that are compared.
+        lines: A line for each score of each run, then comparisons with the first run.
+    """
+
+    title: str = ""
+    lines: Sequence[Judgment] = ()
 
 
 def summarize(run: RunRecord) -> str:
@@ -88,50 +83,92 @@ def main_figures(runs: Sequence[RunRecord], spaces: Sequence[Space]) -> Rows:
     return _rows(columns, absent="n/a")
 
 
-def doubts(runs: Sequence[RunRecord], spaces: Sequence[Space]) -> list[str]:
-    """Returns warnings: a sentence for each run whose score fell, and each warning of ``diagnose``."""
-    warned = [(run, [run.checkpoint.best.regression]) for run in runs if run.checkpoint is not None]
-    warned += [(space.run, space.diagnosis.warnings) for space in spaces if space.diagnosis is not None]
-    return [run.says(words) for run, sentences in warned for words in sentences if words]
+def doubts(spaces: Sequence[Space]) -> list[str]:
+    """Returns the warnings of ``diagnose`` on the vectors of each run."""
+    measured = [(space.run, space.diagnosis) for space in spaces if space.diagnosis is not None]
+    return [run.says(words) for run, diagnosis in measured for words in diagnosis.warnings]
 
 
-def judgments(spaces: Sequence[Space], material: Material, device: str | None = None) -> list[Judgment]:
-    """Compares each run's score with the score of its initial weights, and with the first run's score.
+def judgments(
+    runs: Sequence[RunRecord],
+    spaces: Sequence[Space],
+    material: Material,
+    device: str | None = None,
+    named_pairs: bool = False,
+) -> Judgments:
+    """Compares the kept weights of each run with its initial weights, and with the first run.
 
-    Returns:
-        A line for each run, then one for each run after the first; empty without scored pairs.
+    The values of held-out rows come from the checkpoints. If a run has none, or if the user names pairs, models
+    are scored on the scored pairs of the page.
+
+    Args:
+        runs: Runs of the page.
+        spaces: Vectors of the runs.
+        material: Texts and pairs of the page.
+        device: Device that embeds.
+        named_pairs: Whether the user has named a file of pairs.
     """
-    if material.pairs is None or not spaces:
-        return []
+    best = {run.name: run.checkpoint.best for run in runs if run.checkpoint is not None}
+    by_run = {name: verdicts(state) for name, state in best.items()}
+    if spaces and material.pairs is not None and (named_pairs or not all(by_run.get(run.name) for run in runs)):
+        return Judgments(f"Spearman {TIMES_100} on {material.pairs_source}", _of_pairs(spaces, material, device))
+    lines = [
+        Judgment(run.says(""), verdict.answer, f"{verdict.scores()} {verdict.interval}")
+        for run in runs
+        for verdict in by_run.get(run.name, ())
+    ]
+    first = runs[0].name
+    for run in runs[1:]:
+        names = best[first].rows if {first, run.name} <= best.keys() else ()
+        lines += [_between(run.name, first, best[first], best[run.name], name) for name in names]
+    return Judgments("Validation before the first step and with the kept weights", lines)
+
+
+def _between(
+    name: str, first: str, before: BestCheckpointState, after: BestCheckpointState, score: str
+) -> Judgment:
+    """Compares a score of two runs, if both were validated on the same rows."""
+    pair = f"{name} against {first}"
+    if before.validated != after.validated or not is_comparable(before.rows[score], after.rows.get(score)):
+        return Judgment("", "", f"{pair}: {score} is of other rows")
+    verdict = compare_rows(score, before.rows[score], after.rows[score])
+    scores = verdict.scores(f"of {first}", f"of {name}")
+    return Judgment("", "", f"{pair}: {verdict.words('better', 'worse')}. {scores} {verdict.interval}")
+
+
+def _of_pairs(spaces: Sequence[Space], material: Material, device: str | None) -> list[Judgment]:
     lines = []
     for space in spaces:
-        change = gain(space, material, device)
-        if isinstance(change, str):
-            lines.append(Judgment(space.run.says(""), "", f"The gain of training isn't known: {change}."))
+        verdict = gain(space, material, device)
+        if isinstance(verdict, str):
+            lines.append(Judgment(space.run.says(""), "", f"The gain of training isn't known: {verdict}."))
             continue
-        answer = _judged(change.difference, better="Training helped", worse="Training made it worse")
-        before, after = number(change.before, ".2f"), number(change.after, ".2f")
-        figures = f"{before} before ({change.start}), {after} after, {_interval(change.difference)}."
-        lines.append(Judgment(space.run.says(""), answer, figures))
+        start = _file_name(str(_start(space.run)))
+        figures = f"{verdict.scores(f'before ({start})', 'after')} {verdict.interval}"
+        lines.append(Judgment(space.run.says(""), verdict.answer, figures))
     first = spaces[0]
     for space in spaces[1:]:
-        difference = _bootstrap(first.cosines, space.cosines, gold_scores(material.pairs))
-        answer = _judged(difference, better="higher", worse="lower")
+        verdict = _compare_cosines(first.cosines, space.cosines, material)
         pair = f"{space.run.name} against {first.run.name}"
-        lines.append(Judgment("", "", f"{pair}: {answer}, {_interval(difference)}."))
+        lines.append(Judgment("", "", f"{pair}: {verdict.words('better', 'worse')}. {verdict.interval}"))
     return lines
 
 
-def gain(space: Space, material: Material, device: str | None = None) -> Gain | str:
+def _start(run: RunRecord) -> str:
+    """Returns the folder or hub name of a run's initial weights; empty if they are random or unknown."""
+    encoder: Any = (run.config.get("model") or {}).get("encoder")  # Any: a part of a configuration
+    arguments = (encoder.get("init_args") or {}) if isinstance(encoder, dict) else {}
+    return "" if arguments.get("config") else str(arguments.get("model_name_or_path") or "")
+
+
+def gain(space: Space, material: Material, device: str | None = None) -> Verdict | str:
     """Scores a run's initial weights on the scored pairs, with the pooler of the trained model.
 
     Returns:
-        Change of the score, or the reason why it isn't known.
+        Comparison with the trained model, or the reason why it isn't known.
     """
-    encoder: Any = (space.run.config.get("model") or {}).get("encoder")  # Any: a part of a configuration
-    arguments = (encoder.get("init_args") or {}) if isinstance(encoder, dict) else {}
-    start = str(arguments.get("model_name_or_path") or "")
-    if material.pairs is None or not start or arguments.get("config"):
+    start = _start(space.run)
+    if material.pairs is None or not start:
         return "the run started from random weights, or doesn't say from which"
     name = _file_name(start)
     try:
@@ -142,9 +179,15 @@ def gain(space: Space, material: Material, device: str | None = None) -> Gain | 
         before = pair_cosines(CachedEncoder(model), material.pairs)
     except (ValueError, OSError) as error:  # a deleted folder, or weights that don't load with this pooler
         return f"{name}, from which it started, can't be read now ({' '.join(str(error).split())[:200]})"
-    gold = gold_scores(material.pairs)
-    difference = _bootstrap(before, space.cosines, gold)
-    return Gain(score(before, gold), score(space.cosines, gold), difference, name)
+    return _compare_cosines(before, space.cosines, material)
+
+
+def _compare_cosines(before: Tensor, after: Tensor, material: Material) -> Verdict:
+    """Compares the Spearman correlations of two models on the scored pairs of the page."""
+    assert material.pairs is not None
+    gold = gold_scores(material.pairs).double()
+    sides = ({"pairs": RowScores(cosines.double(), gold)} for cosines in (before, after))
+    return compare_rows("Spearman", *sides)
 
 
 def differences(runs: Sequence[RunRecord]) -> Rows:
@@ -193,23 +236,6 @@ def _rows(columns: Sequence[Mapping[str, str]], absent: str = "\u2013") -> Rows:
 
 def _different(rows: Rows) -> Rows:
     return [(name, values) for name, values in rows if len({*values}) > 1]
-
-
-def _bootstrap(before: torch.Tensor, after: torch.Tensor, gold: torch.Tensor) -> PairedBootstrap:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about vectors that are all equal, whose correlation is 0
-        draws = torch.Generator().manual_seed(SEED)
-        return paired_bootstrap_spearman(before, after, target=gold, generator=draws)
-
-
-def _judged(difference: PairedBootstrap, better: str, worse: str) -> str:
-    low, high = difference.interval()
-    return better if low > 0 else worse if high < 0 else "No difference that these pairs can show"
-
-
-def _interval(difference: PairedBootstrap) -> str:
-    change, low, high = (number(100 * value, "+.2f") for value in (difference.difference, *difference.interval()))
-    return f"{change} ({low} to {high})"
 
 
 def _file_name(path: str) -> str:

@@ -15,11 +15,13 @@ from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from contrastive_text.core.checks import one_of
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.checkpoints import BestCheckpointState
+from contrastive_text.core.storage.checkpoints import BestCheckpointState, ScoreRows, plain_rows, read_rows
 from contrastive_text.core.storage.disk import remove_abandoned
+from contrastive_text.core.storage.records import Record
 from contrastive_text.core.terminal import log_message
 from contrastive_text.data import TextDataModule
 from contrastive_text.metrics.collapse import usual_mode
+from contrastive_text.metrics.verdict import verdicts
 from contrastive_text.training.checkpoint_io import copy_checkpoint, local_path
 from contrastive_text.training.held_out import RANK_SCORE
 from contrastive_text.training.module import ContrastiveModule
@@ -113,6 +115,9 @@ class BestCheckpoint(ModelCheckpoint):
         self._resumes: Path | None = None
         self._start: dict[str, float] = {}
         self._basis: dict[str, str] = {}
+        self._rows: ScoreRows = {}
+        self._best_rows: ScoreRows = {}
+        self._start_rows: ScoreRows = {}
 
     @property
     def state_key(self) -> str:
@@ -123,7 +128,15 @@ class BestCheckpoint(ModelCheckpoint):
     def best(self) -> BestCheckpointState:
         """Path and score of the best checkpoint so far, with the scores before the first step."""
         score = None if self.best_model_score is None else float(self.best_model_score)
-        return BestCheckpointState(self.monitor, score, self.best_model_path, start=self._start, mode=self.mode)
+        return BestCheckpointState(
+            self.monitor,
+            score,
+            self.best_model_path,
+            start=self._start,
+            mode=self.mode,
+            rows=self._best_rows,
+            start_rows=self._start_rows,
+        )
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Selects the monitored score, and shortens the validation interval so that the run has a validation."""
@@ -158,8 +171,10 @@ class BestCheckpoint(ModelCheckpoint):
         metrics = trainer.callback_metrics.items()
         self._figures = {name: float(figure) for name, figure in metrics if name.startswith("val/")}
         self._figures_step = trainer.global_step
+        rows = pl_module.held_out_rows if isinstance(pl_module, ContrastiveModule) else {}
+        self._rows = {f"val/{name}": files for name, files in rows.items()}
         if trainer.sanity_checking and trainer.num_sanity_val_steps == math.inf:  # set by -1
-            self._start = self._figures
+            self._start, self._start_rows = self._figures, self._rows
         trains = trainer.state.fn == "fit" and not trainer.sanity_checking
         if trains and self.monitor is not None and self.monitor not in trainer.callback_metrics:
             names = ", ".join(sorted(self._figures))
@@ -168,6 +183,16 @@ class BestCheckpoint(ModelCheckpoint):
                 f"these, or remove monitor"
             )
         super().on_validation_end(trainer, pl_module)
+
+    def _update_best_and_save(
+        self,
+        current: torch.Tensor,
+        trainer: pl.Trainer,
+        monitor_candidates: dict[str, torch.Tensor],
+    ) -> None:
+        """Keeps the rows of the new best score before Lightning writes its checkpoint."""
+        self._best_rows = self._rows
+        super()._update_best_and_save(current, trainer, monitor_candidates)
 
     def _describe_basis(
         self, trainer: pl.Trainer, module: pl.LightningModule, data: TextDataModule
@@ -201,6 +226,8 @@ class BestCheckpoint(ModelCheckpoint):
             "run": self._run,
             "basis": dict(self._basis),
             "mode": self.mode,
+            "rows": plain_rows(self._best_rows),
+            "start_rows": plain_rows(self._start_rows),
         }
         return {**super().state_dict(), **figures, **meaning}
 
@@ -235,6 +262,8 @@ class BestCheckpoint(ModelCheckpoint):
         """Restores the best checkpoint so far for a resumed run. If its file is missing, warns and drops it."""
         state_dict = _update_paths(state_dict, self._resumes)
         self._start = state_dict["start"]
+        state = Record(state_dict, where=self.state_key, todo="resume from a checkpoint that fit wrote")
+        self._best_rows, self._start_rows = read_rows(state, "rows"), read_rows(state, "start_rows")
         if state_dict.get("best_model_score") is None:  # the last checkpoint of a run without a score
             state_dict = {**state_dict, "best_model_path": ""}
         best = state_dict.get("best_model_path")
@@ -247,10 +276,11 @@ class BestCheckpoint(ModelCheckpoint):
                 for name, part in state_dict.items()
                 if name in ("figures", "figures_step", "validated")
             }
+            self._best_rows = {}
         super().load_state_dict({**self.state_dict(), **state_dict, "dirpath": self.dirpath})
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Keeps the last checkpoint if there is no score; copies a resumed run's best if it is still best."""
+        """Keeps the last checkpoint if there is no score, copies a resumed run's best, and prints the verdict."""
         super().on_train_end(trainer, pl_module)
         if (
             not vars(trainer)["fast_dev_run"] and self.best_model_score is None
@@ -262,6 +292,16 @@ class BestCheckpoint(ModelCheckpoint):
                 copy_checkpoint(best, folder / best.name)
             trainer.strategy.barrier()
             self.best_model_path = str(folder / best.name)
+        if trainer.is_global_zero and not vars(trainer)["fast_dev_run"]:
+            self._log_verdicts()
+
+    def _log_verdicts(self) -> None:
+        """Prints whether the kept weights are better than the initial weights, with advice if they are worse."""
+        lines = verdicts(self.best)
+        for verdict in lines:
+            log_message(verdict)
+        if any(verdict.is_worse for verdict in lines):
+            log_message("Try a lower learning rate, or use the model that the run started from.")
 
     def _keep_last(self, trainer: pl.Trainer) -> None:
         """Keeps the checkpoint of the last step if there is no score, and prints the reason."""

@@ -146,8 +146,6 @@ class ExportModel(Callback):
         if checkpoint is not None and checkpoint.best_model_score is not None:
             score = f" (best {checkpoint.monitor} {float(checkpoint.best_model_score):.2f}, {Path(best).stem})"
         screen = make_console(soft_wrap=True)
-        if isinstance(checkpoint, BestCheckpoint) and (regression := checkpoint.best.regression):
-            screen.print(f"{regression}; try a lower learning rate, or use the model that it started from")
         screen.print(f"{what} saved to {folder}{score}. Next:")
         for command in commands:
             screen.print(f"  {command}")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
+from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback, RichProgressBar, Timer
+from rich import get_console
 from rich.table import Table
 from rich.text import Text
 
+from contrastive_text.core.checks import above
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.distributed import world_size
 from contrastive_text.core.setting import is_faster_in_bfloat16
@@ -301,7 +306,65 @@ class RunProgressBar(RichProgressBar):
 
     Differs: Lightning counts to ``max_steps`` only if ``max_epochs`` is -1, and counts too few batches in a
     resumed epoch.
+
+    If the output is a file, training prints lines instead of a bar, with the step, the loss and the time left.
+
+    Args:
+        seconds: Number of seconds between two lines.
+
+    Raises:
+        ValueError: ``seconds`` is not above 0.
     """
+
+    def __init__(self, seconds: float = 30.0) -> None:
+        super().__init__()
+        self.seconds = above("RunProgressBar.seconds", seconds)
+        self._begun = self._printed = time.monotonic()
+        self._first_step = 0
+        self._prints_lines = False
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Selects lines or a bar, by the kind of output."""
+        super().setup(trainer, pl_module, stage)
+        console = get_console()
+        is_watched = console.is_terminal or console.is_jupyter
+        self._prints_lines = stage == "fit" and self.is_enabled and not is_watched
+        if self._prints_lines:
+            self.disable()
+            self._printed = time.monotonic()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Starts the bar, or the clock of the lines."""
+        super().on_train_start(trainer, pl_module)
+        self._begun, self._first_step = time.monotonic(), trainer.global_step
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *rest: Any) -> None:
+        """Updates the bar, or prints a line if it is due."""
+        super().on_train_batch_end(trainer, pl_module, *rest)
+        if self._is_due():
+            now, total = trainer.global_step, trainer.estimated_stepping_batches
+            loss = trainer.progress_bar_metrics.get("train/loss")
+            parts = [f"step {now:,}{f' of {total:,.0f}' if total < math.inf else ''}"]
+            parts += [] if loss is None else [f"loss {float(loss):.4g}"]
+            if total < math.inf and now > self._first_step:
+                left = (total - now) * (time.monotonic() - self._begun) / (now - self._first_step)
+                parts.append(f"{timedelta(seconds=round(left))} left")
+            log_message(", ".join(parts))
+
+    def on_validation_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *rest: Any) -> None:
+        """Updates the bar, or prints a line if it is due."""
+        super().on_validation_batch_end(trainer, pl_module, *rest)
+        if self._is_due():
+            batch, number = rest[2], rest[3] if len(rest) > 3 else 0
+            counts = trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches
+            when = "before the first step" if trainer.sanity_checking else f"at step {trainer.global_step:,}"
+            log_message(f"validation {when}: batch {batch + 1:,} of {counts[number]:,.0f}")
+
+    def _is_due(self) -> bool:
+        if not self._prints_lines or time.monotonic() - self._printed < self.seconds:
+            return False
+        self._printed = time.monotonic()
+        return True
 
     @property
     def total_train_batches(self) -> int | float:

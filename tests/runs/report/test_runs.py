@@ -13,7 +13,7 @@ def test_a_run_is_read_whole(trained: dict[str, Path]) -> None:
     assert run.config["data"]["batch_size"] == 8
     assert run.facts["pairing"] == "SameText()"
     assert run.metrics["train/loss"].steps == (1, 2, 3, 4)
-    assert run.metrics["val/spearman"].steps == (2, 4)
+    assert run.metrics["val/spearman"].steps == (0, 2, 4)  # with the score before the first step
     assert run.best is not None and run.best[0] == "val/spearman"
     assert run.best[1] == pytest.approx(max(run.metrics["val/spearman"].values))
     assert run.model == trained["plain"] / "version_0" / "model"

@@ -7,9 +7,10 @@ import torch
 
 from contrastive_text import SentenceEncoder
 from contrastive_text.metrics import PairedBootstrap, pair_similarity
+from contrastive_text.metrics.verdict import Verdict
 from contrastive_text.runs.report.material import Material, Space, embed, gather, gold_scores, read_run_files
 from contrastive_text.runs.report.runs import read_runs
-from contrastive_text.runs.report.summary import Gain, flat, gain, judgments, main_figures
+from contrastive_text.runs.report.summary import flat, gain, judgments, main_figures
 from contrastive_text.runs.report.vectors import score
 
 
@@ -30,7 +31,7 @@ def test_the_gain_is_over_the_weights_that_the_run_started_from(
     spaces: list[Space], material: Material, trained: dict[str, Path]
 ) -> None:
     found = gain(spaces[0], material, "cpu")
-    assert isinstance(found, Gain) and material.pairs is not None
+    assert isinstance(found, Verdict) and found.difference is not None and material.pairs is not None
     start = SentenceEncoder.from_pretrained(trained["texts"].parent / "bert", pooler="CLSPooler", device="cpu")
     sides = [start.encode([str(row[side]) for row in material.pairs]) for side in ("anchor", "positive")]
     gold = gold_scores(material.pairs)
@@ -38,17 +39,20 @@ def test_the_gain_is_over_the_weights_that_the_run_started_from(
         score(pair_similarity(*map(torch.as_tensor, sides)), gold), abs=1e-3
     )  # float32, of another batch
     assert found.after == pytest.approx(score(spaces[0].cosines, gold))
-    assert 100 * found.difference.difference == pytest.approx(found.after - found.before)
-    assert judgments([], material) == []
+    assert found.difference.difference == pytest.approx(found.after - found.before)
 
 
 @pytest.mark.slow
 def test_each_run_is_judged_and_the_second_against_the_first(spaces: list[Space], material: Material) -> None:
-    first, second, between = judgments(spaces, material, "cpu")
-    names = [space.run.name for space in spaces]
-    assert [first.about, second.about] == [f"{name}: " for name in names]
-    assert all(" before (bert), " in line.figures for line in (first, second))
-    assert between.figures.startswith(f"{names[1]} against {names[0]}: ")
+    runs = [space.run for space in spaces]
+    names = [run.name for run in runs]
+    for named_pairs, title, start in ((True, "Spearman ", "(bert)"), (False, "Validation ", "the first step")):
+        judged = judgments(runs, spaces, material, "cpu", named_pairs)
+        first, second, between = judged.lines
+        assert judged.title.startswith(title)
+        assert [first.about, second.about] == [f"{name}: " for name in names]
+        assert all(f" before {start}, " in line.figures for line in (first, second))
+        assert between.figures.startswith(f"{names[1]} against {names[0]}: ")
 
 
 @pytest.mark.slow
@@ -58,17 +62,18 @@ def test_an_interval_decides_the_answer(
     for ends, answer in (
         ((0.1, 0.3), "Training helped"),
         ((-0.3, -0.1), "Training made it worse"),
-        ((-0.1, 0.1), "No difference that these pairs can show"),
+        ((-0.1, 0.1), "No difference that 24 pairs can show"),
     ):
-        found = Gain(50.0, 60.0, PairedBootstrap(0.1, torch.linspace(*ends, 99).double()), "bert")
+        draws = PairedBootstrap(0.1, torch.linspace(*ends, 99).double())
+        found = Verdict("Spearman", 50.0, 60.0, "max", draws, "24 pairs")
         monkeypatch.setattr("contrastive_text.runs.report.summary.gain", lambda *_, found=found: found)
-        assert judgments(spaces[:1], material)[0].answer == answer
+        assert judgments([spaces[0].run], spaces[:1], material, named_pairs=True).lines[0].answer == answer
 
 
 @pytest.mark.slow
 def test_start_weights_that_are_gone_are_named(spaces: list[Space], material: Material) -> None:
     spaces[0].run.config["model"]["encoder"]["init_args"]["model_name_or_path"] = "nowhere/gone"
-    (line,) = judgments(spaces[:1], material, "cpu")
+    (line,) = judgments([spaces[0].run], spaces[:1], material, "cpu", named_pairs=True).lines
     assert "isn't known: gone, from which it started, can't be read now (" in line.figures and not line.answer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import tiny
 from covering import rest_slow
 from pytorch_lightning.callbacks import Callback, TQDMProgressBar
+from rich.console import Console
 
 from contrastive_text import Run
 from contrastive_text.training.callbacks.run_summary import RunProgressBar
@@ -21,9 +23,9 @@ class Totals(Callback):
     def __init__(self) -> None:
         self.seen: dict[int, float | None] = {}
 
-    def on_train_batch_end(self, trainer: Any, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
+    def on_train_epoch_start(self, trainer: Any, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
         assert isinstance(trainer.progress_bar_callback, RunProgressBar)
-        self.seen[trainer.current_epoch] = trainer.progress_bar_callback.train_progress_bar.total
+        self.seen[trainer.current_epoch] = trainer.progress_bar_callback.total_train_batches
 
 
 def run_of(folder: Path, **options: Any) -> Run:
@@ -69,6 +71,24 @@ def test_the_bar_of_a_resumed_run_begins_inside_the_epoch(tmp_path: Path) -> Non
     path = tmp_path / "at_2.ckpt"
     first.trainer.save_checkpoint(path)
     assert totals(run_of(tmp_path, max_steps=4, max_epochs=1, ckpt_path=str(path))) == [4]
+
+
+def test_a_log_file_has_lines_in_place_of_a_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bar = RunProgressBar(seconds=1e-9)
+    run_of(tmp_path, max_steps=3, validation=tiny.write_pairs(tmp_path / "pairs.tsv"), callbacks=[bar]).fit()
+    out = capsys.readouterr().out
+    lines = [line for line in out.splitlines() if line.startswith(("step ", "validation "))]
+    assert lines[0].startswith("validation before the first step: batch 1 of ")
+    assert re.fullmatch(r"step 2 of 3, loss \d\.\d+, \d:\d\d:\d\d left", lines[2]), lines
+    assert "0:00:00 left" in lines[3] and lines[4].startswith("validation at step 3: batch 1 of ")
+    assert "it/s" not in out
+
+
+def test_a_terminal_has_a_bar_and_no_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("rich._console", Console(force_terminal=True))
+    bar = RunProgressBar(seconds=1e-9)
+    bar.setup(tiny.trainer(tmp_path), tiny.module(tiny.save_bert(tmp_path / "bert")), "fit")
+    assert bar.is_enabled and not bar._is_due()
 
 
 def test_a_run_by_steps_has_no_number_of_epochs() -> None:
