@@ -56,14 +56,14 @@ class Verdict:
 
     @property
     def is_worse(self) -> bool:
-        """Whether the second model is worse beyond the interval or, without an interval, has a worse score."""
+        """True if the second model is worse beyond the interval or, without an interval, has a worse score."""
         if self.difference is not None:
             return self.change < 0
         return self.after < self.before if self.mode == "max" else self.after > self.before
 
     @property
     def answer(self) -> str:
-        """Whether training helped."""
+        """Answer to the question whether training helped."""
         return self.words("Training helped", "Training made it worse")
 
     def words(self, better: str, worse: str) -> str:
