@@ -33,9 +33,9 @@ LONG = (
     "notebooks.md", "onnx.md", "optimizers.md", "optuna.md", "own_columns.md", "own_encoder.md", "own_guide.md",
     "own_loss.md", "own_mixture.md", "own_objective.md", "own_view.md", "pair_labels.md", "paper_grids.md",
     "plain_lightning.md", "poolers.md", "postprocess.md", "predict.md", "probes.md", "profiling.md",
-    "prompts.md", "python.md", "report.md", "rerankers.md", "resume.md", "retrieval.md", "row_limits.md",
-    "search.md", "serve.md", "shards.md", "share.md", "stages.md", "sts.md", "sweep.md", "tasks.md",
-    "train_classes.md", "train_nli.md", "train_pairs.md", "train_scores.md", "train_sentences.md",
+    "prompts.md", "python.md", "report.md", "rerankers.md", "resume.md", "retrain.md", "retrieval.md",
+    "row_limits.md", "search.md", "serve.md", "shards.md", "share.md", "stages.md", "sts.md", "sweep.md",
+    "tasks.md", "train_classes.md", "train_nli.md", "train_pairs.md", "train_scores.md", "train_sentences.md",
     "training_step.md", "use.md", "validation.md", "verify.md",
 )  # fmt: skip
 """Pages that take longer than all others: cells that are built, charts that are drawn, a graph of torch's, many
@@ -88,6 +88,16 @@ def write_clicks(folder: Path) -> None:
     tiny.write_texts(folder / "corpus.txt")
 
 
+def write_months(folder: Path) -> None:
+    """Writes the files of docs/retrain.md: the pairs of a log, and last month's pairs and model in last/."""
+    pairs = [(f"{text} {number}", text) for number in range(2) for text in tiny.TEXTS]
+    (folder / "last").mkdir()
+    shutil.copytree(folder / "minilm", folder / "last" / "model")
+    for name, rows in (("train", pairs[10:]), ("held", pairs[:10])):
+        write_table(folder / f"{name}.tsv", ("query", "positive"), *rows)
+        write_table(folder / "last" / f"{name}.tsv", ("query", "positive"), *rows[: len(rows) // 2])
+
+
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files of the pages: texts, pairs, triples, labels, encoder/, teacher/ and minilm/."""
@@ -111,6 +121,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sts_files.write_tables(tmp_path / "datasets")
     retrieval_files.write_beir(tmp_path / "nfcorpus")
     write_clicks(tmp_path)
+    write_months(tmp_path)
     return tmp_path
 
 
