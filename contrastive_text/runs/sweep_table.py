@@ -322,8 +322,8 @@ class SweepTable:
         for column in self.columns():
             cells = [[*map(as_latex, [*self.axes, column.report.name]), *_HEADER[1:]]]
             for cell, best, (score, *rest) in self._rows(column):
-                shown = rf"\textbf{{{_signs(score)}}}" if best else _signs(score)
-                cells.append([*map(as_latex, cell.labels), shown, *map(_signs, rest)])
+                numbers = [_signs(score, is_bold=best), *map(_signs, rest)]
+                cells.append([*map(as_latex, cell.labels), *numbers])
             lines += [latex_comment(f"{column.report.title}: {self._described(column.report)}")]
             lines += [in_latex(cells, names=len(self.axes)), ""]
         return "\n".join([*lines, *map(latex_comment, [*self._notes(), *self._failure_notes()])])
@@ -438,9 +438,12 @@ def _compared(difference: SeedDifference | None, adjusted: float | None) -> tupl
     return f"{mean:+.2f} ± {margin:.2f}", f"{adjusted:.4f}", "yes" if adjusted <= _SIGNIFICANT else "no"
 
 
-def _signs(text: str) -> str:
+def _signs(text: str, is_bold: bool = False) -> str:
     """Writes a number of a table in LaTeX, with its sign and ± in the mode for mathematics."""
-    return "$" + text.replace("±", r"\pm") + "$" if any(letter.isdigit() for letter in text) else text
+    number = text.replace("±", r"\pm")
+    if not any(letter.isdigit() for letter in text):
+        return text
+    return rf"$\mathbf{{{number}}}$" if is_bold else f"${number}$"
 
 
 def _line(cells: Sequence[str]) -> str:

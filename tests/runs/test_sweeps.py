@@ -260,7 +260,7 @@ def test_a_metric_that_one_cell_lacks_is_no_error() -> None:
 def test_latex_escapes_names_and_shows_the_best() -> None:
     lines = table({"a_b": [70.0, 71.0], "50 %": [60.0, 60.5]}, seeds=[1, 2]).latex().splitlines()
     assert lines[1] == r"\begin{tabular}{lrrrrr}"
-    assert r"a\_b & \textbf{$70.50 \pm 0.71$} & $2$ &  &  &  \\" in lines
+    assert r"a\_b & $\mathbf{70.50 \pm 0.71}$ & $2$ &  &  &  \\" in lines
     assert any(line.startswith(r"50 \% & $60.25 \pm 0.35$ & $2$ & $-10.25 \pm ") for line in lines)
     assert lines[-1].startswith("% The number after ± of a difference")
 
