@@ -125,12 +125,17 @@ def scores(models: Mapping[str, str], held: str) -> dict[str, tuple[float, str]]
     kept = json.loads(Path(f"{held}.json").read_text())
     against = {row["model"]: row for row in kept["differences"]}
     (table,) = kept["scores"]
-    shown = {}
+    found: dict[str, tuple[float, str]] = {}
     for name, place in models.items():
         row = against.get(place)
         difference = "" if row is None else f"{row['difference']:+.1f} ({row['low']:+.1f} to {row['high']:+.1f})"
-        shown[name] = (table["models"][place]["tasks"][0]["score"], difference)
-    return shown
+        found[name] = (table["models"][place]["tasks"][0]["score"], difference)
+    return found
+
+
+def shown(score: float, difference: str) -> tuple[str, str]:
+    """Returns the cells of a score and of its difference."""
+    return f"{score:.1f}", difference
 
 
 def main() -> None:
@@ -155,21 +160,17 @@ def main() -> None:
     steps = FIRST_STEPS + MORE_STEPS
     models["all pairs, from the start"] = fit("anew", str(encoder), "all.tsv", FIRST_RATE, steps)
     found = {held: scores(models, held) for held in ("held_old", "held_new")}
-    rows = [
-        [name, *(cell for held in found for cell in (f"{found[held][name][0]:.1f}", found[held][name][1]))]
-        for name in models
-    ]
     lines = [f"# Continue a model with the pairs of another month, months split by {options.by}", ""]
     lines += [
         f"nDCG@10 x 100, one seed. Pairs: {', '.join(f'{name} {size:,}' for name, size in sizes.items())}.",
         "",
     ]
-    lines += markdown(
-        ["trained on, rate", "old queries", "against the first", "new queries", "against the first"], rows
-    )
-    lines += ["", machine()]
+    header = ["trained on, rate", "old queries", "against the first", "new queries", "against the first"]
+    rows = [[name, *(cell for held in found.values() for cell in shown(*held[name]))] for name in models]
+    lines += [*markdown(header, rows), "", machine()]
     print("\n".join(lines))
-    print(publish(f"retrain-{options.by}", lines, found, configurations(Path.cwd()), folder=results))
+    kept = [{"training": name, **{held: found[held][name][0] for held in found}} for name in models]
+    print(publish(f"retrain-{options.by}", lines, kept, configurations(Path.cwd()), folder=results))
     drop_weights(Path.cwd())
 
 

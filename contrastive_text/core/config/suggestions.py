@@ -128,7 +128,8 @@ def shorten_parser_error(message: str, options: Iterable[str] = ()) -> str:
             f"{where}expected a subclass of {match[2]}, got {path}, which is not a subclass of it{_wrapper(path)}"
         )
     if (match := re.search(r"an instantiatable class, but ?([\w.]*) is abstract", message)) is not None:
-        return f"{where}expected a class that can be made, got {match[1] or value}, which is abstract"
+        abstract = f"{where}expected a class that can be made, got {match[1] or value}, which is abstract"
+        return f"{abstract}; name a subclass under class_path, or start from a recipe"
     lines = [line.strip(" -") for line in message.splitlines()[1:] if not _NOISE.search(line)]
     kinds = re.findall(r"Expected an? (?:<class '(?:\w+\.)*(\w+)'>|typing\.Literal\[(.*)\])", message)
     types = [kind for kind in dict.fromkeys(map("".join, kinds)) if kind != "NoneType"]
