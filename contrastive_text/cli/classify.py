@@ -51,6 +51,9 @@ def classify(options: Classify) -> None:
     texts = ("text",) if classifier.settings.reads == "text" else ("anchor", "positive")
     if classifier.settings.reads == "any" and not options.pairs:
         texts = ("text",)
+    form = replace(form_of(options), pair_labels="all")  # labels don't select rows
+    if classifier.settings.reads == "any":
+        form = replace(form, options={**form.options, "pairs": "--pairs"})
     table = read_rows(
         options.input,
         (*texts, "target") if options.score else texts,
@@ -58,7 +61,7 @@ def classify(options: Classify) -> None:
         target=target if options.score else None,
         split=options.split,
         bounds=SizeLimits.of(options.bounds),
-        form=replace(form_of(options), pair_labels="all"),  # labels don't select rows
+        form=form,
     )
     print_message(table.description)
     rows = [{name: row[name] for name in texts} for row in table]

@@ -59,7 +59,7 @@ Ranked = Annotated[
     str | None,
     ReadPath(),
     {"metavar": "FILE"},
-    "Further texts to rank in the suite retrieval, if --data is a file of pairs.",
+    "Further texts to rank in the suite retrieval, if --data is a file of pairs. Column: --columns text=NAME.",
 ]
 Output = Annotated[Path | None, WrittenFile(), "File to write to. Default: the terminal."]
 Cache = Annotated[

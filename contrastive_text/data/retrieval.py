@@ -169,7 +169,7 @@ def read_pair_corpus(
     Args:
         path: Pairs, as for ``read_rows``.
         texts: Files of further documents. Texts that are also positives count once.
-        columns: As for ``read_rows``.
+        columns: As for ``read_rows``; ``text`` is the column of the files of further documents.
         split: As for ``read_rows``.
         bounds: Size limits of the files.
         options: Setting -> name of the caller's option for it, for messages.
@@ -187,10 +187,16 @@ def read_pair_corpus(
         >>> data.queries, data.documents, data.relevance
         (('a cat?', 'a dog?'), ('a pet', 'an animal'), ({0: 1.0, 1: 1.0}, {0: 1.0}))
     """
+    columns = dict(columns or {})
+    text_columns = {name: columns.pop(name) for name in ("text",) if name in columns and texts is not None}
     form = FileForm(pair_labels="hard", needs_label=False, options=options)
     table = read_rows(path, reads=("anchor", "positive"), columns=columns, split=split, bounds=bounds, form=form)
-    text_form = FileForm(options={})
-    extra_texts = None if texts is None else read_rows(texts, reads=("text",), bounds=bounds, form=text_form)
+    text_form = FileForm(options={name: option for name, option in options.items() if name == "columns"})
+    extra_texts = (
+        None
+        if texts is None
+        else read_rows(texts, reads=("text",), columns=text_columns, bounds=bounds, form=text_form)
+    )
     grades: dict[str, dict[str, float]] = {}
     for row in table:
         if row.get("target") == 0.0:

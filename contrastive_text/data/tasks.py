@@ -368,7 +368,7 @@ def _check_rows(place: str, task: TextTask) -> None:
         )
 
 
-RUN_OPTIONS = ("columns", "separator", "labels", "header", "pair_labels")
+RUN_OPTIONS = ("columns", "separator", "labels", "header", "pair_labels", "pairing")
 """Options of a data set that messages about its files may name. Only the first two apply to texts to predict."""
 
 

@@ -13,6 +13,9 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.losses.base import check_temperature
 
+_UNIFORM, _ONE_HOT = 0.9, 0.001
+"""Entropies of a target, as shares of the largest, above and below which a row teaches no order."""
+
 
 class RankLoss(nn.Module, ABC):
     """Base class of losses that compare a student's cosines of each row's candidates with a guide's cosines.
@@ -48,6 +51,15 @@ class RankLoss(nn.Module, ABC):
         Returns:
             (R,).
         """
+
+    def target_figures(self, scores: Tensor, mask: Tensor) -> dict[str, Tensor]:  # noqa: ARG002  # for subclasses
+        """Returns figures of the target that a loss computes from teacher scores, to log; none by default.
+
+        Args:
+            scores: Teacher scores, (R, C).
+            mask: True where a column is not a candidate of a row, (R, C).
+        """
+        return {}
 
     def forward(self, student: Tensor, guide: Tensor) -> Tensor:
         """Returns the loss of R rows with C candidates each. The first candidate is the positive.
@@ -111,6 +123,57 @@ class ListNet(RankLoss):
         guide_probabilities, _ = _softmax(guide / self.guide_temperature, mask | guide.isneginf())
         _, student_logs = _softmax(student / self.temperature, mask)
         return -(guide_probabilities * student_logs).sum(dim=1)
+
+    def target_figures(self, scores: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """Returns ``target_entropy`` and ``teacher_deviation``, means over the rows with different scores.
+
+        The first is the entropy of the guide's softmax, divided by its largest value: 1 for equal probabilities,
+        0 if one candidate has them all. The second is the standard deviation of a row's teacher scores.
+
+        Args:
+            scores: Teacher scores, (R, C); -inf for candidates without a score.
+            mask: True where a column is not a candidate of a row, (R, C).
+
+        Example:
+            >>> scores = torch.tensor([[1.0, 0.0]])
+            >>> ListNet(guide_temperature=1.0).target_figures(scores, torch.zeros(1, 2, dtype=torch.bool))
+            {'target_entropy': tensor(0.8399), 'teacher_deviation': tensor(0.5000)}
+        """
+        hidden = mask | scores.isneginf()
+        counts = (~hidden).sum(dim=1).to(scores)
+        probabilities, logs = _softmax(scores / self.guide_temperature, hidden)
+        entropy = -(probabilities * logs).sum(dim=1) / counts.clamp(min=2).log()
+        visible = scores.masked_fill(hidden, 0.0)
+        center = visible.sum(dim=1, keepdim=True) / counts.clamp(min=1).unsqueeze(1)
+        squares = (visible - center).masked_fill(hidden, 0.0).square().sum(dim=1)
+        deviation = (squares / counts.clamp(min=1)).sqrt()
+        differs = deviation > 0
+        rows = differs.sum().clamp(min=1)
+        return {
+            "target_entropy": (entropy * differs).sum() / rows,
+            "teacher_deviation": deviation.sum() / rows,
+        }
+
+    def describe_misfit(self, entropy: float, deviation: float) -> str:
+        """Returns a warning if ``guide_temperature`` doesn't fit the teacher scores; empty if it fits.
+
+        Args:
+            entropy: Figure ``target_entropy``.
+            deviation: Figure ``teacher_deviation``.
+
+        Example:
+            >>> ListNet(guide_temperature=1.0).describe_misfit(entropy=0.5, deviation=2.0)
+            ''
+        """
+        if deviation == 0 or _ONE_HOT <= entropy <= _UNIFORM:
+            return ""
+        effect = "nearly equal for all candidates" if entropy > _UNIFORM else "nearly 1 for one candidate"
+        temperature, suggestion = f"{self.guide_temperature:g}", f"{deviation / 2:.2g}"
+        return (
+            f"guide_temperature {temperature} doesn't fit the teacher scores: the target is {effect}, with "
+            f"entropy {entropy:.2g} of 1. The scores of a row have a standard deviation of {deviation:.2g}. Try "
+            f"guide_temperature {suggestion}"
+        )
 
 
 class KLDivergence(ListNet):

@@ -351,11 +351,13 @@ class RankDistillation(Objective):
             hidden = hidden.scatter(1, student.target[first].unsqueeze(1), True)
         agreement = guide_agreement(student.similarities(first).detach(), scores, hidden)
         logs, weight = {"guide_agreement": agreement}, (~hidden.all(dim=1)).sum() * (most > 0)
+        if self.reads_scores:
+            logs |= self.loss.target_figures(scores, hidden)
         return Terms(
             total=terms.sum(),
             count=rows,
             logs=logs,
-            log_weights={"guide_agreement": weight},
+            log_weights=dict.fromkeys(logs, weight),
             rows={"loss": terms.detach()},
         )
 

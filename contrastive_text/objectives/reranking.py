@@ -116,6 +116,8 @@ class Reranking(Objective):
         terms = self._terms(scores, missing, encoded.scores)
         orders = _order(scores.detach(), missing) if encoded.logged else {}
         logs = {name: values.mean() for name, values in orders.items()}
+        if self.loss is not None and encoded.scores is not None and encoded.logged:
+            logs |= self.loss.target_figures(encoded.scores.nan_to_num(nan=0.0).to(scores), missing)
         return Terms(total=terms.sum(), count=len(terms), logs=logs, rows={**orders, "loss": terms.detach()})
 
     def _terms(self, scores: Tensor, missing: Tensor, teacher: Tensor | None) -> Tensor:

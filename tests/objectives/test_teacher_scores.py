@@ -232,3 +232,38 @@ def test_values_and_gradients_are_those_of_sentence_transformers(
     torch.testing.assert_close(ours.grad, other.grad, rtol=EXACT, atol=EXACT)
     assert ours.grad is not None
     assert float(ours.grad.abs().max()) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("teacher_scores", "temperature", "words"),
+    [
+        ([[0.9, 0.5, 0.3, 0.1], [0.8, 0.2, 0.2, math.nan]], 1.0, "nearly equal for all candidates"),
+        ([[9.0, -9.0, -8.0, -7.0], [8.0, -9.0, -9.0, math.nan]], 0.01, "nearly 1 for one candidate"),
+        ([[9.0, 2.0, -8.0, -7.0], [8.0, 5.0, -9.0, math.nan]], 3.0, ""),
+        ([[1.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, math.nan]], 1.0, ""),  # equal scores, which the reader reports
+    ],
+)
+def test_a_temperature_that_does_not_fit_the_scores_is_described(
+    teacher_scores: list[list[float]], temperature: float, words: str
+) -> None:
+    loss = ListNet(guide_temperature=temperature)
+    rows = scored()
+    slots = rows.embeddings.reshape(K + 2, N, -1)[:, :2].flatten(0, 1)
+    ids = torch.arange(2 * (K + 2))
+    ids[-1] = MASKED_ID
+    two = replace(rows, embeddings=slots, text_ids=ids, scores=torch.tensor(teacher_scores, dtype=torch.float64))
+    logs = RankDistillation(loss)(two).logs
+    entropies, deviations = [], []
+    for row in teacher_scores:
+        own = [score for score in row if not math.isnan(score)]
+        masses = [math.exp((score - max(own)) / temperature) for score in own]
+        shares = [mass / math.fsum(masses) for mass in masses]
+        entropies.append(-math.fsum(p * math.log(p) for p in shares if p) / math.log(len(own)))
+        mean = math.fsum(own) / len(own)
+        deviations.append(math.sqrt(math.fsum((score - mean) ** 2 for score in own) / len(own)))
+    if max(deviations):
+        assert float(logs["target_entropy"]) == pytest.approx(sum(entropies) / 2, abs=EXACT)
+    assert float(logs["teacher_deviation"]) == pytest.approx(sum(deviations) / 2, abs=EXACT)
+    message = loss.describe_misfit(float(logs["target_entropy"]), float(logs["teacher_deviation"]))
+    assert (words in message) if words else not message
+    assert not words or message.endswith(f"Try guide_temperature {sum(deviations) / 4:.2g}")

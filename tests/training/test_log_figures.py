@@ -13,6 +13,9 @@ from covering import rest_slow
 from pytorch_lightning.callbacks import Callback
 
 from contrastive_text import ContrastiveModule
+from contrastive_text.losses import ListNet
+from contrastive_text.objectives import RankDistillation
+from contrastive_text.pairings import Given
 from contrastive_text.training import LogGradients
 from contrastive_text.training import module as module_file
 from contrastive_text.training.run_log import RunLogger
@@ -124,3 +127,17 @@ def test_gradients_are_logged_in_steps_that_are_logged(
     rows, _ = fit(bert, tmp_path, LogGradients(every), module=module, log_every_n_steps=2)
     name = "train/gradient/norm/one"
     assert [step for step, row in rows.items() if row.get(name) not in ("", "nan", None)] == wanted
+
+
+def test_a_temperature_that_does_not_fit_the_scores_is_warned_about_once(bert: str, tmp_path: Path) -> None:
+    texts = tiny.TEXTS
+    rows = [
+        {"anchor": texts[i], "positive": texts[i + 1], "negative": texts[i + 2], "scores": [9.0, -9.0]}
+        for i in range(16)
+    ]
+    module = tiny.module(bert, objectives={"ranks": RankDistillation(ListNet(guide_temperature=0.1))})
+    with pytest.warns(
+        UserWarning, match=r"ranks: guide_temperature 0\.1 doesn't fit .* Try guide_temperature 4\.5"
+    ) as warned:
+        tiny.trainer(tmp_path, max_steps=2, log_every_n_steps=1).fit(module, tiny.data(rows, pairing=Given()))
+    assert len([warning for warning in warned if "guide_temperature" in str(warning.message)]) == 1

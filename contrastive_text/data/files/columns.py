@@ -85,20 +85,32 @@ def library_name(column: str) -> str | None:
     return "negative" if _LIBRARY_NAMES.get(_unnumbered(column)) == "negative" else name
 
 
-def _advice(names: Sequence[str], column: str, form: FileForm) -> str:
-    """Returns advice for choosing a column, by the options that the caller has."""
-    single = [("column", column)] if "text" in names else []
-    several = ("columns", " ".join(f"{name}={column}" for name in names))
+def _advice(
+    names: Sequence[str], chosen: Mapping[str, Sequence[str]], given: Mapping[str, Sequence[str]], form: FileForm
+) -> str:
+    """Returns advice for choosing columns, by the options that the caller has.
+
+    Args:
+        names: Library columns whose columns are missing or unclear.
+        chosen: Library column -> columns of the file that are suggested for it. Default: the word NAME.
+        given: The user's setting, which the advice repeats, because a new setting replaces it.
+        form: Settings with the names of the caller's options.
+    """
+    columns = {**given, **{name: chosen.get(name, ["NAME"]) for name in names}}
+    single = [("column", columns["text"][0])] if "text" in names else []
+    several = ("columns", " ".join(f"{name}={column}" for name in columns for column in columns[name]))
     return form.advice([several, *single], f"rename the column to {join_names(names)}")
 
 
-def _missing_advice(header: Sequence[str], missing: Sequence[str], is_row: bool, form: FileForm) -> str:
+def _missing_advice(
+    header: Sequence[str], missing: Sequence[str], todo: str, is_row: bool, form: FileForm
+) -> str:
+    """Extends the advice on missing columns by the causes that the first line suggests, such as no header."""
     if is_row and len(header) > 1:
         roles = ",".join([*PAIR[:2], *(f"field{number}" for number in range(3, len(header) + 1))])
         header_text = roles if "anchor" in missing or "positive" in missing else "text,..."
         advice = "write the names of the columns into the first line"
         return f"the first line is a row: {form.advice([('header', header_text)], advice)}"
-    todo = _advice(missing, "NAME", form)
     if len(header) == 1:
         todo += "; if the first line is a text, call the file .txt"
         if separator := next((character for character in SEPARATORS if character in header[0]), None):
@@ -132,11 +144,8 @@ def plan_columns(
     header_names = join_names(map(short, header[:_MAX_COLUMNS]))
     header_names += f" and {len(header) - _MAX_COLUMNS:,} more" if len(header) > _MAX_COLUMNS else ""
     user_columns = {column: name for name, file_columns in columns.items() for column in file_columns}
-    for column, name in user_columns.items():
-        if column not in header:
-            matches = difflib.get_close_matches(column, header, n=1, cutoff=0.4)
-            todo = f"did you mean {matches[0]}?" if matches else "name one of those"
-            raise reading_error(where, f"the column {column} for columns.{name}", header_names, todo)
+    absent = {column: name for column, name in user_columns.items() if column not in header}
+    matches = {column: difflib.get_close_matches(column, header, n=1, cutoff=0.4) for column in absent}
     sources = {
         name: columns.get(name)
         or [column for column in header if column not in user_columns and library_name(column) == name]
@@ -149,26 +158,45 @@ def plan_columns(
         sources["target"] = [column for column in sources["target"] if column not in sources["scores"]]
     extra = ("negative", "subset") if "anchor" in reads else ()
     read_names = [name for name in ALIASES if name in reads or name in extra]
+    rivals_by_name: dict[str, list[str]] = {}
     for name in read_names:
         # negative_1 and negative_2 are two texts under one alias; neg and hard_neg are two aliases.
         rivals = list({_unnumbered(c) if name == "negative" else c: c for c in sources[name]}.values())
         if name == "scores" and [normalize_name(c)[:3] for c in rivals] == ["pos", "neg"]:
             continue
         if len(rivals) > 1 and name not in columns:
-            todo = _advice([name], rivals[0], form)
-            raise reading_error(where, f"one column for {name}", f"{rivals[0]} and {rivals[1]}", todo)
+            rivals_by_name[name] = rivals
     if "text" in reads and not sources["text"]:
         if "target" in reads and (pair := [name for name in ("anchor", "positive") if sources[name]]):
             pair_columns = " ".join(f"text={column}" for name in pair for column in sources[name])
-            naming = form.advice([("columns", pair_columns)], "name one column text")
-            todo = f"set `pairing: Given` for pairs, or {naming}"
+            choices = [("pairs", "for pairs"), ("pairing", "Given for pairs"), ("columns", pair_columns)]
+            todo = form.advice(choices, "name one column text")
             raise reading_error(where, "a column for text in addition to the target", header_names, todo)
         sources["text"] = [column for column in header if any(column in sources[name] for name in PAIR)]
-    if missing := [name for name in read_names if name in reads and not sources[name]]:
-        todo = _missing_advice(header, missing, is_row, form)
-        expected = " and ".join(f"a column for {name} ({join_names(ALIASES[name])})" for name in missing)
-        raise reading_error(where, expected, header_names, todo)
-    return {name: sources[name] for name in read_names if sources[name]}
+    missing = [name for name in read_names if name in reads and not sources[name]]
+    if not (absent or rivals_by_name or missing):
+        return {name: sources[name] for name in read_names if sources[name]}
+    if not absent and not missing and len(rivals_by_name) == 1:
+        ((name, rivals),) = rivals_by_name.items()
+        todo = _advice([name], {name: rivals[:1]}, columns, form)
+        raise reading_error(where, f"one column for {name}", " and ".join(rivals[:2]), todo)
+    expected = [
+        *(f"the column {column} for columns.{name}" for column, name in absent.items()),
+        *(f"one column for {name} instead of {' and '.join(rivals)}" for name, rivals in rivals_by_name.items()),
+        *(f"a column for {name} ({join_names(ALIASES[name])})" for name in missing),
+    ]
+    corrected = {
+        name: [found for column in names for found in matches.get(column, [column]) or ["NAME"]]
+        for name, names in columns.items()
+    }
+    chosen = corrected | {name: rivals[:1] for name, rivals in rivals_by_name.items()}
+    todo = _advice(list(dict.fromkeys([*absent.values(), *rivals_by_name, *missing])), chosen, corrected, form)
+    if missing and not absent and not rivals_by_name:
+        todo = _missing_advice(header, missing, todo, is_row, form)
+    if absent:
+        guesses = [column for found in matches.values() for column in found]
+        todo = f"did you mean {' and '.join(guesses)}? If so, {todo}" if guesses else f"name one of those: {todo}"
+    raise reading_error(where, ", and ".join(expected), header_names, todo)
 
 
 def _score_columns(sources: Mapping[str, list[str]], reads: Sequence[str]) -> list[str]:

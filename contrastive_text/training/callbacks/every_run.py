@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from contrastive_text.core.distributed import (
     world_size,
 )
 from contrastive_text.core.errors import InvalidValueError, RunError
+from contrastive_text.losses import ListNet
+from contrastive_text.objectives import RankDistillation, Reranking
 from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped
 from contrastive_text.training.fsdp2 import FSDP2Strategy, average_gradients
 
@@ -62,20 +64,22 @@ class LogFigures(Callback):
 
     def on_before_optimizer_step(
         self,
-        trainer: pl.Trainer,  # noqa: ARG002  # Lightning's signature
+        trainer: pl.Trainer,
         pl_module: pl.LightningModule,
         optimizer: torch.optim.Optimizer,  # noqa: ARG002  # Lightning's signature
     ) -> None:
         """Logs the metrics of the step, which are copied to the host together after the backward pass."""
         if not pl_module.logs_step:
             return
-        self._is_first = False
         figures = copy_to_host(vars(pl_module)["figures"])
         # Lightning repeats the last value of a name that a step doesn't log.
         absent = {name: torch.tensor(torch.nan) for name in self._names - set(figures)}
         self._names |= set(figures)
         for name, figure in sorted((figures | absent).items()):
             pl_module.log(f"train/{name}", figure, on_step=True, on_epoch=False, prog_bar=name == "loss")
+        if self._is_first and trainer.is_global_zero:
+            _warn_temperature(pl_module.get_submodule("objectives").named_children(), figures)
+        self._is_first = False
 
     def on_train_batch_end(self, trainer: pl.Trainer, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
         """Counts the texts that were truncated to the length limit."""
@@ -130,6 +134,16 @@ class LogGradients(Callback):
         """Sets whether the step logs gradient norms: whether a multiple of ``every`` follows the last log."""
         step, window = trainer.global_step, vars(trainer)["log_every_n_steps"] or 1  # set by Lightning
         pl_module.logs_gradients = step // self.every != (step - window) // self.every  # type: ignore[assignment]  # the module's own
+
+
+def _warn_temperature(objectives: Iterable[tuple[str, nn.Module]], figures: Mapping[str, Tensor]) -> None:
+    """Warns if the temperature of teacher scores makes a target of the first logged step uniform or one-hot."""
+    for name, objective in objectives:
+        if isinstance(objective, RankDistillation | Reranking) and isinstance(objective.loss, ListNet):
+            target = [figures.get(f"{name}/{figure}") for figure in ("target_entropy", "teacher_deviation")]
+            entropy, deviation = (0.0 if value is None else float(value) for value in target)
+            if message := objective.loss.describe_misfit(entropy, deviation):
+                warnings.warn(f"{name}: {message}", stacklevel=2)
 
 
 def copy_to_host(figures: dict[str, Tensor]) -> dict[str, Tensor]:

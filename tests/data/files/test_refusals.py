@@ -64,6 +64,13 @@ COLUMNS = [
     Refusal("a.csv", "id,headline\n1,one\n", TEXT, ["the column zzz for columns.text", "name one of those"],
             {"columns": {"text": "zzz"}}),
     Refusal("a.csv", "genre\n1\n", (*PAIR, "subset"), ["expected a column for anchor"]),
+    Refusal("a.csv", "prem,hyp,label,score\na,b,1,2\n", (*PAIR, "target"), ["the column premise for "
+            "columns.anchor, and one column for target instead of label and score, and a column for positive (",
+            "did you mean prem?", "give columns anchor=prem target=label positive=NAME"],
+            {"columns": {"anchor": "premise"}}),
+    Refusal("a.csv", "sentence1,sentence2,label\na,b,1\n", ("text", "target"),
+            ["a column for text in addition to the target",
+             "give --data.task.pairing Given for pairs or --data.task.columns text=sentence1"], RUN),
     Refusal("a.csv", "1,What is a cat?,It is an animal.\n", PAIR,
             ["a column for anchor", "first line is a row: give --data.task.header anchor,positive,field3"], RUN),
     Refusal("a.csv", "frage;antwort\na;b\n", PAIR, ["by semicolons, give --data.task.separator ';'"], RUN),

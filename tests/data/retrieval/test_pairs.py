@@ -24,3 +24,13 @@ def test_anchors_look_for_their_positives_among_those_of_all(tmp_path: Path) -> 
     assert "pairs.jsonl: " in data.description and "more.txt: " in data.description
     with pytest.raises(FileNotFoundError, match="nowhere"):
         read_pair_corpus(pairs, str(tmp_path / "nowhere.txt"))
+
+
+def test_further_texts_have_a_column_of_their_own(tmp_path: Path) -> None:
+    pairs, more = tmp_path / "pairs.tsv", tmp_path / "more.csv"
+    pairs.write_text("asked\tpositive\na\tb\n")
+    more.write_text("id,body_text\n1,c\n")
+    data = read_pair_corpus(pairs, str(more), {"anchor": "asked", "text": "body_text"})
+    assert (data.queries, data.documents) == (("a",), ("b", "c"))
+    with pytest.raises(ValueError, match=r"more.csv: expected a column for text .*; give columns text=NAME"):
+        read_pair_corpus(pairs, str(more), {"anchor": "asked"})
