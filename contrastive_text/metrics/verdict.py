@@ -146,7 +146,8 @@ def verdicts(best: BestCheckpointState) -> list[Verdict]:
     ]
     if monitor in names or start is None or best.score is None:
         return lines
-    reason = f"{monitor} is not a mean over rows"
+    kind = "the mean over tasks" if monitor.endswith("/overall") else "not a mean over rows"
+    reason = f"{monitor} is {kind}"
     return [Verdict(monitor, start, best.score, _mode(best), None, reason), *lines]
 
 

@@ -379,8 +379,11 @@ class HeldOutScores:
             # The metrics have already gathered over ranks; sync_dist only avoids a warning.
             is_main = name in ("spearman", OVERALL, RANK_SCORE, *losses)
             if at_start and is_main and trainer.is_global_zero:
-                digits = 4 if name.endswith("/loss") else 2
-                log_message(f"before the first step: {part}/{name} {float(figure):.{digits}f}")
+                digits, kind = (
+                    4 if name.endswith("/loss") else 2,
+                    ", the mean over tasks" if name == OVERALL else "",
+                )
+                log_message(f"before the first step: {part}/{name} {float(figure):.{digits}f}{kind}")
             module.log(f"{part}/{name}", figure, prog_bar=is_main, sync_dist=True)
 
 

@@ -60,7 +60,7 @@ def test_a_score_without_rows_has_no_interval_and_says_why() -> None:
     assert "A better score" in str(few) and "without an interval: 5 queries are too few" in str(few)
     start = {"val/overall": 50.0}
     (verdict,) = verdicts(BestCheckpointState("val/overall", 40.0, start=start))
-    assert str(verdict).endswith("without an interval: val/overall is not a mean over rows.")
+    assert str(verdict).endswith("without an interval: val/overall is the mean over tasks.")
     assert verdict.is_worse and verdict.answer == "Training made it worse"
     assert verdicts(BestCheckpointState("val/overall", 40.0)) == []
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _PLANE = ("alignment", "uniformity")
-_SCORES = ("spearman", "overall")
+_SCORES = ("spearman", "overall", "ndcg@10")
 _WATCHED = {
     "guide_agreement": "Agreement with guides",
     "guide_cosine": "Cosine with the guide",
@@ -47,7 +47,7 @@ def training(runs: Sequence[RunRecord]) -> list[Chart | Note]:
         ("Learning rate", rates, "lr-*", "a LearningRateMonitor in trainer.callbacks logs it"),
         (
             "Validation scores",
-            [name for name in held_out if _is_score(name)],
+            [name for name in held_out if _is_score(name) or _last(name) == "loss"],
             "val/*",
             "fit --data.validation PAIRS.tsv scores a run while it trains",
         ),
@@ -97,8 +97,8 @@ def _held_out_title(name: str) -> str:
 
 
 def _is_score(name: str) -> bool:
-    """Returns whether a validation metric is the score of a file or a task, or a mean score."""
-    return "/" in name[4:] or name[4:] in _SCORES
+    """Returns whether a validation metric is the score of a file or a task, or a mean score; a loss is not."""
+    return ("/" in name[4:] or name[4:] in _SCORES) and _last(name) != "loss"
 
 
 def _curve(runs: Sequence[RunRecord], name: str, title: str) -> Chart:

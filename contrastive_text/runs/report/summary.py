@@ -186,8 +186,8 @@ def _compare_cosines(before: Tensor, after: Tensor, material: Material) -> Verdi
     """Compares the Spearman correlations of two models on the scored pairs of the page."""
     assert material.pairs is not None
     gold = gold_scores(material.pairs).double()
-    sides = ({"pairs": RowScores(cosines.double(), gold)} for cosines in (before, after))
-    return compare_rows("Spearman", *sides)
+    first, second = ({"pairs": RowScores(cosines.double(), gold)} for cosines in (before, after))
+    return compare_rows("Spearman", first, second)
 
 
 def differences(runs: Sequence[RunRecord]) -> Rows:
