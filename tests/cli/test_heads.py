@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import tiny
 from shells import Shell
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from contrastive_text.cli import run
 
@@ -132,3 +133,15 @@ def test_the_heads_of_a_run_of_several_tasks_are_named_and_saved_one_by_one(
     assert {row["prediction"] for row in rows(here / "classes.tsv")} <= {*"01234"}
     shell(f"classify {runs / 'pairs.tsv'} pairs.tsv --model paraphrase --device cpu")
     shell("embed TEXTS v.npy --model paraphrase --device cpu")
+
+
+@pytest.mark.slow
+def test_a_classifier_of_another_program_asks_for_pairs_by_its_option(
+    runs: Path, files: dict[str, str], shell: Shell, here: Path
+) -> None:
+    AutoModelForSequenceClassification.from_pretrained(files["bert"]).save_pretrained(here / "other")
+    AutoTokenizer.from_pretrained(files["bert"]).save_pretrained(here / "other")
+    line = f"classify {runs / 'pairs.tsv'} classes.tsv --model other --score --device cpu"
+    refused = shell.refused(line)
+    assert "give --pairs for pairs or --columns text=sentence1 text=sentence2" in refused
+    assert "pairing" not in refused

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tiny
 import torch
 
+from contrastive_text import Run
 from contrastive_text.core.storage.checkpoints import BestCheckpointState, RowScores, read_checkpoint
 from contrastive_text.metrics import PairedBootstrap, paired_bootstrap_spearman
 from contrastive_text.metrics.verdict import compare_rows, verdicts
@@ -92,3 +95,27 @@ def test_rows_of_a_foreign_checkpoint_are_checked(value: object, tmp_path: Path)
     torch.save(content, path)
     with pytest.raises(ValueError, match=r"values: expected a tensor \(n,\) of finite numbers, float64, got"):
         read_checkpoint(path)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_has_the_verdict_of_the_whole_run(bert: str, tmp_path: Path) -> None:
+    """Also if the best weights and the initial weights were validated before the stop."""
+    pairs = tiny.write_pairs(tmp_path / "pairs.tsv")
+    options = {
+        "encoder": bert, "train": tiny.write_texts(tmp_path / "texts.txt"), "validation": str(pairs),
+        "batch_size": 8, "num_workers": 0, "accelerator": "cpu", "enable_progress_bar": False, "max_epochs": 1,
+        "val_check_interval": 1, "config": {"model.schedule": "ConstantSchedule"},
+    }  # fmt: skip
+
+    def of(folder: Path, **rest: Any) -> tuple[Run, BestCheckpointState]:
+        run = Run.from_recipe("simcse", default_root_dir=str(folder), **{**options, **rest})
+        run.fit()
+        return run, run.trainer.checkpoint_callback.best
+
+    _, whole = of(tmp_path / "whole", max_steps=4)
+    first, _ = of(tmp_path / "parts", max_steps=2)
+    path = tmp_path / "at_2.ckpt"
+    first.trainer.save_checkpoint(path)
+    _, resumed = of(tmp_path / "parts", max_steps=4, ckpt_path=str(path))
+    (expected,), (found,) = verdicts(whole), verdicts(resumed)
+    assert str(found) == str(expected) and "95 % interval" in str(found)
