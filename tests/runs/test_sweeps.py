@@ -246,7 +246,7 @@ def test_many_comparisons_are_adjusted_together() -> None:
     (column,) = made.columns()
     p_values = [stats.ttest_rel(scores[name], scores["a"]).pvalue for name in "bcd"]
     assert [*column.adjusted().values()] == pytest.approx([3 * p_values[0], 2 * p_values[1], p_values[2]])
-    assert "| b | 72.00 ± 1.05 | 3 | +1.00 ± 0.25 | 0.0099 | yes |" in made.markdown()
+    assert "| b | 72.00 ± 1.05 | 3 | +1.00 ± 0.25 | 0.0100 | yes |" in made.markdown()
     assert json.loads(made.json())["cells"][1]["reports"]["val/a"]["minus_first"]["holm_p"] < 0.05
 
 
