@@ -13,6 +13,7 @@ from contrastive_text.cli.classify import Classify
 from contrastive_text.cli.corpus import Corpus
 from contrastive_text.cli.ensemble import Ensemble
 from contrastive_text.cli.export import Export
+from contrastive_text.cli.index import IndexAdd, IndexBuild, IndexInfo, IndexRemove
 from contrastive_text.cli.merge import Merge
 from contrastive_text.cli.new import New
 from contrastive_text.cli.onnx import Onnx
@@ -23,16 +24,14 @@ from contrastive_text.cli.options import (
     Cache,
     Column,
     Columns,
-    Device,
     Dtype,
-    Header,
+    EncodingCommand,
     Model,
     Output,
     Ranked,
-    Separator,
-    Split,
     Texts,
     TextsCommand,
+    command_of,
 )
 from contrastive_text.cli.paper import Paper
 from contrastive_text.cli.paths import ReadPath, WrittenFile, WrittenFolder
@@ -84,25 +83,6 @@ def _with_mining(path: Path) -> Sequence[Path]:
     return working_files(path)
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncodingCommand(TextsCommand):
-    """Options of the commands that encode a file of texts and save vectors after each block."""
-
-    model: Model
-    column: Column = None
-    header: Header = None
-    separator: Separator = None
-    split: Split = None
-    block_size: Annotated[int, "Number of texts per block; vectors are saved after each block."] = 16_384
-    device: Annotated[
-        Device,
-        "Device, or several separated by commas: cpu, cuda, cuda:0,cuda:1. Default: the GPU if there is one.",
-    ] = None
-    backend: Backend = "torch"
-    dtype: Dtype = "float32"
-    restart: Annotated[bool, "Delete the output of a stopped command and encode all texts again."] = False
-
-
 @dataclass(frozen=True)
 class Embed(EncodingCommand):
     """Write one vector per text. If the command is stopped or killed, the same command resumes."""
@@ -139,22 +119,19 @@ class Embed(EncodingCommand):
 
 @dataclass(frozen=True)
 class Search(EncodingCommand):
-    """Find the texts of a corpus with the highest cosine to each query, by exact search."""
+    """Find the texts of a corpus, or of an index, with the highest cosine to each query."""
 
-    corpus: Texts
+    corpus: Annotated[Texts, f"Folder of an index. Or a corpus that is encoded for this search only. {FILES}"]
     query: Annotated[Sequence[str], "Query texts."] = ()
     _: KW_ONLY
+    model: Annotated[
+        str, ReadPath(model=True), "Model folder, or a name on the hub. Default: the folder that the index names."
+    ] = ""
     queries: Annotated[Texts | None, "File of queries, in the same formats as the corpus."] = None
     query_column: Annotated[
         str | None, "Column of --queries that holds the query. Default: found by its usual name."
     ] = None
     top_k: Annotated[int, "Number of hits per query."] = 5
-    index: Annotated[
-        Path | None,
-        WrittenFile(_vectors),
-        "File that stores the vectors of the corpus for later searches (.npy). Default: the vectors are not "
-        "stored.",
-    ] = None
     format: Annotated[Literal["text", "tsv", "json"], "Format of the hits; json writes one line per query."] = (
         "text"
     )
@@ -492,8 +469,9 @@ class Sweep:
 
 
 _RECORDS = (
-    Ensemble, Export, Sweep, Recipes, Corpus, New, Paper, Evaluate, Diagnose, Compare, Report, Embed, Search,
-    Classify, Rank, Score, Duplicates, Mine, Postprocess, Merge, Onnx, Share, Verify, Completion,
+    Ensemble, Export, Sweep, Recipes, Corpus, New, Paper, Evaluate, Diagnose, Compare, Report, Embed, IndexBuild,
+    IndexAdd, IndexRemove, IndexInfo, Search, Classify, Rank, Score, Duplicates, Mine, Postprocess, Merge, Onnx,
+    Share, Verify, Completion,
 )  # fmt: skip
-RECORDS: Mapping[str, type] = {record.__name__.lower(): record for record in _RECORDS}
+RECORDS: Mapping[str, type] = {command_of(record): record for record in _RECORDS}
 """Name of a command -> dataclass of its arguments and options. The other commands take the options of a run."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from contrastive_text.cli.commands import Duplicates
-from contrastive_text.cli.embed import index_of
+from contrastive_text.cli.embed import document_vectors
 from contrastive_text.cli.files import form_of, table_row
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.disk import atomic_file
@@ -18,8 +18,8 @@ from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.core.terminal import print_message
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.duplicates import check_threshold, connected_groups, near_duplicates
+from contrastive_text.inference.text_vectors import as_tensor
 from contrastive_text.inference.vector_files import record_path
-from contrastive_text.inference.vector_index import as_tensor
 
 
 def duplicates(options: Duplicates) -> None:
@@ -41,8 +41,8 @@ def duplicates(options: Duplicates) -> None:
     summary = texts.scan()
     print_message(summary.description)
     path = options.output.with_name(f"{options.output.name}.vectors.npy")  # deleted when the output is complete
-    index = index_of(options, texts, path)
-    near_pairs = near_duplicates(as_tensor(index.vectors), options.threshold, device=index.model.device)
+    model, (vectors,) = document_vectors(options, texts, path)
+    near_pairs = near_duplicates(as_tensor(vectors), options.threshold, device=model.device)
     pairs, cosines = (tensor.cpu() for tensor in near_pairs)
     _write(options.output, _pair_rows(texts, pairs, cosines))
     print_message(

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from contrastive_text.cli.commands import Embed, EncodingCommand
+from contrastive_text.cli.commands import Embed
 from contrastive_text.cli.files import form_of
 from contrastive_text.cli.models import check_device, load_model, say_truncated, warnings_as_notes
+from contrastive_text.cli.options import EncodingCommand
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.core.terminal import print_message
@@ -18,8 +19,8 @@ from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.embedding_run import CALIBRATION, EmbeddingRun
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.text_vectors import document_encoding, read_document_vectors
 from contrastive_text.inference.vector_files import Array, Shard, check_output_path, has_files, ids_path
-from contrastive_text.inference.vector_index import VectorIndex, document_encoding
 
 
 def encoder_of(options: EncodingCommand) -> tuple[SentenceEncoder, list[str] | None]:
@@ -32,21 +33,23 @@ def encoder_of(options: EncodingCommand) -> tuple[SentenceEncoder, list[str] | N
     return model, devices if len(devices) > 1 else None
 
 
-def index_of(options: EncodingCommand, texts: TextStream, path: Path, stays: bool = True) -> VectorIndex:
-    """Returns the index of a file of texts. Encodes the texts if there is no index yet.
+def document_vectors(
+    options: EncodingCommand, texts: TextStream, path: Path, stays: bool = True
+) -> tuple[SentenceEncoder, list[Array]]:
+    """Returns the model of a command, and the vectors of a file of texts. Encodes the texts if it has none.
 
     Args:
         options: The record of the command.
         texts: The texts.
-        path: Vector file of the index.
-        stays: Whether later commands find the vector file.
+        path: File of the vectors.
+        stays: Whether later commands find the file.
     """
     model, devices = encoder_of(options)
     if options.restart or not has_files(path):
         encoding = Encoding(block_size=options.block_size, batch_size=options.batch_size, device=devices)
         run = EmbeddingRun(model, texts, path, document_encoding(model, encoding), restart=options.restart)
         complete(run, stays=stays)
-    return VectorIndex.load(model, texts, path)
+    return model, read_document_vectors(model, texts, path)
 
 
 def complete(run: EmbeddingRun, became: str = "encoded", stays: bool = True) -> None:

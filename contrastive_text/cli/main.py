@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from contrastive_text import __version__
 from contrastive_text.cli.words import RUN_COMMANDS, expand_recipes, expand_short_options, take_trust
+from contrastive_text.core.checks import one_of
 from contrastive_text.core.config.class_paths import UntrustedError, import_from_working_directory, trusting
 from contrastive_text.core.config.suggestions import find_constructor_error, suggest_name
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, find_cause, iter_causes
@@ -46,7 +47,8 @@ Measure a model or a run:
 
 Use a model:
   embed        Write one vector per text.
-  search       Find the nearest texts of a corpus.
+  index        Build an index, add or remove documents, or describe it.
+  search       Find the nearest texts of an index or a corpus.
   classify     Write the class of each text or pair.
   rank         Order documents for queries by a reranker.
   score        Score pairs and hard negatives by a reranker.
@@ -131,6 +133,8 @@ _OWN = {
 _TRAINED = {"fit": "give a smaller --batch_size, or --chunk auto", "sweep": "give --chunk auto"}
 _ON_BATCHES = (
     "embed",
+    "index build",
+    "index add",
     "search",
     "classify",
     "rank",
@@ -195,7 +199,11 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _dispatch(command: str, words: list[str]) -> None:
-    """Calls the function of a command with its options. Function and module have the name of the command."""
+    """Calls the function of a command with its options.
+
+    Function and module have the name of the command: ``search`` in ``cli/search.py``, ``index_add`` in
+    ``cli/index.py``.
+    """
     if command not in COMMANDS:
         raise InvalidValueError(
             f"contrastive-text: expected one of {', '.join(COMMANDS)}, got {command!r}"
@@ -212,8 +220,16 @@ def _dispatch(command: str, words: list[str]) -> None:
     from contrastive_text.cli.commands import RECORDS
     from contrastive_text.cli.options import read_options
 
+    actions = {name.partition(" ")[2]: name for name in RECORDS if name.startswith(f"{command} ")}
+    if actions:
+        if words[:1] in ([], ["-h"], ["--help"]):
+            lines = [f"  {name:<8} {RECORDS[actions[name]].__doc__}" for name in actions]
+            print_message("\n".join([f"usage: contrastive-text {command} ACTION [options]\n", *lines]))
+            return
+        command, words = actions[one_of(f"contrastive-text {command}", words[0], actions)], words[1:]
     options = read_options(RECORDS[command], words) if command in RECORDS else words
-    vars(importlib.import_module(f"contrastive_text.cli.{command}"))[command](options)
+    module = importlib.import_module(f"contrastive_text.cli.{command.partition(' ')[0]}")
+    vars(module)[command.replace(" ", "_")](options)
 
 
 def answer(error: BaseException, command: str | None = None) -> str | None:
@@ -256,7 +272,8 @@ def _memory_answer(error: BaseException, command: str | None) -> str:
     reason = " ".join(_outside_its_worker(str(error)).split(". ")[0].split())[:300]
     todo = _TRAINED.get(str(command))
     if todo is None:
-        todo = "give a smaller --batch_size" if command in _ON_BATCHES else "make batches smaller"
+        has_batches = any(name.partition(" ")[0] == command for name in _ON_BATCHES)
+        todo = "give a smaller --batch_size" if has_batches else "make batches smaller"
     if "shared memory" in reason:
         todo = "set --data.num_workers 0, or give the system more shared memory"
     return f"memory: expected enough memory, got {type(error).__name__}: {reason or 'none left'}; {todo}"

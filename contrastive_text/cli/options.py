@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import partial
@@ -85,6 +86,25 @@ class TextsCommand:
     device: Device = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class EncodingCommand(TextsCommand):
+    """Options of the commands that encode a file of texts and save vectors after each block."""
+
+    model: Model
+    column: Column = None
+    header: Header = None
+    separator: Separator = None
+    split: Split = None
+    block_size: Annotated[int, "Number of texts per block; vectors are saved after each block."] = 16_384
+    device: Annotated[
+        Device,
+        "Device, or several separated by commas: cpu, cuda, cuda:0,cuda:1. Default: the GPU if there is one.",
+    ] = None
+    backend: Backend = "torch"
+    dtype: Dtype = "float32"
+    restart: Annotated[bool, "Delete the output of a stopped command and encode all texts again."] = False
+
+
 def read_options(record: type[_T], words: Sequence[str]) -> _T:
     """Parses the arguments and options of a command into its dataclass. After ``--`` no word is an option.
 
@@ -110,6 +130,11 @@ def read_options(record: type[_T], words: Sequence[str]) -> _T:
     }
     check_paths(paths_of(record), values)
     return record(**values)
+
+
+def command_of(record: type) -> str:
+    """Returns the name of a record's command: ``index build`` for ``IndexBuild``."""
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", record.__name__).lower()
 
 
 def option_words(record: type) -> dict[str, Sequence[str]]:
@@ -162,7 +187,7 @@ def _unfolded_fields(record: type) -> dict[str, tuple[object, object, list[objec
 
 
 def _parser_of(record: type) -> _Parser:
-    command = f"contrastive-text {record.__name__.lower()}"
+    command = f"contrastive-text {command_of(record)}"
     parser = _Parser(prog=command, description=record.__doc__, allow_abbrev=False)
     unfolded = _unfolded_fields(record)
     own_fields = inspect.get_annotations(record)  # listed before inherited fields

@@ -1,29 +1,31 @@
-"""Command ``search``: finds the texts of a corpus that are nearest to each query."""
+"""Command ``search``: finds the texts of an index or a corpus that are nearest to each query."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeAlias
+from typing import NamedTuple
 
 from contrastive_text.cli.commands import Search
-from contrastive_text.cli.embed import index_of
+from contrastive_text.cli.embed import document_vectors
 from contrastive_text.cli.files import form_of, plain_form, table_row
+from contrastive_text.cli.index import open_index
 from contrastive_text.cli.models import say_truncated
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.text_files import SizeLimits, is_blank
 from contrastive_text.core.terminal import print_json, print_message
 from contrastive_text.data.files.readers import TextStream
-from contrastive_text.inference.search import Hit
-from contrastive_text.inference.vector_index import index_path
+from contrastive_text.inference.index_files import is_index
+from contrastive_text.inference.search import nearest
+from contrastive_text.inference.text_vectors import as_tensor
 
 
 def search(options: Search) -> None:
-    """Prints the texts of a corpus that are nearest to each query. Notes go to standard error.
+    """Prints the texts of an index or a corpus that are nearest to each query. Notes go to standard error.
 
     Raises:
         ValueError: There is no query, or options contradict each other.
@@ -36,14 +38,8 @@ def search(options: Search) -> None:
         raise InvalidValueError("--query_column: expected it with --queries FILE, got it alone; add --queries")
     if options.top_k < 1:
         raise InvalidValueError(f"--top_k: expected 1 or more, got {options.top_k}")
-    if options.index is not None:
-        index_path(options.index)
     bounds = SizeLimits.of(options.bounds)
-    # Cleanup errors: the index may still be mapped when its folder is deleted.
-    with redirect_stdout(sys.stderr), TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
-        form = form_of(options)
-        corpus = TextStream(options.corpus, options.column, split=options.split, bounds=bounds, form=form)
-        print_message(corpus.scan().description)
+    with redirect_stdout(sys.stderr):
         queries = [_as_utf8(query) for query in options.query]
         if options.queries is not None:
             form = plain_form(column="--query_column", split="--split")
@@ -52,15 +48,64 @@ def search(options: Search) -> None:
             )
             print_message(query_texts.scan().description)
             queries += query_texts
-        path = options.index or Path(temporary, "corpus.npy")
-        index = index_of(options, corpus, path, stays=options.index is not None)
+        is_folder = is_index(Path(options.corpus))
+        results = (_in_index if is_folder else _in_corpus)(options, queries)
+    show = print_json if options.format == "json" else print_message
+    for output_line in _FORMATS[options.format](queries, results, "id" if is_folder else "line"):
+        show(output_line)
+
+
+class _Found(NamedTuple):
+    """Hit of a search as it is printed.
+
+    Args:
+        score: Similarity to the query.
+        place: Id of a document of an index, or line of a text of a corpus.
+        text: The text, or the passage of an index.
+        further: Further fields of the JSON output.
+    """
+
+    score: float
+    place: str | int
+    text: str
+    further: Mapping[str, object]
+
+
+def _in_index(options: Search, queries: Sequence[str]) -> list[list[_Found]]:
+    """Searches an index. Returns the hits of each query."""
+    with closing(open_index(Path(options.corpus), options)) as index:
         results = index.search(queries, top_k=options.top_k, batch_size=options.batch_size)
         say_truncated(index.model.truncated, len(queries), index.model)
-        hit_ids = {hit.corpus_id for hits in results for hit in hits}
-        texts = {i: line for i, line in enumerate(corpus.numbered()) if i in hit_ids}
-    show = print_json if options.format == "json" else print_message
-    for output_line in _FORMATS[options.format](queries, results, texts):
-        show(output_line)
+    return [
+        [
+            _Found(
+                hit.score,
+                hit.id,
+                hit.passage,
+                {"metadata": hit.metadata, **({} if hit.span is None else {"span": hit.span})},
+            )
+            for hit in hits
+        ]
+        for hits in results
+    ]
+
+
+def _in_corpus(options: Search, queries: Sequence[str]) -> list[list[_Found]]:
+    """Encodes a corpus and searches it. Returns the hits of each query."""
+    if not options.model:
+        raise InvalidValueError("--model: expected a model to encode the corpus, got nothing; add --model MODEL")
+    bounds = SizeLimits.of(options.bounds)
+    corpus = TextStream(options.corpus, options.column, split=options.split, bounds=bounds, form=form_of(options))
+    print_message(corpus.scan().description)
+    # Cleanup errors: the vectors may still be mapped when their folder is deleted.
+    with TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
+        model, parts = document_vectors(options, corpus, Path(temporary, "corpus.npy"), stays=False)
+        rows = model.encode_query(queries, batch_size=options.batch_size, convert_to_tensor=True)
+        say_truncated(model.truncated, len(queries), model)
+        results = nearest(model.similarity_fn_name, rows, list(map(as_tensor, parts)), options.top_k)
+    hit_ids = {hit.corpus_id for hits in results for hit in hits}
+    texts = {number: line for number, line in enumerate(corpus.numbered()) if number in hit_ids}
+    return [[_Found(hit.score, *texts[hit.corpus_id], {}) for hit in hits] for hits in results]
 
 
 def _as_utf8(query: str) -> str:
@@ -77,30 +122,24 @@ def _as_utf8(query: str) -> str:
         ) from error
 
 
-Places: TypeAlias = dict[int, tuple[int, str]]
-"""Line number and text of each hit, by its position in the corpus."""
-
-
-def _as_text(queries: Sequence[str], results: Sequence[Sequence[Hit]], texts: Places) -> Iterator[str]:
+def _as_text(queries: Sequence[str], results: Sequence[Sequence[_Found]], place: str) -> Iterator[str]:
     for query, hits in zip(queries, results, strict=True):
         yield query
         for hit in hits:
-            line, text = texts[hit.corpus_id]
-            yield f"  {hit.score:.4f}  line {line}  {text}"
+            yield f"  {hit.score:.4f}  {place} {hit.place}  {hit.text}"
 
 
-def _as_tsv(queries: Sequence[str], results: Sequence[Sequence[Hit]], texts: Places) -> Iterator[str]:
-    yield table_row(["query", "rank", "score", "line", "text"])
+def _as_tsv(queries: Sequence[str], results: Sequence[Sequence[_Found]], place: str) -> Iterator[str]:
+    yield table_row(["query", "rank", "score", place, "text"])
     for query, hits in zip(queries, results, strict=True):
         for rank, hit in enumerate(hits, start=1):
-            yield table_row([query, rank, f"{hit.score:.6f}", *texts[hit.corpus_id]])
+            yield table_row([query, rank, f"{hit.score:.6f}", hit.place, hit.text])
 
 
-def _as_json(queries: Sequence[str], results: Sequence[Sequence[Hit]], texts: Places) -> Iterator[str]:
+def _as_json(queries: Sequence[str], results: Sequence[Sequence[_Found]], place: str) -> Iterator[str]:
     for query, hits in zip(queries, results, strict=True):
         entries = [
-            {"score": round(hit.score, 6), "line": texts[hit.corpus_id][0], "text": texts[hit.corpus_id][1]}
-            for hit in hits
+            {"score": round(hit.score, 6), place: hit.place, "text": hit.text, **hit.further} for hit in hits
         ]
         yield json.dumps({"query": query, "hits": entries}, ensure_ascii=False)
 

@@ -29,6 +29,7 @@ _EXTRAS = {
     "nltk": ("nltk", "synonyms"),
     "peft": ("peft", "adapters"),
     "bitsandbytes": ("bitsandbytes", "qlora"),
+    "faiss": ("faiss-cpu", "faiss"),
 }
 """Top-level module -> its distribution on PyPI, and the extra of this package that installs it."""
 

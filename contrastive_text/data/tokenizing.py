@@ -342,6 +342,18 @@ class TextTokenizer:
         ids: list[list[int]] = self._encode(texts)["input_ids"] if texts else []
         return ids
 
+    def token_spans(self, texts: Sequence[str]) -> list[list[tuple[int, int, int]]]:
+        """Returns first character, end and word number of each token of each text, without special tokens."""
+        encoding = self._encode(texts, return_offsets_mapping=True)
+        words = (encoding.word_ids(i) for i in range(len(texts)))
+        return [
+            [
+                (start, end, NO_WORD if word is None else word)
+                for (start, end), word in zip(row, numbers, strict=True)
+            ]
+            for row, numbers in zip(encoding["offset_mapping"], words, strict=True)
+        ]
+
     def _encode(self, texts: Sequence[str], **options: Any) -> BatchEncoding:  # Any: those of the tokenizer
         options = {"add_special_tokens": False, "return_token_type_ids": False, **options}
         try:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from contrastive_text.inference.embedding_run import EmbeddingRun
     from contrastive_text.inference.encoding import Device, Encoding
     from contrastive_text.inference.head_models import Classifier, Regressor, Reranker, folder_kind
+    from contrastive_text.inference.index import Index, IndexHit
     from contrastive_text.inference.merging import merge
     from contrastive_text.inference.mining import Mined, Mining, PairTexts, Space, mine
     from contrastive_text.inference.mining_run import MiningReport, MiningRun
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from contrastive_text.inference.sentence_encoder import SentenceEncoder
     from contrastive_text.inference.several_poolers import vectors_by_pooler
     from contrastive_text.inference.vector_files import Shard, VectorRecord, write_vectors
-    from contrastive_text.inference.vector_index import VectorIndex
 
 __all__ = [
     "BatchEncoder",
@@ -36,6 +36,8 @@ __all__ = [
     "Encoding",
     "Exported",
     "Hit",
+    "Index",
+    "IndexHit",
     "Mined",
     "Mining",
     "MiningReport",
@@ -47,7 +49,6 @@ __all__ = [
     "Shard",
     "Space",
     "UnitVectors",
-    "VectorIndex",
     "VectorRecord",
     "connected_groups",
     "export_onnx",

@@ -38,8 +38,8 @@ from contrastive_text.inference.mining import (
 )
 from contrastive_text.inference.pair_scores import score_pairs
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.text_vectors import as_tensor
 from contrastive_text.inference.vector_files import Array, all_paths
-from contrastive_text.inference.vector_index import as_tensor
 
 Form: TypeAlias = Literal["triples", "tuples", "pairs"]
 """Form of the rows of a training file of negatives: triples, tuples or labeled pairs."""

@@ -20,7 +20,9 @@ TEXTS, PAIRS, RANGES = "texts.tsv", "pairs.tsv", "ranges.npy"
 RUN = f"--recipe simcse --config c.yaml --data.train {TEXTS} --data.validation {PAIRS} --encoder model"
 LINES = {
     "embed": f"{TEXTS} OUT.npy --model model --ranges {RANGES} --precision int8",
-    "search": f"{TEXTS} --queries {PAIRS} --index OUT.npy --model model",
+    "index build": f"{TEXTS} OUT --model model",
+    "index add": f"OUT {TEXTS} --model model",
+    "index remove": f"OUT a --ids {TEXTS}",
     "classify": f"{TEXTS} OUT.tsv --model model",
     "rank": f"{PAIRS} {TEXTS} OUT.tsv --model model",
     "score": f"{PAIRS} OUT.jsonl --model model",

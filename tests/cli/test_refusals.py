@@ -167,7 +167,6 @@ SEARCH = [
     ("search empty.txt q --model m --top_k 0", "--top_k: expected 1 or more, got 0"),
     ("duplicates empty.txt d.tsv --model m --threshold 1.5", "share above 0 to 1, got 1.5"),
     ("search empty.txt --model m", "expected a query after the corpus, or --queries FILE"),
-    ("search empty.txt q --model m --index i.bin", "ends in .npy for an index, got '.bin'"),
     ("search empty.txt q --model m --query_column c", "--query_column: expected it with --queries FILE"),
     ("duplicates empty.txt d.csv --model m", "d.csv: expected a name that ends in .tsv, got '.csv'"),
     ("duplicates empty.txt d.tsv --model m --keep k.tsv", "k.tsv: expected ... .txt or .jsonl, got '.tsv'"),

@@ -23,7 +23,6 @@ from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.inference.embedding_run import EmbeddingRun, UnfinishedVectors
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_index import VectorIndex
 from contrastive_text.poolers import CLSPooler
 from contrastive_text.runs.verification import verify
 from contrastive_text.training import AtomicCheckpointIO
@@ -47,7 +46,7 @@ def made(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("made")
     loaded = SentenceEncoder.from_pretrained(model, device="cpu")
     texts = TextStream(tiny.write_texts(folder / "texts.txt"))
-    VectorIndex.build(loaded, texts, folder / "index.npy")
+    EmbeddingRun(loaded, texts, folder / "index.npy").finish()
     for name in ("bytes.npy", "table.tsv"):
         EmbeddingRun(loaded, texts, folder / name, Encoding(precision="int8")).finish()
     EmbeddingRun(loaded, TextStream(texts.path, distinct=True), folder / "distinct.npy").finish()

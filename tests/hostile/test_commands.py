@@ -255,12 +255,11 @@ ODD_AND_RIGHT = (
 PIPES = {
     "embed $texts {} --model $bert": "v.npy",
     "duplicates $texts d.tsv --keep {} --model $bert": "k.txt",
-    "search $texts q --model $bert --index {}": "i.npy",
     "diagnose $bert $texts --output {}": "d",
     "evaluate $bert $pairs --cache {}": "c",
     f"{FIT} --checkpoint.dirpath {{}}": "c",
 }
-THROUGH_LINKS = ("embed in.txt v.npy --model $bert", "search in.txt q --model $bert --index v.npy")
+THROUGH_LINKS = ("embed in.txt v.npy --model $bert",)
 NO_PLACE = (
     *(
         answer(f"{words.partition(' ')[0]} into a pipe", words.replace("{}", name), {name: fifo}, name)

@@ -15,9 +15,9 @@ from transformers import AutoModel
 
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.inference.index import Index
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.several_poolers import vectors_by_pooler
-from contrastive_text.inference.vector_index import VectorIndex
 from contrastive_text.poolers import (
     CLSPooler,
     LastTokenPooler,
@@ -116,11 +116,12 @@ def test_a_search_holds_queries_against_documents(folders: dict[str, str], tmp_p
     expected = model.similarity(model.encode_query("an old bird"), model.encode_document(corpus))[0]
     (hits,) = model.search("an old bird", corpus, top_k=3)
     assert [hit.corpus_id for hit in hits] == expected.argsort(descending=True)[:3].tolist()
-    index = VectorIndex.build(model, tiny.write_texts(tmp_path / "corpus.txt"), tmp_path / "corpus.npy")
-    assert [hit.corpus_id for hit in index.search("an old bird", top_k=3)[0]] == [hit.corpus_id for hit in hits]
+    index = Index.create(tmp_path / "index", model)
+    index.add(corpus)
+    assert [int(hit.id) for hit in index.search("an old bird", top_k=3)[0]] == [hit.corpus_id for hit in hits]
     model.prompts = Prompts({**NAMED, "document": "else "}, "query")
     with pytest.raises(ValueError, match="prompt"):
-        VectorIndex.load(model, tmp_path / "corpus.txt", tmp_path / "corpus.npy")
+        Index.open(tmp_path / "index", model)
 
 
 def test_other_poolers_read_what_is_left_too(folders: dict[str, str], tmp_path: Path) -> None:

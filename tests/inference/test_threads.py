@@ -29,8 +29,8 @@ from contrastive_text.core.setting import one_thread
 from contrastive_text.data.collator import collate_texts
 from contrastive_text.encoders import TransformerEncoder, prepacked
 from contrastive_text.encoders.shared_use import shared_network
+from contrastive_text.inference.index import Index
 from contrastive_text.inference.runtimes import BACKENDS
-from contrastive_text.inference.vector_index import VectorIndex
 from contrastive_text.poolers import LastTwoPooler, MeanPooler
 
 THREADS = 4
@@ -105,16 +105,14 @@ def test_threads_get_the_vectors_of_a_single_thread_from_a_runtime(
 def test_searches_from_threads_find_the_same_texts_and_leave_the_filters_of_warnings(
     model: SentenceEncoder, tmp_path: Path
 ) -> None:
-    np.save(tmp_path / "vectors.npy", model.encode(list(tiny.TEXTS)))
-    index = VectorIndex(model, np.load(tmp_path / "vectors.npy", mmap_mode="r"))
+    index = Index.create(tmp_path / "index", model)
+    index.add(tiny.TEXTS)
     filters = list(warnings.filters)
     texts = tiny.TEXTS[:12]
     expected = index.search(texts, top_k=3)
     with ThreadPoolExecutor(THREADS) as threads:
         results = list(threads.map(lambda text: index.search(text, top_k=3)[0], texts))
-    assert [[hit.corpus_id for hit in hits] for hits in results] == [
-        [hit.corpus_id for hit in hits] for hits in expected
-    ]
+    assert [[hit.id for hit in hits] for hits in results] == [[hit.id for hit in hits] for hits in expected]
     assert warnings.filters == filters
 
 

@@ -66,7 +66,7 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _flush_folder(path.parent)
+        flush_folder(path.parent)
 
 
 @contextmanager
@@ -135,10 +135,10 @@ def _move_all(source: Path, target: Path, first: str, last: str, stale: list[str
                 errno.EISDIR, f"{target / name}: expected a file or nothing, got a folder; move it away"
             )
     os.replace(source / first, target / first)
-    _flush_folder(target)
+    flush_folder(target)
     if os.path.lexists(target / last):
         (target / last).unlink()
-        _flush_folder(target)
+        flush_folder(target)
     _remove_stale(target, stale, new=files)
     for name in folders:
         if (target / name).is_symlink() or (target / name).is_file():
@@ -148,9 +148,9 @@ def _move_all(source: Path, target: Path, first: str, last: str, stale: list[str
         if str(name) not in (first, last):
             os.replace(source / name, target / name)
     for name in (*folders, Path()):
-        _flush_folder(target / name)
+        flush_folder(target / name)
     os.replace(source / last, target / last)
-    _flush_folder(target)
+    flush_folder(target)
 
 
 def _remove_stale(folder: Path, patterns: list[str], new: list[Path]) -> None:
@@ -166,7 +166,7 @@ def _remove_stale(folder: Path, patterns: list[str], new: list[Path]) -> None:
                 (folder / name.parent).rmdir()
 
 
-def _flush_folder(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     """Flushes the names in a folder to the disk, on file systems that can."""
     if _WINDOWS:
         return

@@ -327,6 +327,27 @@ class Summary(NamedTuple):
     repeats: tuple[Repeat, ...] = ()
 
 
+class TextsDigest:
+    """Digest of a sequence of texts, for ``Summary``: equal for equal texts in equal order.
+
+    Attributes:
+        count: Number of texts.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._digest = blake2b(digest_size=16)
+
+    def add(self, text: bytes) -> None:
+        """Adds a text in UTF-8 to the digest."""
+        self._digest.update(b"%d " % len(text) + text)  # with the length: "ab", "c" is not "a", "bc"
+        self.count += 1
+
+    def hexdigest(self) -> str:
+        """Returns the digest of the texts so far, 32 hex digits."""
+        return self._digest.hexdigest()
+
+
 class TextStream:
     r"""Stream of the texts of a file or a folder of documents. Every loop over it reads the file again.
 
@@ -342,6 +363,7 @@ class TextStream:
         split: Rows to read of a file that has several splits in a column ``split``, as for ``read_rows``.
         bounds: As for ``read_rows``.
         form: As for ``read_rows``.
+        columns: Further columns of the file, whose cells ``records`` yields with each text.
 
     Attributes:
         summary: Summary of the last loop that was completed; None before.
@@ -368,6 +390,7 @@ class TextStream:
         split: str | None = None,
         bounds: SizeLimits = USUAL,
         form: FileForm | None = None,
+        columns: Sequence[str] = (),
     ) -> None:
         self.path = Path(path)
         self.column = column
@@ -375,6 +398,7 @@ class TextStream:
         self.split = split
         self.bounds = bounds
         self.form = form or FileForm()
+        self.columns = tuple(columns)
         self.summary: Summary | None = None
 
     def __iter__(self) -> Iterator[str]:
@@ -389,22 +413,26 @@ class TextStream:
 
     def numbered(self) -> Iterator[tuple[int, str]]:
         """Yields each text with the line on which its record begins, or its document's number in a folder."""
+        return ((line, text) for line, text, _ in self.records())
+
+    def records(self) -> Iterator[tuple[int, str, Sequence[object]]]:
+        """Yields each text as ``numbered`` does, with its cells of the further columns."""
         columns = {"text": [self.column]} if self.column else {}
-        rows = FileRows(self.path, ["text"], columns, Labels(None), self.split, self.bounds, self.form)
+        rows = FileRows(
+            self.path, ["text"], columns, Labels(None), self.split, self.bounds, self.form, self.columns
+        )
         first_places: dict[bytes, int] = {}
         repeats: list[Repeat] = []
-        count = 0
-        digest = blake2b(digest_size=16)
+        digest = TextsDigest()
         for line, row in rows:
             text = str(row["text"])
             encoded = text.encode()
             if self.distinct:
-                place = first_places.setdefault(blake2b(encoded, digest_size=16).digest(), count)
-                if place < count:
+                place = first_places.setdefault(blake2b(encoded, digest_size=16).digest(), digest.count)
+                if place < digest.count:
                     repeats.append(Repeat(place, line))
                     continue
-            digest.update(b"%d " % len(encoded) + encoded)  # with the length: "ab", "c" is not "a", "bc"
-            count += 1
-            yield line, text
-        description = rows.describe(count, repeats=len(repeats))
-        self.summary = Summary(count, digest.hexdigest(), description, tuple(repeats))
+            digest.add(encoded)
+            yield line, text, rows.further_cells
+        description = rows.describe(digest.count, repeats=len(repeats))
+        self.summary = Summary(digest.count, digest.hexdigest(), description, tuple(repeats))

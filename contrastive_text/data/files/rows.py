@@ -59,8 +59,10 @@ class FileRows:
         split: Rows to read of a file that has several splits, as for ``read_rows``.
         bounds: Size limits of a line.
         form: Separator, header and use of pair labels, if the file leaves them open.
+        further: Names of further columns of the file; see ``further_cells``.
 
     Attributes:
+        further_cells: Cells of the further columns of the last row, unaltered.
         negatives: Number of hard negatives -> number of rows that have it, after a loop.
         document: Number of the document of the last row: lines up to a blank line, or a file of a folder.
 
@@ -87,11 +89,13 @@ class FileRows:
     split: str | None = None
     bounds: SizeLimits = USUAL
     form: FileForm = field(default_factory=FileForm)
+    further: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self._where = self.path.name if isinstance(self.path, InMemoryRows) else str(self.path)
         self.negatives: Counter[int] = Counter()
         self.document = 0
+        self.further_cells: Sequence[object] = ()
         self._plan: Mapping[str, list[str]] = {}
         self._notes: list[str] = []  # on splits and on ignored columns
         self._text_counts: set[int] = set()
@@ -114,10 +118,12 @@ class FileRows:
         text_sources = [source for source in sources if source[0] in ("text", *PAIR)]
         other_sources = [source for source in sources if source[0] in ("target", "subset")]
         spread_column = "text" if "text" in self._plan else "positive"
+        further_places = [self._place(name, content.header) for name in self.further]
         in_folder = self._is_folder
         self._scores = TeacherScores(self._plan.get("scores", ()), content.header)
         for line, cells in self._records(content):
             self.document = line if in_folder else self._blank_count
+            self.further_cells = [cells[place] for place in further_places]
             texts: dict[str, list[str]] = {}
             for name, column, index in text_sources:
                 cell_texts = self._texts(line, name, column, cells[index])
@@ -185,7 +191,7 @@ class FileRows:
 
     def _records(self, content: Content) -> Iterator[Record]:
         """Yields the records of the chosen split, counts blank lines, and notes the split and ignored columns."""
-        read_columns = {column for columns in self._plan.values() for column in columns}
+        read_columns = {column for columns in self._plan.values() for column in columns} | {*self.further}
         header = content.header
         split_index = next(
             (i for i, name in enumerate(header) if normalize_name(name) == "split" and name not in read_columns),
@@ -234,6 +240,13 @@ class FileRows:
                 self._blank_count += 1
             else:
                 yield record
+
+    def _place(self, name: str, header: Sequence[str]) -> int:
+        """Returns the index of a further column in the header."""
+        if name in header:
+            return list(header).index(name)
+        expected = f"one of its columns {join_names(map(short, header[:_MAX_NAMES]))}"
+        raise reading_error(self._where, expected, repr(name), "name one of them")
 
     def _texts(self, line: int, name: str, column: str, cell: object) -> list[str]:
         """Returns the texts in a cell of a data file, at least one.

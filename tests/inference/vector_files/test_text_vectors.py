@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import sys
 from collections.abc import Callable
@@ -21,8 +22,8 @@ from contrastive_text.inference import vector_files
 from contrastive_text.inference.embedding_run import EmbeddingRun
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
+from contrastive_text.inference.text_vectors import TextVectors, read_document_vectors
 from contrastive_text.inference.vector_files import Shard, check_output_path, write_vectors
-from contrastive_text.inference.vector_index import TextVectors, VectorIndex
 
 ROWS = [(tiny.TEXTS[i], tiny.TEXTS[i + 1], tiny.TEXTS[i % 3]) for i in range(20)]
 SEVEN = Encoding(block_size=7)
@@ -53,53 +54,38 @@ def test_written_vectors_are_read_back(
     assert [path.name for path in tmp_path.iterdir()] == [f"v{suffix}"]
 
 
-# The index
+# Vectors of a corpus
 
 
-@pytest.fixture
-def index(model: SentenceEncoder, texts: TextStream, tmp_path: Path) -> VectorIndex:
-    return VectorIndex.build(model, texts.path, tmp_path / "corpus.npy", SMALL)
-
-
-def test_an_index_finds_what_the_model_finds_among_the_texts(
-    model: SentenceEncoder, texts: TextStream, index: VectorIndex, tmp_path: Path
-) -> None:
-    queries = ["a bird sings", tiny.TEXTS[7]]
-    for each in (index, VectorIndex.load(model, str(texts.path), str(tmp_path / "corpus.npy"))):
-        assert len(each) == 240
-        found = each.search(queries, top_k=4)
-        expected = model.search(queries, np.array(index.vectors), top_k=4)
-        assert [[hit.corpus_id for hit in hits] for hits in found] == [
-            [h.corpus_id for h in hits] for hits in expected
-        ]
-        for hits, same in zip(found, expected, strict=True):
-            # Both are products of float32 with 16 terms.
-            assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in same], abs=2e-6)
-    assert each.search(queries[0], top_k=4)[0][0].corpus_id == found[0][0].corpus_id
-
-
-def test_an_index_of_fewer_features_is_asked_with_as_many(
+def test_the_vectors_of_embed_are_those_of_the_corpus(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path
 ) -> None:
-    index = VectorIndex.build(model, texts, tmp_path / "c.npy", Encoding(block_size=240, truncate_dim=5))
+    EmbeddingRun(model, texts, tmp_path / "c.npy", replace(SMALL, truncate_dim=5)).finish()
+    (vectors,) = read_document_vectors(model, TextStream(texts.path), str(tmp_path / "c.npy"))
     # The vector of a text alone differs from that in its block by rounding.
-    assert index.search(MANY[33], top_k=1)[0][0].score == pytest.approx(1, abs=1e-5)
+    np.testing.assert_allclose(vectors[33], model.encode(MANY[33], truncate_dim=5), rtol=0, atol=1e-5)
+    assert len(vectors) == 240
 
 
-def test_what_is_no_index_is_refused(
+def test_other_vectors_are_refused(
     model: SentenceEncoder, texts: TextStream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for vectors in (np.zeros((3, 17), np.float32), np.zeros((3, 16)), np.zeros(16, np.float32)):
-        with pytest.raises(ValueError, match="VectorIndex: expected float32 of 1 to 16 features, got"):
-            VectorIndex(model, vectors)
-    with pytest.raises(ValueError, match="expected float32 for an index, got int8"):
-        VectorIndex.build(model, texts, tmp_path / "c.npy", Encoding(precision="int8"))
-    with pytest.raises(FileNotFoundError, match="expected an index, got nothing there; build it first"):
-        VectorIndex.load(model, texts, tmp_path / "c.npy")
-    VectorIndex.build(model, texts, tmp_path / "c.npy")
+    with pytest.raises(ValueError, match=r"expected a name that ends in \.npy, got '\.tsv'"):
+        read_document_vectors(model, texts, tmp_path / "c.tsv")
+    with pytest.raises(FileNotFoundError, match="expected vectors, got nothing there; write them with"):
+        read_document_vectors(model, texts, tmp_path / "c.npy")
+    EmbeddingRun(model, texts, tmp_path / "c.npy", Encoding(precision="ubinary")).finish()
+    with pytest.raises(ValueError, match="got precision ubinary instead of float32"):
+        read_document_vectors(model, texts, tmp_path / "c.npy")
+    EmbeddingRun(model, texts, tmp_path / "c.npy", Encoding(normalize_embeddings=True), restart=True).finish()
+    assert read_document_vectors(model, texts, tmp_path / "c.npy")
+    dotted = copy.copy(model)
+    dotted.similarity_fn_name = "dot"
+    with pytest.raises(ValueError, match=r"got another model|normalize_embeddings True instead of False"):
+        read_document_vectors(dotted, texts, tmp_path / "c.npy")
     (tmp_path / "c.npy.json").write_text('{"made_of": {}, "block": 16777216, "sha256": "0"}')
     with pytest.raises(ValueError, match=r"expected a record with a SHA-256, got the form of .* reads it; "):
-        VectorIndex.load(model, texts, tmp_path / "c.npy")
+        read_document_vectors(model, texts, tmp_path / "c.npy")
     for name, said in (
         ("no/v.npy", "an existing folder, found none at .*no"),
         (f"{'v' * 245}.npy", "name too long"),
@@ -123,7 +109,7 @@ def test_a_changed_byte_is_refused(
     reads: list[Callable[[], object]] = [lambda: EmbeddingRun(model, texts, tmp_path / "w.npy", SMALL)]
     if name.startswith("v"):
         reads = [
-            lambda: VectorIndex.load(model, texts, tmp_path / "v.npy"),
+            lambda: read_document_vectors(model, texts, tmp_path / "v.npy"),
             lambda: TextVectors(tmp_path / "v.npy"),
         ]
     for read in reads:
@@ -195,18 +181,11 @@ def test_parts_hold_each_vector_once_and_in_its_place(
 ) -> None:
     embedded(model, texts, tmp_path / "whole.npy")
     write_parts(model, texts, tmp_path / "v.npy")
-    whole = VectorIndex.load(model, texts, tmp_path / "whole.npy")
-    index = VectorIndex.load(model, texts, tmp_path / "v.npy")
-    assert [len(part) for part in index.parts] == [34, 34, 34, 35, 34, 34, 35]
+    (whole,) = read_document_vectors(model, texts, tmp_path / "whole.npy")
+    parts = read_document_vectors(model, texts, tmp_path / "v.npy")
+    assert [len(part) for part in parts] == [34, 34, 34, 35, 34, 34, 35]
     # Batches of other texts sum in another order: float32 with 16 terms.
-    np.testing.assert_allclose(index.vectors, whole.vectors, atol=1e-6)
-    queries = [MANY[0], MANY[130], "a bird sings"]
-    for hits, same in zip(index.search(queries, top_k=60), whole.search(queries, top_k=60), strict=True):
-        assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in same], abs=2e-6)
-        # Several texts may be the best: the learned tokenizer has no tokens for most numbers in them.
-        best = index.vectors[hits[0].corpus_id], whole.vectors[same[0].corpus_id]
-        np.testing.assert_allclose(*best, atol=1e-6)
-        assert len({hit.corpus_id for hit in hits}) == 60
+    np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-6)
 
 
 def test_vectors_of_distinct_texts_are_found_in_any_part(model: SentenceEncoder, tmp_path: Path) -> None:
@@ -260,7 +239,7 @@ def test_parts_that_are_no_whole_are_refused(
 ) -> None:
     write_parts(model, texts, tmp_path / "v.npy", of=3)
     with pytest.raises(ValueError, match=r"v-00001-of-00003\.npy: .* got shard 1/3 instead of None"):
-        VectorIndex.load(model, texts, tmp_path / "v-00001-of-00003.npy")
+        read_document_vectors(model, texts, tmp_path / "v-00001-of-00003.npy")
     if callable(change):
         change(tmp_path / "v-00002-of-00003.npy")
     else:
@@ -268,4 +247,4 @@ def test_parts_that_are_no_whole_are_refused(
         others = TextStream(tiny.write_texts(tmp_path / "others.txt", options.pop("texts", MANY)))
         EmbeddingRun(model, others, tmp_path / "v.npy", **options).finish()
     with pytest.raises(ValueError, match=said):
-        VectorIndex.load(model, texts, tmp_path / "v.npy")
+        read_document_vectors(model, texts, tmp_path / "v.npy")
