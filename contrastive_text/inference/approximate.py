@@ -26,8 +26,10 @@ APPROXIMATE_FROM = 10_000
 """Number of vectors of a segment from which it is searched approximately. Exact search takes 2 ms below it."""
 _NEIGHBORS = 32
 """Neighbors of a vector in the graph of ``hnsw``."""
-_WIDTH = 128
-"""Candidates that ``hnsw`` keeps while it builds the graph and, at least, while it searches."""
+_BUILD_WIDTH = 64
+"""Number of candidates that ``hnsw`` keeps while it builds the graph."""
+_SEARCH_WIDTH = 128
+"""Smallest number of candidates that ``hnsw`` keeps while it searches."""
 _PROBED = 16
 """``ivf`` searches one of this many cells, the nearest ones. There are sqrt(N) cells."""
 _SAMPLE = 200
@@ -72,7 +74,7 @@ class Graph:
         metric = faiss.METRIC_L2 if similarity == "euclidean" else faiss.METRIC_INNER_PRODUCT
         if kind == "hnsw":
             index = faiss.IndexHNSWFlat(features, _NEIGHBORS, metric)
-            index.hnsw.efConstruction = _WIDTH
+            index.hnsw.efConstruction = _BUILD_WIDTH
         else:
             cells = round(len(vectors) ** 0.5)
             index = faiss.IndexIVFFlat(faiss.IndexFlat(features, metric), features, cells, metric)
@@ -111,7 +113,7 @@ class Graph:
         """
         faiss = _faiss()
         if isinstance(self.index, faiss.IndexHNSW):
-            options = faiss.SearchParametersHNSW(efSearch=max(_WIDTH, 2 * k))
+            options = faiss.SearchParametersHNSW(efSearch=max(_SEARCH_WIDTH, 2 * k))
         else:
             options = faiss.SearchParametersIVF(nprobe=max(1, self.index.nlist // _PROBED))
         asked = _prepared(similarity, queries.detach().cpu().float().numpy())

@@ -47,6 +47,10 @@ class IndexHit:
         text: Text of the document.
         metadata: Metadata of the document; empty if it has none.
         span: First character and end of the best passage; None in an index without passages.
+
+    Example:
+        >>> IndexHit("b1", 0.83, "the dog runs, a bird sings", {"year": 2020}, span=(14, 26)).passage
+        'a bird sings'
     """
 
     id: str

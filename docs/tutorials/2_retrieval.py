@@ -160,24 +160,25 @@ longer = fit("train.tsv", "runs/first/model", "runs/longer", steps=10)
 #
 # ## The index
 #
-# `VectorIndex.build` encodes the corpus once and saves the vectors in a file, which you can search often.
+# An `Index` encodes the corpus once and saves the texts with their vectors, which you can search often.
 
 # %%
 from contrastive_text import SentenceEncoder
-from contrastive_text.inference import VectorIndex
+from contrastive_text.inference import Index
 
 model = SentenceEncoder.from_pretrained("runs/second/model")
-index = VectorIndex.build(model, "corpus.txt", "corpus.npy")
-documents = Path("corpus.txt").read_text(encoding="utf-8").splitlines()
+index = Index.create("corpus.index", model)
+index.add(Path("corpus.txt").read_text(encoding="utf-8").splitlines())
 for query in ("how do I remove a directory and all that is in it", "pick random elements from a list"):
     print(query)
     for hit in index.search(query, top_k=3)[0]:
-        print(f"  {hit.score:.2f}  {documents[hit.corpus_id][:80]}")
+        print(f"  {hit.score:.2f}  {hit.text[:80]}")
 
 # %% [markdown]
 # Some of these answers are poor, because the encoder has two layers and was trained for few steps. With a whole
 # encoder and your own clicks, the commands stay the same.
 #
-# `VectorIndex.load(model, "corpus.txt", "corpus.npy")` opens the index again, and refuses vectors of another
-# model. The search is exact. The saved model stores its prompts: queries get the prompt `query: ` and documents
-# the prompt `passage: `, in this library and in sentence-transformers.
+# `Index.open("corpus.index", model)` opens the index again, and refuses another model. `index.add` and
+# `index.remove` change it without encoding the other texts. The search is exact. The saved model stores its
+# prompts: queries get the prompt `query: ` and documents the prompt `passage: `, in this library and in
+# sentence-transformers.

@@ -75,8 +75,9 @@ def test_help_loads_no_library_that_takes_seconds() -> None:
 
 
 def test_the_usage_lists_every_command() -> None:
-    assert [command for command in COMMANDS if command in RECORDS] == list(RECORDS)
-    assert set(COMMANDS) - RECORDS.keys() == {"fit", "validate", "test", "predict", "views"}
+    names = dict.fromkeys(name.partition(" ")[0] for name in RECORDS)  # index build, index add, ...
+    assert [command for command in COMMANDS if command in names] == list(names)
+    assert set(COMMANDS) - names.keys() == {"fit", "validate", "test", "predict", "views"}
 
 
 CHOICES: dict[str, Sequence[str]] = {

@@ -188,7 +188,9 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_any_work(
             assert "expected a writable folder, got Permission denied in" in said, command
 
 
-@pytest.mark.parametrize("command", ["embed", "postprocess", "export", "onnx", "ensemble", "report", "search"])
+@pytest.mark.parametrize(
+    "command", ["embed", "postprocess", "export", "onnx", "ensemble", "report", "index build"]
+)
 @pytest.mark.usefixtures("inputs")
 def test_an_output_that_another_process_writes_is_refused(here: Path, shell: Shell, command: str) -> None:
     line = re.sub(r"\brun\b", "FOLDER", LINES[command].partition(" --ranges")[0])
