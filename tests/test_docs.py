@@ -116,6 +116,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     tiny.write_texts(tmp_path / "queries.txt", tiny.TEXTS[:4])
     answers = [(text, tiny.TEXTS[(i + 8) % 40]) for i, text in enumerate(tiny.TEXTS)]
     write_table(tmp_path / "answers.tsv", ("query", "answer"), *answers)
+    write_table(tmp_path / "new.tsv", ("id", "text", "year"), ("a1", "a bird sings in the rain", 2026))
+    (tmp_path / "new.txt").write_text("a new document\n")
     write_labeled(tmp_path)
     glue_files.write_glue(tmp_path / "GLUE")
     sts_files.write_tables(tmp_path / "datasets")

@@ -10,7 +10,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -279,13 +279,31 @@ def is_index(path: Path) -> bool:
         return False
 
 
+def recorded_digests(path: Path) -> dict[Path, FileDigest]:
+    """Returns the recorded digest of each file of vectors, and of each approximate index, of a folder.
+
+    Raises:
+        FileNotFoundError: The folder has no index.
+        ValueError: The database is damaged, or is from another program.
+    """
+    digests = {}
+    with closing(connect(path)) as database, naming_database_errors(path):
+        for number, content in database.execute("SELECT number, record FROM segments ORDER BY number"):
+            record = Record(_parsed(path, content), where=str(path / DATABASE), todo=_REBUILD)
+            file = vectors_path(path, number)
+            digests[file] = FileDigest.of_record(record.record("vectors"))
+            if "graph" in record:
+                digests[file.with_suffix(".faiss")] = FileDigest.of_record(record.record("graph"))
+    return digests
+
+
 def connect(path: Path) -> sqlite3.Connection:
     """Opens the database of an index. Tables of another form are refused, so a foreign file executes nothing."""
     file = path / DATABASE
     if not file.is_file():
         raise MissingFileError(
-            f"{path}: expected the folder of an index, got none with {DATABASE}; build it with contrastive-text "
-            "index build"
+            f"{path}: expected the folder of an index, got a folder without {DATABASE}; build it with "
+            "contrastive-text index build"
         )
     with naming_database_errors(path):
         uri = f"{file.resolve().as_uri()}?mode=rw"  # never creates a database; a read-only one is only read

@@ -15,6 +15,7 @@ from contrastive_text.core.storage.disk import TEMPORARIES
 from contrastive_text.core.storage.manifests import MANIFEST, Manifest
 from contrastive_text.core.storage.records import MOST_BYTES
 from contrastive_text.evaluation.cached import is_cache_file, is_changed
+from contrastive_text.inference.index_files import DATABASE, is_index, recorded_digests
 from contrastive_text.inference.vector_files import UNFINISHED, VectorRecord, record_path
 
 _T = TypeVar("_T")
@@ -42,8 +43,8 @@ def verify(path: Path) -> Iterator[FileCheck]:
     """Reads all bytes of a file, or of all files below a folder, and compares them with their digests.
 
     Files with a digest are folders with a manifest (saved models, exports to ONNX, saved tokens), checkpoints,
-    vectors and indexes with their record, unfinished vectors up to their last saved block, and cached vectors of
-    evaluations. Links to folders are not followed. Temporary files of a running or killed process are skipped. A
+    vectors with their record, the vectors of indexes, unfinished vectors up to their last saved block, and cached
+    vectors of evaluations. Links to folders are not followed. Temporary files of a running or killed process are skipped. A
     file that can't be read is damaged.
 
     Args:
@@ -75,6 +76,8 @@ def _results(path: Path, pending: list[Path]) -> Iterator[FileCheck]:
     try:
         if (path / MANIFEST).is_file():
             yield from _in_manifest(path)
+        elif is_index(path):
+            yield from _in_index(path)
         elif path.is_file():
             yield from _in_file(path)
         if not path.is_dir():
@@ -110,6 +113,14 @@ def _in_manifest(folder: Path) -> Iterator[FileCheck]:
     yield FileCheck(manifest_path, damage)
     for name, digest in manifest.files.items() if manifest else ():
         yield FileCheck(folder / name, digest.damage(folder / name))
+
+
+def _in_index(folder: Path) -> Iterator[FileCheck]:
+    digests, damage = _read(folder / DATABASE, lambda: recorded_digests(folder))
+    if damage is not None:  # its own bytes have no digest
+        yield FileCheck(folder / DATABASE, damage)
+    for file, digest in digests.items() if digests else ():
+        yield FileCheck(file, digest.damage(file))
 
 
 def _in_file(path: Path) -> Iterator[FileCheck]:

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.inference.embedding_run import EmbeddingRun, UnfinishedVectors
 from contrastive_text.inference.encoding import Encoding
+from contrastive_text.inference.index import Index
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import CLSPooler
 from contrastive_text.runs.verification import verify
@@ -76,6 +78,17 @@ def test_every_changed_byte_of_models_vectors_and_caches_is_found(made: Path) ->
         if path.name != MANIFEST and not path.name.endswith(("npy.json", "tsv.json", "unfinished.json")):
             assert damaged(made) == [path.name], (place, change)
         path.write_bytes(before)
+
+
+def test_a_changed_byte_of_the_vectors_of_an_index_is_found(model: Path, tmp_path: Path) -> None:
+    with closing(Index.create(tmp_path / "index", model, device="cpu")) as index:
+        index.add(tiny.TEXTS)
+    vectors = tmp_path / "index" / "vectors-0.npy"
+    assert [found.path for found in verify(tmp_path) if found.has_digest] == [vectors]
+    vectors.write_bytes(vectors.read_bytes()[:-1] + b"x")
+    assert damaged(tmp_path) == ["vectors-0.npy"]
+    (tmp_path / "index" / "index.sqlite").write_bytes(b"words" * 1000)
+    assert damaged(tmp_path) == ["index.sqlite"]
 
 
 def test_every_changed_digit_of_a_digest_is_found(made: Path) -> None:

@@ -48,12 +48,12 @@ from contrastive_text.core.storage.manifests import MANIFEST
 from contrastive_text.training import AtomicCheckpointIO
 
 RESUME = f"{EMBED_TEXTS} --block_size 10"
-SEARCH = "search $texts 'an old bird' --model $bert --index v.npy --device cpu"
+BUILD = "index build $texts i --model $bert --vectors v.npy --device cpu"
 CACHE = "evaluate $bert $pairs --cache cache --device cpu"
 TEST = "test --ckpt_path e --data.tasks.sst.test $labeled --trainer.accelerator cpu"
 SWEEP = f"{SWEPT} --vary model.pooler=CLSPooler --output s"
 REPORT = "report r --output page"
-INDEX = {"v.npy": copied("vectors"), "v.npy.json": copied("vectors_record")}
+STORED = {"v.npy": copied("vectors"), "v.npy.json": copied("vectors_record")}
 UNFINISHED = {"v.npy.unfinished": copied("unfinished"), "v.npy.unfinished.json": copied("unfinished_record")}
 
 
@@ -94,13 +94,13 @@ def chosen(**changes: object) -> Make:
 Kind = tuple[str, Mapping[str, Make], str, str, str, str]
 UNFINISHED_RECORD = (RESUME, UNFINISHED, "v.npy.unfinished.json", "unfinished_record", "", "v.npy.unfinished")
 RECORDS: dict[str, Kind] = {
-    "a record of an index": (SEARCH, INDEX, "v.npy.json", "vectors_record", "", "v.npy"),
+    "a record of vectors": (BUILD, STORED, "v.npy.json", "vectors_record", "", "v.npy"),
     "a record of an unfinished output": UNFINISHED_RECORD,
     "an ensemble's list": (TEST, {}, "e", "ensemble", "ensemble.json", "ensemble.json"),
     "a sweep's scores.json": (SWEEP, {}, "s", "sweep", "scores.json", "scores.json"),
 }
 VECTORS: dict[str, Kind] = {
-    "an index": (SEARCH, INDEX, "v.npy", "vectors", "", "v.npy"),
+    "vectors": (BUILD, STORED, "v.npy", "vectors", "", "v.npy"),
     "an unfinished output": (RESUME, UNFINISHED, "v.npy.unfinished", "unfinished", "", "v.npy.unfinished"),
 }
 IN_JSON: dict[str, Content | Change] = {"cut short": halved, "that is a list": "[]", "5,000 levels deep": DEEP}
@@ -111,7 +111,7 @@ IN_BYTES: dict[str, Content | Change] = {
     "of words": b"no vectors",
 }
 OTHER: dict[str, dict[str, Content | Change]] = {
-    "a record of an index": {
+    "a record of vectors": {
         "of another model": made_of(model="0" * 32),
         "of other texts": made_of(texts="0" * 32),
         "of bytes": made_of(precision="int8"),
@@ -156,14 +156,14 @@ RANGES: dict[str, Make] = {
     "that are a named pipe": fifo,
 }
 RANGED = f"{EMBED_TEXTS} --precision int8 --ranges r.npy"
-INDEXES = (
-    *(answer(f"an index {how}", SEARCH, {**INDEX, "v.npy": made}, "v.npy") for how, made in ARRAYS.items()),
+STORED_VECTORS = (
+    *(answer(f"vectors {how}", BUILD, {**STORED, "v.npy": made}, "v.npy") for how, made in ARRAYS.items()),
     *(answer(f"ranges {how}", RANGED, {"r.npy": made}, "r") for how, made in RANGES.items()),
-    answer("an index without its record", SEARCH, {"v.npy": copied("vectors")}, "v.npy.json"),
-    answer("an index of other texts", SEARCH.replace("$texts", "in.txt"), {**INDEX, "in.txt": TWO}, "v.npy"),
-    answer("an index of another model", SEARCH.replace("$bert", "$foreign"), INDEX, "v.npy"),
-    answer("a record of an index that is a named pipe", SEARCH, {**INDEX, "v.npy.json": fifo}, "v.npy"),
-    right("an index as it was left", SEARCH, INDEX, "an old bird"),
+    answer("vectors without its record", BUILD, {"v.npy": copied("vectors")}, "v.npy.json"),
+    answer("vectors of other texts", BUILD.replace("$texts", "in.txt"), {**STORED, "in.txt": TWO}, "v.npy"),
+    answer("vectors of another model", BUILD.replace("$bert", "$foreign"), STORED, "v.npy"),
+    answer("a record of vectors that is a named pipe", BUILD, {**STORED, "v.npy.json": fifo}, "v.npy"),
+    right("vectors as they were left", BUILD, STORED, "40 documents written to i"),
 )
 MADE_AGAIN = (
     *(
@@ -226,7 +226,7 @@ RUNS = (
         "a checkpoint that is a folder", REPORT, {"r": copied("run"), "r/checkpoints/a.ckpt": folder}, "a.ckpt"
     ),
 )
-CASES = (*over(RECORDS, IN_JSON), *over(VECTORS, IN_BYTES), *INDEXES, *MADE_AGAIN, *ENSEMBLES, *RUNS)
+CASES = (*over(RECORDS, IN_JSON), *over(VECTORS, IN_BYTES), *STORED_VECTORS, *MADE_AGAIN, *ENSEMBLES, *RUNS)
 
 
 @pytest.mark.slow

@@ -192,7 +192,9 @@ def test_a_new_index_needs_a_new_folder(index: Index, model: SentenceEncoder, tm
     (tmp_path / "file").touch()
     with pytest.raises(FileExistsError, match="expected a new folder, got a file"):
         Index.create(tmp_path / "file", model)
-    with pytest.raises(FileNotFoundError, match=r"expected the folder of an index, got none with index\.sqlite"):
+    with pytest.raises(
+        FileNotFoundError, match=r"expected the folder of an index, got a folder without index\.sqlite"
+    ):
         Index.open(tmp_path, model)
 
 
