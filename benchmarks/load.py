@@ -55,7 +55,7 @@ class Job(NamedTuple):
         backend: What runs the network.
         packed: Whether to pack weights on any processor.
         threads: Of torch.
-        corpus: Path of the vectors that are searched.
+        corpus: Folder of the index that is searched.
     """
 
     encoder: str
@@ -89,10 +89,10 @@ def serve(job: Job, port: int) -> None:
     import uvicorn
     from fastapi import Body, FastAPI, Response
 
-    from contrastive_text.inference import VectorIndex
+    from contrastive_text.inference import Index
 
     model = load(job)
-    index = VectorIndex(model, np.load(job.corpus, mmap_mode="r"))
+    index = Index.open(job.corpus, model)
     application = FastAPI()
 
     @application.post("/encode")
@@ -102,7 +102,7 @@ def serve(job: Job, port: int) -> None:
 
     @application.post("/search")
     def search(texts: list[str] = Body()) -> list[list[int]]:  # noqa: B008  # FastAPI's way
-        return [[hit.corpus_id for hit in hits] for hits in index.search(texts, top_k=HITS)]
+        return [[int(hit.id) for hit in hits] for hits in index.search(texts, top_k=HITS)]
 
     @application.get("/usage")
     def usage() -> Usage:
@@ -182,13 +182,12 @@ def is_near(vectors: npt.NDArray[np.float32], expected: npt.NDArray[np.float32])
 def put_under_load(job: Job, requests: Sequence[Sequence[str]], count: int, clients: int) -> dict[str, Any]:
     """Returns what became of many requests of several clients; figures by name."""
     model = load(job)
-    corpus = np.asarray(model.encode([text for texts in requests for text in texts]))
-    np.save(job.corpus, corpus)
-    from contrastive_text.inference import VectorIndex
+    from contrastive_text.inference import Index
 
-    index = VectorIndex(model, corpus)
+    index = Index.create(job.corpus, model)
+    index.add([text for texts in requests for text in texts])
     vectors = [np.asarray(model.encode(texts)) for texts in requests]
-    hits = [[[hit.corpus_id for hit in each] for each in index.search(texts, top_k=HITS)] for texts in requests]
+    hits = [[[int(hit.id) for hit in each] for each in index.search(texts, top_k=HITS)] for texts in requests]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

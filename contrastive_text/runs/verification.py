@@ -44,8 +44,8 @@ def verify(path: Path) -> Iterator[FileCheck]:
 
     Files with a digest are folders with a manifest (saved models, exports to ONNX, saved tokens), checkpoints,
     vectors with their record, the vectors of indexes, unfinished vectors up to their last saved block, and cached
-    vectors of evaluations. Links to folders are not followed. Temporary files of a running or killed process are skipped. A
-    file that can't be read is damaged.
+    vectors of evaluations. Links to folders are not followed. Temporary files of a running or killed process are
+    skipped. A file that can't be read is damaged.
 
     Args:
         path: A model, a checkpoint, a run's folder, or any folder that contains some.
