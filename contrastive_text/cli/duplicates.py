@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from contrastive_text.cli.commands import Duplicates
-from contrastive_text.cli.embed import document_vectors
+from contrastive_text.cli.encoding import document_vectors
 from contrastive_text.cli.files import form_of, table_row
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.disk import atomic_file

@@ -26,7 +26,6 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import print_json, print_message
 
 if TYPE_CHECKING:
-    from contrastive_text.cli.commands import Search
     from contrastive_text.inference.index import Index
     from contrastive_text.inference.index_build import DocumentFile
 
@@ -108,7 +107,7 @@ def index_build(options: IndexBuild) -> None:
         FileExistsError: The folder has an index or other files.
         ValueError: Options contradict each other; see also ``Index.create`` and ``DocumentFile``.
     """
-    from contrastive_text.cli.embed import complete, encoder_of
+    from contrastive_text.cli.encoding import complete, encoder_of
     from contrastive_text.inference.embedding_run import EmbeddingRun
     from contrastive_text.inference.encoding import Encoding
     from contrastive_text.inference.index import facts_of, model_name
@@ -160,7 +159,8 @@ def index_add(options: IndexAdd) -> None:
     from contrastive_text.inference.index_documents import parse_metadata
 
     start = time.perf_counter()
-    with closing(open_index(options.folder, options)) as index:
+    index = open_index(options.folder, options.model, options.device, options.backend, options.dtype)
+    with closing(index):
         documents = list(_documents(options))
         ids = None if options.id_column is None else [document.id for document in documents]
         metadata = [parse_metadata(document) or None for document in documents]
@@ -207,13 +207,23 @@ def index_info(options: IndexInfo) -> None:
             print_message(f"{name:<20}{number}")
 
 
-def open_index(folder: Path, options: IndexAdd | Search) -> Index:
-    """Opens an index with the model of a command's options, or with the model that the index names."""
+def open_index(folder: Path, model: str | None, device: str | None, backend: str, dtype: str) -> Index:
+    """Opens an index with a model that is loaded by the options of a command.
+
+    Args:
+        folder: Folder of the index.
+        model: Model folder or hub name; empty or None for the model that the index names.
+        device: Device of the model.
+        backend: Library that runs the network.
+        dtype: Number type of the network.
+
+    Raises:
+        ValueError: The index names no model, or has another one.
+    """
     from contrastive_text.cli.models import load_model
     from contrastive_text.inference.index import Index
     from contrastive_text.inference.index_files import IndexFolder
 
-    model = options.model
     if not model:
         with closing(IndexFolder(folder)) as files:
             model = files.facts.model
@@ -221,7 +231,7 @@ def open_index(folder: Path, options: IndexAdd | Search) -> Index:
         raise InvalidValueError(
             f"--model: expected the model of {folder}, which names none, got nothing; give it"
         )
-    return Index.open(folder, load_model(model, options.device, backend=options.backend, dtype=options.dtype))
+    return Index.open(folder, load_model(model, device, backend=backend, dtype=dtype))
 
 
 def _documents(options: IndexBuild | IndexAdd) -> DocumentFile:

@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 
 from contrastive_text.cli.commands import Mine
-from contrastive_text.cli.embed import encoder_of
+from contrastive_text.cli.encoding import encoder_of
 from contrastive_text.cli.files import form_of, plain_form
 from contrastive_text.cli.models import load_model, load_reranker, warnings_as_notes
 from contrastive_text.core.storage.text_files import SizeLimits

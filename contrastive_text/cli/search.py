@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from contrastive_text.cli.commands import Search
-from contrastive_text.cli.embed import document_vectors
+from contrastive_text.cli.encoding import document_vectors
 from contrastive_text.cli.files import form_of, plain_form, table_row
 from contrastive_text.cli.index import open_index
 from contrastive_text.cli.models import say_truncated
@@ -73,7 +73,8 @@ class _Found(NamedTuple):
 
 def _in_index(options: Search, queries: Sequence[str]) -> list[list[_Found]]:
     """Searches an index. Returns the hits of each query."""
-    with closing(open_index(Path(options.corpus), options)) as index:
+    index = open_index(Path(options.corpus), options.model, options.device, options.backend, options.dtype)
+    with closing(index):
         results = index.search(queries, top_k=options.top_k, batch_size=options.batch_size)
         say_truncated(index.model.truncated, len(queries), index.model)
     return [
