@@ -248,10 +248,11 @@ def _documents(options: IndexBuild | IndexAdd) -> DocumentFile:
         split=options.split,
         bounds=SizeLimits.of(options.bounds),
         form=form_of(options),
-        columns=[*([options.id_column] if has_ids else []), *options.metadata_columns],
+        columns=[name for name in (options.id_column, *options.metadata_columns) if name is not None],
     )
     documents = DocumentFile(texts, has_ids)
     documents.check()
+    assert texts.summary is not None
     print_message(texts.summary.description)
     return documents
 

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -370,9 +370,16 @@ def _read_facts(path: Path, content: object) -> IndexFacts:
         identity=record.text("identity"),
         model=record.text("model", None),
         features=record.integer("features", least=1),
-        similarity=one_of(f"{where}: similarity", record.text("similarity"), SimilarityName, _REBUILD),
+        similarity=one_of(
+            f"{where}: similarity", cast("SimilarityName", record.text("similarity")), SimilarityName, _REBUILD
+        ),
         passages=record.text("passages", None),
-        approximate=one_of(f"{where}: approximate", record.text("approximate", None), GraphKind, _REBUILD),
+        approximate=one_of(
+            f"{where}: approximate",
+            cast("GraphKind | None", record.text("approximate", None)),
+            GraphKind,
+            _REBUILD,
+        ),
     )
 
 
