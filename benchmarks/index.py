@@ -230,7 +230,9 @@ def main() -> None:
         f"{statistics.median(built):.1f} s with given vectors. An add of {options.added:,} texts takes "
         f"{statistics.median(seconds['add']):.2f} s, {anew / statistics.median(seconds['add']):,.0f} times less.",
         "",
-        f"Approximate search in {options.approximate:,} vectors. Random vectors are the hardest case for it: they have no clusters.",
+        f"Approximate search in {options.approximate:,} vectors. Random vectors have no",
+        "clusters, which is the hardest case.",
+        "clusters.",
         "",
         *markdown(["", "build, s", "recall@10 printed", "recall@10, new queries", "one query, ms"], kinds),
     ]
