@@ -232,7 +232,6 @@ def main() -> None:
         "",
         f"Approximate search in {options.approximate:,} vectors. Random vectors have no",
         "clusters, which is the hardest case.",
-        "clusters.",
         "",
         *markdown(["", "build, s", "recall@10 printed", "recall@10, new queries", "one query, ms"], kinds),
     ]
