@@ -18,6 +18,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from itertools import groupby, islice
 from typing import Any, Literal, NamedTuple
 
@@ -37,6 +38,7 @@ from contrastive_text.core.types import TextPair
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.collator import build_row
 from contrastive_text.data.files.readers import TextStream
+from contrastive_text.inference import Index
 
 WINDOW = 1000  # number of requests and of texts that the quantiles and means of /metrics are of: the last ones
 GRACE = 25  # seconds that SIGTERM leaves to requests in progress; Kubernetes kills a process after 30
@@ -178,20 +180,12 @@ class Drift:
 
     def __init__(self, training: np.ndarray) -> None:
         self.center = unit(unit(training).mean(axis=0))
-        self.last: deque[tuple[float, float]] = deque(maxlen=WINDOW)
-        self.add(training)
-        self.training = self.means()
-        self.last.clear()
+        self.training = self.norms_and_cosines(training).mean(axis=0)
+        self.last: deque[np.ndarray] = deque(maxlen=WINDOW)
 
-    def add(self, vectors: np.ndarray) -> None:
-        """Adds vectors, (N, D)."""
-        cosines = unit(vectors) @ self.center
-        self.last.extend(zip(np.linalg.norm(vectors, axis=1).tolist(), cosines.tolist(), strict=True))
-
-    def means(self) -> tuple[float, float]:
-        """Returns the mean norm and the mean cosine."""
-        norm, cosine = np.mean(self.last, axis=0).tolist()
-        return norm, cosine
+    def norms_and_cosines(self, vectors: np.ndarray) -> np.ndarray:
+        """Returns norm and cosine of each vector: (N, D) -> (N, 2)."""
+        return np.stack([np.linalg.norm(vectors, axis=1), unit(vectors) @ self.center], axis=1)
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -224,9 +218,10 @@ class Metrics:
         for place, name in enumerate(("norm", "cosine") if self.drifts else ()):
             yield f"# TYPE serve_mean_{name} gauge"
             for kind, drift in self.drifts.items():
-                means = {"training": drift.training} | ({"served": drift.means()} if drift.last else {})
-                for texts, values in means.items():
-                    yield f'serve_mean_{name}{{kind="{kind}",texts="{texts}"}} {values[place]:.6f}'
+                for texts, rows in (("training", [drift.training]), ("served", drift.last)):
+                    if rows:
+                        value = np.mean(rows, axis=0)[place]
+                        yield f'serve_mean_{name}{{kind="{kind}",texts="{texts}"}} {value:.6f}'
 
 
 class Gate:
@@ -279,6 +274,13 @@ class EmbedBody(BaseModel, extra="forbid", strict=True):
     normalize: bool = False
 
 
+class SearchBody(BaseModel, extra="forbid", strict=True):
+    """Queries of a search."""
+
+    queries: list[str]
+    top_k: int = Field(default=5, ge=1, le=1000)
+
+
 class RerankBody(BaseModel, extra="forbid", strict=True):
     """Documents to order by their score for a query."""
 
@@ -309,24 +311,31 @@ def explain(error: RequestValidationError) -> str:
 
 
 def create_app(
-    model: SentenceEncoder, reranker: Reranker | None, limits: Limits, training: Sequence[str] = ()
+    model: SentenceEncoder,
+    limits: Limits,
+    index: Index | None = None,
+    reranker: Reranker | None = None,
+    training: Sequence[str] = (),
 ) -> FastAPI:
     """Builds the application.
 
     Args:
-        model: Model of /embed.
-        reranker: Model of /rerank; None for no such endpoint.
+        model: Model of /embed and /search.
         limits: Limits of the server.
+        index: Documents of /search; None for no such endpoint.
+        reranker: Model of /rerank; None for no such endpoint.
         training: Training texts, with whose vectors /metrics compares the last vectors; empty for no comparison.
     """
     encoders = {"query": model.encode_query, "document": model.encode_document, "none": model.encode}
     counters = {kind: TokenCounter(model, kind) for kind in encoders}
     drifts = {kind: Drift(encode(training)) for kind, encode in encoders.items()} if training else {}
     functions: dict[str, Any] = dict(encoders)
-    about = {"fingerprint": model.identity, "features": model.get_embedding_dimension()}
+    facts = {"fingerprint": model.identity, "features": model.get_embedding_dimension()}
     if reranker is not None:
         functions["rerank"], counters["rerank"] = reranker.predict, TokenCounter(reranker, "rerank")
-        about["reranker"] = reranker.identity
+        facts["reranker"] = reranker.identity
+    if index is not None:
+        index.search_vectors(model.encode_query(["a"]))  # raises if the widths differ
     batcher = Batcher(functions, limits)
     metrics = Metrics(batcher, drifts)
 
@@ -340,28 +349,36 @@ def create_app(
     app.add_middleware(Gate, metrics=metrics, limits=limits)
     app.state.batcher = batcher
 
-    async def compute(kind: str, items: Sequence[Any], request: Request) -> tuple[list[Any], int]:
-        """Returns the result of each item, and the number of truncated items."""
+    async def compute(kind: str, items: Sequence[Any], request: Request) -> tuple[np.ndarray, int]:
+        """Returns the results of items in one array, and the number of truncated items."""
         tokens, truncated = await asyncio.to_thread(counters[kind], items)
         batcher.counts["truncated"] += truncated
-        try:
-            return await batcher.compute(kind, items, tokens, request), truncated
-        except ContrastiveTextError as error:
-            raise HTTPException(500, str(error)) from error
+        results = np.stack(await batcher.compute(kind, items, tokens, request))
+        if kind in drifts:
+            drifts[kind].last.extend(drifts[kind].norms_and_cosines(results))
+        return results, truncated
 
     @app.exception_handler(RequestValidationError)
-    async def refuse(_: Request, error: RequestValidationError) -> JSONResponse:
-        return JSONResponse({"detail": explain(error)}, 422)
+    @app.exception_handler(ContrastiveTextError)
+    async def answer_error(_: Request, error: Exception) -> JSONResponse:
+        is_request = isinstance(error, RequestValidationError)
+        return JSONResponse({"detail": explain(error) if is_request else str(error)}, 422 if is_request else 500)
 
     @app.post("/embed")
     async def embed(body: EmbedBody, request: Request) -> JSONResponse:
         check_texts("texts", body.texts, limits.max_texts)
-        rows, truncated = await compute(body.kind, body.texts, request)
-        vectors = np.stack(rows)
-        if drifts:
-            drifts[body.kind].add(vectors)
+        vectors, truncated = await compute(body.kind, body.texts, request)
         vectors = unit(vectors) if body.normalize else vectors
         return JSONResponse({"vectors": vectors.tolist(), "truncated": truncated})
+
+    if index is not None:
+
+        @app.post("/search")
+        async def search(body: SearchBody, request: Request) -> JSONResponse:
+            check_texts("queries", body.queries, limits.max_texts)
+            vectors, truncated = await compute("query", body.queries, request)
+            hits = await asyncio.to_thread(index.search_vectors, vectors, body.top_k)
+            return JSONResponse({"hits": [list(map(asdict, row)) for row in hits], "truncated": truncated})
 
     if reranker is not None:
 
@@ -371,14 +388,14 @@ def create_app(
             check_texts("documents", body.documents, limits.max_texts)
             pairs = [(body.query, document) for document in body.documents]
             scores, truncated = await compute("rerank", pairs, request)
-            order = sorted(range(len(scores)), key=lambda place: -scores[place])[: body.top_k]
+            order = np.argsort(-scores, kind="stable")[: body.top_k].tolist()
             results = [{"index": place, "score": float(scores[place])} for place in order]
             return JSONResponse({"results": results, "truncated": truncated})
 
     @app.get("/health")
     async def health() -> JSONResponse:
-        is_ready = not app.state.task.done()
-        return JSONResponse({"ready": is_ready, **about}, 200 if is_ready else 503)
+        is_ready, documents = not app.state.task.done(), {} if index is None else {"documents": len(index)}
+        return JSONResponse({"ready": is_ready, **facts, **documents}, 200 if is_ready else 503)
 
     @app.get("/metrics")
     async def figures() -> PlainTextResponse:
@@ -391,6 +408,7 @@ def main() -> int:
     """Serves until SIGTERM or Ctrl-C; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="model folder or hub name")
+    parser.add_argument("--index", metavar="FOLDER", help="index of /search")
     parser.add_argument("--reranker", help="folder or hub name of the model of /rerank")
     parser.add_argument("--training_texts", metavar="FILE", help="texts for the drift in /metrics")
     parser.add_argument("--backend", default="torch", help="torch, onnx or openvino. Default: torch.")
@@ -408,7 +426,8 @@ def main() -> int:
         model = SentenceEncoder.from_pretrained(options.model, backend=options.backend, trust=options.trust)
         reranker = options.reranker and Reranker.from_pretrained(options.reranker, trust=options.trust)
         texts = list(islice(TextStream(options.training_texts), 100_000)) if options.training_texts else []
-        app = create_app(model, reranker, limits, random.Random(0).sample(texts, min(len(texts), WINDOW)))
+        index = options.index and Index.open(options.index, model)
+        app = create_app(model, limits, index, reranker, random.Random(0).sample(texts, min(len(texts), WINDOW)))
     except ContrastiveTextError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -30,6 +30,7 @@ from contrastive_text import Reranker, SentenceEncoder
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.data import Prompts, learn_vocabulary
 from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.inference import Index
 from contrastive_text.poolers import MeanPooler
 
 pytest.importorskip("fastapi", reason="needs the extra serve")
@@ -76,7 +77,8 @@ def reranker(folder: Path) -> Reranker:
 
 @pytest.fixture
 def client(model: SentenceEncoder, reranker: Reranker) -> Iterator[TestClient]:
-    with TestClient(serve.create_app(model, reranker, serve.Limits(max_texts=40), tiny.TEXTS)) as client:
+    limits = serve.Limits(max_texts=40)
+    with TestClient(serve.create_app(model, limits, reranker=reranker, training=tiny.TEXTS)) as client:
         yield client
 
 
@@ -152,6 +154,33 @@ def test_rerank_has_the_order_and_scores_of_the_reranker(client: TestClient, rer
     np.testing.assert_allclose(scores, [hit["score"] for hit in expected], atol=ROUNDING)
 
 
+def test_search_finds_the_hits_of_the_index_also_after_documents_were_added(
+    model: SentenceEncoder, tmp_path: Path
+) -> None:
+    index = Index.create(tmp_path / "index", model)
+    index.add(tiny.TEXTS[:20], ids=[f"t{number}" for number in range(20)])
+    queries, fields = list(tiny.TEXTS[15:25]), ("id", "score", "text", "metadata", "span")
+
+    def assert_same_hits() -> None:
+        response = client.post("/search", json={"queries": queries, "top_k": 4})
+        for hits, expected in zip(response.json()["hits"], index.search(queries, top_k=4), strict=True):
+            assert [hit["text"] for hit in hits] == [hit.text for hit in expected]
+            assert [hit["id"] for hit in hits] == [hit.id for hit in expected]
+            np.testing.assert_allclose(
+                [hit["score"] for hit in hits], [hit.score for hit in expected], atol=ROUNDING
+            )
+            assert all(tuple(hit) == fields for hit in hits)
+
+    with TestClient(serve.create_app(model, serve.Limits(), index=index, training=tiny.TEXTS)) as client:
+        assert_same_hits()
+        index.add(tiny.TEXTS[20:], ids=[f"t{number}" for number in range(20, 40)])
+        assert_same_hits()
+        assert client.get("/health").json()["documents"] == 40
+        assert client.post("/search", json={"queries": [" "]}).status_code == 422
+        assert client.post("/search", json={"queries": ["a"], "top_k": 1001}).status_code == 422
+        assert 'serve_mean_cosine{kind="query",texts="served"}' in figures(client)
+
+
 BAD = [
     ({"texts": []}, "texts: expected 1 to 40 texts, got 0; send at least one text"),
     ({"texts": ["a"] * 41}, "texts: expected 1 to 40 texts, got 41; send several requests of up to 40"),
@@ -203,7 +232,7 @@ def test_concurrent_requests_share_batches_and_get_their_own_vectors(model: Sent
         vectors = embed(client, texts)
         return np.allclose(vectors, [expected[text] for text in texts], atol=ROUNDING)
 
-    with TestClient(serve.create_app(model, None, limits)) as client, ThreadPoolExecutor(CLIENTS) as threads:
+    with TestClient(serve.create_app(model, limits)) as client, ThreadPoolExecutor(CLIENTS) as threads:
         functions(client)["none"] = encode
         assert all(threads.map(ask, range(24)))
         found = figures(client)
@@ -218,7 +247,7 @@ def test_a_full_queue_is_answered_by_429_and_the_others_are_served(model: Senten
         release.wait(10)
         return model.encode(texts)
 
-    with TestClient(serve.create_app(model, None, serve.Limits(max_queue=3))) as client:
+    with TestClient(serve.create_app(model, serve.Limits(max_queue=3))) as client:
         functions(client)["none"] = encode
         with ThreadPoolExecutor(3) as threads:
             served = [threads.submit(client.post, "/embed", json={"texts": ["a bird"]}) for _ in range(3)]
@@ -245,7 +274,7 @@ def test_vectors_that_are_not_finite_fail_only_their_own_request(model: Sentence
         response = client.post("/embed", json={"texts": [text]})
         return response.status_code, response.json().get("detail")
 
-    with TestClient(serve.create_app(model, None, serve.Limits(max_wait_ms=200))) as client:
+    with TestClient(serve.create_app(model, serve.Limits(max_wait_ms=200))) as client:
         functions(client)["none"] = encode
         for bad, message in (("nan", "encode: expected finite"), ("infinite", "none: expected finite numbers")):
             with ThreadPoolExecutor(2) as threads:
