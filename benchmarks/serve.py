@@ -57,8 +57,8 @@ OURS, PEER, ALONE, LOOP = (
 LONGEST = 256
 """Length limit of the texts that are counted, in tokens: that of the encoder of the extra ``offline``."""
 PEER_SIZE = 4
-"""Batch size of sentence-transformers. It pads a batch to its longest text. Of 4, 8, 16 and 64, this size took the
-least CPU time for these requests: 57, 74, 136 and 171 ms each."""
+"""Batch size of sentence-transformers, which pads a batch to its longest text. Of 4, 8, 16 and 64, this size took
+the least CPU time for these requests: 57, 74, 136 and 171 ms each."""
 SHORT, LONG, LONG_EVERY = 4, 2, 20
 """Most texts of a request of short texts, texts of a request of long texts, requests of which one is long."""
 HEADER = ("contender", "requests/s", "ours to it", "p50 ms", "p95 ms", "CPU ms/request", "MiB", "wrong")
@@ -317,8 +317,8 @@ def main() -> None:
         f"{len(lengths):,} texts of {statistics.mean(lengths):.0f} tokens on average, up to {max(lengths)}.",
         f"Medians over {options.rounds} rounds, in turns. Ratios are medians of the rounds (lowest to highest).",
         "CPU time is that of the contender's process, without the clients. The loop has one request at a time:",
-        f"no request waits. sentence-transformers has batches of {PEER_SIZE}, its fastest size here, and its process also",
-        "holds our model. Written by `benchmarks/serve.py`.",
+        f"no request waits. sentence-transformers has batches of {PEER_SIZE}, its fastest here. Its process",
+        "also holds our model. Written by `benchmarks/serve.py`.",
         "",
         *markdown([*HEADER], cells),
     ]
