@@ -39,12 +39,13 @@ NEGATIVES = 4
 TOP_K = 50
 """Number of first results that the reranker orders again."""
 DISTILLATION = part("RankDistillation", loss=part("KLDivergence", temperature=0.05, guide_temperature=1.0))
+HARD_LABELS = part("Contrastive", loss=part("InfoNCE", temperature=0.05))
 WAYS = {
-    "hard labels": {"distillation": None},
-    "scores": {"contrastive": None, "distillation": DISTILLATION},
-    "both": {"distillation": DISTILLATION},
+    "hard labels": {"contrastive": HARD_LABELS},
+    "scores": {"distillation": DISTILLATION},
+    "both": {"contrastive": HARD_LABELS, "distillation": DISTILLATION},
 }
-"""Training of a bi-encoder -> what it changes of the objectives of the recipe."""
+"""Training of a bi-encoder -> its objectives, which replace those of the recipe."""
 
 
 class Taught(Groups):
@@ -97,10 +98,8 @@ class Taught(Groups):
         folder = self.out / f"{way.replace(' ', '-')}-{seed}"
 
         def make() -> dict[str, Any]:
-            objectives = {name: value for name, value in WAYS[way].items() if value is not None}
-            dropped = [name for name, value in WAYS[way].items() if value is None and name == "contrastive"]
             config = folder / "objectives.yaml"
-            config.write_text(json.dumps({"model": {"objectives": objectives}}))
+            config.write_text(json.dumps({"model": {"objectives": WAYS[way]}}))
             words = [
                 "--recipe",
                 "simcse",
@@ -109,7 +108,6 @@ class Taught(Groups):
                 "--config",
                 str(config),
             ]
-            words += [word for name in dropped for word in (f"--model.objectives.{name}", "null")]
             words += ["--model.encoder.model_name_or_path", self.options.encoder, "--data.task.pairing", "Given"]
             words += ["--data.train", str(self.scored_rows(seed)), "--trainer.max_steps", str(self.options.steps)]
             words += ["--data.batch_size", str(self.options.batch_size), "--trainer.max_epochs", "-1"]
