@@ -32,6 +32,7 @@ NAMES = [
     ("FIT --checkpoint.dirpaht x", "--checkpoint.dirpath?"),
     ("FIT --data.tasks.sst.trian x", "'trian' at this place; did you mean 'train'"),
     ("FIT --model.objectives.sst.classes 2", "model.objectives: expected a class that can be made"),
+    ("FIT --model.objectives.contrastive null", "of Objective under each name, got null; remove the name"),
     ("FIT --init_frm x", "did you mean --init_from?"),
     ("FIT --config poler.yaml", "'pooler'"),
     ("FIT --config lrr.yaml", "'lr'"),

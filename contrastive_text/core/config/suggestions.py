@@ -130,6 +130,11 @@ def shorten_parser_error(message: str, options: Iterable[str] = ()) -> str:
     if (match := re.search(r"an instantiatable class, but ?([\w.]*) is abstract", message)) is not None:
         abstract = f"{where}expected a class that can be made, got {match[1] or value}, which is abstract"
         return f"{abstract}; name a subclass under class_path, or start from a recipe"
+    if (match := re.search(r"Not a valid subclass of (\w+)\. Got value: None", message)) is not None:
+        return (
+            f"{where}expected a class of {match[1]} under each name, got null; remove the name: the names in a "
+            "file replace all names of the recipe"
+        )
     lines = [line.strip(" -") for line in message.splitlines()[1:] if not _NOISE.search(line)]
     kinds = re.findall(r"Expected an? (?:<class '(?:\w+\.)*(\w+)'>|typing\.Literal\[(.*)\])", message)
     types = [kind for kind in dict.fromkeys(map("".join, kinds)) if kind != "NoneType"]
