@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.batch import Hidden, move_to_device
-from contrastive_text.core.checks import one_of
-from contrastive_text.core.errors import InvalidTextError, InvalidValueError
+from contrastive_text.core.errors import InvalidTextError, InvalidValueError, one_of
 from contrastive_text.core.similarity import at_least_float32
 
 FirstLayer = Literal["embeddings", "block_1"]

@@ -31,8 +31,7 @@ from pydantic import BaseModel, Field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from contrastive_text import Reranker, SentenceEncoder
-from contrastive_text.core.checks import at_least
-from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, at_least
 from contrastive_text.core.storage.text_files import lone_surrogate
 from contrastive_text.core.types import TextPair
 from contrastive_text.data import TextTokenizer

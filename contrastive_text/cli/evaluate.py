@@ -18,8 +18,7 @@ from contrastive_text.cli.commands import Evaluate, Suite, Sweep
 from contrastive_text.cli.files import form_of, plain_form, print_or_write
 from contrastive_text.cli.models import load_readings, load_reranker, warnings_as_notes
 from contrastive_text.cli.options import check_options_used
-from contrastive_text.core.checks import at_least
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least
 from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.core.terminal import print_message, print_table
 from contrastive_text.data import read_pairs, read_rows

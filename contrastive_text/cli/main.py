@@ -15,10 +15,9 @@ from collections.abc import Sequence
 
 from contrastive_text import __version__
 from contrastive_text.cli.words import RUN_COMMANDS, expand_recipes, expand_short_options, take_trust
-from contrastive_text.core.checks import one_of
 from contrastive_text.core.config.class_paths import UntrustedError, import_from_working_directory, trusting
 from contrastive_text.core.config.suggestions import find_constructor_error, suggest_name
-from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, find_cause, iter_causes
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, find_cause, iter_causes, one_of
 from contrastive_text.core.libraries import is_out_of_memory, is_panic
 from contrastive_text.core.terminal import escaping_output, log_to_terminal, print_message
 

@@ -34,7 +34,7 @@ def rank(options: Rank) -> None:
     """
     from contrastive_text.cli.files import plain_form, table_row
     from contrastive_text.cli.models import load_reranker
-    from contrastive_text.core.checks import at_least
+    from contrastive_text.core.errors import at_least
     from contrastive_text.core.storage.disk import atomic_file
     from contrastive_text.core.storage.text_files import SizeLimits
     from contrastive_text.data.files.readers import TextStream

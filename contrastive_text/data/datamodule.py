@@ -12,9 +12,8 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import BatchSizeFinder
 from torch.utils.data import DataLoader
 
-from contrastive_text.core.checks import at_least
 from contrastive_text.core.config.specs import part_spec, to_plain
-from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError, at_least
 from contrastive_text.core.storage.checkpoints import load_options
 from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.core.terminal import facts_table

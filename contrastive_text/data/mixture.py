@@ -12,8 +12,7 @@ from itertools import accumulate, pairwise
 from operator import index
 from typing import overload
 
-from contrastive_text.core.checks import above
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, above
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from contrastive_text.core.checks import at_least
-from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.errors import InvalidValueError, MissingFileError, at_least
 from contrastive_text.core.random import text_id
 from contrastive_text.core.storage.text_files import USUAL, SizeLimits, is_blank
 from contrastive_text.data.files.formats import (

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
-from contrastive_text.core.checks import at_least, fraction
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least, fraction
 from contrastive_text.core.storage.text_files import USUAL, SizeLimits
 from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.types import ROLES, Role, Row

@@ -18,8 +18,15 @@ from torch import Tensor, nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from contrastive_text.core.checks import above, at_least, fraction, one_of
-from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
+from contrastive_text.core.errors import (
+    ContrastiveTextError,
+    InvalidValueError,
+    above,
+    at_least,
+    first_line,
+    fraction,
+    one_of,
+)
 from contrastive_text.core.libraries import is_read_error, require
 from contrastive_text.core.storage.manifests import MANIFEST_ADVICE
 from contrastive_text.core.storage.records import Record

@@ -21,8 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from contrastive_text.core.checks import one_of
-from contrastive_text.core.errors import InvalidValueError, first_line
+from contrastive_text.core.errors import InvalidValueError, first_line, one_of
 from contrastive_text.core.libraries import is_read_error, silence_transformers
 from contrastive_text.encoders.packing import (
     ATTENTION,

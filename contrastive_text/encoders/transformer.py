@@ -17,8 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
 from contrastive_text.core.batch import Batch, Hidden, PaddedHostCopies, move_to_device, select_tokens
-from contrastive_text.core.checks import fraction
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, fraction
 from contrastive_text.core.libraries import silence_transformers
 from contrastive_text.core.native import check_not_forked
 from contrastive_text.core.random import replace_dropouts

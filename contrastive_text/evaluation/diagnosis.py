@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text import metrics
-from contrastive_text.core.checks import at_least
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least
 from contrastive_text.data import Table
 from contrastive_text.data.collator import collate_texts
 from contrastive_text.data.prompts import DOCUMENT, QUERY

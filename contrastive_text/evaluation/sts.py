@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from contrastive_text.core.checks import one_of
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, one_of
 from contrastive_text.data import Table
 from contrastive_text.data.prompts import DOCUMENT, QUERY
 from contrastive_text.evaluation.cached import CachedEncoder

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core import checks
 from contrastive_text.core.distributed import gather_rows, world_size
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least, fraction
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.heads.base import Head
 
@@ -94,9 +93,9 @@ class MLPHead(Head):
                 f"MLPHead.shared_layers: expected 1 or 2 with a name in share, got {shared_layers} with share: "
                 f"{share}; give the heads that share layers the same name"
             )
-        self.hidden_features = checks.at_least("MLPHead.hidden_features", hidden_features, 1)
-        self.out_features = checks.at_least("MLPHead.out_features", out_features, 1)
-        self.dropout = checks.fraction("MLPHead.dropout", dropout, "0 is none", with_one=False)
+        self.hidden_features = at_least("MLPHead.hidden_features", hidden_features, 1)
+        self.out_features = at_least("MLPHead.out_features", out_features, 1)
+        self.dropout = fraction("MLPHead.dropout", dropout, "0 is none", with_one=False)
         self.share = share
         self.shared_layers = shared_layers
 
@@ -142,8 +141,8 @@ class FineTuningHead(Head):
 
     def __init__(self, out_features: int, dropout: float = 0.1) -> None:
         super().__init__(train_only=True)
-        self.out_features = checks.at_least("FineTuningHead.out_features", out_features, 1)
-        self.dropout = checks.fraction("FineTuningHead.dropout", dropout, "0 is none", with_one=False)
+        self.out_features = at_least("FineTuningHead.out_features", out_features, 1)
+        self.dropout = fraction("FineTuningHead.dropout", dropout, "0 is none", with_one=False)
         self.pretrained: bool | None = None
 
     def layers(self, features: int) -> nn.Sequential:
@@ -264,7 +263,7 @@ class ProjectorHead(Head):
                 "the input width, then the input width"
             )
         for width in widths or ():
-            checks.at_least("ProjectorHead.widths", width, 1)
+            at_least("ProjectorHead.widths", width, 1)
         self.widths = widths
         self.last_norm = last_norm
         self.together = together

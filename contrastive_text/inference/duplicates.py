@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from contrastive_text.core.checks import at_least, fraction
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least, fraction
 from contrastive_text.core.similarity import full_precision
 from contrastive_text.inference.search import BLOCK, check_vectors, unit_blocks
 

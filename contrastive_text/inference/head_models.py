@@ -17,9 +17,8 @@ from rich.progress import Progress
 from torch import Tensor, nn
 
 from contrastive_text.core.batch import move_to_device
-from contrastive_text.core.checks import at_least, one_of
 from contrastive_text.core.config.class_paths import trusting
-from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError, at_least, one_of
 from contrastive_text.core.storage.manifests import MANIFEST_ADVICE, check_whole
 from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.text_files import lone_surrogate

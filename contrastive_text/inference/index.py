@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contrastive_text.core.checks import at_least, one_of
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least, one_of
 from contrastive_text.core.libraries import require
 from contrastive_text.inference.approximate import GraphKind
 from contrastive_text.inference.encoding import Vectors

@@ -19,8 +19,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from contrastive_text.core.checks import one_of
-from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError
+from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError, one_of
 from contrastive_text.core.storage.manifests import READ_WHOLE, FileDigest
 from contrastive_text.core.storage.records import Record
 from contrastive_text.inference.approximate import Graph, GraphKind

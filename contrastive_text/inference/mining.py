@@ -12,8 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from contrastive_text.core.checks import at_least, fraction, one_of
-from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError, at_least, fraction, one_of
 from contrastive_text.core.random import fold_key, generator, text_id
 from contrastive_text.core.similarity import EPSILON, at_least_float32, full_precision, unit_vectors
 from contrastive_text.core.storage.text_files import lone_surrogate

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contrastive_text.core.checks import one_of
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, one_of
 from contrastive_text.core.storage.disk import atomic_file, lock_output
 from contrastive_text.data.prompts import DOCUMENT, QUERY
 from contrastive_text.inference.embedding_run import finished_rows

@@ -10,9 +10,8 @@ from typing import NamedTuple
 from huggingface_hub import snapshot_download
 from torch import nn
 
-from contrastive_text.core.checks import one_of
 from contrastive_text.core.config.suggestions import suggest_folder
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, one_of
 from contrastive_text.core.storage.manifests import (
     MANIFEST_ADVICE,
     MODULES,

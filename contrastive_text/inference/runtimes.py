@@ -21,8 +21,7 @@ import transformers
 from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch, Hidden
-from contrastive_text.core.checks import one_of
-from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
+from contrastive_text.core.errors import DiskError, InvalidValueError, first_line, one_of
 from contrastive_text.core.libraries import require, silence_transformers
 from contrastive_text.core.native import check_not_forked, restored_signal_stack
 from contrastive_text.core.setting import one_thread

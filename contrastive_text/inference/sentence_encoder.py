@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch
-from contrastive_text.core.checks import one_of
 from contrastive_text.core.config.class_paths import trusting
-from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError, one_of
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts

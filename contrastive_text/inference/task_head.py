@@ -11,11 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from contrastive_text.core.checks import one_of
 from contrastive_text.core.config.class_paths import import_class
 from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.config.untrusted import check_untrusted
-from contrastive_text.core.errors import InvalidValueError, first_line
+from contrastive_text.core.errors import InvalidValueError, first_line, one_of
 from contrastive_text.core.libraries import is_read_error
 from contrastive_text.core.storage.manifests import MANIFEST_ADVICE
 from contrastive_text.core.storage.records import Record, write_json

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.checks import above, one_of
+from contrastive_text.core.errors import above, one_of
 from contrastive_text.core.similarity import Similarity
 from contrastive_text.losses.comparison import ComparedTexts, Comparison, ExampleVectors
 from contrastive_text.losses.streaming import streamed_block_terms

@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contrastive_text.core.checks import at_least
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least
 from contrastive_text.core.similarity import at_least_float32, full_precision, unit_vectors
 from contrastive_text.losses.streaming import compute_in_parts
 

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from contrastive_text.core.checks import at_least
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least
 from contrastive_text.core.similarity import Similarity, similarity_matrix
 from contrastive_text.losses.base import Reduction, SoftmaxLoss
 from contrastive_text.losses.comparison import ComparedTexts, Comparison, ExampleVectors, Group

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contrastive_text.core.checks import above, fraction
+from contrastive_text.core.errors import above, fraction
 from contrastive_text.core.similarity import Similarity, full_precision, prepare_vectors, similarity_matrix
 from contrastive_text.losses.base import LearnedTemperature, Loss, Reduction, SoftmaxLoss, check_temperature
 from contrastive_text.losses.comparison import ComparedTexts, Comparison, ExampleVectors

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from contrastive_text.core.checks import at_least
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least
 from contrastive_text.metrics.similarity import spearman
 
 _BLOCK_VALUES = 2**18

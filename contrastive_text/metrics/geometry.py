@@ -16,8 +16,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from contrastive_text.core.checks import above
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, above
 from contrastive_text.core.similarity import (
     EPSILON,
     at_least_float32,

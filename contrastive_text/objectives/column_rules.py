@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from contrastive_text.core.checks import at_least, one_of
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least, one_of
 from contrastive_text.core.similarity import unit_vectors
 from contrastive_text.core.targets import Classes, Target
 from contrastive_text.losses.comparison import Effect, ExampleVectors, Group, Joined

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, PreTrainedModel
 
 from contrastive_text.core.batch import Batch, Encoded, move_to_device
-from contrastive_text.core.checks import at_least
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least
 from contrastive_text.core.random import replace_dropouts
 from contrastive_text.core.types import Role
 from contrastive_text.encoders import Embedder, Encoder, TransformerEncoder

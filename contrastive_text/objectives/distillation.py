@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from contrastive_text.core.batch import Encoded
-from contrastive_text.core.checks import at_least, one_of
 from contrastive_text.core.distributed import rank
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least, one_of
 from contrastive_text.core.similarity import (
     Similarity,
     at_least_float32,

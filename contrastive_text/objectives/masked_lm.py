@@ -11,8 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
 from contrastive_text.core.batch import Encoded
-from contrastive_text.core.checks import at_least
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.core.types import Role
 from contrastive_text.objectives.base import Objective

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.batch import Encoded, select_slots
-from contrastive_text.core.checks import fraction, one_of
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, fraction, one_of
 from contrastive_text.core.types import ROLES, Role
 from contrastive_text.losses.comparison import ExampleVectors
 from contrastive_text.objectives.between import Between

@@ -10,8 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from contrastive_text.core.checks import at_least
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least
 from contrastive_text.core.targets import Classes, Target
 from contrastive_text.losses import Comparison, reduce_terms
 from contrastive_text.losses.rules import Rule, SameId

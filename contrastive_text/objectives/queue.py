@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.checks import at_least
+from contrastive_text.core.errors import at_least
 from contrastive_text.losses.comparison import MASKED_ID, ComparedTexts
 from contrastive_text.losses.rules import NO_ID
 from contrastive_text.objectives.columns import HARD_NEGATIVES, ColumnPart, NegativeCount, RowsAndColumns, Stage

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from contrastive_text.core.batch import Encoded
-from contrastive_text.core.checks import above
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, above
 from contrastive_text.core.types import Role
 from contrastive_text.heads import Head, check_train_only
 from contrastive_text.losses import RankLoss

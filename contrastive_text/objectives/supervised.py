@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from contrastive_text.core.batch import Encoded
-from contrastive_text.core.checks import at_least
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least
 from contrastive_text.core.targets import Classes, Scores, Target
 from contrastive_text.core.types import Role
 from contrastive_text.heads import (

@@ -11,8 +11,7 @@ from typing import ClassVar, Self, cast, overload
 
 import numpy as np
 
-from contrastive_text.core.checks import at_least
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import Example, Row, TextPair
 

@@ -9,8 +9,7 @@ from typing import Literal, cast
 
 import numpy as np
 
-from contrastive_text.core.checks import at_least, one_of
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least, one_of
 from contrastive_text.core.random import fold_key, generator, text_id
 from contrastive_text.core.targets import NLI, Classes
 from contrastive_text.core.types import Example, Row

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from contrastive_text.core.checks import at_least, one_of
-from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError, at_least, one_of
 from contrastive_text.core.random import draw_spans
 from contrastive_text.core.types import Example, Row, Tokens
 from contrastive_text.pairings.base import Pairing

@@ -13,10 +13,9 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch, Encoded, StepBatch
-from contrastive_text.core.checks import at_least, one_of
 from contrastive_text.core.config.specs import stored_arguments
 from contrastive_text.core.distributed import means_over_ranks, rank
-from contrastive_text.core.errors import InvalidTypeError
+from contrastive_text.core.errors import InvalidTypeError, at_least, one_of
 from contrastive_text.core.random import fold_key, seed_torch, text_id
 from contrastive_text.core.similarity import new_in_full_precision
 from contrastive_text.core.storage.checkpoints import ScoreRows

@@ -20,10 +20,9 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import callbacks
 from pytorch_lightning.cli import LightningArgumentParser
 
-from contrastive_text.core.checks import at_least
 from contrastive_text.core.config.class_paths import add_working_directory, dotted_texts, foreign_modules
 from contrastive_text.core.config.untrusted import importing_only
-from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, find_cause
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, at_least, find_cause
 from contrastive_text.core.storage.checkpoints import read_checkpoint
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.recipes import BASE

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.checks import above, at_least, fraction
-from contrastive_text.core.errors import InvalidValueError, first_line
+from contrastive_text.core.errors import InvalidValueError, above, at_least, first_line, fraction
 from contrastive_text.core.libraries import silence_transformers
 from contrastive_text.views.base import TextView, Words
 from contrastive_text.views.text import is_word, match_case, split_words

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.batch import move_to_device
-from contrastive_text.core.checks import at_least, fraction
+from contrastive_text.core.errors import at_least, fraction
 from contrastive_text.core.random import RowRandom
 from contrastive_text.views.base import EmbeddingView, GradientView, View
 

@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from contrastive_text.core.checks import fraction
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, fraction
 from contrastive_text.core.types import NO_LABEL, Tokens, Vocabulary
 from contrastive_text.views.base import TokenView, Unit
 from contrastive_text.views.tokens import unit_bounds, unit_indices

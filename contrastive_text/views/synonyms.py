@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 
-from contrastive_text.core.checks import at_least, fraction, one_of
-from contrastive_text.core.errors import InvalidValueError, first_line
+from contrastive_text.core.errors import InvalidValueError, at_least, first_line, fraction, one_of
 from contrastive_text.core.libraries import require
 from contrastive_text.core.storage.text_files import decoded_lines
 from contrastive_text.core.types import Vocabulary

@@ -6,8 +6,7 @@ import re
 
 import numpy as np
 
-from contrastive_text.core.checks import fraction
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, fraction
 from contrastive_text.core.types import TEXT_PLACEHOLDER, Template
 from contrastive_text.views.base import TextView, Words
 

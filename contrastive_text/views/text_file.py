@@ -13,8 +13,7 @@ from typing import BinaryIO, Literal
 import numpy as np
 import numpy.typing as npt
 
-from contrastive_text.core.checks import one_of
-from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
+from contrastive_text.core.errors import DiskError, InvalidValueError, first_line, one_of
 from contrastive_text.core.random import text_id
 from contrastive_text.core.storage.records import describe_value
 from contrastive_text.core.storage.text_files import decoded_lines, is_blank, open_regular_file

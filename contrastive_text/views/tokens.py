@@ -12,8 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from contrastive_text.core.checks import at_least, fraction, one_of
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least, fraction, one_of
 from contrastive_text.core.random import draw_disjoint_spans
 from contrastive_text.core.types import NO_LABEL, NO_WORD, Tokens, Vocabulary
 from contrastive_text.views.base import TokenView, Unit

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from contrastive_text.core.checks import one_of
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, one_of
 
 PairRows: TypeAlias = Literal["positives", "hard", "all"]
 """Use of labeled pairs: keep pairs that belong together, use the others as hard negatives, or train on all."""

@@ -12,9 +12,8 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 
-from contrastive_text.core.checks import one_of
 from contrastive_text.core.config.specs import describe
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, one_of
 from contrastive_text.core.storage.checkpoints import BestCheckpointState, ScoreRows, plain_rows, read_rows
 from contrastive_text.core.storage.disk import remove_abandoned
 from contrastive_text.core.storage.records import Record

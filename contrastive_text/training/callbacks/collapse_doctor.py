@@ -13,9 +13,8 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from contrastive_text.core.checks import at_least
 from contrastive_text.core.distributed import world_size
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least
 from contrastive_text.core.terminal import log_message
 from contrastive_text.metrics import EffectiveRank, MeanCosine, PositiveAlignment, Uniformity
 from contrastive_text.metrics.collapse import COLLAPSED, describe_collapse

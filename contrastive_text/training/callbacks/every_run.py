@@ -15,7 +15,6 @@ from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch, StepBatch
-from contrastive_text.core.checks import at_least
 from contrastive_text.core.distributed import (
     full_tensor,
     local_tensor,
@@ -23,7 +22,7 @@ from contrastive_text.core.distributed import (
     shard_like,
     world_size,
 )
-from contrastive_text.core.errors import InvalidValueError, RunError
+from contrastive_text.core.errors import InvalidValueError, RunError, at_least
 from contrastive_text.losses import ListNet
 from contrastive_text.objectives import RankDistillation, Reranking
 from contrastive_text.training.callbacks.save_when_stopped import SaveWhenStopped

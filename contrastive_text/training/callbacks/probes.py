@@ -13,8 +13,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
-from contrastive_text.core.checks import at_least
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least
 from contrastive_text.core.random import generator
 from contrastive_text.core.targets import Classes
 from contrastive_text.core.terminal import log_message

@@ -18,7 +18,7 @@ from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
-from contrastive_text.core.checks import at_least
+from contrastive_text.core.errors import at_least
 from contrastive_text.core.terminal import log_message
 
 

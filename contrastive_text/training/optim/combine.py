@@ -12,9 +12,8 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from contrastive_text.core.checks import one_of
 from contrastive_text.core.distributed import sum_over_ranks, world_size
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, one_of
 from contrastive_text.core.random import fold_key, generator
 from contrastive_text.core.similarity import full_precision
 

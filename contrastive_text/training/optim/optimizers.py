@@ -15,10 +15,9 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
-from contrastive_text.core.checks import above, at_least, one_of
 from contrastive_text.core.config.class_paths import import_class
 from contrastive_text.core.config.suggestions import suggest_name
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, above, at_least, one_of
 from contrastive_text.core.libraries import is_read_error
 from contrastive_text.training.optim.schedules import Schedule, WarmupSchedule
 from contrastive_text.training.optim.uncorrected_adamw import UncorrectedAdamW

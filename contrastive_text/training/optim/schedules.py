@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from contrastive_text.core.checks import at_least, fraction
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, at_least, fraction
 
 
 class Schedule(ABC):
