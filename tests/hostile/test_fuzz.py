@@ -206,6 +206,15 @@ PARTS = (
 )  # fmt: skip
 
 
+def damage(path: Path, data: st.DataObject) -> None:
+    """Damages a file: its bytes, or values of JSON."""
+    content = path.read_bytes()
+    if path.suffix == ".json" and data.draw(st.booleans()):
+        path.write_text(json.dumps(data.draw(damaged_json(json.loads(content)))), encoding="utf-8")
+    else:
+        path.write_bytes(data.draw(damaged_bytes(content)))
+
+
 def encoded(folder: Path) -> Any:  # Any: an array of numpy
     """Encodes two texts with a folder."""
     vectors = np.asarray(
@@ -221,12 +230,7 @@ def encoded(folder: Path) -> Any:  # Any: an array of numpy
 def test_a_folder_with_damaged_bytes_or_other_values_is_loaded_or_answered(
     file: str, data: st.DataObject, sound: Sound, tmp_path: Path
 ) -> None:
-    place = shutil.copytree(sound["foreign"], tmp_path / "m", dirs_exist_ok=True) / file
-    content = place.read_bytes()
-    if file.endswith(".json") and data.draw(st.booleans()):
-        place.write_text(json.dumps(data.draw(damaged_json(json.loads(content)))), encoding="utf-8")
-    else:
-        place.write_bytes(data.draw(damaged_bytes(content)))
+    damage(shutil.copytree(sound["foreign"], tmp_path / "m", dirs_exist_ok=True) / file, data)
     outcome(lambda: encoded(tmp_path / "m"))
 
 
@@ -250,12 +254,7 @@ def predicted(folder: Path) -> None:
 def test_a_head_with_damaged_bytes_or_other_values_is_loaded_or_answered(
     kind: str, file: str, data: st.DataObject, sound: Sound, tmp_path: Path
 ) -> None:
-    place = shutil.copytree(sound[kind], tmp_path / "m", dirs_exist_ok=True) / file
-    content = place.read_bytes()
-    if file.endswith(".json") and data.draw(st.booleans()):
-        place.write_text(json.dumps(data.draw(damaged_json(json.loads(content)))), encoding="utf-8")
-    else:
-        place.write_bytes(data.draw(damaged_bytes(content)))
+    damage(shutil.copytree(sound[kind], tmp_path / "m", dirs_exist_ok=True) / file, data)
     outcome(lambda: predicted(tmp_path / "m"))
 
 
