@@ -422,10 +422,13 @@ def main() -> int:
         for name in Limits._fields:
             at_least(f"--{name}", getattr(options, name), 0 if name == "max_wait_ms" else 1)
         limits = Limits(*(getattr(options, name) for name in Limits._fields))
+        print(f"loading {options.model}", flush=True)
         model = SentenceEncoder.from_pretrained(options.model, backend=options.backend, trust=options.trust)
         reranker = options.reranker and Reranker.from_pretrained(options.reranker, trust=options.trust)
         texts = list(islice(TextStream(options.training_texts), 100_000)) if options.training_texts else []
         index = options.index and Index.open(options.index, model)
+        if texts:
+            print(f"encoding up to {WINDOW:,} training texts", flush=True)
         app = create_app(model, limits, index, reranker, random.Random(0).sample(texts, min(len(texts), WINDOW)))
     except ContrastiveTextError as error:
         print(f"error: {error}", file=sys.stderr)

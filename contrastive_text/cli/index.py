@@ -31,10 +31,14 @@ if TYPE_CHECKING:
 
 Folder = Annotated[Path, WrittenFolder(key="index.sqlite"), "Folder of the index."]
 IdColumn = Annotated[
-    str | None, {"metavar": "NAME"}, "Column of the ids, which must be unique. Default: ids are numbers."
+    str | None,
+    {"metavar": "NAME"},
+    "Column of the ids, which must be unique. Default: in add the column of build, in build numbers.",
 ]
 MetadataColumns = Annotated[
-    Sequence[str], {"metavar": "NAME"}, "Columns to store with each text, which searches return."
+    Sequence[str],
+    {"metavar": "NAME"},
+    "Columns to store with each text, which searches return. Default: in add the columns of build.",
 ]
 
 
@@ -127,6 +131,7 @@ def index_build(options: IndexBuild) -> None:
     documents = _documents(options)
     model, devices = encoder_of(options)
     facts = facts_of(model, model_name(options.model), window, options.approximate)
+    facts = replace(facts, id_column=options.id_column, metadata_columns=options.metadata_columns)
     texts = documents.texts if window is None else PassageStream(documents.texts, window, model.tokenizer)
     if options.vectors is not None:
         parts = read_document_vectors(model, texts, options.vectors)
@@ -150,7 +155,7 @@ def index_build(options: IndexBuild) -> None:
 
 
 def index_add(options: IndexAdd) -> None:
-    """Encodes the texts of a file and adds them to an index.
+    """Encodes the texts of a file and adds them to an index, by default with the columns of ``index build``.
 
     Raises:
         ValueError: An id is in the index; see also ``Index.add``.
@@ -161,6 +166,11 @@ def index_add(options: IndexAdd) -> None:
     start = time.perf_counter()
     index = open_index(options.folder, options.model, options.device, options.backend, options.dtype)
     with closing(index):
+        options = replace(
+            options,
+            id_column=options.id_column or index.facts.id_column,
+            metadata_columns=options.metadata_columns or index.facts.metadata_columns,
+        )
         documents = list(_documents(options))
         ids = None if options.id_column is None else [document.id for document in documents]
         metadata = [parse_metadata(document) or None for document in documents]

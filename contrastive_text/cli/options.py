@@ -51,7 +51,7 @@ Separator = Annotated[
 Columns = Annotated[
     Mapping[str, str] | None,
     {"metavar": "NAME=COLUMN"},
-    "Columns of the file, as anchor=NAME, positive=NAME, target=NAME. Default: found by their usual names.",
+    "Columns of the file, as text=NAME, anchor=NAME, positive=NAME, target=NAME. Default: the usual names.",
 ]
 Split = Annotated[
     str | None, "Rows to read of a file with a column named split: train, dev, test, another value, or all."

@@ -77,6 +77,9 @@ class Index:
         files: Folder of the index.
         model: Model of the index.
 
+    Attributes:
+        facts: Facts of the index that never change.
+
     Example:
         >>> index = Index.create("corpus.index", "encoder/")  # doctest: +SKIP
         >>> index.add(["a bird sings", "the dog runs"], ids=["b1", "d1"])  # doctest: +SKIP
@@ -89,6 +92,7 @@ class Index:
     def __init__(self, files: IndexFolder, model: SentenceEncoder) -> None:
         self.model = model
         self.folder = files.path
+        self.facts = files.facts
         self._files = files
         self._window = None if files.facts.passages is None else Window.parse(files.facts.passages)
         if files.facts.identity != model.identity:
@@ -209,7 +213,7 @@ class Index:
                 passages_of(documents, spans),
                 batch_size=batch_size,
                 show_progress_bar=show_progress_bar,
-                truncate_dim=self._files.facts.features,
+                truncate_dim=self.facts.features,
             )
             writer.add(documents, [rows], [np.asarray(vectors)], len(rows))
             writer.merge(self._files.state())
@@ -254,7 +258,7 @@ class Index:
             [queries] if isinstance(queries, str) else list(queries),
             batch_size=batch_size,
             convert_to_tensor=True,
-            truncate_dim=self._files.facts.features,
+            truncate_dim=self.facts.features,
         )
         return self.search_vectors(vectors, top_k)
 
@@ -271,7 +275,7 @@ class Index:
         """
         at_least("top_k", top_k, 1)
         queries = torch.as_tensor(queries)
-        features = self._files.facts.features
+        features = self.facts.features
         if queries.ndim != 2 or queries.shape[1] != features:
             raise InvalidValueError(
                 f"queries: expected vectors of {features} features, (Q, {features}), got the shape "
@@ -279,7 +283,7 @@ class Index:
             )
         while True:
             state = self._files.state()
-            found = _nearest(state, self._files.facts.similarity, queries, top_k)
+            found = _nearest(state, self.facts.similarity, queries, top_k)
             documents = self._files.documents(row.document for rows in found for row in rows)
             if all(row.document in documents for rows in found for row in rows):
                 return [[_hit(row, documents[row.document]) for row in rows] for rows in found]

@@ -9,7 +9,7 @@ import errno
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -57,6 +57,8 @@ class IndexFacts:
         similarity: Name of the model's similarity.
         passages: Window of the passages, such as ``128/32``; None if each text has one vector.
         approximate: Kind of the approximate search; None for exact search.
+        id_column: Column of the ids in the file that ``index build`` has read; None for ids that are numbers.
+        metadata_columns: Columns of the metadata in that file.
     """
 
     identity: str
@@ -65,6 +67,8 @@ class IndexFacts:
     similarity: SimilarityName
     passages: str | None = None
     approximate: GraphKind | None = None
+    id_column: str | None = None
+    metadata_columns: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -254,6 +258,8 @@ class IndexFolder:
             "identity": facts.identity,
             "passages": facts.passages,
             "approximate": facts.approximate,
+            "id_column": facts.id_column,
+            "metadata_columns": ", ".join(facts.metadata_columns) or None,
             "approximate_vectors": approximate,
             "recall": sum(count * recall for count, recall in graphs) / approximate if approximate else None,
             "bytes": sum(file.stat().st_size for file in self.path.iterdir() if file.is_file()),
@@ -379,6 +385,8 @@ def _read_facts(path: Path, content: object) -> IndexFacts:
             GraphKind,
             _REBUILD,
         ),
+        id_column=record.text("id_column", None),
+        metadata_columns=record.texts("metadata_columns"),
     )
 
 

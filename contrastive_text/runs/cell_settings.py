@@ -10,8 +10,10 @@ from contrastive_text.core.config.specs import describe_spec
 from contrastive_text.evaluation.results import in_columns
 from contrastive_text.recipes.layers import Config
 
-_METHOD = ("model.objectives", "model.views", "model.guides", "model.weights", "data.task.pairing")
+_METHOD = ("model.views", "model.guides", "data.task.pairing")
 """Keys that define a method. Cells are expected to differ in them."""
+_OBJECTIVES = "model.objectives"
+"""Key of the objectives. Only settings that all cells have, such as a temperature, can be compared."""
 _START = "model.encoder.model_name_or_path"
 """Key of the start of training. A user always sets it, although recipes name the encoder of their paper."""
 _LONGEST = 30
@@ -42,7 +44,7 @@ class Source:
 def describe_settings(cells: Mapping[str, Source], varied: Sequence[str], names: Mapping[str, str]) -> str:
     """Describes the settings of a sweep's cells that could be taken for an effect of the method.
 
-    The first table has the settings in which cells differ, besides settings that define a method. The second
+    The first table has the settings in which cells differ, besides views, guides and the pairing. The second
     table has the settings of recipes that the shared files and options replace.
 
     Args:
@@ -58,7 +60,7 @@ def describe_settings(cells: Mapping[str, Source], varied: Sequence[str], names:
         ...     recipe = {"model": {"optimizer": {"lr": lr}}}
         ...     return Source({**recipe, "trainer": {"max_steps": 50}}, recipe, named=["model.optimizer.lr"])
         >>> print(describe_settings({"a": source(3e-5), "b": source(5e-7)}, [], {"model.optimizer.lr": "lr"}))
-        Settings that differ between the cells, besides views and objectives (*: the recipe sets it):
+        Settings that differ between the cells, besides views (*: the recipe sets it):
         setting            |       a |       b | option that makes them equal
         -------------------+---------+---------+-----------------------------
         model.optimizer.lr | 3e-05 * | 5e-07 * |                   --lr 3e-05
@@ -78,7 +80,7 @@ def describe_settings(cells: Mapping[str, Source], varied: Sequence[str], names:
     ]
     text = []
     if differing:
-        text += ["Settings that differ between the cells, besides views and objectives (*: the recipe sets it):"]
+        text += ["Settings that differ between the cells, besides views (*: the recipe sets it):"]
         text += [in_columns([["setting", *cells, "option that makes them equal"], *differing])]
     if rows:
         text += ["Settings of recipes that the shared files and options replace:"]
@@ -122,7 +124,11 @@ def _is_under(key: str, beginnings: Sequence[str]) -> bool:
 
 def _differing(flat: Mapping[str, Mapping[str, str]], varied: Sequence[str]) -> list[str]:
     """Returns the keys, apart from keys of the method and the grid, whose values differ between cells."""
-    keys = dict.fromkeys(key for values in flat.values() for key in values)
+    keys = [
+        key
+        for key in dict.fromkeys(key for values in flat.values() for key in values)
+        if not _is_under(key, [_OBJECTIVES]) or all(key in values for values in flat.values())
+    ]
     values_of = {key: {values.get(key) for values in flat.values()} for key in keys}
     return [key for key in keys if len(values_of[key]) > 1 and not _is_under(key, (*_METHOD, *varied))]
 

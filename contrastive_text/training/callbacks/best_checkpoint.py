@@ -293,6 +293,17 @@ class BestCheckpoint(ModelCheckpoint):
             self.best_model_path = str(folder / best.name)
         if trainer.is_global_zero and not vars(trainer)["fast_dev_run"]:
             self._log_verdicts()
+            self._log_unvalidated(trainer)
+
+    def _log_unvalidated(self, trainer: pl.Trainer) -> None:
+        """Prints how many steps came after the last validation of a whole run; the kept weights lack them."""
+        steps, batches = trainer.global_step, trainer.global_step * trainer.accumulate_grad_batches
+        if self.best_model_score is not None and self._figures_step < steps and not trainer.should_stop:
+            log_message(
+                f"The last {steps - self._figures_step} of {steps} steps were not validated, so they are not in "
+                f"the kept weights. To validate at the end: --trainer.val_check_interval {batches} "
+                "--trainer.check_val_every_n_epoch null"
+            )
 
     def _log_verdicts(self) -> None:
         """Prints whether the kept weights are better than the initial weights, with advice if they are worse."""
