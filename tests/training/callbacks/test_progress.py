@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import tiny
@@ -23,9 +25,9 @@ class Totals(Callback):
     def __init__(self) -> None:
         self.seen: dict[int, float | None] = {}
 
-    def on_train_epoch_start(self, trainer: Any, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
+    def on_train_batch_end(self, trainer: Any, *rest: Any) -> None:  # noqa: ARG002  # Any: Lightning's
         assert isinstance(trainer.progress_bar_callback, RunProgressBar)
-        self.seen[trainer.current_epoch] = trainer.progress_bar_callback.total_train_batches
+        self.seen[trainer.current_epoch] = trainer.progress_bar_callback.train_progress_bar.total
 
 
 def run_of(folder: Path, **options: Any) -> Run:
@@ -43,10 +45,11 @@ def run_of(folder: Path, **options: Any) -> Run:
 
 
 def totals(run: Run) -> list[float | None]:
-    """Trains and returns the total of the bar in each epoch."""
+    """Trains as in a terminal, and returns the total of the bar in each epoch."""
     noted = Totals()
     vars(run.trainer)["callbacks"].append(noted)
-    run.fit()
+    with mock.patch("rich._console", Console(force_terminal=True, file=io.StringIO())):
+        run.fit()
     return [*noted.seen.values()]
 
 
