@@ -241,8 +241,8 @@ OTHERS = [
     ("verify nothing", "nothing: expected a file or a folder, got no such path"),
 ]
 CASES = [
-    *rest_slow(NAMES, quick=20),
-    *(*OWN_PARTS, *BOUNDS, *EMBED, *SEARCH, *EVALUATE, *COMPARE, *OTHERS),
+    *rest_slow(NAMES, quick=10),
+    *rest_slow((*OWN_PARTS, *BOUNDS, *EMBED, *SEARCH, *EVALUATE, *COMPARE, *OTHERS), quick=40),
     *rest_slow(VALUES, quick=8),
     *rest_slow(TRAINING_FILES, quick=3),
 ]

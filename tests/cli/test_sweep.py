@@ -53,6 +53,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
     return started
 
 
+@pytest.mark.slow
 def test_a_grid_is_run_once_and_a_lost_run_again(shell: Shell, here: Path, calls: list[Sequence[str]]) -> None:
     (here / "grid.yaml").write_text("model.views.anchor: [none, 'FeatureCutoff(rate=0.5)']\n")
     command = f"{SWEEP} --grid grid.yaml --vary model.pooler=CLSPooler --seeds 1 --output out"

@@ -20,7 +20,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import yaml
-from covering import rest_slow
 from executions import EXAMPLES, Execution, batch_of, module_of
 from jsonargparse import ArgumentParser
 from objective_cases import CASES
@@ -374,7 +373,8 @@ def trained(objective: Contrastive) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("loss", rest_slow(LOSSES))
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", LOSSES)
 def test_the_order_of_column_parts_changes_neither_the_loss_nor_what_is_kept(loss: str) -> None:
     compared = 0
     for further in combinations([make for make in PARTS if type(make()) is not Duplicates], 2):

@@ -124,6 +124,7 @@ def check(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         assert float((found[name] - value).abs().max()) <= PROMISE * largest, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_gradient_and_figures_of_two_ranks_and_what_ddp_leaves_are_those_of_one_process(
     name: str, ranks: Results, masked: str, tmp_path: Path

@@ -38,6 +38,7 @@ def small(files: dict[str, str], **options: Any) -> Run:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_python_and_the_shell_leave_the_same_files_and_equal_bits(
     files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
