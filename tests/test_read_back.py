@@ -200,6 +200,7 @@ def test_a_step_reads_nothing_back_by_the_kernels_of_a_gpu() -> None:
     assert not any("scaled_dot_product" in name for name in calls)
 
 
+@pytest.mark.slow
 def test_a_step_of_several_ranks_reads_nothing_back() -> None:
     step(QUIET["InfoNCE"], "no views", "packed", "dense", chunked=False, ranks=3)
     case = QUIET["GIST, hard negatives, and queue, NTXent, a guide, siblings attract"]

@@ -240,6 +240,7 @@ def test_the_same_command_goes_on_where_slurm_stopped_it(
     assert "Finished before: mine, whose model is mine/model" in shell(mine).out
 
 
+@pytest.mark.slow
 def test_a_folder_and_processes_that_cannot_be_a_run_s_are_refused(
     shell: Shell, here: Path, task: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

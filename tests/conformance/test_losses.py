@@ -253,6 +253,7 @@ def test_a_streamed_loss_has_the_terms_and_the_gradients_of_the_dense_one(
     assert_equal(*(outcome(made(name, streamed=how), every, *PARTS[part]) for how in (True, False)))
 
 
+@pytest.mark.slow
 @in_batch
 def test_gradients_of_an_in_batch_loss_agree_with_finite_differences(name: str) -> None:
     loss, every = made(name), examples(n=3, ids=7)

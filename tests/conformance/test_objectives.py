@@ -213,6 +213,7 @@ def copied(objective: Objective) -> dict[str, Any]:  # Any: of a state dict
     return loaded
 
 
+@pytest.mark.slow
 @every_objective
 def test_evaluation_has_one_value_and_touches_no_state(case: str, name: str) -> None:
     found = taken(case, name)

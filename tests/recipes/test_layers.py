@@ -71,6 +71,7 @@ def test_an_option_of_another_class_inherits_nothing(option: list[str], place: s
     assert not left
 
 
+@pytest.mark.slow
 def test_a_recipe_resolves_to_what_it_held_before_it_was_renamed_or_regrouped() -> None:
     resolved, renamed = (
         json.loads(Path(__file__).with_name(name).read_text()) for name in ("resolved.json", "renamed.json")

@@ -61,6 +61,7 @@ def test_a_plain_trainer_ends_a_run_of_lost_weights_and_keeps_the_sound_checkpoi
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.slow
 def test_the_step_of_the_first_loss_that_is_no_number_is_named_with_the_checkpoint_before_it(
     bert: str, texts: str, tmp_path: Path
 ) -> None:

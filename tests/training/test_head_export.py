@@ -243,7 +243,7 @@ def test_a_head_over_two_vectors_predicts_as_the_objective(name: str, tokenizer:
     assert model.predict(PAIRS[3]) == pytest.approx(model.predict(PAIRS)[3], abs=1e-5)
 
 
-@pytest.mark.parametrize("reads", ["pair", "vectors"])
+@pytest.mark.parametrize("reads", rest_slow(["pair", "vectors"]))
 def test_threads_get_the_logits_and_truncated_pairs_of_a_single_thread(
     reads: str, tokenizer: str, tmp_path: Path
 ) -> None:

@@ -71,6 +71,7 @@ def fit(
     return {int(row["step"]): row for row in rows}, seen
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_a_run_that_logs_every_step(
     bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
