@@ -174,3 +174,17 @@ def test_the_scores_before_the_first_step_are_said_on_request(
         assert (said in capsys.readouterr().out) == says
     first, second = (one.model.encode(tiny.TEXTS) for one in made[1:])
     assert (first == second).all()
+
+
+@pytest.mark.parametrize(("steps", "said"), [(7, "The last 2 of 7 steps were not validated"), (5, "")])
+def test_steps_after_the_last_validation_are_told(
+    steps: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run.from_recipe(
+        "simcse", tiny.save_bert(tmp_path / "bert"), train=tiny.write_texts(tmp_path / "texts.txt"),
+        validation=tiny.write_pairs(tmp_path / "pairs.tsv"), batch_size=8, max_steps=steps, num_workers=0,
+        accelerator="cpu", enable_progress_bar=False, default_root_dir=str(tmp_path),
+    )  # fmt: skip
+    run.fit()
+    out = capsys.readouterr().out
+    assert said in out and ("were not validated" in out) is bool(said)
