@@ -65,29 +65,29 @@ def get_datamodule(trainer: pl.Trainer) -> TextDataModule | None:
 
 
 def _validation_interval(trainer: pl.Trainer, data: TextDataModule) -> int | float:
-    """Returns the interval between validations in batches, shortened to the length of an epoch or the run."""
+    """Returns the interval between validations, at most an epoch if it counts from the epoch's start."""
     interval, limit = trainer.val_check_interval, trainer.limit_train_batches
+    if not isinstance(interval, int) or trainer.check_val_every_n_epoch is None:
+        return interval
     epoch = len(data.training.steps)
-    epoch = min(limit, epoch) if isinstance(limit, int) else max(1, int(limit * epoch))
-    if not isinstance(interval, int):
-        batches = trainer.max_steps * trainer.accumulate_grad_batches
-        if trainer.max_steps < 1 or batches >= interval * epoch:
-            return interval
-        interval = max(1, int(interval * epoch))
-    bounds = [interval]
-    if trainer.check_val_every_n_epoch is not None:
-        bounds.append(epoch)
-    if trainer.max_steps > 0:
-        bounds.append(trainer.max_steps * trainer.accumulate_grad_batches)
-    return min(bounds)
+    return min(interval, limit if isinstance(limit, int) else max(1, int(limit * epoch)), epoch)
+
+
+def _ends_run(trainer: pl.Trainer, batch: int) -> bool:
+    """Returns whether a batch of the current epoch, counted from 0, is the last of the run."""
+    ends_epoch = batch + 1 == trainer.num_training_batches
+    if trainer.max_steps > 0 and trainer.global_step + 1 == trainer.max_steps:
+        return ends_epoch or (batch + 1) % trainer.accumulate_grad_batches == 0
+    return ends_epoch and trainer.current_epoch + 1 == trainer.max_epochs
 
 
 class BestCheckpoint(ModelCheckpoint):
     """Callback that keeps the checkpoint with the best validation score; without a score the last checkpoint.
 
-    Among equal scores the first checkpoint is kept. Every checkpoint contains all validation scores of its
-    weights, which select members of an ensemble. It also contains the scores before the first step, if the
-    initial weights were validated (``num_sanity_val_steps`` -1).
+    The last step of a run is validated too, even if the validation interval doesn't reach it. Among equal scores
+    the first checkpoint is kept. Every checkpoint contains all validation scores of its weights, which select
+    members of an ensemble. It also contains the scores before the first step, if the initial weights were
+    validated (``num_sanity_val_steps`` -1).
 
     A resumed run keeps the best checkpoint so far only if its score has the same meaning: the same metric, rows,
     vectors and objectives. Otherwise the search for the best starts again, also in ``EarlyStopping``, and a line
@@ -110,6 +110,7 @@ class BestCheckpoint(ModelCheckpoint):
         self._figures: dict[str, float] = {}
         self._validated: dict[str, int] = {}
         self._figures_step = -1
+        self._interval = 0
         self._run = ""
         self._resumes: Path | None = None
         self._start: dict[str, float] = {}
@@ -138,7 +139,7 @@ class BestCheckpoint(ModelCheckpoint):
         )
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Selects the monitored score, and shortens the validation interval so that the run has a validation."""
+        """Selects the monitored score, and shortens the validation interval to an epoch."""
         if stage == "fit" and (data := get_datamodule(trainer)) is not None:
             if "val_check_interval" in vars(trainer):  # absent if validation depends on the time
                 trainer.val_check_interval = _validation_interval(trainer, data)
@@ -160,6 +161,17 @@ class BestCheckpoint(ModelCheckpoint):
         folder = local_path(self.dirpath or "")
         if stage == "fit" and trainer.is_global_zero and folder is not None:
             remove_abandoned(folder)
+
+    def on_train_batch_start(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,  # noqa: ARG002  # Lightning's signature
+        batch: object,  # noqa: ARG002
+        batch_idx: int,
+    ) -> None:
+        """Makes Lightning validate after the last batch of the run, which the interval may not reach."""
+        if self._validated and isinstance(trainer.val_check_batch, int) and _ends_run(trainer, batch_idx):
+            self._interval, trainer.val_check_batch = trainer.val_check_batch, 1
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Records the validation scores before Lightning writes a checkpoint.
@@ -281,6 +293,7 @@ class BestCheckpoint(ModelCheckpoint):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Keeps the last checkpoint if there is no score, copies a resumed run's best, and prints the verdict."""
         super().on_train_end(trainer, pl_module)
+        trainer.val_check_batch = self._interval or trainer.val_check_batch  # for another call of fit
         if (
             not vars(trainer)["fast_dev_run"] and self.best_model_score is None
         ):  # set by Lightning, but not declared
@@ -293,17 +306,6 @@ class BestCheckpoint(ModelCheckpoint):
             self.best_model_path = str(folder / best.name)
         if trainer.is_global_zero and not vars(trainer)["fast_dev_run"]:
             self._log_verdicts()
-            self._log_unvalidated(trainer)
-
-    def _log_unvalidated(self, trainer: pl.Trainer) -> None:
-        """Prints how many steps came after the last validation of a whole run; the kept weights lack them."""
-        steps, batches = trainer.global_step, trainer.global_step * trainer.accumulate_grad_batches
-        if self.best_model_score is not None and self._figures_step < steps and not trainer.should_stop:
-            log_message(
-                f"The last {steps - self._figures_step} of {steps} steps were not validated, so they are not in "
-                f"the kept weights. To validate at the end: --trainer.val_check_interval {batches} "
-                "--trainer.check_val_every_n_epoch null"
-            )
 
     def _log_verdicts(self) -> None:
         """Prints whether the kept weights are better than the initial weights, with advice if they are worse."""

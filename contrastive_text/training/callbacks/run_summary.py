@@ -140,7 +140,7 @@ def step_facts(trainer: pl.Trainer, module: ContrastiveModule, data: TextDataMod
     )
     counts_run = vars(trainer).get("check_val_every_n_epoch") is None
     validated = (
-        f"every {interval} batches of {'the run' if counts_run else 'an epoch'}"
+        f"every {interval} batches of {'the run' if counts_run else 'an epoch'}, and after the last step"
         if isinstance(interval, int)
         else "by share of an epoch, or by the clock"
     )
