@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import json
+import logging
 import multiprocessing
 import os
 import shutil
@@ -106,6 +107,16 @@ def processes_start_fast() -> Iterator[None]:
         patched.setattr(os, "fsync", lambda _: None)
         processes.serve()
         yield
+
+
+@pytest.fixture(autouse=True)
+def messages_are_printed() -> None:
+    """Prints the messages of runs, as the shell does, whatever an earlier test's library did to the loggers."""
+    from contrastive_text.core.terminal import LOGGER, log_to_terminal
+
+    log_to_terminal()
+    LOGGER.disabled = False
+    LOGGER.setLevel(logging.INFO)
 
 
 @pytest.fixture(autouse=True)

@@ -135,6 +135,7 @@ def test_what_others_print_is_escaped_where_an_encoding_lacks_it(monkeypatch: py
 def test_messages_of_a_run_are_printed_unless_a_program_has_set_its_own_handlers(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
     monkeypatch.setattr(LOGGER, "handlers", [])
     monkeypatch.setattr(LOGGER, "propagate", True)
     log_message("one")
