@@ -31,7 +31,7 @@ from timing import parser
 from contrastive_text import SentenceEncoder
 from contrastive_text.inference import Index, approximate, top_k
 from contrastive_text.inference.index import facts_of
-from contrastive_text.inference.index_documents import WHOLE, Document, rows_of
+from contrastive_text.inference.index_documents import Document
 from contrastive_text.inference.index_writer import create_folder
 
 HITS = 10
@@ -69,10 +69,8 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 def build(folder: Path, model: SentenceEncoder, vectors: np.ndarray[Any, Any], kind: Any = None) -> float:
     """Writes an index of given vectors. Returns the seconds."""
     documents = (Document(str(number), f"document {number}") for number in range(len(vectors)))
-    rows = [rows_of([[WHOLE]] * len(vectors))]
-    blocks = (vectors[start : start + 16_384] for start in range(0, len(vectors), 16_384))
     facts = facts_of(model, None, approximate=kind)
-    return timed(lambda: create_folder(folder, facts, documents, rows, blocks, len(vectors)))[0]
+    return timed(lambda: create_folder(folder, facts, documents, [vectors]))[0]
 
 
 def share_found(found: Sequence[Sequence[str]], exact: Sequence[Sequence[str]]) -> float:

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from contrastive_text.cli.commands import Duplicates
 from contrastive_text.cli.encoding import document_vectors
-from contrastive_text.cli.files import form_of, table_row
+from contrastive_text.cli.files import table_row, text_stream
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.disk import atomic_file
-from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.core.terminal import print_message
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.duplicates import check_threshold, connected_groups, near_duplicates
@@ -28,14 +27,7 @@ def duplicates(options: Duplicates) -> None:
     _check_name(options.output, (".tsv",))
     if options.keep is not None:
         _check_name(options.keep, (".txt", ".jsonl"))
-    texts = TextStream(
-        options.input,
-        options.column,
-        distinct=True,
-        split=options.split,
-        bounds=SizeLimits.of(options.bounds),
-        form=form_of(options),
-    )
+    texts = text_stream(options, options.input, distinct=True)
     if options.keep is not None and options.keep.suffix == ".txt":
         _check_lines(texts, options.keep)
     summary = texts.scan()

@@ -8,11 +8,9 @@ import numpy as np
 
 from contrastive_text.cli.commands import Embed
 from contrastive_text.cli.encoding import complete, encoder_of
-from contrastive_text.cli.files import form_of
+from contrastive_text.cli.files import text_stream
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.core.terminal import print_message
-from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.embedding_run import CALIBRATION, EmbeddingRun
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.vector_files import Array, Shard, check_output_path, ids_path
@@ -37,15 +35,7 @@ def embed(options: Embed) -> None:
     """Writes one vector per text of a file."""
     check_output_path(options.output)
     ranges = None if options.ranges is None else _ranges(options.ranges)
-    bounds = SizeLimits.of(options.bounds)
-    texts = TextStream(
-        options.input,
-        options.column,
-        options.distinct,
-        split=options.split,
-        bounds=bounds,
-        form=form_of(options),
-    )
+    texts = text_stream(options, options.input, options.distinct)
     print_message(texts.scan().description)
     model, devices = encoder_of(options)
     encoding = Encoding(

@@ -10,10 +10,12 @@ from pathlib import Path
 from torch import Tensor
 
 from contrastive_text.core.storage.disk import atomic_file
+from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.terminal import print_json, print_message
 from contrastive_text.core.types import Row
 from contrastive_text.data.files.formats import PYTHON, FileForm, options_of
+from contrastive_text.data.files.readers import TextStream
 
 
 def form_of(options: object) -> FileForm:
@@ -40,6 +42,36 @@ def plain_form(**spelled: str) -> FileForm:
         spelled: Option of the command for this file, by the name of the setting.
     """
     return FileForm(options=spelled)
+
+
+def text_stream(
+    options: object, path: str | Path, distinct: bool = False, columns: Sequence[str] = ()
+) -> TextStream:
+    """Returns the texts of a command's main file.
+
+    Args:
+        options: The record of the command.
+        path: The file.
+        distinct: Whether to skip texts that equal an earlier text.
+        columns: Further columns that are read with each text.
+    """
+    values = vars(options)
+    bounds = SizeLimits.of(values["bounds"])
+    return TextStream(path, values["column"], distinct, values["split"], bounds, form_of(options), columns)
+
+
+def further_texts(options: object, path: str | Path, column: str, distinct: bool = False) -> TextStream:
+    """Returns the texts of a further file of a command, whose format is recognized from its content.
+
+    Args:
+        options: The record of the command.
+        path: The file.
+        column: Option that names the column of this file, such as ``query_column``.
+        distinct: Whether to skip texts that equal an earlier text.
+    """
+    values = vars(options)
+    form = plain_form(column=f"--{column}", split="--split")
+    return TextStream(path, values[column], distinct, values["split"], SizeLimits.of(values["bounds"]), form)
 
 
 def table_row(cells: Iterable[object]) -> str:

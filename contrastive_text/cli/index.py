@@ -26,8 +26,8 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import print_json, print_message
 
 if TYPE_CHECKING:
+    from contrastive_text.data.files.readers import TextStream
     from contrastive_text.inference.index import Index
-    from contrastive_text.inference.index_build import DocumentFile
 
 Folder = Annotated[Path, WrittenFolder(key="index.sqlite"), "Folder of the index."]
 IdColumn = Annotated[
@@ -109,16 +109,20 @@ def index_build(options: IndexBuild) -> None:
 
     Raises:
         FileExistsError: The folder has an index or other files.
-        ValueError: Options contradict each other; see also ``Index.create`` and ``DocumentFile``.
+        ValueError: Options contradict each other; see also ``Index.create`` and ``read_documents``.
     """
     from contrastive_text.cli.encoding import complete, encoder_of
     from contrastive_text.inference.embedding_run import EmbeddingRun
     from contrastive_text.inference.encoding import Encoding
     from contrastive_text.inference.index import facts_of, model_name
-    from contrastive_text.inference.index_build import write_index
+    from contrastive_text.inference.index_documents import (
+        PassageStream,
+        Window,
+        read_documents,
+        split_documents,
+    )
     from contrastive_text.inference.index_files import IndexFolder
-    from contrastive_text.inference.index_writer import WORKING, check_new_folder, writing
-    from contrastive_text.inference.passages import PassageStream, Window
+    from contrastive_text.inference.index_writer import WORKING, check_new_folder, create_folder
     from contrastive_text.inference.text_vectors import document_encoding, read_document_vectors
 
     start = time.perf_counter()
@@ -128,29 +132,31 @@ def index_build(options: IndexBuild) -> None:
         raise InvalidValueError(
             "--passages: expected it without --vectors, whose vectors are of whole texts, got both; remove one"
         )
-    documents = _documents(options)
+    texts, has_ids = _texts_of(options), options.id_column is not None
+    for _ in read_documents(texts, has_ids):
+        pass  # errors are found before texts are encoded
+    _print_description(texts)
     model, devices = encoder_of(options)
     facts = facts_of(model, model_name(options.model), window, options.approximate)
     facts = replace(facts, id_column=options.id_column, metadata_columns=options.metadata_columns)
-    texts = documents.texts if window is None else PassageStream(documents.texts, window, model.tokenizer)
+    passages = texts if window is None else PassageStream(texts, window, model.tokenizer)
     if options.vectors is not None:
-        parts = read_document_vectors(model, texts, options.vectors)
+        parts = read_document_vectors(model, passages, options.vectors)
         facts = replace(facts, features=parts[0].shape[1])
     else:
         options.folder.mkdir(parents=True, exist_ok=True)
-        path = options.folder / WORKING  # the next writer deletes it
+        path = options.folder / WORKING
         encoding = Encoding(block_size=options.block_size, batch_size=options.batch_size, device=devices)
-        run = EmbeddingRun(model, texts, path, document_encoding(model, encoding), options.restart)
+        run = EmbeddingRun(model, passages, path, document_encoding(model, encoding), options.restart)
         if options.restart or not path.exists():
             complete(run)
-        parts = read_document_vectors(model, texts, path)
-    count = write_index(options.folder, facts, documents, model, parts)
+        parts = read_document_vectors(model, passages, path)
+    documents = split_documents(read_documents(texts, has_ids), window, model.tokenizer)
+    count = create_folder(options.folder, facts, documents, parts)
     with closing(IndexFolder(options.folder)) as files:
-        with writing(files):
-            pass
         info = files.info()
-    passages = "" if window is None else f" in {info['vectors']:,} passages"
-    note = f"{count:,} documents{passages} written to {options.folder}"
+    in_passages = "" if window is None else f" in {info['vectors']:,} passages"
+    note = f"{count:,} documents{in_passages} written to {options.folder}"
     print_message(f"{note} ({_seconds(start)}){_recall(info)}")
 
 
@@ -161,7 +167,7 @@ def index_add(options: IndexAdd) -> None:
         ValueError: An id is in the index; see also ``Index.add``.
     """
     from contrastive_text.cli.models import say_truncated
-    from contrastive_text.inference.index_documents import parse_metadata
+    from contrastive_text.inference.index_documents import parse_metadata, read_documents
 
     start = time.perf_counter()
     index = open_index(options.folder, options.model, options.device, options.backend, options.dtype)
@@ -171,7 +177,9 @@ def index_add(options: IndexAdd) -> None:
             id_column=options.id_column or index.facts.id_column,
             metadata_columns=options.metadata_columns or index.facts.metadata_columns,
         )
-        documents = list(_documents(options))
+        texts = _texts_of(options)
+        documents = list(read_documents(texts, options.id_column is not None))
+        _print_description(texts)
         ids = None if options.id_column is None else [document.id for document in documents]
         metadata = [parse_metadata(document) or None for document in documents]
         index.add([document.text for document in documents], ids, metadata, True, options.batch_size)
@@ -244,27 +252,18 @@ def open_index(folder: Path, model: str | None, device: str | None, backend: str
     return Index.open(folder, load_model(model, device, backend=backend, dtype=dtype))
 
 
-def _documents(options: IndexBuild | IndexAdd) -> DocumentFile:
-    """Reads the documents of a file once, to find errors, and prints how the file was read."""
-    from contrastive_text.cli.files import form_of
-    from contrastive_text.core.storage.text_files import SizeLimits
-    from contrastive_text.data.files.readers import TextStream
-    from contrastive_text.inference.index_build import DocumentFile
+def _texts_of(options: IndexBuild | IndexAdd) -> TextStream:
+    """Returns the texts of a file with the columns of their ids and metadata."""
+    from contrastive_text.cli.files import text_stream
 
-    has_ids = options.id_column is not None
-    texts = TextStream(
-        options.texts,
-        options.column,
-        split=options.split,
-        bounds=SizeLimits.of(options.bounds),
-        form=form_of(options),
-        columns=[name for name in (options.id_column, *options.metadata_columns) if name is not None],
-    )
-    documents = DocumentFile(texts, has_ids)
-    documents.check()
+    ids = () if options.id_column is None else (options.id_column,)
+    return text_stream(options, options.texts, columns=(*ids, *options.metadata_columns))
+
+
+def _print_description(texts: TextStream) -> None:
+    """Prints how the file of texts was read."""
     assert texts.summary is not None
     print_message(texts.summary.description)
-    return documents
 
 
 def _seconds(start: float) -> str:

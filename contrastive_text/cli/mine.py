@@ -11,12 +11,11 @@ import numpy as np
 
 from contrastive_text.cli.commands import Mine
 from contrastive_text.cli.encoding import encoder_of
-from contrastive_text.cli.files import form_of, plain_form
+from contrastive_text.cli.files import form_of, further_texts
 from contrastive_text.cli.models import load_model, load_reranker, warnings_as_notes
 from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.core.terminal import print_message
 from contrastive_text.data import read_rows
-from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.head_models import Reranker, folder_kind
 from contrastive_text.inference.mining import Mining, PairTexts
@@ -68,22 +67,18 @@ def _load_second(path: str, device: str) -> SentenceEncoder | Reranker:
 
 def _read(options: Mine) -> PairTexts:
     """Reads the pairs and the corpus, and prints how their columns were understood."""
-    bounds = SizeLimits.of(options.bounds)
     pairs = read_rows(
         options.input,
         ("anchor", "positive"),
         options.columns,
         split=options.split,
-        bounds=bounds,
+        bounds=SizeLimits.of(options.bounds),
         form=form_of(options),
     )
     print_message(pairs.description)
     further: Iterable[str] = ()
     if options.corpus is not None:
-        form = plain_form(column="--column", split="--split")
-        further = TextStream(
-            options.corpus, options.column, distinct=True, split=options.split, bounds=bounds, form=form
-        )
+        further = further_texts(options, options.corpus, "column", distinct=True)
         print_message(further.scan().description)
     # Second texts of pairs with label 0 may become negatives, like texts of the corpus.
     labeled_negatives = [str(row["positive"]) for row in pairs if row.get("target") == 0.0]

@@ -12,13 +12,12 @@ from typing import NamedTuple
 
 from contrastive_text.cli.commands import Search
 from contrastive_text.cli.encoding import document_vectors
-from contrastive_text.cli.files import form_of, plain_form, table_row
+from contrastive_text.cli.files import further_texts, table_row, text_stream
 from contrastive_text.cli.index import open_index
 from contrastive_text.cli.models import say_truncated
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.storage.text_files import SizeLimits, is_blank
+from contrastive_text.core.storage.text_files import is_blank
 from contrastive_text.core.terminal import print_json, print_message
-from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.index_files import is_index
 from contrastive_text.inference.search import nearest
 from contrastive_text.inference.text_vectors import as_tensor
@@ -38,14 +37,10 @@ def search(options: Search) -> None:
         raise InvalidValueError("--query_column: expected it with --queries FILE, got it alone; add --queries")
     if options.top_k < 1:
         raise InvalidValueError(f"--top_k: expected 1 or more, got {options.top_k}")
-    bounds = SizeLimits.of(options.bounds)
     with redirect_stdout(sys.stderr):
         queries = [_as_utf8(query) for query in options.query]
         if options.queries is not None:
-            form = plain_form(column="--query_column", split="--split")
-            query_texts = TextStream(
-                options.queries, options.query_column, split=options.split, bounds=bounds, form=form
-            )
+            query_texts = further_texts(options, options.queries, "query_column")
             print_message(query_texts.scan().description)
             queries += query_texts
         is_folder = is_index(Path(options.corpus))
@@ -95,8 +90,7 @@ def _in_corpus(options: Search, queries: Sequence[str]) -> list[list[_Found]]:
     """Encodes a corpus and searches it. Returns the hits of each query."""
     if not options.model:
         raise InvalidValueError("--model: expected a model to encode the corpus, got nothing; add --model MODEL")
-    bounds = SizeLimits.of(options.bounds)
-    corpus = TextStream(options.corpus, options.column, split=options.split, bounds=bounds, form=form_of(options))
+    corpus = text_stream(options, options.corpus)
     print_message(corpus.scan().description)
     # Cleanup errors: the vectors may still be mapped when their folder is deleted.
     with TemporaryDirectory(ignore_cleanup_errors=True) as temporary:

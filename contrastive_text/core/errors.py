@@ -12,6 +12,7 @@ set.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar, get_args
 
@@ -223,6 +224,26 @@ def fraction(
         return value
     low, high = "from 0" if with_zero else "above 0", "to 1" if with_one else "to below 1"
     raise _refusal(name, f"a share {low} {high}", f"{value}", advice)
+
+
+def two_numbers(expected: str, word: str) -> tuple[int, int]:
+    """Parses two whole numbers with a slash between them.
+
+    Args:
+        expected: Beginning of the error: place of the option and its form.
+        word: The text.
+
+    Raises:
+        ValueError: The text has another form, or a number has more than nine digits.
+
+    Example:
+        >>> two_numbers("shard: expected K/N", "3/16")
+        (3, 16)
+    """
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", word, flags=re.ASCII)
+    if match is None:
+        raise InvalidValueError(f"{expected}, got {word!r}; give two numbers")
+    return int(match[1]), int(match[2])
 
 
 def _refusal(name: str, expected: str, value: str, advice: str) -> InvalidValueError:

@@ -14,7 +14,7 @@ from torch import Tensor
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import require
 from contrastive_text.core.similarity import unit_vectors
-from contrastive_text.inference.search import SimilarityName, nearest, pair_similarities
+from contrastive_text.inference.search import Hit, SimilarityName, nearest, pair_similarities
 from contrastive_text.inference.text_vectors import as_tensor
 from contrastive_text.inference.vector_files import Array
 
@@ -92,14 +92,12 @@ class Graph:
         exact = nearest(similarity, queries, as_tensor(vectors), k)
         found = self.search(similarity, queries, vectors, k)
         shares = [
-            len({hit.corpus_id for hit in hits} & {row for _, row in rows} - {place}) / RECALL_AT
-            for place, hits, rows in zip(places.tolist(), exact, found, strict=True)
+            len({hit.corpus_id for hit in hits} & {hit.corpus_id for hit in near} - {place}) / RECALL_AT
+            for place, hits, near in zip(places.tolist(), exact, found, strict=True)
         ]
         return min(sum(shares) / len(shares), 1.0)
 
-    def search(
-        self, similarity: SimilarityName, queries: Tensor, vectors: Array, k: int
-    ) -> list[list[tuple[float, int]]]:
+    def search(self, similarity: SimilarityName, queries: Tensor, vectors: Array, k: int) -> list[list[Hit]]:
         """Finds about the k nearest vectors of the segment. Their similarities are computed exactly.
 
         Args:
@@ -109,7 +107,7 @@ class Graph:
             k: Number of vectors for each query.
 
         Returns:
-            Similarity and row of each vector that is found, best first, for each query.
+            Row and similarity of each vector that is found, best first, for each query.
         """
         faiss = _faiss()
         if isinstance(self.index, faiss.IndexHNSW):
@@ -123,8 +121,8 @@ class Graph:
             rows = np.unique(row[row >= 0])
             near = torch.from_numpy(vectors[rows])
             scores = pair_similarities(similarity, query.expand_as(near), near).tolist()
-            pairs = zip(scores, rows.tolist(), strict=True)
-            results.append(sorted(pairs, key=lambda pair: (-pair[0], pair[1])))
+            hits = map(Hit, rows.tolist(), scores)
+            results.append(sorted(hits, key=lambda hit: (-hit.score, hit.corpus_id)))
         return results
 
     def content(self) -> bytes:

@@ -18,16 +18,16 @@ from contrastive_text.inference.encoding import Vectors
 from contrastive_text.inference.index_documents import (
     WHOLE,
     Document,
+    Span,
+    Window,
     check_documents,
     parse_id,
     parse_metadata,
-    passages_of,
-    rows_of,
+    split_documents,
 )
 from contrastive_text.inference.index_files import IndexFacts, IndexFolder, IndexState
 from contrastive_text.inference.index_writer import check_new_folder, create_folder, remove_documents, writing
-from contrastive_text.inference.passages import Span, Window
-from contrastive_text.inference.search import SimilarityName, nearest
+from contrastive_text.inference.search import Hit, SimilarityName, nearest
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.text_vectors import as_tensor
 
@@ -207,22 +207,16 @@ class Index:
                     f"ids: expected ids that the index does not have, got {known[0]!r}; remove the older "
                     "document first, or give another id"
                 )
-            spans = self._spans([document.text for document in documents])
-            rows = rows_of(spans)
+            documents = list(split_documents(documents, self._window, self.model.tokenizer))
             vectors = self.model.encode_document(
-                passages_of(documents, spans),
+                [passage for document in documents for passage in document.passages],
                 batch_size=batch_size,
                 show_progress_bar=show_progress_bar,
                 truncate_dim=self.facts.features,
             )
-            writer.add(documents, [rows], [np.asarray(vectors)], len(rows))
+            writer.add(documents, [np.asarray(vectors)])
             writer.merge(self._files.state())
         return [document.id for document in documents]
-
-    def _spans(self, texts: Sequence[str]) -> list[list[Span]]:
-        if self._window is None:
-            return [[WHOLE]] * len(texts)
-        return self._window.spans(self.model.tokenizer, texts)
 
     def remove(self, ids: Iterable[str | int]) -> None:
         """Removes documents. No later search finds them. All are removed, or none.
@@ -322,9 +316,9 @@ def _nearest(state: IndexState, similarity: SimilarityName, queries: Tensor, k: 
     width = k if len(rows) == state.documents else _WIDER * k
     while pending and len(rows):
         candidates = _candidates(state, similarity, queries[pending], width)
-        for place, pairs in zip(pending, candidates, strict=True):
+        for place, hits in zip(pending, candidates, strict=True):
             best: dict[int, _FoundRow] = {}
-            for score, row in pairs:
+            for row, score in hits:
                 document, start, end = rows[row].tolist()
                 if document >= 0 and document not in best and len(best) < k:
                     best[document] = _FoundRow(score, document, start, end)
@@ -336,24 +330,18 @@ def _nearest(state: IndexState, similarity: SimilarityName, queries: Tensor, k: 
     return results
 
 
-def _candidates(
-    state: IndexState, similarity: SimilarityName, queries: Tensor, k: int
-) -> list[list[tuple[float, int]]]:
-    """Returns the similarity and the place in ``state.rows`` of the k nearest vectors of each query."""
-    exact = [as_tensor(part.vectors) for part in state.ordered if part.graph is None]
-    found = [list[tuple[float, int]]() for _ in queries]
-    if exact:
-        hits = nearest(similarity, queries, exact, k)
-        found = [[(hit.score, hit.corpus_id) for hit in query_hits] for query_hits in hits]
-    offset = sum(map(len, exact))
-    for part in state.ordered[len(exact) :]:
-        assert part.graph is not None
-        results = part.graph.search(similarity, queries, part.vectors, k)
-        for pairs, others in zip(found, results, strict=True):
-            pairs += [(score, row + offset) for score, row in others]
-            pairs.sort(key=lambda pair: (-pair[0], pair[1]))
-        offset += len(part.vectors)
-    return found
+def _candidates(state: IndexState, similarity: SimilarityName, queries: Tensor, k: int) -> list[list[Hit]]:
+    """Returns the k nearest vectors of each segment, best first, for each query, by places in ``state.rows``."""
+    found, offset = [list[Hit]() for _ in queries], 0
+    for segment in state.segments:
+        if segment.graph is None:
+            results = nearest(similarity, queries, as_tensor(segment.vectors), k)
+        else:
+            results = segment.graph.search(similarity, queries, segment.vectors, k)
+        for hits, new_hits in zip(found, results, strict=True):
+            hits += [Hit(hit.corpus_id + offset, hit.score) for hit in new_hits]
+        offset += len(segment.vectors)
+    return [sorted(hits, key=lambda hit: (-hit.score, hit.corpus_id)) for hits in found]
 
 
 def _load_model(model: Model, device: str | None) -> tuple[SentenceEncoder, str | None]:

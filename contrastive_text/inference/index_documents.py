@@ -1,23 +1,30 @@
-"""Documents of an index: checks of ids, texts and metadata, and the rows of their passages."""
+"""Documents of an index: ids, texts, metadata and passages, given in Python or read from a file."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, tee
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
+from contrastive_text.core.errors import InvalidTypeError, InvalidValueError, two_numbers
 from contrastive_text.core.storage.text_files import is_blank, lone_surrogate
-from contrastive_text.inference.passages import Span
+from contrastive_text.core.types import NO_WORD
+from contrastive_text.data import TextTokenizer
+from contrastive_text.data.files.readers import Summary, TextsDigest, TextStream
+from contrastive_text.data.prompts import DOCUMENT
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
-Rows: TypeAlias = npt.NDArray[np.int64]
-"""Number of the document of each vector, first character and end of its passage, (N, 3)."""
+Span: TypeAlias = tuple[int, int]
+"""First character of a passage in its document, and the end."""
 WHOLE: Span = (-1, -1)
-"""Span in a row of a vector of a whole text."""
+"""Span of a vector that encodes a whole text."""
+_BLOCK = 256
+"""Number of documents that are tokenized together."""
 
 
 class Document(NamedTuple):
@@ -27,11 +34,22 @@ class Document(NamedTuple):
         id: Its id.
         text: Its text.
         metadata: JSON of its metadata; None if it has none.
+        spans: Spans of its passages, each with a vector.
+
+    Example:
+        >>> Document("b1", "the dog runs, a bird sings", spans=[(0, 13), (14, 26)]).passages
+        ['the dog runs,', 'a bird sings']
     """
 
     id: str
     text: str
     metadata: str | None = None
+    spans: Sequence[Span] = (WHOLE,)
+
+    @property
+    def passages(self) -> list[str]:
+        """Text of each passage."""
+        return [self.text if span == WHOLE else self.text[slice(*span)] for span in self.spans]
 
 
 def check_documents(
@@ -48,7 +66,7 @@ def check_documents(
 
     Example:
         >>> check_documents(["a bird"], [7], [{"year": 2020}])
-        [Document(id='7', text='a bird', metadata='{"year": 2020}')]
+        [Document(id='7', text='a bird', metadata='{"year": 2020}', spans=((-1, -1),))]
     """
     if isinstance(texts, str):
         raise InvalidTypeError("texts: expected a list of texts, got one string; put it into a list")
@@ -62,13 +80,12 @@ def check_documents(
             )
     for place, text in enumerate(texts):
         check_text(text, f"texts: text {place}")
-    names = [""] * len(texts) if ids is None else [parse_id(value) for value in ids]
-    if ids is not None:
-        check_distinct(names)
-    contents = [None] * len(texts) if metadata is None else metadata
+    names = [""] * len(texts) if ids is None else parse_ids(ids)
     return [
-        Document(name, text, None if content is None else format_metadata(content, f"metadata: document {place}"))
-        for place, (name, text, content) in enumerate(zip(names, texts, contents, strict=True))
+        Document(name, text, format_metadata(content, f"metadata: document {place}"))
+        for place, (name, text, content) in enumerate(
+            zip(names, texts, metadata or [None] * len(texts), strict=True)
+        )
     ]
 
 
@@ -108,21 +125,26 @@ def parse_id(value: object, where: str = "ids") -> str:
     return name
 
 
-def check_distinct(ids: Sequence[str]) -> None:
-    """Checks that there is an id, and that no id occurs twice.
+def parse_ids(ids: Iterable[object]) -> list[str]:
+    """Returns the ids of documents as strings, after checking that there is one and that none occurs twice.
 
     Raises:
-        ValueError: There is none, or one occurs twice.
+        TypeError: An id is neither a string nor a whole number.
+        ValueError: There is no id, or one occurs twice or is blank.
     """
-    if not ids:
+    if isinstance(ids, str | int):
+        raise InvalidTypeError(f"ids: expected a list of ids, got {ids!r}; put it into a list")
+    names = list(map(parse_id, ids))
+    if not names:
         raise InvalidValueError("ids: expected at least one id, got an empty list; give ids")
-    name, count = Counter(ids).most_common(1)[0]
+    name, count = Counter(names).most_common(1)[0]
     if count > 1:
         raise InvalidValueError(f"ids: expected each id once, got {name!r} {count} times; give each id once")
+    return names
 
 
-def format_metadata(content: object, where: str) -> str:
-    """Returns metadata as JSON.
+def format_metadata(content: object, where: str) -> str | None:
+    """Returns metadata as JSON; None for None.
 
     Raises:
         ValueError: It is not a mapping, or JSON changes it or can't store it.
@@ -131,10 +153,10 @@ def format_metadata(content: object, where: str) -> str:
         >>> format_metadata({"year": 2020, "tags": ["new"]}, "metadata")
         '{"year": 2020, "tags": ["new"]}'
     """
-    got = ""
-    if not isinstance(content, Mapping):
-        got = type(content).__name__
-    else:
+    if content is None:
+        return None
+    got, text = type(content).__name__, None
+    if isinstance(content, Mapping):
         try:
             text = json.dumps(dict(content), ensure_ascii=False, allow_nan=False)
             text.encode()
@@ -169,21 +191,172 @@ def parse_metadata(document: Document) -> Mapping[str, object]:
     return content
 
 
-def rows_of(spans: Iterable[Sequence[Span]], first: int = 0) -> Rows:
-    """Returns the rows of consecutive documents from the spans of their passages.
+def read_documents(texts: TextStream, has_ids: bool) -> Iterator[Document]:
+    """Reads documents from a file of texts, whose further columns are the id and metadata.
+
+    Args:
+        texts: The texts with their further columns.
+        has_ids: Whether the first further column is the id. Otherwise ids are numbers from 0.
+
+    Raises:
+        TypeError: An id is neither a string nor a whole number.
+        ValueError: An id is blank or occurs twice, metadata isn't JSON, or the texts have changed since they were
+            read before.
+    """
+    before = texts.summary
+    names = texts.columns[has_ids:]
+    seen: set[str] = set()
+    for number, (line, text, cells) in enumerate(texts.records()):
+        where = f"{texts.path}:{line}"
+        name = parse_id(cells[0], where) if has_ids else str(number)
+        if has_ids and name in seen:
+            raise InvalidValueError(
+                f"{texts.path}: expected each id once, got {name!r} twice; name another id column"
+            )
+        if has_ids:
+            seen.add(name)
+        metadata = dict(zip(names, cells[has_ids:], strict=True)) or None
+        yield Document(name, text, format_metadata(metadata, where))
+    if before is not None and before != texts.summary:
+        raise InvalidValueError(
+            f"{texts.path}: expected the texts that were encoded, got a changed file; run the command again"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Size of the passages of a document in tokens, without special tokens and prompt.
+
+    A passage begins and ends between two words, so it may have fewer tokens. Only a word that is longer than the
+    window is split.
+
+    Args:
+        tokens: Largest number of tokens of a passage.
+        overlap: Number of tokens that a passage shares with the next one.
+
+    Raises:
+        ValueError: ``tokens`` is below 1, or ``overlap`` is not below ``tokens``.
 
     Example:
-        >>> rows_of([[(0, 6), (2, 12)], [(0, 5)]]).tolist()
-        [[0, 0, 6], [0, 2, 12], [1, 0, 5]]
+        >>> Window.parse("128/32")
+        Window(tokens=128, overlap=32)
+        >>> from contrastive_text.data import TextTokenizer, learn_vocabulary
+        >>> tokenizer = TextTokenizer(learn_vocabulary(["a bird sings"], 60), max_length=None)
+        >>> list(Window(tokens=2, overlap=1).spans(tokenizer, ["a bird sings"]))
+        [[(0, 6), (2, 12)]]
     """
-    rows = [(number, *span) for number, document in enumerate(spans, first) for span in document]
-    return np.array(rows, np.int64).reshape(-1, 3)
+
+    tokens: int
+    overlap: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.overlap < self.tokens:
+            raise InvalidValueError(
+                f"passages: expected tokens and a smaller overlap, such as 128/32, got {self}; give "
+                "another window"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.tokens}/{self.overlap}"
+
+    @classmethod
+    def parse(cls, word: str) -> Self:
+        """Parses the text of a window, such as ``128/32``.
+
+        Raises:
+            ValueError: The text has another form, or a number is out of range.
+        """
+        return cls(*two_numbers("passages: expected TOKENS/OVERLAP, such as 128/32", word))
+
+    def check(self, model: SentenceEncoder) -> None:
+        """Checks that a model encodes a whole passage.
+
+        Raises:
+            ValueError: The passage, with special tokens and prompt, exceeds the length limit of documents.
+        """
+        tokenizer = model.tokenizer
+        if model.document_length is not None:
+            tokenizer = TextTokenizer(tokenizer.tokenizer, model.document_length)
+        if tokenizer.room is None:
+            return
+        template = model.prompts.template(model.prompts.for_kind(DOCUMENT), tokenizer)
+        room = tokenizer.room - tokenizer.template_length(template)
+        if self.tokens > room:
+            raise InvalidValueError(
+                f"passages: expected at most {room} tokens, which the limit of {tokenizer.max_length} leaves "
+                f"next to special tokens and prompt, got {self.tokens}; give a smaller window"
+            )
+
+    def spans(self, tokenizer: TextTokenizer, texts: Iterable[str]) -> Iterator[list[Span]]:
+        """Yields the spans of the passages of each text. A text of at most ``tokens`` tokens is one passage."""
+        rest = iter(texts)
+        while block := list(islice(rest, _BLOCK)):
+            for text, tokens in zip(block, tokenizer.token_spans(block), strict=True):
+                yield self._spans(tokens) if len(tokens) > self.tokens else [(0, len(text))]
+
+    def _spans(self, tokens: Sequence[tuple[int, int, int]]) -> list[Span]:
+        spans, start = [], 0
+        while True:
+            end = min(start + self.tokens, len(tokens))
+            if end < len(tokens):
+                end = _word_start(tokens, end, after=start)
+            spans.append((tokens[start][0], tokens[end - 1][1]))
+            if end == len(tokens):
+                return spans
+            start = _word_start(tokens, end - self.overlap, after=start)
 
 
-def passages_of(documents: Sequence[Document], spans: Sequence[Sequence[Span]]) -> list[str]:
-    """Returns the text of each passage of documents."""
-    return [
-        document.text if span == WHOLE else document.text[slice(*span)]
-        for document, document_spans in zip(documents, spans, strict=True)
-        for span in document_spans
-    ]
+def _word_start(tokens: Sequence[tuple[int, int, int]], place: int, after: int) -> int:
+    """Returns the last start of a word up to a token and after another one; the token itself if there is none."""
+    place = max(place, after + 1)
+    for start in range(place, after, -1):
+        if tokens[start][2] == NO_WORD or tokens[start][2] != tokens[start - 1][2]:
+            return start
+    return place
+
+
+def split_documents(
+    documents: Iterable[Document], window: Window | None, tokenizer: TextTokenizer
+) -> Iterator[Document]:
+    """Yields documents with the spans of their passages; without a window, unchanged documents.
+
+    Args:
+        documents: Documents without passages.
+        window: Size of the passages; None if each text has one vector.
+        tokenizer: Tokenizer of the model.
+    """
+    if window is None:
+        yield from documents
+        return
+    documents, again = tee(documents)
+    all_spans = window.spans(tokenizer, (document.text for document in again))
+    for document, spans in zip(documents, all_spans, strict=True):
+        yield document._replace(spans=spans)
+
+
+class PassageStream(TextStream):
+    """Stream of the passages of all texts of another stream, as ``EmbeddingRun`` reads texts.
+
+    Args:
+        texts: Stream of the documents.
+        window: Size of the passages.
+        tokenizer: Tokenizer of the model.
+    """
+
+    def __init__(self, texts: TextStream, window: Window, tokenizer: TextTokenizer) -> None:
+        super().__init__(texts.path)
+        self.texts = texts
+        self.window = window
+        self.tokenizer = tokenizer
+
+    def numbered(self) -> Iterator[tuple[int, str]]:
+        """Yields each passage with the line of its document."""
+        digest = TextsDigest()
+        texts, again = tee(self.texts.numbered())
+        all_spans = self.window.spans(self.tokenizer, (text for _, text in again))
+        for (line, text), spans in zip(texts, all_spans, strict=True):
+            for start, end in spans:
+                digest.add(text[start:end].encode())
+                yield line, text[start:end]
+        assert self.texts.summary is not None
+        self.summary = Summary(digest.count, digest.hexdigest(), self.texts.summary.description)

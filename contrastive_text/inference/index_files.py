@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +23,12 @@ from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFi
 from contrastive_text.core.storage.manifests import READ_WHOLE, FileDigest
 from contrastive_text.core.storage.records import Record
 from contrastive_text.inference.approximate import Graph, GraphKind
-from contrastive_text.inference.index_documents import Document, Rows
+from contrastive_text.inference.index_documents import Document
 from contrastive_text.inference.search import SimilarityName
 from contrastive_text.inference.vector_files import Array
 
+Rows: TypeAlias = npt.NDArray[np.int64]
+"""Number of the document of each vector, first character and end of its passage, (N, 3)."""
 DATABASE = "index.sqlite"
 """File by which the folder of an index is recognized."""
 FORMAT = 1
@@ -109,14 +111,9 @@ class IndexState:
         return np.isin(rows[:, 0], self.removed)
 
     @cached_property
-    def ordered(self) -> tuple[Segment, ...]:
-        """Segments with exact search, then segments with approximate search."""
-        return tuple(sorted(self.segments, key=lambda segment: segment.graph is not None))
-
-    @cached_property
     def rows(self) -> Rows:
-        """Rows of all vectors of ``ordered``, (N, 3). The document of a removed row is -1."""
-        rows = np.concatenate([np.empty((0, 3), np.int64), *(segment.rows for segment in self.ordered)])
+        """Rows of the vectors of all segments, (N, 3). The document of a removed row is -1."""
+        rows = np.concatenate([np.empty((0, 3), np.int64), *(segment.rows for segment in self.segments)])
         rows[self.is_removed(rows), 0] = -1
         return rows
 
@@ -141,9 +138,9 @@ class IndexFolder:
             if (path / DATABASE).stat().st_size <= READ_WHOLE:
                 (result,) = database.execute("PRAGMA quick_check(1)").fetchone()
                 if result != "ok":
-                    raise damaged(path, str(result))
+                    raise _damaged(path, str(result))
             (content,) = _only_row(path, database, "SELECT content FROM facts")
-        self.facts = _read_facts(path, content)
+        self.facts = _read_facts(_parse_record(path, content))
         self.state()
 
     @contextmanager
@@ -163,71 +160,55 @@ class IndexFolder:
                 version, _, _ = counters(self.path, database)
                 if version == self._state.version:
                     return self._state
-                records = database.execute("SELECT number, record FROM segments ORDER BY number").fetchall()
-                loaded = {segment.number: segment for segment in self._state.segments}
-                blobs = {
-                    number: database.execute("SELECT rows FROM segments WHERE number = ?", (number,)).fetchone()[
-                        0
-                    ]
-                    for number, _ in records
-                    if number not in loaded
-                }
+                segments = {segment.number: segment for segment in self._state.segments}
+                numbers = [row[0] for row in database.execute("SELECT number FROM segments ORDER BY number")]
+                query = "SELECT record, rows FROM segments WHERE number = ?"
+                new = {n: database.execute(query, (n,)).fetchone() for n in numbers if n not in segments}
                 removed = database.execute("SELECT document FROM removed ORDER BY document").fetchall()
                 (documents,) = database.execute("SELECT count(*) FROM documents").fetchone()
             try:
-                segments = tuple(
-                    loaded.get(number) or self._load(number, record, blobs[number]) for number, record in records
-                )
+                segments |= {number: self._load(number, *row) for number, row in new.items()}
             except (InvalidValueError, OSError):
-                if self._version() != version:  # a writer has merged the segment meanwhile
-                    continue
-                raise
-            numbers = np.array(removed, np.int64).reshape(-1)
+                with self._reading() as database:
+                    if counters(self.path, database)[0] == version:
+                        raise
+                continue  # a writer has merged the segment meanwhile
+            in_order = tuple(segments[number] for number in numbers)
             # Another thread may have loaded the same state, or a later one.
             with self._lock:
                 if self._state.version < version:
-                    self._state = IndexState(version, segments, numbers, documents)
+                    self._state = IndexState(
+                        version, in_order, np.array(removed, np.int64).reshape(-1), documents
+                    )
                 return self._state
 
-    def _version(self) -> int:
-        with self._reading() as database:
-            return counters(self.path, database)[0]
-
-    def _load(self, number: object, record: object, blob: object) -> Segment:
-        if not isinstance(number, int) or not isinstance(record, str) or not isinstance(blob, bytes):
-            raise damaged(self.path, "a segment of another form")
-        digests = Record(_parsed(self.path, record), where=str(self.path / DATABASE), todo=_REBUILD)
-        path = vectors_path(self.path, number)
-        graph = None
-        for file, name in ((path, "vectors"), (path.with_suffix(".faiss"), "graph")):
-            if name == "graph" and name not in digests:
-                continue
-            if (damage := FileDigest.of_record(digests.record(name)).damage(file, whole=False)) is not None:
+    def _load(self, number: int, content: object, blob: object) -> Segment:
+        record = _parse_record(self.path, content)
+        for file, digest in _digests(self.path, number, record).items():
+            if (damage := digest.damage(file, whole=False)) is not None:
                 raise InvalidValueError(f"{file}: expected an unchanged file, got {damage}; {_REBUILD}")
-            if name == "graph":
-                graph = Graph.read(file, digests.number("recall"))
+        path = vectors_path(self.path, number)
+        graph = Graph.read(path.with_suffix(".faiss"), record.number("recall")) if "graph" in record else None
         try:
             vectors: Array = np.load(path, mmap_mode="r", allow_pickle=False)
         except (ValueError, EOFError) as error:  # a forged file with a matching digest
             raise InvalidValueError(f"{path}: expected an array, got {error}; {_REBUILD}") from error
-        shape = (len(blob) // 24, self.facts.features)
-        if vectors.dtype != np.float32 or vectors.shape != shape or len(blob) % 24:
+        rows = np.frombuffer(blob if isinstance(blob, bytes) and len(blob) % 24 == 0 else b"", "<i8")
+        shape = (len(rows) // 3, self.facts.features)
+        if vectors.dtype != np.float32 or vectors.shape != shape:
             got = f"{vectors.dtype} of {vectors.shape}"
             raise InvalidValueError(f"{path}: expected float32 of {shape}, got {got}; {_REBUILD}")
-        return Segment(number, vectors, np.frombuffer(blob, "<i8").reshape(-1, 3), graph)
+        return Segment(number, vectors, rows.reshape(-1, 3), graph)
 
     def documents(self, numbers: Iterable[int]) -> dict[int, Document]:
         """Returns the documents of some numbers. A removed document is missing."""
-        found = {}
+        query = "SELECT id, text, metadata FROM documents WHERE number = ?"
         with self._reading() as database:
-            query = "SELECT id, text, metadata FROM documents WHERE number = ?"
-            for number in set(numbers):
-                row = database.execute(query, (number,)).fetchone()
-                if row is None:
-                    continue
-                if not (isinstance(row[0], str) and isinstance(row[1], str) and isinstance(row[2], str | None)):
-                    raise damaged(self.path, f"the document {number} of another form")
-                found[number] = Document(*row)
+            rows = {number: database.execute(query, (number,)).fetchone() for number in set(numbers)}
+        found = {number: Document(*row) for number, row in rows.items() if row is not None}
+        for number, (name, text, metadata, _) in found.items():
+            if not (isinstance(name, str) and isinstance(text, str) and isinstance(metadata, str | None)):
+                raise _damaged(self.path, f"the document {number} of another form")
         return found
 
     def ids(self) -> list[str]:
@@ -237,8 +218,8 @@ class IndexFolder:
 
     def known(self, ids: Iterable[str]) -> dict[str, int]:
         """Returns each of some ids that the index has -> number of its document."""
+        query = "SELECT number FROM documents WHERE id = ?"
         with self._reading() as database:
-            query = "SELECT number FROM documents WHERE id = ?"
             rows = {name: database.execute(query, (name,)).fetchone() for name in ids}
         return {name: row[0] for name, row in rows.items() if row is not None}
 
@@ -291,15 +272,22 @@ def recorded_digests(path: Path) -> dict[Path, FileDigest]:
         FileNotFoundError: The folder has no index.
         ValueError: The database is damaged, or is from another program.
     """
-    digests = {}
+    digests: dict[Path, FileDigest] = {}
     with closing(connect(path)) as database, naming_database_errors(path):
         for number, content in database.execute("SELECT number, record FROM segments ORDER BY number"):
-            record = Record(_parsed(path, content), where=str(path / DATABASE), todo=_REBUILD)
-            file = vectors_path(path, number)
-            digests[file] = FileDigest.of_record(record.record("vectors"))
-            if "graph" in record:
-                digests[file.with_suffix(".faiss")] = FileDigest.of_record(record.record("graph"))
+            digests |= _digests(path, number, _parse_record(path, content))
     return digests
+
+
+def _digests(path: Path, number: int, record: Record) -> dict[Path, FileDigest]:
+    """Returns the recorded digest of each file of a segment."""
+    vectors = vectors_path(path, number)
+    files = {"vectors": vectors, "graph": vectors.with_suffix(".faiss")}
+    return {
+        file: FileDigest.of_record(record.record(name))
+        for name, file in files.items()
+        if name == "vectors" or name in record
+    }
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -318,7 +306,7 @@ def connect(path: Path) -> sqlite3.Connection:
                 database.execute(f"PRAGMA {pragma}")
             tables = database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid")
             if [row[0] for row in tables] != list(SCHEMA):
-                raise damaged(path, "other tables than this version of the library writes")
+                raise _damaged(path, "other tables than this version of the library writes")
         except BaseException:
             database.close()
             raise
@@ -332,30 +320,25 @@ def naming_database_errors(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", "")
-        if name.startswith(_DISK):
-            code = errno.ENOSPC if name == "SQLITE_FULL" else errno.EIO
-            expected, todo = (
-                ("room for it", "make room")
-                if code == errno.ENOSPC
-                else (
-                    "a disk and a folder that can be read and written",
-                    "check its permissions, or wait for other processes",
-                )
-            )
-            raise DiskError(
-                code, f"{path}: expected {expected}, got {error}; {todo}. The index is unchanged"
-            ) from error
-        raise damaged(path, str(error)) from error
+        if not name.startswith(_DISK):
+            raise _damaged(path, str(error)) from error
+        code, expected, todo = errno.ENOSPC, "room for it", "make room"
+        if name != "SQLITE_FULL":
+            code, expected = errno.EIO, "a disk and a folder that can be read and written"
+            todo = "check its permissions, or wait for other processes"
+        raise DiskError(
+            code, f"{path}: expected {expected}, got {error}; {todo}. The index is unchanged"
+        ) from error
 
 
-def damaged(path: Path, got: str) -> InvalidValueError:
+def _damaged(path: Path, got: str) -> InvalidValueError:
     return InvalidValueError(f"{path / DATABASE}: expected the database of an index, got {got}; {_REBUILD}")
 
 
 def _only_row(path: Path, database: sqlite3.Connection, query: str) -> tuple[Any, ...]:  # Any: of any type
     rows: list[tuple[Any, ...]] = database.execute(query).fetchmany(2)
     if len(rows) != 1:
-        raise damaged(path, f"{len(rows)} rows of its facts")
+        raise _damaged(path, f"{len(rows)} rows of its facts")
     return rows[0]
 
 
@@ -363,36 +346,30 @@ def counters(path: Path, database: sqlite3.Connection) -> tuple[int, int, int]:
     """Returns the number of transactions, and the numbers of the next document and the next segment."""
     row = _only_row(path, database, "SELECT version, document, segment FROM counters")
     if not all(isinstance(number, int) and number >= 0 for number in row):
-        raise damaged(path, "counters that are no numbers")
+        raise _damaged(path, "counters that are no numbers")
     return row
 
 
-def _read_facts(path: Path, content: object) -> IndexFacts:
-    record = Record(_parsed(path, content), where=str(path / DATABASE), todo=_REBUILD)
+def _parse_record(path: Path, content: object) -> Record:
+    """Returns a JSON text of the database as a record."""
+    try:
+        values: object = json.loads(content) if isinstance(content, str) else None
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"no JSON: {error}") from error
+    return Record(values, where=str(path / DATABASE), todo=_REBUILD)
+
+
+def _read_facts(record: Record) -> IndexFacts:
     record.integer("format", least=FORMAT, most=FORMAT)
-    where = str(path / DATABASE)
+    similarity = cast("SimilarityName", record.text("similarity"))
+    approximate = cast("GraphKind | None", record.text("approximate", None))
     return IndexFacts(
         identity=record.text("identity"),
         model=record.text("model", None),
         features=record.integer("features", least=1),
-        similarity=one_of(
-            f"{where}: similarity", cast("SimilarityName", record.text("similarity")), SimilarityName, _REBUILD
-        ),
+        similarity=one_of(f"{record.where}: similarity", similarity, SimilarityName, _REBUILD),
         passages=record.text("passages", None),
-        approximate=one_of(
-            f"{where}: approximate",
-            cast("GraphKind | None", record.text("approximate", None)),
-            GraphKind,
-            _REBUILD,
-        ),
+        approximate=one_of(f"{record.where}: approximate", approximate, GraphKind, _REBUILD),
         id_column=record.text("id_column", None),
         metadata_columns=record.texts("metadata_columns"),
     )
-
-
-def _parsed(path: Path, text: object) -> object:
-    try:
-        content: object = json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError) as error:
-        raise damaged(path, f"no JSON: {error}") from error
-    return content

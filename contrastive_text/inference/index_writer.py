@@ -1,4 +1,4 @@
-"""Writing of an index: new segments, removed documents, and the merge of segments."""
+"""Writing of an index: a new folder, new segments, removed documents, and the merge of segments."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from contrastive_text.core.errors import ExistingFileError, InvalidTypeError, InvalidValueError
+from contrastive_text.core.errors import ExistingFileError, InvalidValueError
 from contrastive_text.core.storage.disk import (
     TEMPORARIES,
     atomic_file,
@@ -25,7 +26,7 @@ from contrastive_text.core.storage.disk import (
 )
 from contrastive_text.core.storage.manifests import FileDigest
 from contrastive_text.inference.approximate import Graph
-from contrastive_text.inference.index_documents import Document, Rows, check_distinct, parse_id
+from contrastive_text.inference.index_documents import Document, parse_ids
 from contrastive_text.inference.index_files import (
     DATABASE,
     FORMAT,
@@ -33,7 +34,7 @@ from contrastive_text.inference.index_files import (
     IndexFacts,
     IndexFolder,
     IndexState,
-    Segment,
+    Rows,
     connect,
     counters,
     is_index,
@@ -47,6 +48,11 @@ WORKING = "build.npy"
 _OWN_FILES = re.compile(rf"vectors-(\d+)\.(npy|faiss)|{re.escape(WORKING)}.*")
 _BLOCK = 16_384
 """Number of vectors that are copied together."""
+_LARGEST_NUMBERS = (
+    "SELECT max(CAST(id AS INTEGER)) FROM documents WHERE number >= ? AND length(id) < 16 "
+    "AND id = CAST(CAST(id AS INTEGER) AS TEXT)"
+)
+"""Query for the largest id that is a number, among the documents from a number on."""
 
 
 @contextmanager
@@ -71,10 +77,7 @@ def writing(files: IndexFolder) -> Iterator[IndexWriter]:
 
 def remove_documents(files: IndexFolder, ids: Iterable[str | int]) -> int:
     """Removes documents from an index; see ``Index.remove``. Returns their number."""
-    if isinstance(ids, str | int):
-        raise InvalidTypeError(f"ids: expected a list of ids, got {ids!r}; put it into a list")
-    names = [parse_id(name) for name in ids]
-    check_distinct(names)
+    names = parse_ids(ids)
     with writing(files) as writer:
         numbers = files.known(names)
         if missing := [name for name in names if name not in numbers]:
@@ -83,7 +86,7 @@ def remove_documents(files: IndexFolder, ids: Iterable[str | int]) -> int:
                 f"ids: expected ids of the index, got {missing[0]!r}{more}, which it does not have; no document "
                 "was removed"
             )
-        writer.remove(list(numbers.values()))
+        writer.remove(numbers.values())
         writer.merge(files.state())
     return len(names)
 
@@ -107,7 +110,7 @@ class IndexWriter:
             database.execute(f"PRAGMA {pragma}")
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Commits the changes of the block together; on an error it discards them."""
         with naming_database_errors(self.path):
             self._database.execute("BEGIN IMMEDIATE")
@@ -123,22 +126,17 @@ class IndexWriter:
         """Returns ids for new documents: numbers that were never ids of this kind before."""
         number, ids = counters(self.path, self._database)[1], list[str]()
         while len(ids) < count:
-            candidate = str(number)
-            row = self._database.execute("SELECT 1 FROM documents WHERE id = ?", (candidate,)).fetchone()
-            ids += [candidate] if row is None else []
+            if self._database.execute("SELECT 1 FROM documents WHERE id = ?", (str(number),)).fetchone() is None:
+                ids.append(str(number))
             number += 1
         return ids
 
-    def add(
-        self, documents: Iterable[Document], rows: Iterable[Rows], blocks: Iterable[Array], count: int
-    ) -> int:
+    def add(self, documents: Iterable[Document], parts: Sequence[Array]) -> int:
         """Adds documents and their vectors as a new segment.
 
         Args:
-            documents: The documents.
-            rows: Blocks of rows of a segment, (n, 3). A document number counts the new documents from 0.
-            blocks: Blocks of the vectors of these rows, (n, D).
-            count: Number of vectors.
+            documents: The documents, with the spans of their passages.
+            parts: Vectors of the passages in order, (n, D) each.
 
         Returns:
             Number of documents.
@@ -146,75 +144,80 @@ class IndexWriter:
         Raises:
             ValueError: A vector is not finite, or an id is not new.
         """
-        _, first, number = counters(self.path, self._database)
-        record = self._write_segment(number, blocks, count)
-        with self.transaction() as database:
-            done = first
+        _, first, segment = counters(self.path, self._database)
+        record = self._write_segment(segment, parts, [np.ones(len(part), bool) for part in parts])
+        rows = array("q")
+        number = first
+        with self._transaction() as database:
             for document in documents:
                 try:
-                    database.execute("INSERT INTO documents VALUES (?, ?, ?, ?)", (done, *document))
+                    database.execute("INSERT INTO documents VALUES (?, ?, ?, ?)", (number, *document[:3]))
                 except sqlite3.IntegrityError as error:
                     raise InvalidValueError(
                         f"ids: expected each id once, got {document.id!r} twice; give another id, or remove the "
                         "older document first"
                     ) from error
-                done += 1
-            all_rows = np.concatenate([np.empty((0, 3), np.int64), *rows]) + np.array([first, 0, 0])
-            assert len(all_rows) == count
-            database.execute(
-                "INSERT INTO segments VALUES (?, ?, ?)", (number, record, all_rows.astype("<i8").tobytes())
-            )
+                for span in document.spans:
+                    rows.extend((number, *span))
+                number += 1
+            assert len(rows) == 3 * sum(map(len, parts))
+            self._insert_segment(segment, record, np.array(rows))
             # Ids that are numbers are never used again.
             own = [int(row[0]) + 1 for row in database.execute(_LARGEST_NUMBERS, (first,)) if row[0] is not None]
-            database.execute("UPDATE counters SET document = ?, segment = ?", (max([done, *own]), number + 1))
-        return done - first
+            database.execute("UPDATE counters SET document = ?", (max([number, *own]),))
+        return number - first
 
-    def remove(self, numbers: Sequence[int]) -> None:
+    def remove(self, numbers: Iterable[int]) -> None:
         """Removes documents by their numbers."""
-        with self.transaction() as database:
+        with self._transaction() as database:
             for number in numbers:
                 database.execute("DELETE FROM documents WHERE number = ?", (number,))
                 database.execute("INSERT INTO removed VALUES (?)", (number,))
 
     def merge(self, state: IndexState) -> None:
         """Merges the last segments without the vectors of removed documents, as ``first_to_merge`` says."""
-        removed = [state.is_removed(segment.rows) for segment in state.segments]
-        start = first_to_merge([len(mask) for mask in removed], [int(mask.sum()) for mask in removed])
+        stays = [~state.is_removed(segment.rows) for segment in state.segments]
+        start = first_to_merge([len(mask) for mask in stays], [int((~mask).sum()) for mask in stays])
         if start is None:
             return
-        merged, masks = state.segments[start:], removed[start:]
-        rows = np.concatenate([segment.rows[~mask] for segment, mask in zip(merged, masks, strict=True)])
+        merged, masks = state.segments[start:], stays[start:]
+        rows = np.concatenate([segment.rows[mask] for segment, mask in zip(merged, masks, strict=True)])
         number = counters(self.path, self._database)[2]
-        record = self._write_segment(number, _kept(merged, masks), len(rows)) if len(rows) else None
-        with self.transaction() as database:
+        record = (
+            self._write_segment(number, [segment.vectors for segment in merged], masks) if len(rows) else None
+        )
+        with self._transaction() as database:
             for segment in merged:
                 database.execute("DELETE FROM segments WHERE number = ?", (segment.number,))
             if record is not None:
-                values = (number, record, rows.astype("<i8").tobytes())
-                database.execute("INSERT INTO segments VALUES (?, ?, ?)", values)
-            kept = [segment.rows[:, 0] for segment in state.segments[:start]]
-            still = np.isin(state.removed, np.concatenate([np.empty(0, np.int64), *kept]))
-            for document in state.removed[~still].tolist():
+                self._insert_segment(number, record, rows)
+            earlier = [segment.rows[:, 0] for segment in state.segments[:start]]
+            has_vectors = np.isin(state.removed, np.concatenate([np.empty(0, np.int64), *earlier]))
+            for document in state.removed[~has_vectors].tolist():
                 database.execute("DELETE FROM removed WHERE document = ?", (document,))
-            database.execute("UPDATE counters SET segment = ?", (number + 1,))
 
-    def _write_segment(self, number: int, blocks: Iterable[Array], count: int) -> str:
-        """Writes the files of a segment. Returns their record, as JSON."""
-        path = vectors_path(self.path, number)
-        done = 0
+    def _insert_segment(self, number: int, record: str, rows: Rows) -> None:
+        values = (number, record, rows.astype("<i8").tobytes())
+        self._database.execute("INSERT INTO segments VALUES (?, ?, ?)", values)
+        self._database.execute("UPDATE counters SET segment = ?", (number + 1,))
+
+    def _write_segment(self, number: int, parts: Sequence[Array], masks: Sequence[npt.NDArray[np.bool_]]) -> str:
+        """Writes the files of a segment: the vectors in ``masks``. Returns their record, as JSON."""
+        path, features = vectors_path(self.path, number), self.facts.features
+        shape = (sum(int(mask.sum()) for mask in masks), features)
         with atomic_file(path) as file:
-            header = {"descr": "<f4", "fortran_order": False, "shape": (count, self.facts.features)}
+            header = {"descr": "<f4", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
-            for block in blocks:
-                if block.shape[1] != self.facts.features or not np.isfinite(block).all():
-                    got = f"{block.shape[1]}" if block.shape[1] != self.facts.features else "NaN or infinity"
-                    raise InvalidValueError(
-                        f"{self.path}: expected finite vectors of {self.facts.features} features, got {got}; "
-                        "encode the texts again"
-                    )
-                file.write(np.ascontiguousarray(block, "<f4").data)
-                done += len(block)
-        assert done == count
+            for part, mask in zip(parts, masks, strict=True):
+                for start in range(0, len(part), _BLOCK):
+                    block = part[start : start + _BLOCK][mask[start : start + _BLOCK]]
+                    if block.shape[1] != features or not np.isfinite(block).all():
+                        got = f"{block.shape[1]}" if block.shape[1] != features else "NaN or infinity"
+                        raise InvalidValueError(
+                            f"{self.path}: expected finite vectors of {features} features, got {got}; encode the "
+                            "texts again"
+                        )
+                    file.write(np.ascontiguousarray(block, "<f4").data)
         record: dict[str, object] = {"vectors": asdict(FileDigest.of(path))}
         if self.facts.approximate is not None:
             vectors = np.load(path, mmap_mode="r")
@@ -227,25 +230,15 @@ class IndexWriter:
 
     def remove_orphans(self) -> None:
         """Deletes files of segments that the database doesn't name, such as those of a killed writer."""
-        numbers = {row[0] for row in self._database.execute("SELECT number FROM segments")}
-        for file in self.path.iterdir():
-            match = _OWN_FILES.fullmatch(file.name)
-            if match is not None and (match[1] is None or int(match[1]) not in numbers):
-                with suppress(PermissionError):  # Windows: a reader has mapped it
-                    file.unlink(missing_ok=True)
+        _remove_orphans(self.path, {row[0] for row in self._database.execute("SELECT number FROM segments")})
 
 
-_LARGEST_NUMBERS = (
-    "SELECT max(CAST(id AS INTEGER)) FROM documents WHERE number >= ? AND length(id) < 16 "
-    "AND id = CAST(CAST(id AS INTEGER) AS TEXT)"
-)
-"""Query for the largest id that is a number, among the documents from a number on."""
-
-
-def _kept(segments: Sequence[Segment], masks: Sequence[npt.NDArray[np.bool_]]) -> Iterator[Array]:
-    for segment, mask in zip(segments, masks, strict=True):
-        for start in range(0, len(mask), _BLOCK):
-            yield segment.vectors[start : start + _BLOCK][~mask[start : start + _BLOCK]]
+def _remove_orphans(path: Path, segments: Collection[int]) -> None:
+    for file in path.iterdir():
+        match = _OWN_FILES.fullmatch(file.name)
+        if match is not None and (match[1] is None or int(match[1]) not in segments):
+            with suppress(PermissionError):  # Windows: a reader has mapped it
+                file.unlink(missing_ok=True)
 
 
 def first_to_merge(sizes: Sequence[int], removed: Sequence[int]) -> int | None:
@@ -272,18 +265,23 @@ def first_to_merge(sizes: Sequence[int], removed: Sequence[int]) -> int | None:
 
 
 def create_folder(
-    path: Path,
-    facts: IndexFacts,
-    documents: Iterable[Document] = (),
-    rows: Iterable[Rows] = (),
-    blocks: Iterable[Array] = (),
-    count: int = 0,
-) -> None:
+    path: Path, facts: IndexFacts, documents: Iterable[Document] = (), parts: Sequence[Array] = ()
+) -> int:
     """Writes a new index. The database appears last, with all documents; see ``IndexWriter.add``.
+
+    Args:
+        path: New folder, apart from the files of an unfinished build, which are deleted.
+        facts: Facts of the index.
+        documents: The documents, with the spans of their passages.
+        parts: Vectors of the passages in order, (n, D) each.
+
+    Returns:
+        Number of documents.
 
     Raises:
         FileExistsError: The folder has an index or other files.
         OSError: The folder can't be written to, or the disk is full.
+        ValueError: A vector is not finite, or an id occurs twice.
     """
     check_new_folder(path)
     with lock_output(path):
@@ -298,12 +296,13 @@ def create_folder(
                 content = json.dumps({"format": FORMAT, **asdict(facts)})
                 database.execute("INSERT INTO facts VALUES (?)", (content,))
                 database.execute("INSERT INTO counters VALUES (0, 0, 0)")
-                if count:
-                    IndexWriter(path, facts, database).add(documents, rows, blocks, count)
+                count = IndexWriter(path, facts, database).add(documents, parts) if parts else 0
             with open(temporary, "rb+") as file:
                 os.fsync(file.fileno())
             os.replace(temporary, path / DATABASE)
             flush_folder(path)
+        _remove_orphans(path, [0] if parts else [])
+    return count
 
 
 def check_new_folder(path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError
+from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError, two_numbers
 from contrastive_text.core.libraries import require
 from contrastive_text.core.storage.disk import atomic_file
 from contrastive_text.core.storage.manifests import OLD_FORM, FileDigest
@@ -265,12 +265,7 @@ class Shard:
         Raises:
             ValueError: The text has another form, or the number is out of range.
         """
-        match = re.fullmatch(r"(\d+)/(\d+)", word, flags=re.ASCII)
-        if match is None:
-            raise InvalidValueError(
-                f"shard: expected K/N, such as 3/16 for the third of 16 parts, got {word!r}; give two numbers"
-            )
-        return cls(int(match[1]), int(match[2]))
+        return cls(*two_numbers("shard: expected K/N, such as 3/16 for the third of 16 parts", word))
 
     def rows(self, texts: int) -> range:
         """Returns the indices of the texts in the shard. The sizes of shards differ by at most one text.
