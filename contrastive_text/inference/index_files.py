@@ -173,13 +173,11 @@ class IndexFolder:
                     if counters(self.path, database)[0] == version:
                         raise
                 continue  # a writer has merged the segment meanwhile
-            in_order = tuple(segments[number] for number in numbers)
+            ordered = tuple(segments[number] for number in numbers)
             # Another thread may have loaded the same state, or a later one.
             with self._lock:
                 if self._state.version < version:
-                    self._state = IndexState(
-                        version, in_order, np.array(removed, np.int64).reshape(-1), documents
-                    )
+                    self._state = IndexState(version, ordered, np.array(removed, np.int64).reshape(-1), documents)
                 return self._state
 
     def _load(self, number: int, content: object, blob: object) -> Segment:
