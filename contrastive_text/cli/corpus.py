@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from contrastive_text.cli.paths import ReadPath, WrittenFile
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, check_ending
 from contrastive_text.core.terminal import print_message
 
 
@@ -34,10 +34,7 @@ def corpus(options: Corpus) -> None:
     from contrastive_text.core.terminal import make_console
     from contrastive_text.evaluation.sts_data import PUBLISHED, consert_corpus
 
-    if options.output.suffix != ".txt":
-        raise InvalidValueError(
-            f"{options.output}: expected a name that ends in .txt, got {options.output.suffix!r}"
-        )
+    check_ending(options.output, ".txt")
     parts = consert_corpus(options.data)
     texts = [text for part in parts.values() for text in part.texts]
     missing = [f"{task}: {reason}" for task, part in parts.items() for reason in part.missing]

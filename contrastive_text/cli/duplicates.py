@@ -10,9 +10,9 @@ from pathlib import Path
 from torch import Tensor
 
 from contrastive_text.cli.commands import Duplicates
-from contrastive_text.cli.encoding import document_vectors
+from contrastive_text.cli.embed import document_vectors
 from contrastive_text.cli.files import table_row, text_stream
-from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.errors import InvalidValueError, check_ending
 from contrastive_text.core.storage.disk import atomic_file
 from contrastive_text.core.terminal import print_message
 from contrastive_text.data.files.readers import TextStream
@@ -24,9 +24,9 @@ from contrastive_text.inference.vector_files import record_path
 def duplicates(options: Duplicates) -> None:
     """Writes all pairs of texts of a file whose cosine reaches a threshold."""
     check_threshold(options.threshold)
-    _check_name(options.output, (".tsv",))
+    check_ending(options.output, ".tsv")
     if options.keep is not None:
-        _check_name(options.keep, (".txt", ".jsonl"))
+        check_ending(options.keep, ".txt", ".jsonl")
     texts = text_stream(options, options.input, distinct=True)
     if options.keep is not None and options.keep.suffix == ".txt":
         _check_lines(texts, options.keep)
@@ -71,13 +71,6 @@ def _write(path: Path, lines: Iterable[str]) -> int:
     """Writes lines to a file and returns their number."""
     with atomic_file(path) as file:
         return sum(file.write(f"{line}\n".encode()) > 0 for line in lines)
-
-
-def _check_name(path: Path, suffixes: tuple[str, ...]) -> None:
-    if path.suffix not in suffixes:
-        raise InvalidValueError(
-            f"{path}: expected a name that ends in {' or '.join(suffixes)}, got {path.suffix!r}"
-        )
 
 
 def _check_lines(texts: TextStream, keep: Path) -> None:

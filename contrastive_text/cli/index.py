@@ -111,7 +111,7 @@ def index_build(options: IndexBuild) -> None:
         FileExistsError: The folder has an index or other files.
         ValueError: Options contradict each other; see also ``Index.create`` and ``read_documents``.
     """
-    from contrastive_text.cli.encoding import complete, encoder_of
+    from contrastive_text.cli.embed import complete, encoder_of
     from contrastive_text.inference.embedding_run import EmbeddingRun
     from contrastive_text.inference.encoding import Encoding
     from contrastive_text.inference.index import facts_of, model_name

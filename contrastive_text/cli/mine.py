@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import chain
 
 import numpy as np
 
 from contrastive_text.cli.commands import Mine
-from contrastive_text.cli.encoding import encoder_of
+from contrastive_text.cli.embed import encoder_of
 from contrastive_text.cli.files import form_of, further_texts
-from contrastive_text.cli.models import load_model, load_reranker, warnings_as_notes
+from contrastive_text.cli.models import load_model, load_reranker, resumable
 from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.core.terminal import print_message
 from contrastive_text.data import read_rows
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.head_models import Reranker, folder_kind
 from contrastive_text.inference.mining import Mining, PairTexts
-from contrastive_text.inference.mining_run import MiningReport, MiningRun, histogram
+from contrastive_text.inference.mining_run import MiningReport, MiningRun
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 _REASONS = {
@@ -32,6 +31,8 @@ _REASONS = {
     "min_score": "--min_score {min_score}",
 }
 """Name of a reason in ``MiningReport.removed`` -> description of the removed candidates."""
+_BINS = 16
+"""Number of bins of a histogram of scores, and of characters of its longest bar."""
 
 
 def mine(options: Mine) -> None:
@@ -44,14 +45,8 @@ def mine(options: Mine) -> None:
     run = MiningRun(
         model, texts, options.output, mining, options.form, rescore, encoding, restart=options.restart
     )
-    try:
-        with warnings_as_notes():
-            report = run.finish(show_progress_bar=True)
-    except KeyboardInterrupt:
-        print_message(
-            "\nstopped: the vectors so far are saved; the same command resumes after them", file=sys.stderr
-        )
-        raise SystemExit(130) from None
+    with resumable(lambda: "the vectors so far are saved; the same command resumes after them"):
+        report = run.finish(show_progress_bar=True)
     for line in _summary(report, mining, "score" if isinstance(rescore, Reranker) else "cosine"):
         print_message(line)
     print_message(f"{report.rows:,} rows written to {options.output}")
@@ -116,3 +111,21 @@ def _summary(report: MiningReport, mining: Mining, score: str) -> Iterator[str]:
     for share in (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0):
         yield f"{share:<8.0%}" + "".join(f"{np.quantile(cosines, share):>12.3f}" for cosines in scores.values())
     yield histogram({name: report.scores[name] for name in ("positive", "negative")})
+
+
+def histogram(scores: Mapping[str, Sequence[float]]) -> str:
+    """Draws histograms of several kinds of scores as text: a line for each bin, a column of bars for each kind.
+
+    Example:
+        >>> print(histogram({"negative": [0.0, 0.0, 0.1], "positive": [0.7]}).splitlines()[1])
+           0.000  ################
+    """
+    ends = [end for values in scores.values() if values for end in (min(values), max(values))]
+    counts, edges = {}, np.empty(0)
+    for name, values in scores.items():
+        counts[name], edges = np.histogram(values, bins=_BINS, range=(min(ends), max(ends)))
+    lines = ["          " + "".join(f"{name:<18}" for name in counts)]
+    for i in range(_BINS):
+        bars = "".join(f"{'#' * -(-_BINS * bins[i] // max(bins.max(), 1)):<18}" for bins in counts.values())
+        lines.append(f"{edges[i]:>8.3f}  {bars}")
+    return "\n".join(line.rstrip() for line in lines)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -44,6 +45,24 @@ def warnings_as_notes() -> Iterator[None]:
             notes = [str(item.message) for item in caught if issubclass(item.category, UserWarning)]
             for note in dict.fromkeys(notes):
                 print_message(f"note: {note}")
+
+
+@contextmanager
+def resumable(saved: Callable[[], str]) -> Iterator[None]:
+    """Prints warnings of the block as notes. If the user stops the command, prints how to resume it, and exits.
+
+    Args:
+        saved: Function that describes the saved results when the command is stopped.
+
+    Raises:
+        SystemExit: The user stopped the command.
+    """
+    try:
+        with warnings_as_notes():
+            yield
+    except KeyboardInterrupt:
+        print_message(f"\nstopped: {saved()}", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
 def load_model(

@@ -32,24 +32,14 @@ def rank(options: Rank) -> None:
     Raises:
         ValueError: The model isn't a reranker, or ``--top_k`` is below 1.
     """
-    from contrastive_text.cli.files import plain_form, table_row
+    from contrastive_text.cli.files import further_texts, table_row
     from contrastive_text.cli.models import load_reranker
     from contrastive_text.core.errors import at_least
     from contrastive_text.core.storage.disk import atomic_file
-    from contrastive_text.core.storage.text_files import SizeLimits
-    from contrastive_text.data.files.readers import TextStream
 
     at_least("--top_k", options.top_k, 1)
-    bounds = SizeLimits.of(options.bounds)
-    queries, documents = (
-        TextStream(
-            path, column, split=options.split, bounds=bounds, form=plain_form(column=option, split="--split")
-        )
-        for path, column, option in (
-            (options.queries, options.query_column, "--query_column"),
-            (options.documents, options.column, "--column"),
-        )
-    )
+    queries = further_texts(options, options.queries, "query_column")
+    documents = further_texts(options, options.documents, "column")
     print_message(queries.scan().description)
     print_message(documents.scan().description)
     reranker = load_reranker(options.model, options.device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -15,9 +14,9 @@ from contrastive_text.core.terminal import print_message
 
 def _with_scores(path: Path) -> Sequence[Path]:
     """Returns the paths of a file of scored rows, and of the working files that exist until it is written."""
-    from contrastive_text.inference.pair_scores import working_files  # here: it imports torch
+    from contrastive_text.inference.mining_run import score_files  # here: it imports torch
 
-    return working_files(path)
+    return score_files(path)
 
 
 @dataclass(frozen=True)
@@ -37,11 +36,11 @@ class Score(TextsCommand):
 
 def score(options: Score) -> None:
     """Writes each row of a file with the scores of its texts by a reranker."""
-    from contrastive_text.cli.models import load_reranker, warnings_as_notes
+    from contrastive_text.cli.models import load_reranker, resumable
     from contrastive_text.core.storage.text_files import SizeLimits
     from contrastive_text.data import read_rows
     from contrastive_text.data.files.formats import FileForm, options_of
-    from contrastive_text.inference.pair_scores import ScoringRun
+    from contrastive_text.inference.mining_run import score_rows
 
     form = FileForm(
         header=options.header,
@@ -60,13 +59,6 @@ def score(options: Score) -> None:
     )
     print_message(rows.description)
     reranker = load_reranker(options.model, options.device)
-    run = ScoringRun(reranker, rows.rows, options.output, options.batch_size, options.restart)
-    try:
-        with warnings_as_notes():
-            count, pairs = run.finish(show_progress_bar=True)
-    except KeyboardInterrupt:
-        print_message(
-            "\nstopped: the scores so far are saved; the same command resumes after them", file=sys.stderr
-        )
-        raise SystemExit(130) from None
-    print_message(f"{pairs:,} distinct pairs scored; {count:,} rows written to {options.output}")
+    with resumable(lambda: "the scores so far are saved; the same command resumes after them"):
+        pairs = score_rows(reranker, rows.rows, options.output, options.batch_size, options.restart, True)
+    print_message(f"{pairs:,} distinct pairs scored; {len(rows):,} rows written to {options.output}")

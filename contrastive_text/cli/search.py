@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from contrastive_text.cli.commands import Search
-from contrastive_text.cli.encoding import document_vectors
+from contrastive_text.cli.embed import document_vectors
 from contrastive_text.cli.files import further_texts, table_row, text_stream
 from contrastive_text.cli.index import open_index
 from contrastive_text.cli.models import say_truncated

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 _MAX_QUOTED = 60
@@ -224,6 +225,23 @@ def fraction(
         return value
     low, high = "from 0" if with_zero else "above 0", "to 1" if with_one else "to below 1"
     raise _refusal(name, f"a share {low} {high}", f"{value}", advice)
+
+
+def check_ending(path: Path, *suffixes: str) -> None:
+    """Checks that the name of a file ends in one of some suffixes.
+
+    Raises:
+        ValueError: The name has another suffix.
+
+    Example:
+        >>> check_ending(Path("v.txt"), ".tsv", ".jsonl")
+        Traceback (most recent call last):
+        contrastive_text.core.errors.InvalidValueError: v.txt: expected a name that ends in .tsv or .jsonl, got '.txt'
+    """  # noqa: E501  # the error is in one line
+    if path.suffix not in suffixes:
+        *first, last = suffixes
+        names = f"{', '.join(first)} or {last}" if first else last
+        raise InvalidValueError(f"{path}: expected a name that ends in {names}, got {path.suffix!r}")
 
 
 def two_numbers(expected: str, word: str) -> tuple[int, int]:

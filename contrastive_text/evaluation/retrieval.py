@@ -27,7 +27,7 @@ from contrastive_text.data.retrieval import (
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.results import TaskScore
 from contrastive_text.inference.head_models import Reranker
-from contrastive_text.inference.pair_scores import warn_truncated
+from contrastive_text.inference.mining_run import warn_truncated
 from contrastive_text.inference.search import rank_documents, retrieval_scores
 from contrastive_text.metrics import RETRIEVAL_METRICS, ranking_scores
 

@@ -25,7 +25,7 @@ from contrastive_text.core.storage.records import Record
 from contrastive_text.inference.approximate import Graph, GraphKind
 from contrastive_text.inference.index_documents import Document
 from contrastive_text.inference.search import SimilarityName
-from contrastive_text.inference.vector_files import Array
+from contrastive_text.inference.vector_files import Array, map_vectors
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 """Number of the document of each vector, first character and end of its passage, (N, 3)."""
@@ -187,10 +187,7 @@ class IndexFolder:
                 raise InvalidValueError(f"{file}: expected an unchanged file, got {damage}; {_REBUILD}")
         path = vectors_path(self.path, number)
         graph = Graph.read(path.with_suffix(".faiss"), record.number("recall")) if "graph" in record else None
-        try:
-            vectors: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (ValueError, EOFError) as error:  # a forged file with a matching digest
-            raise InvalidValueError(f"{path}: expected an array, got {error}; {_REBUILD}") from error
+        vectors = map_vectors(path, _REBUILD)
         rows = np.frombuffer(blob if isinstance(blob, bytes) and len(blob) % 24 == 0 else b"", "<i8")
         shape = (len(rows) // 3, self.facts.features)
         if vectors.dtype != np.float32 or vectors.shape != shape:

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
@@ -16,13 +15,12 @@ from contrastive_text.core.errors import InvalidTypeError, InvalidValueError, at
 from contrastive_text.core.random import fold_key, generator, text_id
 from contrastive_text.core.similarity import EPSILON, at_least_float32, full_precision, unit_vectors
 from contrastive_text.core.storage.text_files import lone_surrogate
+from contrastive_text.data.files.readers import TextsDigest
 from contrastive_text.inference.search import top_k
 
 Ranks: TypeAlias = Literal["before", "after"]
 Take: TypeAlias = Literal["top", "random"]
 Short: TypeAlias = Literal["drop", "keep"]
-REMOVALS = ("siblings", "equal", "near", "absolute_margin", "relative_margin", "max_score", "min_score")
-"""Reasons to remove a candidate for a hard negative, in the order in which they are checked."""
 _BLOCK_NUMBERS = 1 << 22
 """Largest count of numbers in the candidates' vectors of a block of queries: 16 MiB in float32."""
 
@@ -144,18 +142,12 @@ class PairTexts:
         self.positives = list(map(list, positives.values()))
         self.query_ids = [indices.get(query, -1) for query in positives]
 
-    @property
-    def digest(self) -> str:
-        """Digest of the mined queries, corpus and positives in their order, 32 hex digits."""
-        return digest_texts([*map(digest_texts, (self.queries, self.corpus)), repr(self.positives)])
-
 
 def digest_texts(texts: Iterable[str]) -> str:
     """Returns the digest of texts in their order, 32 hex digits."""
-    digest = blake2b(digest_size=16)
+    digest = TextsDigest()
     for text in texts:
-        content = text.encode()
-        digest.update(b"%d " % len(content) + content)  # without the length, "ab", "c" would equal "a", "bc"
+        digest.add(text.encode())
     return digest.hexdigest()
 
 
@@ -213,12 +205,6 @@ class PairScores(NamedTuple):
     candidates: Tensor
     positives: Tensor
 
-    def part(self, queries: slice) -> PairScores:
-        """Returns the scores of a range of the queries."""
-        scores, ids = self.found
-        found = Nearest(scores[queries], ids[queries])
-        return PairScores(found, self.candidates[queries], self.positives[queries])
-
 
 class Mined(NamedTuple):
     """Mined hard negatives of one query, with their scores.
@@ -237,7 +223,8 @@ class Mined(NamedTuple):
 
 
 Removed: TypeAlias = Counter[str]
-"""Reason in ``REMOVALS`` -> number of removed candidates; ``candidates`` -> number of all candidates."""
+"""Reason -> number of removed candidates; ``candidates`` -> number of all candidates. The reasons, in the order
+in which they are checked: siblings, equal, near, absolute_margin, relative_margin, max_score, min_score."""
 
 
 def nearest(
@@ -316,16 +303,17 @@ def mine(
                 f"{len(vectors.queries)} and {len(vectors.corpus)}; encode the texts of these pairs"
             )
     found = rescored.found if isinstance(rescored, PairScores) else nearest(texts, space, mining, queries, device)
-    scores, ids = found
     removed: Removed = Counter()
     negatives: list[Mined] = []
     most = max(len(texts.positives[place]) for place in queries)
-    size = max(_BLOCK_NUMBERS // ((ids.shape[1] + most) * space.corpus.shape[1]), 1)
+    size = max(_BLOCK_NUMBERS // ((found.ids.shape[1] + most) * space.corpus.shape[1]), 1)
     for start in range(0, len(queries), size):
         part = slice(start, start + size)
-        judge = rescored.part(part) if isinstance(rescored, PairScores) else rescored
-        block = _Block(texts, space, judge, queries[part], ids.device)
-        negatives += block.choose(scores[part], ids[part], mining, removed)
+        judge = rescored
+        if isinstance(rescored, PairScores):
+            judge = PairScores(found, rescored.candidates[part], rescored.positives[part])
+        block = Nearest(found.scores[part], found.ids[part])
+        negatives += _choose(texts, space, judge, block, queries[part], mining, removed)
     return negatives, removed
 
 
@@ -345,82 +333,74 @@ def _kinds(ids: Tensor, positives: Tensor, own: Tensor, mining: Mining) -> tuple
     return is_allowed & (is_allowed.cumsum(dim=1) <= mining.depth), is_positive, is_equal
 
 
-class _Block:
-    """Block of queries, with the vectors of their candidates and positives."""
-
-    def __init__(
-        self,
-        texts: PairTexts,
-        space: Space,
-        rescored: Space | PairScores | None,
-        places: range,
-        device: torch.device,
-    ) -> None:
-        self.texts = texts
-        self.places = places
-        self.space = space
-        self.rescored = rescored
-        self.device = device
-        self.positives, self.own = _positives_and_own(texts, places, device)
-
-    def choose(self, scores: Tensor, ids: Tensor, mining: Mining, removed: Removed) -> list[Mined]:
-        """Chooses hard negatives among the texts nearest to queries, (n, k). Counts the others in ``removed``."""
-        if isinstance(self.rescored, PairScores):
-            _, *rescored = self.rescored
-            scores, positive_scores = (of.to(self.device) for of in rescored)
-            positive_scores = positive_scores[:, : self.positives.shape[1]]
-        else:
-            judge = self.rescored or self.space
-            positive_scores = self._cosines(judge, self.positives)
-            scores = scores if self.rescored is None else self._cosines(judge, ids)
-        positive_scores = positive_scores.masked_fill(self.positives < 0, math.inf)
-        is_candidate, is_positive, is_equal = _kinds(ids, self.positives, self.own, mining)
-        has_siblings = (self.positives >= 0).sum(dim=1, keepdim=True) > 1
-        removed["siblings"] += int((is_positive & has_siblings).sum())
-        removed["equal"] += int(is_equal.sum())
-        removed["candidates"] += int(is_candidate.sum())
-        near = self._near(ids, mining.same)
-        # Sorts candidates first, best first. The stable sort keeps the order of the search in a tie.
-        scores, order = scores.masked_fill(~is_candidate, -math.inf).sort(dim=1, descending=True, stable=True)
-        ids, mask, near = ids.gather(1, order), is_candidate.gather(1, order), near.gather(1, order)
+def _choose(
+    texts: PairTexts,
+    space: Space,
+    rescored: Space | PairScores | None,
+    found: Nearest,
+    places: range,
+    mining: Mining,
+    removed: Removed,
+) -> list[Mined]:
+    """Chooses hard negatives among the texts nearest to a block of queries. Counts the others in ``removed``."""
+    scores, ids = found
+    positives, own = _positives_and_own(texts, places, ids.device)
+    if isinstance(rescored, PairScores):
+        scores = rescored.candidates.to(ids.device)
+        positive_scores = rescored.positives.to(ids.device)[:, : positives.shape[1]]
+    else:
+        positive_scores = _cosines(rescored or space, places, positives)
+        scores = scores if rescored is None else _cosines(rescored, places, ids)
+    positive_scores = positive_scores.masked_fill(positives < 0, math.inf)
+    is_candidate, is_positive, is_equal = _kinds(ids, positives, own, mining)
+    has_siblings = (positives >= 0).sum(dim=1, keepdim=True) > 1
+    removed["siblings"] += int((is_positive & has_siblings).sum())
+    removed["equal"] += int(is_equal.sum())
+    removed["candidates"] += int(is_candidate.sum())
+    near = _near(space, ids, positives, mining.same)
+    # Sorts candidates first, best first. The stable sort keeps the order of the search in a tie.
+    scores, order = scores.masked_fill(~is_candidate, -math.inf).sort(dim=1, descending=True, stable=True)
+    ids, mask, near = ids.gather(1, order), is_candidate.gather(1, order), near.gather(1, order)
+    rank = mask.cumsum(dim=1) - 1
+    lowest = positive_scores.min(dim=1, keepdim=True).values
+    for name, condition in _conditions(scores, lowest, near, mining):
+        removed[name] += int((condition & mask).sum())
+        mask = mask & ~condition
+    if mining.ranks == "after":
         rank = mask.cumsum(dim=1) - 1
-        lowest = positive_scores.min(dim=1, keepdim=True).values
-        for name, condition in _conditions(scores, lowest, near, mining):
-            removed[name] += int((condition & mask).sum())
-            mask = mask & ~condition
-        if mining.ranks == "after":
-            rank = mask.cumsum(dim=1) - 1
-        mask = mask & (rank >= mining.range_min)
-        rows = zip(self.places, positive_scores.tolist(), _masked(ids, mask), _masked(scores, mask), strict=True)
-        return [
-            Mined(
-                query,
-                positives[: len(self.texts.positives[query])],
-                *_take(row_ids, row_scores, self.texts.queries[query], mining),
-            )
-            for query, positives, row_ids, row_scores in rows
-        ]
+    mask = mask & (rank >= mining.range_min)
+    rows = zip(places, positive_scores.tolist(), _masked(ids, mask), _masked(scores, mask), strict=True)
+    return [
+        Mined(
+            query,
+            of_positives[: len(texts.positives[query])],
+            *_take(row_ids, row_scores, texts.queries[query], mining),
+        )
+        for query, of_positives, row_ids, row_scores in rows
+    ]
 
-    def _cosines(self, judge: Space, ids: Tensor) -> Tensor:
-        """Returns the cosine of each query with texts of the corpus, ids (n, k) -> (n, k)."""
-        queries = unit_vectors(judge.queries[self.places.start : self.places.stop].to(self.device))
-        with full_precision(self.device):
-            return torch.einsum("nd,nkd->nk", queries, self._vectors(judge, ids))
 
-    def _near(self, ids: Tensor, same: float | None) -> Tensor:
-        """Returns a mask of the texts that are near-duplicates of a query's positive, ids (n, k) -> (n, k)."""
-        if same is None:
-            return torch.zeros_like(ids, dtype=torch.bool)
-        candidates, positives = self._vectors(self.space, ids), self._vectors(self.space, self.positives)
-        with full_precision(self.device):
-            cosines = torch.einsum("nkd,npd->nkp", candidates, positives)
-        return cosines.masked_fill((self.positives < 0).unsqueeze(1), -math.inf).amax(dim=2) >= same
+def _cosines(space: Space, places: range, ids: Tensor) -> Tensor:
+    """Returns the cosine of each query with texts of the corpus, ids (n, k) -> (n, k)."""
+    queries = unit_vectors(space.queries[places.start : places.stop].to(ids.device))
+    with full_precision(ids.device):
+        return torch.einsum("nd,nkd->nk", queries, _vectors(space, ids))
 
-    def _vectors(self, space: Space, ids: Tensor) -> Tensor:
-        """Returns unit vectors of texts of the corpus, ids (n, k) -> (n, k, D); any vector for the id -1."""
-        rows = at_least_float32(space.corpus[ids.clamp(min=0).flatten().to(space.corpus.device)].to(self.device))
-        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=EPSILON)
-        return rows.div_(norms).reshape(*ids.shape, -1)  # in place: indexing made a copy
+
+def _near(space: Space, ids: Tensor, positives: Tensor, same: float | None) -> Tensor:
+    """Returns a mask of the texts that are near-duplicates of a query's positive, ids (n, k) -> (n, k)."""
+    if same is None:
+        return torch.zeros_like(ids, dtype=torch.bool)
+    with full_precision(ids.device):
+        cosines = torch.einsum("nkd,npd->nkp", _vectors(space, ids), _vectors(space, positives))
+    return cosines.masked_fill((positives < 0).unsqueeze(1), -math.inf).amax(dim=2) >= same
+
+
+def _vectors(space: Space, ids: Tensor) -> Tensor:
+    """Returns unit vectors of texts of the corpus, ids (n, k) -> (n, k, D); any vector for the id -1."""
+    rows = at_least_float32(space.corpus[ids.clamp(min=0).flatten().to(space.corpus.device)].to(ids.device))
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True).clamp(min=EPSILON)
+    return rows.div_(norms).reshape(*ids.shape, -1)  # in place: indexing made a copy
 
 
 def _conditions(scores: Tensor, lowest: Tensor, near: Tensor, mining: Mining) -> Iterator[tuple[str, Tensor]]:

@@ -1,13 +1,15 @@
-"""Mining of hard negatives into a training file, with a report of counts and scores."""
+"""Hard negatives on disk: mining into a training file, and scores of a reranker for the pairs of a file."""
 
 from __future__ import annotations
 
 import json
 import re
+import warnings
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -16,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from contrastive_text.core.errors import InvalidValueError, one_of
+from contrastive_text.core.errors import InvalidValueError, check_ending, one_of
 from contrastive_text.core.storage.disk import atomic_file, lock_output
+from contrastive_text.core.types import Row
 from contrastive_text.data.prompts import DOCUMENT, QUERY
 from contrastive_text.inference.embedding_run import finished_rows
 from contrastive_text.inference.encoding import Encoding
@@ -35,23 +38,20 @@ from contrastive_text.inference.mining import (
     mine,
     nearest,
 )
-from contrastive_text.inference.pair_scores import score_pairs
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.text_vectors import as_tensor
 from contrastive_text.inference.vector_files import Array, all_paths
 
 Form: TypeAlias = Literal["triples", "tuples", "pairs"]
 """Form of the rows of a training file of negatives: triples, tuples or labeled pairs."""
-SUFFIXES = (".tsv", ".jsonl")
 _BREAKS = re.compile(r"[\t\r\n]")
-_RESTART = "start again with --restart (restart=True)"
 _QUERIES = 4096
 """Number of queries whose negatives are mined together."""
+_BLOCK_SIZE = 4096
+"""Number of pairs whose scores by a reranker are saved together."""
 _RERANKED = "reranked"
 _VECTORS = ("queries", "corpus", "queries.rescored", "corpus.rescored", _RERANKED)
 """Names of the temporary files of vectors in a mining run."""
-_BINS = 16
-"""Number of bins of a histogram of scores, and of characters of its longest bar."""
 
 
 class RowWriter:
@@ -85,10 +85,7 @@ class RowWriter:
         self.form = form
         self.reranked = reranked
         self.lists = path.suffix == ".jsonl"
-        if path.suffix not in SUFFIXES:
-            raise InvalidValueError(
-                f"{path}: expected a name that ends in {' or '.join(SUFFIXES)}, got {path.suffix!r}"
-            )
+        check_ending(path, ".tsv", ".jsonl")
         one_of("mine.form", form, Form)
         if form == "tuples" and mining.short == "keep" and not self.lists:
             raise InvalidValueError(
@@ -169,24 +166,6 @@ _RERANKED_COLUMNS: Mapping[Form, tuple[str, ...]] = {
     "tuples": ("anchor", "positive", "negative", "scores"),
     "pairs": ("sentence1", "sentence2", "label", "score"),
 }
-
-
-def histogram(scores: Mapping[str, Sequence[float]]) -> str:
-    """Draws histograms of several kinds of scores as text: a line for each bin, a column of bars for each kind.
-
-    Example:
-        >>> print(histogram({"negative": [0.0, 0.0, 0.1], "positive": [0.7]}).splitlines()[1])
-           0.000  ################
-    """
-    ends = [end for values in scores.values() if values for end in (min(values), max(values))]
-    counts, edges = {}, np.empty(0)
-    for name, values in scores.items():
-        counts[name], edges = np.histogram(values, bins=_BINS, range=(min(ends), max(ends)))
-    lines = ["          " + "".join(f"{name:<18}" for name in counts)]
-    for i in range(_BINS):
-        bars = "".join(f"{'#' * -(-_BINS * bins[i] // max(bins.max(), 1)):<18}" for bins in counts.values())
-        lines.append(f"{edges[i]:>8.3f}  {bars}")
-    return "\n".join(line.rstrip() for line in lines)
 
 
 @dataclass(slots=True)
@@ -277,7 +256,7 @@ class MiningRun:
         report = MiningReport()
         with lock_output(self.path):
             if self._restart:
-                self._remove_vectors()
+                _remove(working_files(self.path)[1:])
             space = self._space(self.model, "", show_progress_bar)
             rescored = self._rescored(space, show_progress_bar)
             with atomic_file(self.path) as file:
@@ -289,7 +268,7 @@ class MiningRun:
                     report.removed += removed
                     for mined in negatives:
                         file.writelines(line.encode() for line in self._lines(mined, report))
-            self._remove_vectors()
+            _remove(working_files(self.path)[1:])
         return report
 
     def _blocks(self) -> list[range]:
@@ -337,19 +316,27 @@ class MiningRun:
 
     def _space(self, model: SentenceEncoder, suffix: str, show_progress_bar: bool) -> Space:
         """Returns the memory-mapped vectors of queries and corpus by a model. Encodes texts without a vector."""
+        prompt = {"prompt": self.encoding.prompt, "prompt_name": self.encoding.prompt_name}
 
         def vectors(name: str, kind: str, texts: Sequence[str]) -> Tensor:
-            path = _vectors_path(self.path, name + suffix)
-            return _vectors(model, texts, path, self._encoding(model, kind), show_progress_bar)
+            encoding = replace(self.encoding, **model.prompts.options(kind, prompt))
+            origin: dict[str, object] = {
+                "model": model.identity,
+                "texts": digest_texts(texts),
+                "prompt": encoding.resolve_prompt(model.prompts),
+                "batch_size": encoding.batch_size,
+                "block_size": encoding.block_size,
+            }
+
+            def blocks(done: int) -> Iterator[tuple[Array, int]]:
+                for block in model.encode_blocks(texts[done:], encoding, show_progress_bar):
+                    yield np.asarray(block), model.truncated
+
+            return as_tensor(finished_rows(_vectors_path(self.path, name + suffix), origin, len(texts), blocks))
 
         return Space(
             vectors("queries", QUERY, self.texts.queries), vectors("corpus", DOCUMENT, self.texts.corpus)
         )
-
-    def _encoding(self, model: SentenceEncoder, kind: str) -> Encoding:
-        """Returns the encoding options of queries or documents, by default with the model's prompt."""
-        options = {"prompt": self.encoding.prompt, "prompt_name": self.encoding.prompt_name}
-        return replace(self.encoding, **model.prompts.options(kind, options))
 
     def _lines(self, mined: Mined, report: MiningReport) -> list[str]:
         """Returns the lines of a query's negatives, and adds its counts and scores to the report."""
@@ -365,29 +352,146 @@ class MiningRun:
         report.scores["difference"].extend(p - n for p in mined.positives for n in mined.scores)
         return lines
 
-    def _remove_vectors(self) -> None:
-        for path in working_files(self.path)[1:]:
-            path.unlink(missing_ok=True)
-
-
-def _vectors(
-    model: SentenceEncoder, texts: Sequence[str], path: Path, encoding: Encoding, show_progress_bar: bool
-) -> Tensor:
-    """Returns the memory-mapped vectors of texts, (N, D), from a file that it first writes or resumes."""
-    origin: dict[str, object] = {
-        "model": model.identity,
-        "texts": digest_texts(texts),
-        "prompt": encoding.resolve_prompt(model.prompts),
-        "batch_size": encoding.batch_size,
-        "block_size": encoding.block_size,
-    }
-
-    def blocks(done: int) -> Iterator[tuple[Array, int]]:
-        for block in model.encode_blocks(texts[done:], encoding, show_progress_bar):
-            yield np.asarray(block), model.truncated
-
-    return as_tensor(finished_rows(path, origin, len(texts), blocks))
-
 
 def _vectors_path(path: Path, name: str) -> Path:
     return path.with_name(f"{path.name}.{name}.npy")
+
+
+def score_files(path: Path) -> list[Path]:
+    """Returns the paths of all files that may exist while rows are scored, the output file first."""
+    return [path, *all_paths(_vectors_path(path, "scores"))]
+
+
+def score_pairs(
+    reranker: Reranker,
+    queries: Sequence[str],
+    documents: Sequence[str],
+    pairs: Array,
+    path: Path,
+    batch_size: int = 32,
+    show_progress_bar: bool = False,
+) -> Array:
+    """Scores pairs of queries and documents. A stopped call resumes with the scores in its file.
+
+    Args:
+        reranker: The model.
+        queries: Texts of the queries.
+        documents: Texts of the documents.
+        pairs: Number of the query and of the document of each pair, (N, 2).
+        path: File of the scores, ``.npy``. Scores of other pairs or of another model are refused or replaced.
+        batch_size: Number of pairs in a batch.
+        show_progress_bar: Whether to show a progress bar.
+
+    Returns:
+        Score of each pair, (N,), float32, memory-mapped.
+
+    Raises:
+        OSError: The disk is full.
+        ValueError: Unfinished scores have other pairs or another model.
+    """
+    origin: dict[str, object] = {
+        "model": reranker.identity,
+        "texts": digest_texts([digest_texts(queries), digest_texts(documents)]),
+        "pairs": blake2b(np.ascontiguousarray(pairs, dtype=np.int64).data, digest_size=16).hexdigest(),
+        "batch_size": batch_size,
+    }
+
+    def blocks(done: int) -> Iterator[tuple[Array, int]]:
+        truncated = 0
+        for start in range(done, len(pairs), _BLOCK_SIZE):
+            texts = [(queries[q], documents[d]) for q, d in pairs[start : start + _BLOCK_SIZE].tolist()]
+            scores = reranker.predict(texts, batch_size=batch_size, show_progress_bar=show_progress_bar)
+            truncated += reranker.truncated
+            yield np.asarray(scores, dtype=np.float32)[:, None], truncated
+        warn_truncated(truncated, len(pairs) - done, reranker)
+
+    return finished_rows(path, origin, len(pairs), blocks)[:, 0]
+
+
+def warn_truncated(truncated: int, pairs: int, reranker: Reranker) -> None:
+    """Warns if a reranker has truncated pairs to its length limit.
+
+    Args:
+        truncated: Number of truncated pairs.
+        pairs: Number of scored pairs.
+        reranker: The model.
+    """
+    if truncated:
+        warnings.warn(
+            f"{truncated:,} of {pairs:,} pairs exceed {reranker.tokenizer.max_length} tokens and were truncated",
+            stacklevel=2,
+        )
+
+
+def score_rows(
+    reranker: Reranker,
+    rows: Sequence[Row],
+    path: Path,
+    batch_size: int = 32,
+    restart: bool = False,
+    show_progress_bar: bool = False,
+) -> int:
+    """Writes the rows of pairs and hard negatives with the scores of a reranker, as teacher scores for ``fit``.
+
+    A row of the ``.jsonl`` file has ``anchor``, ``positive``, the list ``negative``, and the list ``scores`` of
+    the positive and the negatives. Without hard negatives it has ``anchor``, ``positive`` and ``score``. Each
+    distinct pair is scored once. A killed call resumes with the scores that are saved. The output appears when it
+    is complete.
+
+    Args:
+        reranker: The model.
+        rows: Rows with ``anchor``, ``positive`` and hard negatives in ``negative``, ``negative_2``, ...
+        path: Output file, ``.jsonl``.
+        batch_size: Number of pairs in a batch.
+        restart: Whether to discard the scores of an earlier call.
+        show_progress_bar: Whether to show a progress bar.
+
+    Returns:
+        Number of distinct pairs.
+
+    Raises:
+        OSError: The disk is full.
+        ValueError: The suffix isn't ``.jsonl``, unfinished scores have other pairs or another model, or another
+            process is writing the file.
+    """
+    check_ending(path, ".jsonl")
+    queries: dict[str, int] = {}
+    documents: dict[str, int] = {}
+    pairs: dict[tuple[int, int], int] = {}
+    for row in rows:
+        query = queries.setdefault(str(row["anchor"]), len(queries))
+        for text in _texts(row):
+            pairs.setdefault((query, documents.setdefault(text, len(documents))), len(pairs))
+    numbers = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
+    working = score_files(path)[1:]
+    with lock_output(path):
+        if restart:
+            _remove(working)
+        scores = score_pairs(
+            reranker, list(queries), list(documents), numbers, working[0], batch_size, show_progress_bar
+        )
+        with atomic_file(path) as file:
+            for row in rows:
+                query = queries[str(row["anchor"])]
+                values = [round(float(scores[pairs[query, documents[text]]]), 6) for text in _texts(row)]
+                file.write(_line(row, values).encode())
+        _remove(working)
+    return len(pairs)
+
+
+def _texts(row: Row) -> list[str]:
+    """Returns the positive of a row, and its hard negatives without missing ones."""
+    negatives = (str(text) for name, text in row.items() if name.startswith("negative"))
+    return [str(row["positive"]), *filter(None, negatives)]
+
+
+def _line(row: Row, scores: list[float]) -> str:
+    positive, *negatives = _texts(row)
+    labels: dict[str, object] = {"negative": negatives, "scores": scores} if negatives else {"score": scores[0]}
+    content = {"anchor": str(row["anchor"]), "positive": positive, **labels}
+    return json.dumps(content, ensure_ascii=False) + "\n"
+
+
+def _remove(files: Sequence[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)

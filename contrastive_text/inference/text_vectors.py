@@ -13,24 +13,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import text_id
+from contrastive_text.core.storage.manifests import FileDigest
 from contrastive_text.core.storage.records import describe_value
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.data.prompts import DOCUMENT
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.vector_files import (
-    Array,
-    check_digests,
-    differences,
-    has_files,
-    ids_path,
-    read_records,
-)
+from contrastive_text.inference.vector_files import Array, differences, ids_path, map_vectors, open_vectors
 
 Ids = npt.NDArray[np.int64]
-_AGAIN = "embed the texts again with --restart, or name another file"
+_AGAIN = "write them with contrastive-text embed, with --restart over older vectors, or name another file"
 _EMBED = "contrastive-text embed TEXTS OUT.npy --model MODEL --distinct"
 _PROMPT = "embed takes the model's prompt of documents with --prompt_name document; "
 
@@ -38,8 +32,7 @@ _PROMPT = "embed takes the model's prompt of documents with --prompt_name docume
 def read_document_vectors(model: SentenceEncoder, texts: TextStream, path: str | Path) -> list[Array]:
     """Reads the vectors of a corpus that ``embed`` wrote, after comparing them with their record.
 
-    The file, or each of its shards, is memory-mapped. A file up to 1 GiB is read once, which takes a second. For
-    a larger file only the size is compared; ``contrastive-text verify`` reads it.
+    The file, or each of its shards, is memory-mapped; see ``open_vectors``.
 
     Args:
         model: Model that encoded the corpus, with its prompt of documents.
@@ -58,13 +51,7 @@ def read_document_vectors(model: SentenceEncoder, texts: TextStream, path: str |
         >>> parts = read_document_vectors(model, TextStream("corpus.txt"), "corpus.npy")  # doctest: +SKIP
     """
     path = Path(path)
-    if path.suffix != ".npy":
-        raise InvalidValueError(f"{path}: expected a name that ends in .npy, got {path.suffix!r}")
-    if not has_files(path):
-        raise MissingFileError(
-            f"{path}: expected vectors, got nothing there; write them with contrastive-text embed"
-        )
-    records = read_records(path, _AGAIN)
+    files = open_vectors(path, _AGAIN)
     summary = texts.summary or texts.scan()
     origin: dict[str, object] = {
         "model": model.identity,
@@ -74,31 +61,20 @@ def read_document_vectors(model: SentenceEncoder, texts: TextStream, path: str |
     }
     if model.similarity_fn_name != "cosine":  # which alone ignores lengths
         origin["normalize_embeddings"] = False
-    for file, record in records.items():
+    for file, (record, vectors) in files.items():
         origin["shard"] = None if file == path else record.made_of.get("shard")  # a single shard isn't the corpus
         if difference := differences({name: record.made_of.get(name) for name in origin}, origin):
             todo = "" if record.made_of.get("prompt") == origin["prompt"] else _PROMPT
             raise InvalidValueError(
                 f"{file}: expected vectors of this model and these texts, got {difference}; {todo}{_AGAIN}"
             )
-    check_digests(records, _AGAIN)
-    parts = list(map(_map_file, records))
-    for part in parts:
-        width = part.shape[1] if part.ndim == 2 else 0
-        if not 0 < width <= model.features or part.dtype != np.float32:
+        width = vectors.shape[1] if vectors.ndim == 2 else 0
+        if not 0 < width <= model.features or vectors.dtype != np.float32:
             raise InvalidValueError(
-                f"{path}: expected float32 of 1 to {model.features} features, got {part.dtype} of {part.shape}; "
-                f"{_AGAIN}"
+                f"{path}: expected float32 of 1 to {model.features} features, got {vectors.dtype} of "
+                f"{vectors.shape}; {_AGAIN}"
             )
-    return parts
-
-
-def _map_file(path: Path) -> Array:
-    try:
-        vectors: Array = np.load(path, mmap_mode="r")
-    except (ValueError, EOFError) as error:  # such as a forged file with a matching record
-        raise InvalidValueError(f"{path}: expected an array, got {error}; {_AGAIN}") from error
-    return vectors
+    return [vectors for _, vectors in files.values()]
 
 
 def document_encoding(model: SentenceEncoder, encoding: Encoding) -> Encoding:
@@ -157,27 +133,19 @@ class TextVectors:
 
     def __init__(self, path: str | Path) -> None:
         self.path = path = Path(path)
-        if path.suffix != ".npy":
-            raise InvalidValueError(f"{path}: expected a name that ends in .npy, got {path.suffix!r}; {_EMBED}")
-        if not has_files(path):
-            raise MissingFileError(f"{path}: expected vectors of texts, got nothing there; {_EMBED}")
-        records = read_records(path, _EMBED)
-        for file, record in records.items():
-            if record.ids is None or not ids_path(file).exists():
+        self._digests, self._parts = list[FileDigest](), list[_Part]()
+        for file, (record, vectors) in open_vectors(path, _EMBED).items():
+            if record.ids is None:
                 raise InvalidValueError(
                     f"{file}: expected the text ids {ids_path(file).name} next to it, got no such file; {_EMBED}"
                 )
-        check_digests(records, "embed them again")
-        self._digests = [digest for record in records.values() for digest in (record.vectors, record.ids)]
-        self._parts = []
-        for file in records:
-            vectors: Array = np.load(file, mmap_mode="r")
             if vectors.dtype.kind != "f":
                 raise InvalidValueError(
                     f"{file}: expected vectors of floating-point numbers, got {vectors.dtype}; embed them with "
                     "--precision float32"
                 )
-            self._parts.append(_Part(vectors, *np.load(ids_path(file), mmap_mode="r")))
+            self._digests += [record.vectors, record.ids]
+            self._parts.append(_Part(vectors, *map_vectors(ids_path(file), _EMBED)))
 
     def __len__(self) -> int:
         """Number of texts that have a vector."""
@@ -191,7 +159,7 @@ class TextVectors:
     @property
     def identity(self) -> str:
         """Fingerprint of the vectors and their texts, 32 hex digits."""
-        digests = [asdict(digest) for digest in self._digests if digest is not None]
+        digests = list(map(asdict, self._digests))
         return blake2b(repr(digests).encode(), digest_size=16).hexdigest()
 
     def has_vectors(self, ids: Ids) -> npt.NDArray[np.bool_]:

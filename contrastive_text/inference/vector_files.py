@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError, two_numbers
+from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError, check_ending, two_numbers
 from contrastive_text.core.libraries import require
 from contrastive_text.core.storage.disk import atomic_file
 from contrastive_text.core.storage.manifests import OLD_FORM, FileDigest
@@ -64,10 +64,7 @@ def check_output_path(path: Path) -> None:
         OSError: The file system doesn't allow the name, or the longer names of its companion files.
         ValueError: The suffix is not ``.npy``, ``.tsv`` or ``.parquet``.
     """
-    if path.suffix not in (".npy", ".tsv", ".parquet"):
-        raise InvalidValueError(
-            f"{path}: expected a name that ends in .npy, .tsv or .parquet, got {path.suffix!r}"
-        )
+    check_ending(path, ".npy", ".tsv", ".parquet")
     if not path.parent.is_dir():
         raise MissingFileError(f"{path}: expected an existing folder, found none at {path.parent}; make it first")
     if path.suffix == ".parquet":
@@ -292,7 +289,7 @@ def has_files(path: Path) -> bool:
     return path.exists() or bool(_find_shards(path))
 
 
-def read_records(path: Path, todo: str) -> dict[Path, VectorRecord]:
+def _read_records(path: Path, todo: str) -> dict[Path, VectorRecord]:
     """Reads the record of a file of vectors, or of all its shards in order.
 
     Args:
@@ -326,17 +323,45 @@ def read_records(path: Path, todo: str) -> dict[Path, VectorRecord]:
     return records
 
 
-def check_digests(records: Mapping[Path, VectorRecord], todo: str) -> None:
-    """Compares files of vectors and their companion files with their records; see ``VectorRecord.damage``.
+def open_vectors(path: Path, todo: str) -> dict[Path, tuple[VectorRecord, Array]]:
+    """Opens a file of vectors, or all its shards in order, after comparing them with their records.
+
+    A file up to 1 GiB is read once, which takes a second. For a larger file only the size is compared;
+    ``contrastive-text verify`` reads it.
+
+    Args:
+        path: Whole file, ``.npy``. If it exists, shards are ignored.
+        todo: Advice for a missing, damaged or unknown file, for error messages.
+
+    Returns:
+        File of vectors -> its record, and its vectors, (n, D), memory-mapped.
 
     Raises:
-        ValueError: A file was changed since it was written.
+        FileNotFoundError: Neither the file nor a shard exists.
+        ValueError: A file was changed or has no record, or shards don't belong together; see ``_read_records``.
     """
-    for file, record in records.items():
+    check_ending(path, ".npy")
+    files = {}
+    for file, record in _read_records(path, todo).items():
         if damage := record.damage(file):
             raise InvalidValueError(
                 f"{file}: expected unchanged vectors, got changes ({'; '.join(damage)}); {todo}"
             )
+        files[file] = record, map_vectors(file, todo)
+    return files
+
+
+def map_vectors(path: Path, todo: str) -> Array:
+    """Returns the memory-mapped array of a ``.npy`` file.
+
+    Raises:
+        ValueError: The file has no array, or an array of Python objects: a forged file with a matching digest.
+    """
+    try:
+        vectors: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise InvalidValueError(f"{path}: expected an array, got {error}; {todo}") from error
+    return vectors
 
 
 def _shared_origin(record: VectorRecord) -> dict[str, object]:

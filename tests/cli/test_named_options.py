@@ -25,6 +25,7 @@ ENCODING = ("embed", "search", "duplicates", "mine")
 PRINTERS: Mapping[str, Sequence[str]] = {
     "cli/options.py": ("evaluate", "compare"),
     "cli/evaluate.py": ("evaluate", "fit"),
+    "cli/files.py": ("search", "mine", "rank"),
     "cli/index.py": ("index build",),
     "cli/models.py": (*ENCODING, "evaluate", "compare", "diagnose", "merge", "postprocess", "report"),
     "cli/sweep": ("sweep",),

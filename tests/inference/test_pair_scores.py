@@ -18,10 +18,9 @@ from contrastive_text.core.types import Row
 from contrastive_text.data import learn_vocabulary
 from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.evaluation.retrieval import Rerank
-from contrastive_text.inference import pair_scores
+from contrastive_text.inference import mining_run
 from contrastive_text.inference.mining import Mining, PairTexts
-from contrastive_text.inference.mining_run import MiningRun
-from contrastive_text.inference.pair_scores import ScoringRun, working_files
+from contrastive_text.inference.mining_run import MiningRun, score_files, score_rows
 
 T = tiny.TEXTS
 ROWS: list[Row] = [
@@ -67,14 +66,14 @@ def test_each_text_of_a_row_has_its_score_and_an_equal_pair_is_scored_once(
     reranker: Reranker, tmp_path: Path
 ) -> None:
     path = tmp_path / "scored.jsonl"
-    assert ScoringRun(reranker, ROWS, path).finish() == (3, 7)  # of 8 pairs, one occurs twice
+    assert score_rows(reranker, ROWS, path) == 7  # of 8 pairs, one occurs twice
     for row, line in zip(ROWS, lines(path), strict=True):
         negatives = [row[name] for name in ("negative", "negative_2") if row[name]]
         assert (line["anchor"], line["positive"], line["negative"]) == (row["anchor"], row["positive"], negatives)
         assert close(reranker, line["anchor"], [line["positive"], *negatives], line["scores"])
-    assert [file for file in working_files(path) if file.exists()] == [path]
+    assert [file for file in score_files(path) if file.exists()] == [path]
     pairs: list[Row] = [{"anchor": T[0], "positive": T[1]}]
-    ScoringRun(reranker, pairs, path).finish()
+    score_rows(reranker, pairs, path)
     (line,) = lines(path)
     assert close(reranker, T[0], [T[1]], [line["score"]])
 
@@ -82,9 +81,9 @@ def test_each_text_of_a_row_has_its_score_and_an_equal_pair_is_scored_once(
 def test_a_stopped_run_resumes_with_its_saved_scores(
     reranker: Reranker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pair_scores, "_BLOCK_SIZE", 3)
+    monkeypatch.setattr(mining_run, "_BLOCK_SIZE", 3)
     whole, stopped = tmp_path / "whole.jsonl", tmp_path / "stopped.jsonl"
-    ScoringRun(reranker, ROWS, whole).finish()
+    score_rows(reranker, ROWS, whole)
     predict, asked = Reranker.predict, []
 
     def counted(self: Reranker, pairs: Any, **options: Any) -> Any:
@@ -96,9 +95,9 @@ def test_a_stopped_run_resumes_with_its_saved_scores(
     with monkeypatch.context() as patched:
         patched.setattr(Reranker, "predict", counted)
         with pytest.raises(KeyboardInterrupt):
-            ScoringRun(reranker, ROWS, stopped).finish()
+            score_rows(reranker, ROWS, stopped)
         assert not stopped.exists() and asked == [3, 3, 1]
-        ScoringRun(reranker, ROWS, stopped).finish()
+        score_rows(reranker, ROWS, stopped)
     assert asked == [3, 3, 1, 1]
     assert stopped.read_bytes() == whole.read_bytes()
 
@@ -141,4 +140,4 @@ def test_the_first_documents_are_ordered_again_and_the_others_keep_their_order(r
 def test_truncated_pairs_are_told(reranker: Reranker, tmp_path: Path) -> None:
     rows: list[Row] = [{"anchor": T[0], "positive": " ".join(T[:8])}, {"anchor": T[0], "positive": T[1]}]
     with pytest.warns(UserWarning, match="1 of 2 pairs exceed 48 tokens and were truncated"):
-        ScoringRun(reranker, rows, tmp_path / "scored.jsonl").finish()
+        score_rows(reranker, rows, tmp_path / "scored.jsonl")
