@@ -53,6 +53,7 @@ from contrastive_text.objectives import (
     PairClassification,
     PairRegression,
     PositivesOnly,
+    Quantized,
     Queue,
     RankDistillation,
     ReplacedTokens,
@@ -396,6 +397,9 @@ CASES: dict[str, Case] = {
             "queue": Contrastive(
                 NTXent(0.2, **how),
                 columns=[Duplicates(), Siblings("positive"), Queue(60), FalseNegatives("teacher")],
+            ),
+            "bits": Quantized(
+                Matryoshka(Contrastive(NTXent(0.2, **how), columns=[Queue(30)]), dims=[16, 8]), ["binary", "int8"]
             ),
         },
         slots=TRIPLE,

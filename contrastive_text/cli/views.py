@@ -20,7 +20,7 @@ from contrastive_text.data.preparation import TrainingData
 from contrastive_text.data.prompts import NO_PROMPTS
 from contrastive_text.data.training_set import words_without_blanks
 from contrastive_text.evaluation.view_edits import Piece, RankedColumn, altered_rows, guide_order
-from contrastive_text.objectives import Contrastive, FalseNegatives, Matryoshka
+from contrastive_text.objectives import Contrastive, FalseNegatives
 from contrastive_text.training.guides import guide_vectors
 from contrastive_text.training.module import ContrastiveModule
 from contrastive_text.training.run import Run
@@ -104,7 +104,7 @@ def show_task(
 def _orders(module: ContrastiveModule, task: str, batch: Batch) -> dict[str, list[list[RankedColumn]]]:
     """Returns the columns of each row in the order of each guide of a task, by guide."""
     parts = module.by_task.objectives(task)
-    plain = {name: part.objective if isinstance(part, Matryoshka) else part for name, part in parts.items()}
+    plain = {name: part.inner for name, part in parts.items()}
     filters = {
         name: column_filter
         for name, part in plain.items()

@@ -218,11 +218,20 @@ def min_over_ranks(value: int, device: torch.device) -> int:
 
 def max_over_ranks(values: list[int], device: torch.device) -> list[int]:
     """Returns the elementwise maximum of the values of all ranks."""
-    if not is_distributed():
-        return values
-    largest = torch.tensor(values, device=device)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    return [int(value) for value in largest.tolist()]
+    return [int(value) for value in largest_over_ranks(torch.tensor(values, device=device)).tolist()]
+
+
+def largest_over_ranks(values: Tensor) -> Tensor:
+    """Returns the elementwise maximum of a tensor over all ranks, without a gradient.
+
+    Example:
+        >>> largest_over_ranks(torch.tensor([1.0, 2.0]))  # in one process
+        tensor([1., 2.])
+    """
+    largest = values.detach().clone()
+    if is_distributed():
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return largest
 
 
 def sum_over_ranks(value: Tensor) -> Tensor:

@@ -52,6 +52,28 @@ def at_least_float32(values: Tensor) -> Tensor:
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
+def quantized_values(vectors: Tensor, ends: Tensor | None = None) -> Tensor:
+    """Returns the values of quantized features as floating-point numbers.
+
+    Args:
+        vectors: (N, D).
+        ends: Smallest and largest value of each feature, (2, D), for one byte a feature; None for one bit.
+
+    Returns:
+        -1 or 1 for a bit; the number of the step, 0 to 255, for a byte, (N, D).
+
+    Example:
+        >>> quantized_values(torch.tensor([[0.3, -0.2]]))
+        tensor([[ 1., -1.]])
+        >>> quantized_values(torch.tensor([[0.3, -0.25]]), ends=torch.tensor([[-1.0, -1.0], [1.0, 1.0]]))
+        tensor([[165.,  95.]])
+    """
+    if ends is None:
+        return torch.where(vectors > 0, 1.0, -1.0).to(vectors)
+    low, high = ends
+    return ((vectors - low) / ((high - low) / 255)).floor().clamp(0, 255)
+
+
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Returns a context that disables autocast; without autocast it costs nothing."""
     if torch.is_autocast_enabled(device.type):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError, one_of
+from contrastive_text.core.similarity import quantized_values
 
 Precision: TypeAlias = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -104,8 +105,7 @@ def quantize(
     if precision == "float32":
         return values.float()
     if precision in ("int8", "uint8"):
-        low, high = check_ranges(ranges, values.shape[-1], precision).to(values.device)
-        levels: Tensor = ((values - low) / ((high - low) / 255)).floor().clamp(0, 255)
+        levels = quantized_values(values, check_ranges(ranges, values.shape[-1], precision).to(values.device))
         return levels.to(torch.uint8) if precision == "uint8" else (levels - 128).to(torch.int8)
     bits = torch.nn.functional.pad(values > 0, (0, -values.shape[-1] % 8))
     powers = 2 ** torch.arange(7, -1, -1, dtype=torch.uint8, device=bits.device)

@@ -17,7 +17,6 @@ from contrastive_text.objectives.contrastive import Contrastive
 from contrastive_text.objectives.denoising import DenoisingDecoder
 from contrastive_text.objectives.distillation import RankDistillation, VectorDistillation
 from contrastive_text.objectives.masked_lm import MaskedLM
-from contrastive_text.objectives.matryoshka import Matryoshka
 from contrastive_text.objectives.momentum import Momentum
 from contrastive_text.objectives.pair_labels import NegativesAsHard, PairLabels, PositivesOnly, SignedPairs
 from contrastive_text.objectives.pairs import PairClassification, PairRegression
@@ -26,6 +25,7 @@ from contrastive_text.objectives.replaced_tokens import ReplacedTokens
 from contrastive_text.objectives.reranking import Reranking
 from contrastive_text.objectives.supervised import Supervised, TextClassification, TextRegression
 from contrastive_text.objectives.terms import Terms
+from contrastive_text.objectives.variants import Matryoshka, Quantized
 from contrastive_text.objectives.whole_batch import WholeBatch
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
     "PairLabels",
     "PairRegression",
     "PositivesOnly",
+    "Quantized",
     "Queue",
     "RankDistillation",
     "ReplacedTokens",

@@ -76,6 +76,11 @@ class Objective(nn.Module, ABC):
         super().__init__()
         self.task = task
 
+    @property
+    def inner(self) -> Objective:
+        """This objective, or the objective that it trains on variants of the vectors."""
+        return self
+
     @abstractmethod
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the sum of the loss terms of this rank's rows and their number."""

@@ -127,12 +127,14 @@ class RetrievalScores:
 
     Args:
         sides: Number of a loader -> its queries or documents.
-        widths: Suffix of a metric's name -> number of features that are compared; None for all features.
+        variants: Suffix of a metric's name -> function to the vectors that are compared.
     """
 
-    def __init__(self, sides: Mapping[int, RetrievalSide], widths: Mapping[str, int | None]) -> None:
+    def __init__(
+        self, sides: Mapping[int, RetrievalSide], variants: Mapping[str, Callable[[Tensor], Tensor]]
+    ) -> None:
         self.sides = dict(sides)
-        self.widths = dict(widths)
+        self.variants = dict(variants)
         self._vectors: dict[tuple[str, str], list[tuple[Tensor, Tensor]]] = {
             (side.name, side.side): [] for side in self.sides.values()
         }
@@ -157,7 +159,7 @@ class RetrievalScores:
         for side in self.sides.values():
             if side.side == "positive":
                 figures |= self._score_set(side.name, side.data, partial)
-        for mark in self.widths:
+        for mark in self.variants:
             scores = [score for name, score in figures.items() if name.endswith(f"/{RANK_SCORE}{mark}")]
             figures |= {f"{RANK_SCORE}{mark}": torch.stack(scores).mean()} if scores else {}
         return figures
@@ -187,10 +189,10 @@ class RetrievalScores:
         figures = {}
         query_sizes = gather_sizes(len(query_numbers), query_numbers.device)
         order = gather_rows(query_numbers, query_sizes).argsort()
-        for mark, width in self.widths.items():
-            names = RETRIEVAL_METRICS if width is None else RETRIEVAL_METRICS[:1]
-            scores = retrieval_scores(own_queries, queries[:, :width], documents[:, :width], names)
-            if width is None:
+        for mark, change in self.variants.items():
+            names = RETRIEVAL_METRICS[:1] if mark else RETRIEVAL_METRICS
+            scores = retrieval_scores(own_queries, change(queries), change(documents), names)
+            if not mark:
                 values = gather_rows(scores[RANK_SCORE].to(queries), query_sizes)[order]
                 self._rows[name] = RowScores(100 * values.cpu().double())
             for figure, values in scores.items():
@@ -234,7 +236,7 @@ class HeldOutScores:
     def __init__(self, loaders: object, by_task: TaskParts, device: torch.device) -> None:
         listed = loaders if isinstance(loaders, list | tuple) else [loaders]
         self.guides = by_task.guides
-        self.widths = {"": None, **{f"@{width}": width for width in by_task.widths}}
+        self.variants = by_task.variants
         self.files: dict[int, str] = {}  # scored pairs
         self.tasks: dict[str, tuple[Objective, _Metrics]] = {}
         self.parts: dict[int, tuple[str, str, _Metrics]] = {}  # files of tasks with several files
@@ -254,8 +256,8 @@ class HeldOutScores:
                     self.parts[number] = (task, collate.file, _task_metrics(objective, device))
             else:
                 self.files[number] = collate.task if isinstance(collate, Collator) else str(number)
-        self.ranked, self.losses = RetrievalScores(ranked, self.widths), HeldOutLosses(losses)
-        self.pairs = {name: _pair_metrics(self.widths, device) for name in self.files.values()}
+        self.ranked, self.losses = RetrievalScores(ranked, self.variants), HeldOutLosses(losses)
+        self.pairs = {name: _pair_metrics(self.variants, device) for name in self.files.values()}
         self._pair_rows: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {name: [] for name in self.pairs}
 
     def add(
@@ -295,9 +297,7 @@ class HeldOutScores:
         u, v = (vectors[side] for side in sides)
         for mark, metrics in self.pairs[name].items():
             for metric in metrics.values():
-                metric.update(
-                    *(vectors_of_side[:, : self.widths[mark]] for vectors_of_side in (u, v)), target=batch.target
-                )
+                metric.update(*map(self.variants[mark], (u, v)), target=batch.target)
         anchor_ids, positive_ids = (batch.text_ids[side] for side in sides)
         pair_ids = 31 * anchor_ids ^ positive_ids
         self._pair_rows[name].append((pair_ids, exact_similarity(u.detach(), v.detach()), batch.target))
@@ -321,7 +321,8 @@ class HeldOutScores:
 
         A task of two classes also has ``f1`` of the second class and ``matthews``. A task of scores also has
         ``spearman``. Scores of a task with several files are computed over all rows; ``TASK/accuracy/FILE`` is
-        the score of one file. The suffix ``@64`` marks a score of the first 64 features.
+        the score of one file. The suffix ``@64`` marks a score of the first 64
+        features, and ``@binary`` a score of one bit a feature.
 
         ``spearman`` and ``pearson`` are means over the files of scored pairs. With several files each also has
         its own score. ``overall`` is the mean over the tasks with held-out files, as in the CS224N report. If all

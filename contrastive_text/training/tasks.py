@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TypeAlias
 
+from torch import Tensor
+
 from contrastive_text.core.batch import StepKind
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.similarity import quantized_values
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import Template
 from contrastive_text.data import TextTokenizer
@@ -16,12 +19,18 @@ from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.data.tasks import SINGLE_TASK, DataNeeds, TaskNeeds, option_place
 from contrastive_text.encoders.embedder import Embedder
 from contrastive_text.heads import Head, build_head, share_layers
-from contrastive_text.objectives import Contrastive, Matryoshka, NegativesAsHard, Objective, PairLabels
+from contrastive_text.objectives import Contrastive, Matryoshka, NegativesAsHard, Objective, PairLabels, Quantized
 from contrastive_text.training.guides import Guide, check_guides_read
 from contrastive_text.views import View, ViewPlan
 
 Chains: TypeAlias = Mapping[str, Sequence[View]]
 Views: TypeAlias = Mapping[str, Sequence[View] | Chains]
+
+
+def _change_vectors(vectors: Tensor, width: int, binary: bool) -> Tensor:
+    """Returns the first features of vectors, (N, width), or the values -1 and 1 of their bits."""
+    features = vectors[:, :width]
+    return quantized_values(features) if binary else features
 
 
 class TaskParts:
@@ -107,11 +116,22 @@ class TaskParts:
         return head
 
     @property
-    def widths(self) -> tuple[int, ...]:
-        """Numbers of features for which truncated vectors are trained, largest first, without the saved width."""
+    def variants(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        """Suffix of a score -> function to the vectors that it compares: features, first features, or bits."""
         saved = self.truncate_dim or self._features
         widths = {width for part in self._matryoshkas for width in part.widths if width < saved}
-        return tuple(sorted(widths, reverse=True))
+        suffixes = {"": self._features, **{f"@{width}": width for width in sorted(widths, reverse=True)}}
+        return {
+            f"{suffix}{end}": partial(_change_vectors, width=width, binary=bool(end))
+            for end in ("", "@binary")[: 1 + ("binary" in self.precisions)]
+            for suffix, width in suffixes.items()
+        }
+
+    @property
+    def precisions(self) -> list[str]:
+        """Precisions that ``Quantized`` objectives train."""
+        quantized = [part for part in self._objectives.values() if isinstance(part, Quantized)]
+        return sorted({precision for part in quantized for precision in part.precisions})
 
     @property
     def truncate_dim(self) -> int | None:
@@ -122,7 +142,8 @@ class TaskParts:
 
     @property
     def _matryoshkas(self) -> list[Matryoshka]:
-        return [part for part in self._objectives.values() if isinstance(part, Matryoshka)]
+        parts = [part.objective if isinstance(part, Quantized) else part for part in self._objectives.values()]
+        return [part for part in parts if isinstance(part, Matryoshka)]
 
     @property
     def heads(self) -> list[Head]:

@@ -36,7 +36,6 @@ from contrastive_text.objectives import (
     FalseNegatives,
     MaskAbovePositive,
     MaskBatch,
-    Matryoshka,
     Momentum,
     NegativesAsHard,
     Objective,
@@ -85,7 +84,7 @@ def described(each: object) -> str:
 
 def inner(objective: Objective) -> Objective:
     """The objective that is computed at each width."""
-    return objective.objective if isinstance(objective, Matryoshka) else objective
+    return objective.inner
 
 
 def names() -> Iterator[Any]:  # Any: what parametrize takes

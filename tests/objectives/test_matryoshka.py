@@ -74,7 +74,7 @@ def test_the_gradient_is_the_sum_of_those_of_cut_vectors(objective: Objective) -
     batch, again = (encoded([0.0, 1.0, 1.0, 0.0]) for _ in range(2))
     wrapped.double()(batch).loss().backward()
     expected: Tensor = torch.zeros(8, 6, dtype=torch.float64)
-    narrow = wrapped.narrower["3"]
+    narrow = wrapped.copies["3"]
     for width, weight, part in ((6, 1.0, wrapped.objective), (3, 0.5, narrow)):
         cut = again.embeddings.detach()[:, :width].clone().requires_grad_()
         part(Encoded(cut, SLOTS, again.text_ids, target=again.target)).loss().backward()

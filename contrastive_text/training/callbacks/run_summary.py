@@ -28,7 +28,7 @@ from contrastive_text.encoders import Encoder, TransformerEncoder
 from contrastive_text.heads import FineTuningHead, Head, StackHead, describe_stack
 from contrastive_text.inference.model_folder import FolderParts, read_folder_parts, read_prompts
 from contrastive_text.inference.model_parts import pooler_name
-from contrastive_text.objectives import Contrastive, Matryoshka, Objective, PairLabels, Siblings
+from contrastive_text.objectives import Contrastive, Objective, PairLabels, Siblings
 from contrastive_text.training.callbacks.best_checkpoint import describe_monitor, get_datamodule
 from contrastive_text.training.callbacks.export_model import RECIPE
 from contrastive_text.training.guides import describe_guides
@@ -204,8 +204,7 @@ def _negatives(objective: Objective, data: TextDataModule) -> str | None:
 
 def _siblings(objective: Objective, data: TextDataModule) -> str | None:
     """Describes how many rows have siblings in the data and in a step, and how siblings are treated."""
-    if isinstance(objective, Matryoshka):
-        objective = objective.objective  # each width has a copy
+    objective = objective.inner
     if not isinstance(objective, Contrastive) or objective.loss.reads_classes or objective.between == "views":
         return None
     if objective.task is not None and objective.task not in data.training.tasks:
