@@ -337,7 +337,9 @@ def _feature_ends(vectors: Tensor, over_ranks: bool) -> Tensor:
     nothing = values.new_full((1, values.shape[1]), -math.inf)  # a rank may have no rows
     ends = torch.stack([torch.cat([-values, nothing]).amax(dim=0), torch.cat([values, nothing]).amax(dim=0)])
     low, high = largest_over_ranks(ends) if over_ranks else ends
-    return torch.stack([-low, high.maximum(-low + torch.finfo(high.dtype).eps)])  # equal values: one step
+    # The largest value is below the end of its step: rounding can't move it to the next number.
+    width = torch.where(high + low > 0, (high + low) * (1 + 2**-16), 1.0)
+    return torch.stack([-low, width - low])
 
 
 def _check_objective(name: str, objective: Objective) -> None:
