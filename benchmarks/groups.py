@@ -3,13 +3,15 @@
     python benchmarks/groups.py siblings --encoder FOLDER --pairs FOLDER_OF_QUORA
     python benchmarks/groups.py negatives --encoder FOLDER --pairs FOLDER_OF_QUORA
     python benchmarks/groups.py own --encoder FOLDER --pairs FOLDER_OF_QUORA
+    python benchmarks/groups.py quantized --encoder FOLDER --pairs FOLDER_OF_QUORA
 
 Duplicates are joined to groups; those of three texts or more are held back or trained on: the first text of a
 group asks, the rest are its positives. Each held-out text then looks for the others of its group among all
 held-out texts and further questions of no group. ``siblings`` compares what becomes of other positives of a query
 that meet in a batch. ``negatives`` compares rows without a hard negative, with a random one and with one that the
 first model finds among the questions that aren't held out. ``own`` masks columns by the model's own scores
-(``MaskAbovePositive``), and counts the siblings that the scores find. Finished runs aren't repeated.
+(``MaskAbovePositive``), and counts the siblings that the scores find. ``quantized`` trains several widths with
+and without ``Quantized``, and ranks by the floats and the bits of each width. Finished runs aren't repeated.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from runs import (
     RESULTS,
     ROOT,
@@ -82,6 +85,27 @@ COLUMNS = {
 """Treatment of siblings -> columns of the objective."""
 
 
+WIDTHS = (384, 128, 64, 32)
+_WIDE = {
+    "class_path": "Matryoshka",
+    "init_args": {
+        "dims": [*WIDTHS],
+        "objective": {
+            "class_path": "Contrastive",
+            "init_args": {
+                "loss": {"class_path": "NTXent", "init_args": {"temperature": 0.05}},
+                "columns": ["Duplicates", "Siblings"],
+            },
+        },
+    },
+}
+WRAPPED = {
+    "floats alone": _WIDE,
+    "with bits": {"class_path": "Quantized", "init_args": {"precisions": ["binary"], "objective": _WIDE}},
+}
+"""Name -> objective over several widths."""
+
+
 class Groups:
     """Texts to train on and held-out ones, the same in every run, and what trains and scores a model.
 
@@ -129,19 +153,22 @@ class Groups:
         do(words)
         return path
 
+    def train(self, folder: Path, seed: int, data: Path, *words: str) -> SentenceEncoder:
+        """Trains with further words of the shell, and returns the saved model."""
+        fixed = ["--recipe", "simcse", "--config", str(ROOT / "examples" / "minilm.yaml")]
+        fixed += ["--model.encoder.model_name_or_path", self.options.encoder, "--data.task.pairing", "Given"]
+        fixed += ["--data.train", str(data), "--trainer.max_steps", str(self.options.steps)]
+        fixed += ["--data.batch_size", str(self.options.batch_size), "--trainer.max_epochs", "-1"]
+        do(in_folder("fit", [*fixed, *words, *self.options.words], folder, seed))
+        return SentenceEncoder.from_pretrained(next(folder.rglob("modules.json")).parent, device="cpu")
+
     def run(self, name: str, seed: int, data: Callable[[], Path], siblings: str) -> dict[str, Any]:
         """Returns the row of a run: trained where it isn't yet."""
         folder = self.out / f"{name}-{seed}"
 
         def make() -> dict[str, Any]:
-            words = ["--recipe", "simcse", "--config", str(ROOT / "examples" / "minilm.yaml")]
-            words += ["--model.encoder.model_name_or_path", self.options.encoder, "--data.task.pairing", "Given"]
-            words += ["--data.train", str(data()), "--trainer.max_steps", str(self.options.steps)]
-            words += ["--data.batch_size", str(self.options.batch_size), "--trainer.max_epochs", "-1"]
-            words += ["--model.objectives.contrastive.columns", COLUMNS[siblings], *self.options.words]
-            do(in_folder("fit", words, folder, seed))
-            model = next(folder.rglob("modules.json")).parent
-            trained = SentenceEncoder.from_pretrained(model, device="cpu")
+            columns = ("--model.objectives.contrastive.columns", COLUMNS[siblings])
+            trained = self.train(folder, seed, data(), *columns)
             scores = {**self.scores(trained), "masked": self.masked(trained)}
             if not (name == "hide" and seed == 0):  # which mines
                 drop_weights(folder)
@@ -149,11 +176,31 @@ class Groups:
 
         return keep(folder, make)
 
-    def scores(self, model: SentenceEncoder) -> dict[str, list[float]]:
+    def run_wrapped(self, name: str, seed: int) -> dict[str, Any]:
+        """Returns the row of a run with a wrapped objective: MRR@10 of each held-out group by width and kind."""
+        folder = self.out / f"{name}-{seed}"
+
+        def make() -> dict[str, Any]:
+            config = {"model": {"objectives": {"contrastive": WRAPPED[name]}}}
+            path = self._written(f"{name}.yaml", [yaml.safe_dump(config)])
+            trained = self.train(folder, seed, self.pairs, "--config", str(path))
+            scores = {}
+            for width in WIDTHS:
+                trained.truncate_dim = width
+                scores[f"{width} floats"] = self.scores(trained)["mrr@10"]
+                scores[f"{width} bits"] = self.scores(trained, lambda rows: (rows > 0) * 2.0 - 1)["mrr@10"]
+            drop_weights(folder)
+            return {"name": name, "seed": seed, **scores}
+
+        return keep(folder, make)
+
+    def scores(
+        self, model: SentenceEncoder, change: Callable[[torch.Tensor], torch.Tensor] = lambda rows: rows
+    ) -> dict[str, list[float]]:
         """Returns the figures of each held-out group: means over its texts, each of which asks for the others."""
         texts = [text for group in self.held for text in group]
         group_of = [number for number, group in enumerate(self.held) for _ in group]
-        vectors = torch.as_tensor(model.encode([*texts, *self.further]))
+        vectors = change(torch.as_tensor(model.encode([*texts, *self.further])))
         relevance = [
             {place: 1.0 for place, other in enumerate(group_of) if other == group and place != own}
             for own, group in enumerate(group_of)
@@ -175,17 +222,25 @@ class Groups:
         siblings = same.clone().fill_diagonal_(False)
         return float(mask[siblings].double().mean()), float(mask[~same].double().mean())
 
-    def publish(self, what: str, title: str, first: str, rows: Sequence[Mapping[str, Any]], *notes: str) -> None:
+    def publish(
+        self,
+        what: str,
+        title: str,
+        first: str,
+        rows: Sequence[Mapping[str, Any]],
+        *notes: str,
+        figures: Sequence[str] = FIGURES,
+    ) -> None:
         """Writes the table: means and spreads over seeds, and differences by group."""
         names = list(dict.fromkeys(row["name"] for row in rows))
         means = {
             (name, figure): torch.tensor([row[figure] for row in rows if row["name"] == name])
             for name in names
-            for figure in FIGURES
+            for figure in figures
         }
         table = []
         for name in names:
-            cells = [mean_and_spread((100 * means[name, figure].mean(dim=1)).tolist()) for figure in FIGURES]
+            cells = [mean_and_spread((100 * means[name, figure].mean(dim=1)).tolist()) for figure in figures]
             table.append([name, *cells, "-" if name == first else _against(means, first, name)])
         texts = sum(map(len, self.held))
         named = {str(self.options.encoder): "ENCODER", str(self.options.pairs): "QUORA"}
@@ -203,7 +258,7 @@ class Groups:
             f"From {Path(self.options.encoder).name}, {self.options.steps} steps of {self.options.batch_size} "
             f"rows; seeds: {self.options.seeds}; x 100, mean ± sd over them.",
             *notes, "Differences: means over seeds, 95 % by resampled groups.", "",
-            *markdown(["", *FIGURES, f"against {first}"], table), "", machine(), "", f"    {said}",
+            *markdown(["", *figures, f"against {first}"], table), "", machine(), "", f"    {said}",
         ]  # fmt: skip
         print("\n".join(lines))
         print(publish(what, lines, rows, configurations(self.out), folder=self.options.results))
@@ -211,7 +266,7 @@ class Groups:
 
 def _against(means: Mapping[tuple[str, str], torch.Tensor], first: str, name: str) -> str:
     said = []
-    for figure in FIGURES:
+    for figure in dict.fromkeys(figure for _, figure in means):
         one, other = (means[each, figure].mean(dim=0) for each in (first, name))
         found = paired_bootstrap_mean(one, other, generator=torch.Generator().manual_seed(0))
         low, high = found.interval()
@@ -261,10 +316,18 @@ def own(groups: Groups) -> None:
     groups.publish("groups_own_scores", "False negatives by the model's own scores", "keep", rows, *notes)
 
 
+def quantized(groups: Groups) -> None:
+    """Compares vectors that were trained for bits too with vectors that were not, as floats and as bits."""
+    rows = [groups.run_wrapped(name, seed) for seed in range(groups.options.seeds) for name in WRAPPED]
+    figures = [f"{width} {kind}" for width in WIDTHS for kind in ("floats", "bits")]
+    notes = "MRR@10. Both were trained for the widths by Matryoshka; bits are compared by Hamming distance."
+    groups.publish("groups_quantized", "Vectors as bits", "floats alone", rows, notes, figures=figures)
+
+
 def main() -> None:
     """Trains what is missing, and writes the table of one comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("siblings", "negatives", "own"))
+    parser.add_argument("what", choices=("siblings", "negatives", "own", "quantized"))
     parser.add_argument("--encoder", required=True)
     parser.add_argument("--pairs", type=Path, required=True)
     parser.add_argument("--held", type=int, default=140, help="groups that are held out")
@@ -276,7 +339,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     options, options_words = parser.parse_known_args()
     options.words = options_words
-    {"siblings": siblings, "negatives": negatives, "own": own}[options.what](
+    {"siblings": siblings, "negatives": negatives, "own": own, "quantized": quantized}[options.what](
         Groups(options, ["benchmarks/groups.py", options.what])
     )
 
