@@ -233,19 +233,17 @@ class Groups:
     ) -> None:
         """Writes the table: means and spreads over seeds, and differences by group."""
         names = list(dict.fromkeys(row["name"] for row in rows))
-        means = {
-            (name, figure): torch.tensor([row[figure] for row in rows if row["name"] == name])
-            for name in names
-            for figure in figures
-        }
+        others = [name for name in names if name != first]
         table = []
-        for name in names:
-            cells = [mean_and_spread((100 * means[name, figure].mean(dim=1)).tolist()) for figure in figures]
-            table.append([name, *cells, "-" if name == first else _against(means, first, name)])
+        for figure in figures:
+            of = {name: torch.tensor([row[figure] for row in rows if row["name"] == name]) for name in names}
+            cells = [mean_and_spread((100 * each.mean(dim=1)).tolist()) for each in of.values()]
+            table.append([figure, *cells, *(_difference(of[first], of[name]) for name in others)])
         texts = sum(map(len, self.held))
         named = {str(self.options.encoder): "ENCODER", str(self.options.pairs): "QUORA"}
         words = [*self.script, "--encoder", str(self.options.encoder)]
         words += ["--pairs", str(self.options.pairs), "--steps", str(self.options.steps)]
+        words += ["--batch_size", str(self.options.batch_size)]
         said = command([*words, "--further", str(self.options.further)], named).replace(
             "contrastive-text", "python"
         )
@@ -258,20 +256,19 @@ class Groups:
             f"From {Path(self.options.encoder).name}, {self.options.steps} steps of {self.options.batch_size} "
             f"rows; seeds: {self.options.seeds}; x 100, mean ± sd over them.",
             *notes, "Differences: means over seeds, 95 % by resampled groups.", "",
-            *markdown(["", *figures, f"against {first}"], table), "", machine(), "", f"    {said}",
+            *markdown(["", *names, *(f"{name} against {first}" for name in others)], table), "",
+            machine(), "", f"    {said}",
         ]  # fmt: skip
         print("\n".join(lines))
         print(publish(what, lines, rows, configurations(self.out), folder=self.options.results))
 
 
-def _against(means: Mapping[tuple[str, str], torch.Tensor], first: str, name: str) -> str:
-    said = []
-    for figure in dict.fromkeys(figure for _, figure in means):
-        one, other = (means[each, figure].mean(dim=0) for each in (first, name))
-        found = paired_bootstrap_mean(one, other, generator=torch.Generator().manual_seed(0))
-        low, high = found.interval()
-        said.append(f"{figure} {100 * found.difference:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})")
-    return "; ".join(said)
+def _difference(first: torch.Tensor, other: torch.Tensor) -> str:
+    """Returns a difference of scores, (seeds, groups) each, with the interval of its mean over seeds."""
+    generator = torch.Generator().manual_seed(0)
+    found = paired_bootstrap_mean(first.mean(dim=0), other.mean(dim=0), generator=generator)
+    low, high = found.interval()
+    return f"{100 * found.difference:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def siblings(groups: Groups) -> None:
