@@ -239,6 +239,10 @@ class Evaluate(TextsCommand):
         "Pooler to use instead of the model's, such as CLSPooler or FirstLastPooler(first=block_1). Several "
         "poolers share one pass.",
     ] = ()
+    precision: Annotated[
+        Literal["float32", "binary", "int8"] | None,
+        "Precision of the compared vectors: binary takes one bit per feature, int8 one byte. Default: float32.",
+    ] = None
     threshold: Annotated[
         float | None,
         {"metavar": "COSINE"},

@@ -57,7 +57,7 @@ _READ_BY: Mapping[str, Sequence[str]] = {
     "protocol": _CLASSIFIED,
     "classifier": _CLASSIFIED,
     **dict.fromkeys(("device", "pooler", "backend", "dtype"), _ENCODES),
-    "cache": _CACHED,
+    **dict.fromkeys(("cache", "precision"), _CACHED),
     "tasks": ("glue", "retrieval", "mteb"),
     **dict.fromkeys(("grid", "seeds", "config", "runs"), ("glue",)),
     "format": ("files", *_SUITES),
@@ -123,7 +123,13 @@ def _load(options: Evaluate) -> dict[str, CachedEncoder]:
     """Returns an encoder of texts for each pooler of ``--pooler``, by model and pooler."""
     models = load_readings(options.model, options.device, options.pooler, options.backend, options.dtype)
     with warnings_as_notes():
-        return CachedEncoder.each(models, options.cache, options.batch_size, show_progress_bar=True)
+        return CachedEncoder.each(
+            models,
+            options.cache,
+            options.batch_size,
+            show_progress_bar=True,
+            precision=options.precision or "float32",
+        )
 
 
 def _say_encoded(embeds: Mapping[str, CachedEncoder]) -> None:
@@ -138,7 +144,11 @@ def _say_encoded(embeds: Mapping[str, CachedEncoder]) -> None:
 def _encoded_note(embed: CachedEncoder) -> str:
     limit = embed.model.max_length
     earlier = f", {embed.truncated_earlier:,} of earlier runs" if embed.truncated_earlier else ""
-    return f"{embed.encoded:,} distinct texts encoded; {embed.truncated:,} truncated to {limit} tokens{earlier}"
+    precision = "" if embed.precision == "float32" else f"; vectors compared as {embed.precision}"
+    return (
+        f"{embed.encoded:,} distinct texts encoded; {embed.truncated:,} truncated to {limit} tokens{earlier}"
+        f"{precision}"
+    )
 
 
 def _evaluate_files(options: Evaluate) -> None:

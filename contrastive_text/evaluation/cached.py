@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +17,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
-from contrastive_text.core.errors import DiskError, InvalidTypeError, InvalidValueError
+from contrastive_text.core.errors import DiskError, InvalidTypeError, InvalidValueError, one_of
 from contrastive_text.core.libraries import is_read_error
+from contrastive_text.core.similarity import quantized_values
 from contrastive_text.core.storage.disk import atomic_file, remove_abandoned
+from contrastive_text.inference.quantization import value_ranges
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.several_poolers import encode_with_models
 
 _T = TypeVar("_T")
+EvaluatedPrecision: TypeAlias = Literal["float32", "binary", "int8"]
+"""Precisions in which vectors can be evaluated."""
 _KEY_BYTES = 16
 """Size of a text's digest in the cache, in bytes."""
 _TRUNCATED, _MODEL = "truncated", "model"
@@ -55,6 +59,8 @@ class CachedEncoder:
         folder: Folder that stores vectors for later runs; None to keep them in memory.
         batch_size: Number of texts per batch.
         show_progress_bar: Whether to show a progress bar while texts are encoded.
+        precision: ``binary`` or ``int8`` for the values that bits or bytes of the vectors have. The range of a
+            feature for bytes is measured in the first call.
 
     Attributes:
         encoded: Number of texts that the network has encoded.
@@ -80,6 +86,7 @@ class CachedEncoder:
         folder: str | Path | None = None,
         batch_size: int = 64,
         show_progress_bar: bool = False,
+        precision: EvaluatedPrecision = "float32",
     ) -> None:
         for place in () if folder is None else (Path(folder), *Path(folder).parents):
             if place.is_file():
@@ -88,6 +95,8 @@ class CachedEncoder:
         self.folder = None if folder is None else Path(folder) / model.identity
         self.batch_size = batch_size
         self.show_progress_bar = show_progress_bar
+        self.precision = one_of("precision", precision, EvaluatedPrecision)
+        self._ranges: Tensor | None = None
         self.encoded = 0
         self.truncated = 0
         self.truncated_earlier = 0
@@ -116,6 +125,7 @@ class CachedEncoder:
         folder: str | Path | None = None,
         batch_size: int = 64,
         show_progress_bar: bool = False,
+        precision: EvaluatedPrecision = "float32",
     ) -> dict[str, Self]:
         """Returns an encoder for each pooler of one network. The encoders share the network's forward passes.
 
@@ -126,8 +136,11 @@ class CachedEncoder:
             folder: See the class.
             batch_size: See the class.
             show_progress_bar: See the class.
+            precision: See the class.
         """
-        encoders = {name: cls(model, folder, batch_size, show_progress_bar) for name, model in models.items()}
+        encoders = {
+            name: cls(model, folder, batch_size, show_progress_bar, precision) for name, model in models.items()
+        }
         for encoder in encoders.values():
             encoder._same_network = list(encoders.values())
         return encoders
@@ -153,7 +166,17 @@ class CachedEncoder:
             return torch.as_tensor(self.model.encode([]))
         if len(self._blocks) > 1:
             self._blocks = [np.concatenate(self._blocks)]
-        return torch.from_numpy(self._blocks[0][[self._rows[key] for key in keys]])
+        return self._quantize(torch.from_numpy(self._blocks[0][[self._rows[key] for key in keys]]))
+
+    def _quantize(self, vectors: Tensor) -> Tensor:
+        """Returns the values of vectors in the encoder's precision."""
+        if self.precision == "float32" or not len(vectors):
+            return vectors
+        if self.precision == "binary":
+            return quantized_values(vectors)
+        if self._ranges is None:
+            self._ranges = value_ranges(vectors)
+        return quantized_values(vectors, self._ranges) - 128
 
     def _encode(self, keys: list[bytes], texts: list[str], prompt: str | None) -> None:
         """Encodes new texts, and adds their vectors to all encoders that have none of the texts."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -12,6 +13,7 @@ from parts import check_refused
 from contrastive_text import SentenceEncoder
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.inference import quantize
 from contrastive_text.poolers import CLSPooler, MeanPooler
 
 
@@ -28,6 +30,21 @@ def test_vectors_are_those_of_encode_in_the_order_asked_for(bert: str) -> None:
     torch.testing.assert_close(second, torch.as_tensor(model(bert).encode(asked)))
     assert embed.encoded == 7  # 5 and two new ones; the repeated text once
     assert embed([]).shape == (0, 16)
+
+
+def test_vectors_are_evaluated_as_the_values_of_their_bits_or_bytes(bert: str) -> None:
+    vectors = CachedEncoder(model(bert))(tiny.TEXTS)
+    bits = CachedEncoder(model(bert), precision="binary")(tiny.TEXTS)
+    assert torch.equal(bits, torch.where(vectors > 0, 1.0, -1.0))
+    assert torch.equal(
+        torch.from_numpy(np.unpackbits(quantize(vectors, "ubinary").numpy(), axis=1)), (bits > 0).byte()
+    )
+    embed = CachedEncoder(model(bert), precision="int8")
+    with pytest.warns(UserWarning, match="ranges from 40 vectors"):
+        first = embed(tiny.TEXTS)
+    expected = quantize(vectors, "int8", torch.stack([vectors.amin(dim=0), vectors.amax(dim=0)]))
+    assert torch.equal(first, expected.float())
+    assert torch.equal(embed(tiny.TEXTS[:3]), first[:3])  # by the ranges of the first call
 
 
 def test_a_second_run_encodes_nothing_and_gives_equal_bits(bert: str, tmp_path: Path) -> None:
