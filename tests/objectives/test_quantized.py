@@ -15,6 +15,7 @@ from contrastive_text.core.types import Slot
 from contrastive_text.inference import quantize, value_ranges
 from contrastive_text.losses import InfoNCE
 from contrastive_text.objectives import Contrastive, Matryoshka, PairClassification, PairRegression, Quantized
+from contrastive_text.training import BestCheckpoint, ExportModel, RunSummary
 
 SLOTS = (Slot("anchor", 0), Slot("positive", 0))
 ROUNDING = 1e-12  # float64
@@ -107,6 +108,18 @@ def test_validation_scores_bits_of_each_width(bert: str, tmp_path: Path) -> None
     names = [f"val/spearman{suffix}" for suffix in ("", "@8", "@binary", "@8@binary")]
     assert {name for name in scores if name.startswith("val/spearman")} == {*names}
     assert len({scores[name] for name in names}) == 4
+
+
+def test_the_summary_and_the_model_card_name_the_precisions(bert: str, tmp_path: Path) -> None:
+    objective = Quantized(Contrastive(), ["int8", "binary"])
+    module, summary = tiny.module(bert, objectives={"c": objective}), RunSummary()
+    trainer = tiny.trainer(
+        tmp_path, callbacks=[summary, BestCheckpoint(), ExportModel()], enable_checkpointing=True
+    )
+    trainer.fit(module, datamodule=tiny.data(tiny.write_texts(tmp_path / "texts.txt")))
+    assert summary.facts["precisions"] == "float32, binary, int8"
+    (card,) = tmp_path.rglob("README.md")
+    assert "| precisions | float32, binary, int8 |" in card.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ RECIPE = "recipe"
 """Name of the fact that lists the recipes of a run."""
 _FACTS = (
     RECIPE, "training data", "validation data", "run", "step", "pairing", "views", "prompts", "objectives",
-    "guides", "mixture", "gradient", "dropout", "pooler", "head in use", "optimizer", "length limit", "libraries",
+    "guides", "mixture", "gradient", "dropout", "pooler", "head in use", "precisions", "optimizer",
+    "length limit", "libraries",
 )  # fmt: skip
 _STARTS_FROM = "starts from"
 _VECTORS = "Vectors of sentences, trained by contrastive learning"

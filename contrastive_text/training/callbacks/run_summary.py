@@ -63,6 +63,7 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
     networks = [f"{name}: {description}" for name, part in parts if (description := part.describe_networks())]
     layout, why = module.encoder.layout_on(module.device)
     truncate_dim, end = module.by_task.truncate_dim, module.encoder.row_end
+    precisions = module.by_task.precisions
     chunks = "whole batches" if module.chunk_tokens is None else f"chunks of {module.chunk_tokens:,} tokens"
     return {
         "encoder": f"{describe(module.encoder)}; {_weights(module.encoder)}",
@@ -80,6 +81,7 @@ def model_facts(module: ContrastiveModule) -> dict[str, str]:
             if truncate_dim is not None
             else {}
         ),
+        **({"precisions": ", ".join(("float32", *precisions))} if precisions else {}),
         **({"networks of objectives": "\n".join(networks)} if networks else {}),
         "objectives": "\n".join(f"{name}: {module.weights[name]:g} x {describe(part)}" for name, part in parts),
         **({"guides": describe_guides(module.guides)} if module.guides else {}),
