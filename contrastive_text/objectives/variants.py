@@ -57,8 +57,8 @@ class Variants(Objective):
         self.copies = nn.ModuleDict({suffix.strip("@"): deepcopy(objective) for suffix in [*weights][1:]})
 
     @abstractmethod
-    def change(self, encoded: Encoded, suffix: str) -> Encoded:
-        """Returns the batch with a variant of its vectors."""
+    def change(self, encoded: Encoded, suffix: str) -> Callable[[Tensor], Tensor]:
+        """Returns the function from vectors, (N, D), to a variant of them, for the vectors of a batch."""
 
     @property
     def inner(self) -> Objective:
@@ -88,7 +88,7 @@ class Variants(Objective):
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the weighted sum of the variants' terms. Logged values of all but the first have a suffix."""
         variants, drawn = self._variants(), self.draw()
-        parts: dict[str, Terms] = {suffix: variants[suffix](self.change(encoded, suffix)) for suffix in drawn}
+        parts: dict[str, Terms] = {suffix: variants[suffix](self._changed(encoded, suffix)) for suffix in drawn}
         total = torch.stack([self._weights[suffix] * part.total for suffix, part in parts.items()]).sum()
         for suffix in variants.keys() - parts.keys():
             # All weights are part of every backward pass on every rank, for any draw.
@@ -118,13 +118,13 @@ class Variants(Objective):
 
     def predict(self, encoded: Encoded) -> Tensor:
         """Returns the predictions of the objective for the first variant."""
-        return self.objective.predict(self.change(encoded, ""))
+        return self.objective.predict(self._changed(encoded, ""))
 
     def predictors(self) -> dict[str, Callable[[Encoded], Tensor]]:
         """Returns suffix -> prediction function of each variant, and of the variants inside it."""
 
         def predictor(suffix: str, predict: Callable[[Encoded], Tensor]) -> Callable[[Encoded], Tensor]:
-            return lambda encoded: predict(self.change(encoded, suffix))
+            return lambda encoded: predict(self._changed(encoded, suffix))
 
         return {
             f"{inner}{suffix}": predictor(suffix, predict)
@@ -135,6 +135,15 @@ class Variants(Objective):
     def describe_negatives(self, batch_size: int, positives: int, negatives: int) -> str | None:
         """Returns the objective's description of its negatives, which is the same for each variant."""
         return self.objective.describe_negatives(batch_size, positives, negatives)
+
+    def _changed(self, encoded: Encoded, suffix: str) -> Encoded:
+        """Returns the batch with a variant of its vectors, and of the vectors of momentum encoders."""
+        change = self.change(encoded, suffix)
+        keys = {
+            settings: replace(keys_of, embeddings=change(keys_of.embeddings))
+            for settings, keys_of in encoded.keys.items()
+        }
+        return replace(encoded, embeddings=change(encoded.embeddings), keys=keys)
 
     def _variants(self) -> dict[str, Objective]:
         """Returns suffix -> objective of the variants."""
@@ -218,11 +227,10 @@ class Matryoshka(Variants):
         for suffix, objective in self._variants().items():
             objective.build(self._widths[suffix])
 
-    def change(self, encoded: Encoded, suffix: str) -> Encoded:
-        """Returns the batch with the first features of each vector."""
+    def change(self, encoded: Encoded, suffix: str) -> Callable[[Tensor], Tensor]:  # noqa: ARG002  # of the base
+        """Returns the function from vectors to their first features."""
         width = self._widths[suffix]
-        keys = {settings: keys_of[:, :width] for settings, keys_of in encoded.keys.items()}
-        return replace(encoded, embeddings=encoded.embeddings[:, :width], keys=keys)
+        return lambda vectors: vectors[:, :width]
 
     def draw(self) -> Sequence[str]:
         """Returns the suffixes of the widths of this step, from the widest to the narrowest."""
@@ -306,16 +314,12 @@ class Quantized(Variants):
             )
         super().build(features)
 
-    def change(self, encoded: Encoded, suffix: str) -> Encoded:
-        """Returns the batch with quantized vectors, whose gradient is the gradient of the vectors."""
+    def change(self, encoded: Encoded, suffix: str) -> Callable[[Tensor], Tensor]:
+        """Returns the function from vectors to their quantized values, with the gradient of the vectors."""
         if not suffix:
-            return encoded
+            return lambda vectors: vectors
         ends = _feature_ends(encoded.embeddings, over_ranks=self.training) if suffix == "@int8" else None
-        keys = {
-            settings: replace(keys_of, embeddings=_straight_through(keys_of.embeddings, ends))
-            for settings, keys_of in encoded.keys.items()
-        }
-        return replace(encoded, embeddings=_straight_through(encoded.embeddings, ends), keys=keys)
+        return lambda vectors: _straight_through(vectors, ends)
 
     def predictors(self) -> dict[str, Callable[[Encoded], Tensor]]:
         """Returns suffix -> prediction function; without ``int8``, whose steps depend on the other rows."""
