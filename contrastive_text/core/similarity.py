@@ -71,7 +71,8 @@ def quantized_values(vectors: Tensor, ends: Tensor | None = None) -> Tensor:
     if ends is None:
         return torch.where(vectors > 0, 1.0, -1.0).to(vectors)
     low, high = ends
-    return ((vectors - low) / ((high - low) / 255)).floor().clamp(0, 255)
+    steps: Tensor = ((vectors - low) / ((high - low) / 255)).floor().clamp(0, 255)
+    return steps
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:

@@ -140,7 +140,7 @@ def test_the_summary_and_the_model_card_name_the_precisions(bert: str, tmp_path:
             ["Quantized.objective", "sentence vectors", "got Quantized"],
         ),
         (
-            lambda: Matryoshka(Quantized(Contrastive(), ["int8"]), [8]), 16,  # type: ignore[arg-type]
+            lambda: Matryoshka(Quantized(Contrastive(), ["int8"]), [8]), 16,
             ["Matryoshka.objective", "sentence vectors", "got Quantized"],
         ),
     ],
