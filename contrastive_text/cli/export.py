@@ -47,8 +47,13 @@ def export(options: Export) -> None:
     """
     from contrastive_text.core.storage.checkpoints import best_checkpoint, read_checkpoint
     from contrastive_text.core.storage.disk import lock_output
-    from contrastive_text.training.callbacks.export_model import add_card, head_card, head_commands
-    from contrastive_text.training.head_export import choose_head, run_heads, save_head
+    from contrastive_text.training.callbacks.export_model import (
+        choose_head,
+        next_commands,
+        run_heads,
+        save_encoder,
+        save_head,
+    )
     from contrastive_text.training.module import ContrastiveModule
 
     if options.as_ is None and (options.head is not None or options.own_format):
@@ -63,20 +68,12 @@ def export(options: Export) -> None:
         is_replaced = Path(options.output, MANIFEST).exists()
         path = best_checkpoint(options.checkpoint, "checkpoint")
         module = ContrastiveModule.load_from_checkpoint(path, map_location="cpu")
-        if options.as_ is None:
-            model = module.sentence_encoder()
-            add_card(model, path)
-            model.save_pretrained(options.output, options.separate_adapters)
-            what, commands = "Model", [f"contrastive-text embed TEXTS.txt VECTORS.npy --model {options.output}"]
+        if (kind := options.as_) is None:
+            save_encoder(module, options.output, str(path), options.separate_adapters)
         else:
-            kind = options.as_
             head = choose_head(run_heads(module, read_checkpoint(path).data), options.head, kind)
-            in_transformers = head.reads != "vectors" and not options.own_format
-            card = head_card(path, head, kind, in_transformers)
-            save_head(module, head, kind, options.output, card, options.own_format)
-            what, commands = kind.capitalize(), head_commands(kind, options.output)
-    print_message(
-        f"{what} of {path} saved to {options.output}{', replacing an older model' if is_replaced else ''}. Next:"
-    )
-    for command in commands:
+            save_head(module, head, kind, options.output, str(path), options.own_format)
+    replaced = ", replacing an older model" if is_replaced else ""
+    print_message(f"{(kind or 'model').capitalize()} of {path} saved to {options.output}{replaced}. Next:")
+    for command in next_commands(kind, options.output):
         print_message(f"  {command}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from contextlib import ExitStack
+from contextlib import suppress
 from copy import deepcopy
+from dataclasses import replace
 from inspect import signature
+from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -36,6 +37,7 @@ from contrastive_text.heads import FirstFeatures, UnitLength
 from contrastive_text.inference.folder_modules import read_record, write_json, write_padding
 from contrastive_text.inference.model_card import write_card
 from contrastive_text.inference.model_parts import ModelParts, pooler_name
+from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.task_head import TaskHead, labels_by_id
 from contrastive_text.poolers import CLSPooler, LastTokenPooler, MaxPooler, MeanPooler
 
@@ -44,6 +46,8 @@ TOLERANCE = 1e-6
 _POOLERS = (CLSPooler(), MeanPooler(), LastTokenPooler(), MaxPooler())
 _ACTIVATIONS = (nn.Tanh(), nn.ReLU(), nn.GELU())
 _ACTIVATION_TYPES = tuple(type(layer) for layer in _ACTIVATIONS)
+_UNKNOWN = "?"
+"""Pooler of a head that reads the network's vectors in another way."""
 _OWN = "add --own_format for a folder that only this library loads"
 _POOLING_KEYS = {CLSPooler: "cls", MeanPooler: "mean"}
 """Pooler -> its value of ``classifier_pooling`` in configurations such as ModernBERT's."""
@@ -79,22 +83,6 @@ class SequenceNetwork(nn.Module):
             inputs["token_type_ids"] = pad(types, mask)
         logits: Tensor = self.model(**inputs).logits
         return logits.float() if logits.dtype.itemsize < 4 else logits
-
-
-class HeadLayers(NamedTuple):
-    """Layers of a head: the pooler, then linear layers, norms and activations.
-
-    Args:
-        pooler: Name of the pooler; ``?`` for another pooling.
-        names: Class name of each layer, without dropout; ``?`` for another activation.
-    """
-
-    pooler: str
-    names: tuple[str, ...]
-
-    def __str__(self) -> str:
-        """Returns the names joined by commas."""
-        return ", ".join([self.pooler, *self.names])
 
 
 def write_sequence_classifier(folder: Path, parts: ModelParts, head: TaskHead, card: str = "") -> None:
@@ -179,28 +167,20 @@ def classification_network(encoder: TransformerEncoder, parts: ModelParts, head:
         config.classifier_bias = linear[0].bias is not None
     with torch.random.fork_rng(devices=[]), silence_transformers(), torch.device("meta"):
         model: PreTrainedModel = AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]  # theirs
-    base = model.base_model
-    shared = {**encoder.plain_state(), **dict(encoder.model.named_buffers())}
-    dtype = next(encoder.parameters()).dtype
-    for name in _own_weights(model, encoder):
-        weight = model.get_parameter(name)
-        with torch.random.fork_rng(devices=[]):
-            drawn = torch.randn(weight.shape) / max(weight.shape[-1], 1) ** 0.5
-            _set(model, name, nn.Parameter(drawn.to(dtype)))
-    for name, value in shared.items():
-        _set(base, name, value if name in dict(base.named_buffers()) else nn.Parameter(value))
+    generator, dtype = torch.Generator().manual_seed(0), next(encoder.parameters()).dtype
+    shapes = {name: model.get_parameter(name).shape for name in _own_weights(model, encoder)}
+    drawn = {
+        name: torch.randn(shape, generator=generator).to(dtype) / max(shape[-1], 1) ** 0.5
+        for name, shape in shapes.items()
+    }
+    model.load_state_dict(drawn, strict=False, assign=True)
+    model.base_model.load_state_dict(encoder.plain_state(), strict=False, assign=True)
+    for name, buffer in encoder.model.named_buffers():  # some aren't part of the state
+        place, _, leaf = name.rpartition(".")
+        setattr(model.base_model.get_submodule(place), leaf, buffer)
     moved: nn.Module = nn.Module.to(model, next(encoder.parameters()).device)
     moved.train(False)
     return model
-
-
-def _set(model: nn.Module, name: str, value: Tensor) -> None:
-    place, _, leaf = name.rpartition(".")
-    part = model.get_submodule(place)
-    if isinstance(value, nn.Parameter):
-        part._parameters[leaf] = value
-    else:
-        part._buffers[leaf] = value
 
 
 def _own_weights(model: PreTrainedModel, encoder: TransformerEncoder) -> list[str]:
@@ -235,11 +215,10 @@ def _check_layers(model: PreTrainedModel, encoder: TransformerEncoder, parts: Mo
     layers = [layer for layer in layers if not isinstance(layer, nn.Dropout | nn.Identity)]
     layers += [] if parts.truncate_dim is None else [FirstFeatures(parts.truncate_dim)]
     assert parts.pooler is not None
-    ours = HeadLayers(pooler_name(parts.pooler), tuple(_layer_name(layer) for layer in layers))
-    theirs = own_head(model, encoder)
+    ours, theirs = [pooler_name(parts.pooler), *map(_layer_name, layers)], own_head(model, encoder)
     if ours != theirs:
-        raise _refusal(model, str(theirs), str(ours), _todo(ours, theirs, head))
-    modules = [model.get_submodule(name) for name in _own_modules(model, encoder)]
+        raise _refusal(model, ", ".join(theirs), ", ".join(ours), _todo(ours, theirs, head))
+    modules = _own_modules(model, encoder)
     trained = [layer for layer in layers if next(layer.parameters(), None) is not None]
     for number, (module, layer) in enumerate(zip(modules, trained, strict=True), start=1):
         weights = {name: weight.detach() for name, weight in layer.named_parameters()}
@@ -252,82 +231,69 @@ def _check_layers(model: PreTrainedModel, encoder: TransformerEncoder, parts: Mo
             weights["weight"] = (matrix.T @ weights["weight"].double()).to(dtype)
             if "bias" in weights or bool(zero.any()):
                 weights["bias"] = (matrix.T @ bias + zero).to(dtype)
-        shapes = [{name: tuple(weight.shape) for name, weight in part.items()} for part in (
-            dict(module.named_parameters()), weights)]  # fmt: skip
-        if shapes[0] != shapes[1]:
-            raise _refusal(
-                model,
-                f"layer {number} of its head with {shapes[0]}",
-                str(shapes[1]),
-                "use another encoder, or a head of these widths",
-            )
+        expected, shapes = (
+            {name: tuple(weight.shape) for name, weight in part.items()}
+            for part in (dict(module.named_parameters()), weights)
+        )
+        if shapes != expected:
+            todo = "use another encoder, or a head of these widths"
+            raise _refusal(model, f"layer {number} of its head with {expected}", str(shapes), todo)
         module.load_state_dict(weights, assign=True)
 
 
-def _own_modules(model: PreTrainedModel, encoder: TransformerEncoder) -> list[str]:
-    return list(dict.fromkeys(name.rpartition(".")[0] for name in _own_weights(model, encoder)))
+def _own_modules(model: PreTrainedModel, encoder: TransformerEncoder) -> list[nn.Module]:
+    """Returns the modules of a classification network that its encoder doesn't have, in order."""
+    names = dict.fromkeys(name.rpartition(".")[0] for name in _own_weights(model, encoder))
+    return [model.get_submodule(name) for name in names]
 
 
 def _layer_name(layer: nn.Module) -> str:
+    if isinstance(layer, nn.Linear):
+        return "Linear"
     return str(layer) if isinstance(layer, nn.GELU) and layer.approximate != "none" else type(layer).__name__
 
 
-def _todo(ours: HeadLayers, theirs: HeadLayers, head: TaskHead) -> str:
+def _todo(ours: list[str], theirs: list[str], head: TaskHead) -> str:
     """Returns which pooler and head to train with."""
-    todo = [] if ours.pooler == theirs.pooler else [f"pooler: {theirs.pooler}"]
+    if theirs[0] == _UNKNOWN:
+        return "use another encoder"
+    todo = [] if ours[0] == theirs[0] else [f"pooler: {theirs[0]}"]
     outputs = len(head.settings.classes) or 1
     heads = {
         ("Linear", "Tanh", "Linear"): f"FineTuningHead(out_features={outputs})",
         ("Linear", "ReLU", "Linear"): f"MLPHead(out_features={outputs})",
         ("Linear",): "null",
     }
-    if ours.names != theirs.names:
-        layers = ", ".join(theirs.names[:-1])
-        other = f"null, and model.head: a StackHead of {layers}"
-        todo.append(f"the objective's head: {heads.get(theirs.names, other)}")
+    if ours[1:] != theirs[1:]:
+        other = f"null, and model.head: a StackHead of {', '.join(theirs[1:-1])}"
+        todo.append(f"the objective's head: {heads.get(tuple(theirs[1:]), other)}")
     return f"train with {' and '.join(todo)}"
 
 
-def own_head(model: PreTrainedModel, encoder: TransformerEncoder) -> HeadLayers:
-    """Finds pooler and layers of the head of a classification network by running it on a few texts.
+def own_head(model: PreTrainedModel, encoder: TransformerEncoder) -> list[str]:
+    """Finds pooler and layers of the head of a classification network by trying them on a few texts.
 
     Args:
         model: Network from ``classification_network``.
         encoder: Its encoder.
+
+    Returns:
+        Name of the pooler, then the class name of each layer, without dropout. The first name is ``?`` if no
+        pooler with an activation after the first layer gives the network's logits.
     """
-    inputs: dict[str, Tensor] = {}
-    outputs: dict[str, Tensor] = {}
-    names = _own_modules(model, encoder)
+    modules = _own_modules(model, encoder)
     assert encoder.tokenizer is not None
     tokenizer = TextTokenizer(encoder.tokenizer, encoder.limit)
     batch = collate_rows(tokenizer, _sample_rows(tokenizer)).to(next(model.parameters()).device)
-    with ExitStack() as stack, torch.no_grad(), evaluating(encoder):
-
-        def record(name: str) -> None:
-            def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG001
-                inputs[name], outputs[name] = args[0], output
-
-            stack.callback(model.get_submodule(name).register_forward_hook(hook).remove)
-
-        for name in names:
-            record(name)
+    with torch.no_grad(), evaluating(encoder):
         logits = SequenceNetwork(model, encoder.tokenizer)(batch)
-        pooled = {type(pooler).__name__: Embedder(encoder, pooler).pool(batch) for pooler in _POOLERS}
-    first = inputs[names[0]]
-    if first.ndim == 3 and len(names) == 1:  # a decoder: the layer reads all tokens, one of which is used
-        layer = model.get_submodule(names[0])
-        pooler = next((name for name, vectors in pooled.items() if _is_close(layer(vectors), logits)), "?")
-    else:
-        pooler = next((name for name, vectors in pooled.items() if _is_close(vectors, first)), "?")
-    layers: list[str] = []
-    for number, name in enumerate(names):
-        module = model.get_submodule(name)
-        layers.append("Linear" if isinstance(module, nn.Linear) else type(module).__name__)
-        if number + 1 < len(names):
-            before, after = outputs[name], inputs[names[number + 1]]
-            choices = [type(layer).__name__ for layer in _ACTIVATIONS if _is_close(layer(before), after)]
-            layers += [] if _is_close(before, after) else choices[:1] or ["?"]
-    return HeadLayers(pooler, tuple(layers))
+        for pooler, activation in product(_POOLERS, (nn.Identity(), *_ACTIVATIONS)):
+            layers = [modules[0], activation, *modules[1:]]
+            with suppress(RuntimeError, TypeError):  # modules of other widths, or that read other inputs
+                if _is_close(nn.Sequential(*layers)(Embedder(encoder, pooler).pool(batch)), logits):
+                    names = [_layer_name(layer) for layer in layers if not isinstance(layer, nn.Identity)]
+                    return [type(pooler).__name__, *names]
+    return [_UNKNOWN, *map(_layer_name, modules)]
 
 
 def _is_close(first: Tensor, second: Tensor) -> bool:
@@ -358,24 +324,20 @@ def _check_logits(folder: Path, encoder: TransformerEncoder, parts: ModelParts, 
     """
     loaded = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float64).eval()
     their_tokenizer = AutoTokenizer.from_pretrained(folder)
-    assert encoder.tokenizer is not None and parts.pooler is not None
+    assert encoder.tokenizer is not None
     is_pair = head.settings.reads == "pair"
     texts = _sample_texts(encoder.tokenizer)
     second = list(reversed(texts)) if is_pair else None
     tokens = their_tokenizer(texts, second, padding=True, truncation=True, return_tensors="pt")
     tokenizer = TextTokenizer(encoder.tokenizer, parts.max_length)
     batch = collate_rows(tokenizer, _sample_rows(tokenizer, is_pair))
-    copy = encoder.clone().cpu().double().eval()
     with torch.no_grad():
-        vectors = Embedder(copy, parts.pooler).pool(batch)
-        if parts.head is not None:
-            vectors = deepcopy(parts.head).cpu().double().eval()(vectors)
-        vectors = nn.functional.normalize(vectors, dim=-1) if parts.normalize else vectors
-        ours = deepcopy(head).cpu().double().eval()(vectors)
-        theirs = loaded(**tokens).logits
+        model = deepcopy(SentenceEncoder.of(replace(parts, encoder=encoder))).cpu().double().eval()
+        ours, theirs = deepcopy(head).cpu().double().eval()(model(batch)), loaded(**tokens).logits
     difference, scale = float((ours - theirs).abs().max()), max(1.0, float(ours.abs().max()))
     if not difference <= TOLERANCE * scale:
-        raise _refusal(
-            loaded, f"the logits of the run up to {TOLERANCE * scale:.0e}", f"a difference of {difference:.1e}",
+        expected, todo = (
+            f"the logits of the run up to {TOLERANCE * scale:.0e}",
             "train with another pooler, head or attention",
-        )  # fmt: skip
+        )
+        raise _refusal(loaded, expected, f"a difference of {difference:.1e}", todo)

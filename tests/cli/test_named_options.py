@@ -44,7 +44,6 @@ PRINTERS: Mapping[str, Sequence[str]] = {
     "runs/grid": ("sweep",),
     "runs/sweep_": ("sweep",),
     "training/callbacks/export_model.py": ("export", "fit"),
-    "training/head_export.py": ("export", "fit"),
     "": ("fit",),
 }
 """Beginning of a file's name -> the commands that print its messages; the longest counts.

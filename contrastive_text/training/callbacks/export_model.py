@@ -1,4 +1,4 @@
-"""Export of the best weights of a run: a model folder with its model card."""
+"""Export of the best weights of a run: its encoder or a trained head, as a folder with a model card."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 import torch
 from huggingface_hub import try_to_load_from_cache
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 
-from contrastive_text.core.config.class_paths import foreign_modules, trust_options
+from contrastive_text.core.config.class_paths import foreign_modules, import_class, trust_options
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.checkpoints import Checkpoint, read_checkpoint, verify_checkpoint
 from contrastive_text.core.storage.disk import remove_abandoned
@@ -23,21 +23,28 @@ from contrastive_text.core.storage.manifests import MANIFEST
 from contrastive_text.core.targets import Classes, Scores
 from contrastive_text.core.terminal import as_markdown, code_span, make_console
 from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.heads import StackHead
 from contrastive_text.inference.folder_modules import check_loadable, is_loadable_elsewhere
 from contrastive_text.inference.model_card import ModelCard, head_examples
+from contrastive_text.inference.model_folder import write_folder
+from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.task_head import Kind
+from contrastive_text.inference.sequence_classifier import head_difference, write_sequence_classifier
+from contrastive_text.inference.task_head import HeadSettings, Kind, Reads, TaskHead
+from contrastive_text.objectives import (
+    PairClassification,
+    PairRegression,
+    Reranking,
+    TextClassification,
+    TextRegression,
+)
+from contrastive_text.pairings import Pairing
 from contrastive_text.recipes.citations import citations
 from contrastive_text.training.callbacks.best_checkpoint import BestCheckpoint
-from contrastive_text.training.head_export import (
-    RunHead,
-    product_head,
-    run_heads,
-    save_head,
-    transformers_difference,
-)
 from contrastive_text.training.module import ContrastiveModule
 
+Predictor = TextClassification | TextRegression | PairClassification | PairRegression | Reranking
+"""Objectives whose head can be saved."""
 RECIPE = "recipe"
 """Name of the fact that lists the recipes of a run."""
 _FACTS = (
@@ -54,6 +61,214 @@ _LIMITS = (
 _ONLY_HERE = "The folder of the head loads in this library only"
 _PATH = re.compile(r"(?<![\w.])(?:~|\.\.?|[A-Za-z]:)?(?:[/\\]+[\w.~-]+)*[/\\]+([\w.-]*)")
 """Pattern of paths that begin with a slash, a drive, ``~`` or a dot. Other slashes are not paths."""
+_READS = {"text": "texts", "pair": "pairs of texts in one sequence", "vectors": "pairs of texts by their vectors"}
+"""Input of a head -> its description in messages and model cards."""
+
+
+class RunHead(NamedTuple):
+    """Trained head of a run.
+
+    Args:
+        name: Name of the objective.
+        objective: The objective, with the weights of the head.
+        reads: Input of the head.
+    """
+
+    name: str
+    objective: Predictor
+    reads: Reads
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """Uses of the head, the usual one first. A head of two texts in one sequence may rerank documents."""
+        if isinstance(self.objective, Reranking):
+            return ("reranker",)
+        target = self.objective.target
+        usual: Kind = "classifier" if isinstance(target, Classes) else "regressor"
+        reranks = self.reads == "pair" and (isinstance(target, Scores) or len(target.names) == 2)
+        return (usual, "reranker") if reranks else (usual,)
+
+    def describe(self, kind: Kind) -> str:
+        """Returns what the head reads and predicts in a use, such as "reads texts and predicts scores"."""
+        target, output = self.objective.target, "scores"
+        if isinstance(target, Classes) and kind == "reranker" and len(target.names) == 2:
+            output = f"the log-odds of the class {target.names[1]}; the score is their sigmoid"
+        elif isinstance(target, Classes):
+            output = f"the classes {', '.join(target.names)}"
+        elif isinstance(target, Scores) and kind == "regressor":
+            output = f"scores from {target.low:g} to {target.high:g}"
+        return f"reads {_READS[self.reads]} and predicts {output}"
+
+    @property
+    def has_weights(self) -> bool:
+        """True if the head has weights. Otherwise it compares the cosine of two vectors."""
+        parts = [part for name, part in self.objective.named_children() if name in ("head", "linear", "scorer")]
+        return any(next(part.parameters(), None) is not None for part in parts)
+
+
+def run_heads(module: ContrastiveModule, data: Mapping[str, Any]) -> dict[str, RunHead]:  # Any: plain data
+    """Returns name of the objective -> trained head, for all heads of a run that can be saved.
+
+    Args:
+        module: Module of the run.
+        data: Arguments of the data module, as plain data.
+    """
+    heads = {}
+    for name, part in module.objective_parts().items():
+        if isinstance(part, Predictor):
+            reads: Reads = "vectors" if isinstance(part, PairClassification | PairRegression) else "text"
+            if isinstance(part, Reranking) or (reads == "text" and _joins_texts(data, part.task)):
+                reads = "pair"
+            heads[name] = RunHead(name, part, reads)
+    return heads
+
+
+def product_head(module: ContrastiveModule, data: Mapping[str, Any]) -> RunHead | None:  # Any: plain data
+    """Returns the head that is the product of a run: its only objective reads one text or one sequence.
+
+    Other runs also train vectors of texts, whose encoder is saved. Their heads are saved by ``export``.
+    """
+    heads = [head for head in run_heads(module, data).values() if head.reads != "vectors"]
+    return heads[0] if heads and len(module.objectives) == 1 else None
+
+
+def _joins_texts(data: Mapping[str, Any], task: str | None) -> bool:
+    """Returns whether the pairing of a task puts two texts into one sequence."""
+    tasks = data.get("tasks") or {}
+    options: Any = next(iter(tasks.values()), {}) if task is None else tasks.get(task)
+    options = (data.get("task") if options is None or not tasks else options) or {}
+    pairing = options.get("init_args", options).get("pairing")
+    path = pairing.get("class_path") if isinstance(pairing, Mapping) else pairing
+    return path is not None and import_class(path, Pairing, "data.task.pairing").joins_texts
+
+
+_USES = {
+    "classifier": "a head that predicts classes",
+    "regressor": "a head that predicts scores",
+    "reranker": "a head that reads two texts in one sequence (OneSequence) and has one output or two classes",
+}
+"""Use of a head -> the head that it needs."""
+
+
+def choose_head(heads: Mapping[str, RunHead], name: str | None, kind: Kind) -> RunHead:
+    """Returns the head with a name, or the only head of a run.
+
+    Args:
+        heads: Heads of the run, from ``run_heads``.
+        name: Name of the objective; None for the only one.
+        kind: Requested use.
+
+    Raises:
+        ValueError: The run has no head, several heads and no name is given, no head of this name, or the head
+            can't be used in this way.
+    """
+    names = ", ".join(heads)
+    if not heads:
+        raise InvalidValueError(
+            f"--as {kind}: expected a run with a head (TextClassification, TextRegression, PairClassification, "
+            "PairRegression or Reranking), got a run without one; remove --as to save the encoder"
+        )
+    if name is None and len(heads) > 1:
+        raise InvalidValueError(
+            f"--head: expected a name, because the run has the heads {names}; add --head {next(iter(heads))}"
+        )
+    head = next(iter(heads.values())) if name is None else heads.get(name)
+    if head is None:
+        raise InvalidValueError(f"--head: expected one of the heads {names}, got {name!r}; name one of them")
+    if kind not in head.kinds:
+        got = f"{head.name}, which {head.describe(head.kinds[0])}"
+        todo = f"give --as {' or '.join(head.kinds)}, or train another head"
+        raise InvalidValueError(f"--as {kind}: expected {_USES[kind]}, got {got}; {todo}")
+    return head
+
+
+def inference_parts(module: ContrastiveModule, head: RunHead, kind: Kind) -> tuple[ModelParts, TaskHead]:
+    """Returns encoder parts and head for inference. They share the module's weights.
+
+    The pooler is that of training, because the head was trained on its vectors.
+    """
+    objective, target = head.objective, head.objective.target
+    stack = module.head.encoder_arguments()[2] if isinstance(module.head, StackHead) else None
+    prompts, task = module.by_task.prompts, objective.task or "train"
+    parts = replace(module.sentence_encoder().parts, pooler=module.pooler, truncate_dim=stack)
+    settings = HeadSettings(
+        kind,
+        head.reads,
+        classes=target.names if isinstance(target, Classes) else (),
+        low=target.low if isinstance(target, Scores) else 0.0,
+        high=target.high if isinstance(target, Scores) else 1.0,
+        prompts=(prompts.of_role("anchor", task), prompts.of_role("positive", task)),
+        log_odds=isinstance(objective, Reranking) and objective.loss is None,
+    )
+    linear = None
+    if isinstance(objective, TextClassification | TextRegression | Reranking):
+        linear = objective.linear
+    scorer = objective.scorer if isinstance(objective, PairClassification) else None
+    return parts, TaskHead(settings, objective.head, linear, scorer)
+
+
+def save_encoder(module: ContrastiveModule, folder: Path, checkpoint: str, separate_adapters: bool) -> None:
+    """Writes the encoder of a module to a model folder; see ``SentenceEncoder.save_pretrained``.
+
+    Args:
+        module: Module of the run.
+        folder: Folder to write.
+        checkpoint: Path of the checkpoint, for the model card; empty for no card.
+        separate_adapters: Whether LoRA adapters are written separately.
+
+    Raises:
+        DiskError: The folder can't be written to.
+    """
+    model = module.sentence_encoder()
+    if checkpoint:
+        add_card(model, checkpoint)
+    model.save_pretrained(folder, separate_adapters)
+
+
+def save_head(
+    module: ContrastiveModule, head: RunHead, kind: Kind, folder: Path, checkpoint: str, own_format: bool = False
+) -> None:
+    """Writes a trained head with its encoder to a folder.
+
+    A head that reads one sequence is written for Transformers. A head over the vectors of two texts is written in
+    this library's format: sentence-transformers loads its encoder, and only this library its head.
+
+    Args:
+        module: Module of the run.
+        head: The head.
+        kind: Use of the head.
+        folder: Folder to write.
+        checkpoint: Path of the checkpoint, for the model card; empty for no card.
+        own_format: Whether a head that reads one sequence is written in this library's format, too.
+
+    Raises:
+        ValueError: Transformers has no such classification head, and ``own_format`` is false.
+        DiskError: The folder can't be written to.
+    """
+    parts, task_head = inference_parts(module, head, kind)
+    in_transformers = head.reads != "vectors" and not own_format
+    card = _head_card(read_checkpoint(checkpoint), head, kind, in_transformers) if checkpoint else ""
+    if in_transformers:
+        write_sequence_classifier(folder, parts, task_head, card)
+    else:
+        write_folder(folder, replace(parts, card=card), head=task_head)
+
+
+def next_commands(kind: Kind | None, folder: str | Path) -> list[str]:
+    """Returns the commands that use a saved head, or a saved encoder; for a regressor a line of Python.
+
+    Example:
+        >>> next_commands("reranker", "out")
+        ['contrastive-text rank QUERIES.txt DOCUMENTS.txt RANKED.tsv --model out']
+    """
+    if kind == "regressor":
+        return [f"in Python: Regressor.from_pretrained({str(folder)!r}).predict(PAIRS)"]
+    words = {
+        "classifier": "classify TEXTS.tsv CLASSES.tsv",
+        "reranker": "rank QUERIES.txt DOCUMENTS.txt RANKED.tsv",
+        None: "embed TEXTS.txt VECTORS.npy",
+    }
+    return [f"contrastive-text {words[kind]} --model {folder}"]
 
 
 class ExportModel(Callback):
@@ -96,7 +311,7 @@ class ExportModel(Callback):
                 )
             is_plain = not pl_module.is_split and pl_module.encoder.adapters is None
             if head is not None and is_plain and trainer.is_global_zero:
-                difference = transformers_difference(pl_module, head)
+                difference = head_difference(*inference_parts(pl_module, head, head.kinds[0]))
                 if difference:
                     make_console(soft_wrap=True).print(f"{_ONLY_HERE}. {difference}")
             older = self.dirpath is not None and Path(self.dirpath, MANIFEST).exists()
@@ -134,21 +349,21 @@ class ExportModel(Callback):
             pl_module = pl_module.class_before_split().load_from_checkpoint(best, map_location="cpu")
         data = _data_of(trainer)
         head = product_head(pl_module, data)
-        if head is None:
-            model = pl_module.sentence_encoder()
-            if best:
-                add_card(model, best)
-            model.save_pretrained(folder, self.separate_adapters)
-            what, commands = "Model", [f"contrastive-text embed TEXTS.txt VECTORS.npy --model {folder}"]
+        kind = None if head is None else head.kinds[0]
+        screen = make_console(soft_wrap=True)
+        if head is None or kind is None:
+            save_encoder(pl_module, folder, best, self.separate_adapters)
         else:
-            _save_product(pl_module, head, folder, best)
-            what, commands = head.kinds[0].capitalize(), head_commands(head.kinds[0], folder)
+            try:
+                save_head(pl_module, head, kind, folder, best)
+            except InvalidValueError as error:
+                screen.print(f"{_ONLY_HERE}. {error}")
+                save_head(pl_module, head, kind, folder, best, own_format=True)
         score = ""
         if checkpoint is not None and checkpoint.best_model_score is not None:
             score = f" (best {checkpoint.monitor} {float(checkpoint.best_model_score):.2f}, {Path(best).stem})"
-        screen = make_console(soft_wrap=True)
-        screen.print(f"{what} saved to {folder}{score}. Next:")
-        for command in commands:
+        screen.print(f"{(kind or 'model').capitalize()} saved to {folder}{score}. Next:")
+        for command in next_commands(kind, folder):
             screen.print(f"  {command}")
         parts = [pl_module, vars(trainer).get("datamodule")]  # set by Lightning, but not declared
         trust = trust_options(foreign_modules([dict(part.hparams) for part in parts if part is not None]))
@@ -159,37 +374,10 @@ class ExportModel(Callback):
                 screen.print(line)
 
 
-def _save_product(module: ContrastiveModule, head: RunHead, folder: Path, checkpoint: str) -> None:
-    """Saves the head that is the product of a run, in this library's format if Transformers can't hold it."""
-    kind = head.kinds[0]
-    try:
-        card = head_card(checkpoint, head, kind, in_transformers=True) if checkpoint else ""
-        save_head(module, head, kind, folder, card)
-    except InvalidValueError as error:
-        make_console(soft_wrap=True).print(f"{_ONLY_HERE}. {error}")
-        card = head_card(checkpoint, head, kind, in_transformers=False) if checkpoint else ""
-        save_head(module, head, kind, folder, card, own_format=True)
-
-
 def _data_of(trainer: pl.Trainer) -> dict[str, Any]:  # Any: plain data
     """Returns the arguments of a trainer's data module; empty if it has none."""
     data = vars(trainer).get("datamodule")  # set by Lightning, but not declared
     return {} if data is None else dict(data.hparams)
-
-
-def head_commands(kind: Kind, folder: str | Path) -> list[str]:
-    """Returns the commands that use a saved head; for a regressor a line of Python.
-
-    Example:
-        >>> head_commands("reranker", "out")
-        ['contrastive-text rank QUERIES.txt DOCUMENTS.txt RANKED.tsv --model out']
-    """
-    if kind == "regressor":
-        return [f"in Python: Regressor.from_pretrained({str(folder)!r}).predict(PAIRS)"]
-    words = (
-        "classify TEXTS.tsv CLASSES.tsv" if kind == "classifier" else "rank QUERIES.txt DOCUMENTS.txt RANKED.tsv"
-    )
-    return [f"contrastive-text {words} --model {folder}"]
 
 
 def _export_lines(
@@ -225,33 +413,13 @@ def add_card(model: SentenceEncoder, checkpoint: str | Path) -> None:
     ).text()
 
 
-def head_card(checkpoint: str | Path, head: RunHead, kind: Kind, in_transformers: bool) -> str:
-    """Returns the model card of a trained head, from the checkpoint of its weights.
-
-    Args:
-        checkpoint: Path of the ``.ckpt`` file.
-        head: The head.
-        kind: Use of the head.
-        in_transformers: Whether Transformers loads the head.
-    """
-    target = head.objective.target
-    reads = {
-        "text": "texts",
-        "pair": "pairs of texts in one sequence",
-        "vectors": "pairs of texts by their vectors",
-    }
-    output = f"the classes {', '.join(target.names)}" if isinstance(target, Classes) else "scores"
-    if kind == "reranker" and isinstance(target, Classes):
-        output = f"the log-odds of the class {target.names[1]}; the score is their sigmoid"
-    elif kind == "regressor" and isinstance(target, Scores):
-        output = f"scores from {target.low:g} to {target.high:g}"
-    card = _card_of(read_checkpoint(checkpoint))
+def _head_card(content: Checkpoint, head: RunHead, kind: Kind, in_transformers: bool) -> str:
+    """Returns the model card of a trained head, from the checkpoint of its weights."""
+    card, use = _card_of(content), as_markdown(head.describe(kind))
     return replace(
         card,
         title=kind.capitalize(),
-        description=card.description.replace(
-            _VECTORS, f"Reads {reads[head.reads]} and predicts {as_markdown(output)}. Trained", 1
-        ),
+        description=card.description.replace(_VECTORS, f"{use[0].upper()}{use[1:]}. Trained", 1),
         examples=head_examples(kind, head.reads, in_transformers),
         task="text-ranking" if kind == "reranker" else "text-classification",
         library="transformers" if in_transformers else "contrastive-text",
@@ -297,15 +465,11 @@ def _is_of_hub(name: str) -> bool:
 
 def _places(part: Any) -> Iterator[str]:  # Any: values of YAML
     """Yields the strings of a configuration that contain a slash or a backslash."""
-    if isinstance(part, str):
-        if "/" in part or "\\" in part:
-            yield part
-    elif isinstance(part, Mapping):
-        for value in part.values():
-            yield from _places(value)
-    elif isinstance(part, list | tuple):
-        for value in part:
-            yield from _places(value)
+    if isinstance(part, str) and ("/" in part or "\\" in part):
+        yield part
+    values = part.values() if isinstance(part, Mapping) else part if isinstance(part, list | tuple) else ()
+    for value in values:
+        yield from _places(value)
 
 
 def _last(path: str) -> str:
