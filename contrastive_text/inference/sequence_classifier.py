@@ -22,8 +22,8 @@ from transformers import (
 )
 
 from contrastive_text.core.batch import Batch, move_to_device
-from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.core.libraries import silence_transformers
+from contrastive_text.core.errors import InvalidValueError, first_line
+from contrastive_text.core.libraries import is_read_error, silence_transformers
 from contrastive_text.core.storage.manifests import CONFIG, folder_with_manifest
 from contrastive_text.core.types import TextPair
 from contrastive_text.data import TextTokenizer
@@ -178,6 +178,8 @@ def classification_network(encoder: TransformerEncoder, parts: ModelParts, head:
     for name, buffer in encoder.model.named_buffers():  # some aren't part of the state
         place, _, leaf = name.rpartition(".")
         setattr(model.base_model.get_submodule(place), leaf, buffer)
+    if any(weight.is_meta for weight in model.parameters()):
+        raise _refusal(model, "the encoder and a head", "further parts, such as a decoder", "use another encoder")
     moved: nn.Module = nn.Module.to(model, next(encoder.parameters()).device)
     moved.train(False)
     return model
@@ -280,13 +282,22 @@ def own_head(model: PreTrainedModel, encoder: TransformerEncoder) -> list[str]:
     Returns:
         Name of the pooler, then the class name of each layer, without dropout. The first name is ``?`` if no
         pooler with an activation after the first layer gives the network's logits.
+
+    Raises:
+        ValueError: The network can't compute logits of texts.
     """
     modules = _own_modules(model, encoder)
     assert encoder.tokenizer is not None
     tokenizer = TextTokenizer(encoder.tokenizer, encoder.limit)
     batch = collate_rows(tokenizer, _sample_rows(tokenizer)).to(next(model.parameters()).device)
     with torch.no_grad(), evaluating(encoder):
-        logits = SequenceNetwork(model, encoder.tokenizer)(batch)
+        try:
+            logits = SequenceNetwork(model, encoder.tokenizer)(batch)
+        except Exception as error:  # such as a value of ``classifier_pooling`` that the architecture doesn't have
+            if not is_read_error(error):
+                raise
+            got = f"{type(error).__name__}: {first_line(error)}"
+            raise _refusal(model, "a head that reads texts", got, "use another encoder") from error
         for pooler, activation in product(_POOLERS, (nn.Identity(), *_ACTIVATIONS)):
             layers = [modules[0], activation, *modules[1:]]
             with suppress(RuntimeError, TypeError):  # modules of other widths, or that read other inputs

@@ -293,6 +293,7 @@ DIFFERENT: list[tuple[str, Pooler, Any, str]] = [
     ("bert", CLSPooler(), MLPHead(out_features=3), "train with the objective's head: FineTuningHead"),
     ("roberta", LastTokenPooler(), None, "train with pooler: CLSPooler and the objective's head: FineTuningHead"),
     ("distilbert", CLSPooler(), FineTuningHead(3), r"head: MLPHead\(out_features=3\), or add --own_format"),
+    ("t5", CLSPooler(), None, "expected the encoder and a head, got further parts, such as a decoder"),
 ]  # fmt: skip
 
 
