@@ -10,7 +10,13 @@ from contextlib import contextmanager
 from logging import ERROR
 from types import ModuleType
 
-from contrastive_text.core.errors import ContrastiveTextError, MissingLibraryError, iter_causes
+from contrastive_text.core.errors import (
+    ContrastiveTextError,
+    InvalidValueError,
+    MissingLibraryError,
+    first_line,
+    iter_causes,
+)
 
 _OUT_OF_MEMORY = re.compile(
     "can't allocate memory|Cannot allocate memory|os error 12\\b|bad_alloc|bad allocation|out of memory"
@@ -104,6 +110,33 @@ def is_read_error(error: BaseException) -> bool:
     A panic of tokenizers counts, although it is no ``Exception``.
     """
     return (isinstance(error, Exception) or is_panic(error)) and not is_out_of_memory(error)
+
+
+@contextmanager
+def read_errors_as(expected: str, todo: str) -> Iterator[None]:
+    """Converts errors of a library that reads a damaged or foreign file to an error of this library.
+
+    Args:
+        expected: Beginning of the message: the file, and what was expected of it.
+        todo: What to do about the file.
+
+    Raises:
+        ValueError: The block raised an error that ``is_read_error`` accepts. Errors of this library pass.
+
+    Example:
+        >>> with read_errors_as("a.json: expected JSON", "save it again"):
+        ...     int("x")
+        Traceback (most recent call last):
+            ...
+        contrastive_text.core.errors.InvalidValueError: a.json: expected JSON, got ValueError: invalid ...
+    """
+    try:
+        yield
+    except BaseException as error:  # a damaged file raises nearly any error
+        if isinstance(error, ContrastiveTextError) or not is_read_error(error):
+            raise
+        got = f"{type(error).__name__}: {first_line(error)}"
+        raise InvalidValueError(f"{expected}, got {got}; {todo}") from error
 
 
 def is_panic(error: BaseException) -> bool:

@@ -13,23 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard, cast
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from contrastive_text.core.errors import (
-    ContrastiveTextError,
-    InvalidValueError,
-    above,
-    at_least,
-    first_line,
-    fraction,
-    one_of,
-)
-from contrastive_text.core.libraries import is_read_error, require
+from contrastive_text.core.errors import InvalidValueError, above, at_least, fraction, one_of
+from contrastive_text.core.libraries import read_errors_as, require
 from contrastive_text.core.storage.manifests import MANIFEST_ADVICE
 from contrastive_text.core.storage.records import Record
+from contrastive_text.core.storage.weights import read_weights
 from contrastive_text.encoders.networks import POOLER
 
 if TYPE_CHECKING:
@@ -369,9 +362,9 @@ def merge_adapters(folder: Path, model: PreTrainedModel) -> None:
     """
     require("peft", str(folder))
     settings = Record.read(folder / _SETTINGS, MANIFEST_ADVICE)
-    try:
+    with read_errors_as(f"{folder}: expected adapters that fit the weights", MANIFEST_ADVICE):
         _inject(model, _lora(settings))
-        weights: Mapping[str, Tensor] = load_file(folder / _WEIGHTS)
+        weights = read_weights(folder / _WEIGHTS, MANIFEST_ADVICE)
         names = _names_in_file(model)
         # Either the saved or the loaded network may lack a pooler. Its layer doesn't affect any vector.
         differences = sorted(
@@ -384,13 +377,6 @@ def merge_adapters(folder: Path, model: PreTrainedModel) -> None:
             )
         adapter_weights = {names[key]: weight for key, weight in weights.items() if key in names}
         model.load_state_dict(adapter_weights, strict=False)
-    except BaseException as error:
-        if isinstance(error, ContrastiveTextError) or not is_read_error(error):
-            raise
-        raise InvalidValueError(
-            f"{folder}: expected adapters that fit the weights, got {type(error).__name__}: {first_line(error)}; "
-            f"{MANIFEST_ADVICE}"
-        ) from error
     remove_adapters(model, merge=True)
 
 

@@ -14,11 +14,12 @@ from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.heads.base import Head
 
 _NAME = "name"
-_ACTIVATIONS: dict[str, type[nn.Module]] = {
+ACTIVATIONS: dict[str, type[nn.Module]] = {
     name: vars(nn)[name]
     for name in nn.modules.activation.__all__
     if name not in ("MultiheadAttention", "Threshold")  # these need arguments
 } | {"Identity": nn.Identity}
+"""Name of an activation of torch whose constructor needs no arguments -> its class."""
 
 
 class UnitLength(nn.Module):
@@ -131,7 +132,7 @@ def describe_stack(
             stack.append({_NAME: name, "out_features": layer.out_features, "bias": layer.bias is not None})
         elif isinstance(layer, nn.Dropout):
             stack.append({_NAME: name, "p": layer.p})
-        elif isinstance(layer, nn.LayerNorm | UnitLength) or name in _ACTIVATIONS:
+        elif isinstance(layer, nn.LayerNorm | UnitLength) or name in ACTIVATIONS:
             stack.append({_NAME: name})
         else:
             names = ", ".join(_EXPECTED)
@@ -154,7 +155,7 @@ _EXPECTED = (*_OTHERS, "an activation of torch.nn")
 def _build_layer(layer: Mapping[str, Any], features: int, where: str) -> nn.Module:  # Any: a layer's arguments
     """Builds a layer of a stack for vectors of width ``features``."""
     name = layer.get(_NAME)
-    cls, names = _OTHERS.get(str(name), (_ACTIVATIONS.get(str(name)), set()))
+    cls, names = _OTHERS.get(str(name), (ACTIVATIONS.get(str(name)), set()))
     arguments = {key: value for key, value in layer.items() if key != _NAME}
     if cls is None:
         raise InvalidValueError(

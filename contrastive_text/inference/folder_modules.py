@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerBase
 
 from contrastive_text.core.config.class_paths import import_class
 from contrastive_text.core.config.specs import part_spec
-from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
-from contrastive_text.core.libraries import is_read_error
+from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
+from contrastive_text.core.libraries import read_errors_as
 from contrastive_text.core.storage.manifests import MANIFEST_ADVICE, MODULES
 from contrastive_text.core.storage.records import Record
 from contrastive_text.data import TextTokenizer
@@ -270,19 +270,13 @@ def read_network(folder: Path) -> tuple[TransformerEncoder, int | None, Transfor
 def _check_runs(encoder: TransformerEncoder, folder: Path) -> None:
     """Checks that an encoder can encode a text, because some damaged settings fail only then."""
     assert encoder.tokenizer is not None
-    try:
+    expected = f"{folder}: expected a network and a tokenizer that can encode a text"
+    todo = "config.json or tokenizer.json is damaged, save the model again"
+    # Errors of this library, such as a vector that isn't finite, are raised by a later call again.
+    with read_errors_as(expected, todo), suppress(ContrastiveTextError), torch.no_grad(), evaluating(encoder):
         tokenizer = TextTokenizer(encoder.tokenizer, encoder.limit)
-        # Errors of this library, such as a vector that isn't finite, are raised by a later call again.
-        with suppress(ContrastiveTextError), torch.no_grad(), evaluating(encoder):
-            texts = tokenizer.tokenize_with_template(["a", "a bird and a dog"])
-            Embedder(encoder, MeanPooler()).pool(collate_texts(tokenizer, texts))
-    except BaseException as error:
-        if isinstance(error, ContrastiveTextError) or not is_read_error(error):
-            raise
-        raise InvalidValueError(
-            f"{folder}: expected a network and a tokenizer that can encode a text, got {type(error).__name__}: "
-            f"{first_line(error)}; config.json or tokenizer.json is damaged, save the model again"
-        ) from error
+        texts = tokenizer.tokenize_with_template(["a", "a bird and a dog"])
+        Embedder(encoder, MeanPooler()).pool(collate_texts(tokenizer, texts))
 
 
 def is_loadable_elsewhere(parts: ModelParts) -> bool:

@@ -31,11 +31,10 @@ from contrastive_text.encoders.networks import longest_row
 from contrastive_text.encoders.shared_use import shared_network
 from contrastive_text.inference.encoding import BLOCK_SIZE
 from contrastive_text.inference.folder_modules import ELSEWHERE
-from contrastive_text.inference.head_layers import activation_class
+from contrastive_text.inference.head_files import HEAD, HeadSettings, Kind, Reads, TaskHead, activation_class
 from contrastive_text.inference.model_folder import SETTINGS, local_folder, read_folder, read_modules
 from contrastive_text.inference.sentence_encoder import CHUNK_TOKENS, SentenceEncoder
 from contrastive_text.inference.sequence_classifier import SequenceNetwork
-from contrastive_text.inference.task_head import HEAD, HeadSettings, Kind, Reads, TaskHead
 
 Text: TypeAlias = str | Sequence[str]
 """Input of a head: a text, or a pair of texts as a tuple or list."""

@@ -33,11 +33,10 @@ from contrastive_text.inference.folder_modules import (
     write_network,
     write_pooler,
 )
-from contrastive_text.inference.head_layers import READERS, group_layers, write_layers
+from contrastive_text.inference.head_files import READERS, TaskHead, group_layers, write_layers
 from contrastive_text.inference.model_card import read_card, write_card
 from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.search import SimilarityName
-from contrastive_text.inference.task_head import TaskHead
 from contrastive_text.poolers import Pooler
 
 SETTINGS = "config_sentence_transformers.json"

@@ -22,8 +22,8 @@ from transformers import (
 )
 
 from contrastive_text.core.batch import Batch, move_to_device
-from contrastive_text.core.errors import InvalidValueError, first_line
-from contrastive_text.core.libraries import is_read_error, silence_transformers
+from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.libraries import read_errors_as, silence_transformers
 from contrastive_text.core.storage.manifests import CONFIG, folder_with_manifest
 from contrastive_text.core.types import TextPair
 from contrastive_text.data import TextTokenizer
@@ -35,10 +35,10 @@ from contrastive_text.encoders.packing import pad, token_mask
 from contrastive_text.encoders.shared_use import evaluating
 from contrastive_text.heads import FirstFeatures, UnitLength
 from contrastive_text.inference.folder_modules import read_record, write_json, write_padding
+from contrastive_text.inference.head_files import TaskHead
 from contrastive_text.inference.model_card import write_card
 from contrastive_text.inference.model_parts import ModelParts, pooler_name
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.task_head import TaskHead, labels_by_id
 from contrastive_text.poolers import CLSPooler, LastTokenPooler, MaxPooler, MeanPooler
 
 TOLERANCE = 1e-6
@@ -147,14 +147,15 @@ def classification_network(encoder: TransformerEncoder, parts: ModelParts, head:
     Raises:
         ValueError: Transformers has no classification network for the architecture.
     """
-    config, names = deepcopy(encoder.model.config), labels_by_id(head.settings)
+    config, settings = deepcopy(encoder.model.config), head.settings
+    names = dict(enumerate(settings.classes if settings.kind == "classifier" else ["score"]))
     if type(config) not in MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING:
         raise InvalidValueError(
             f"export: expected an architecture with a classification head in Transformers, got "
             f"{config.model_type}; {_OWN}"
         )
-    config.id2label, config.label2id = dict(names), {name: number for number, name in names.items()}
-    config.problem_type = "single_label_classification" if head.settings.outputs > 1 else "regression"
+    config.id2label, config.label2id = names, {name: number for number, name in names.items()}
+    config.problem_type = "single_label_classification" if settings.outputs > 1 else "regression"
     known, pooler = config.to_dict(), parts.pooler
     if "classifier_pooling" in known and type(pooler) in _POOLING_KEYS:
         config.classifier_pooling = _POOLING_KEYS[type(pooler)]  # type: ignore[index]  # not None
@@ -193,8 +194,11 @@ def _own_weights(model: PreTrainedModel, encoder: TransformerEncoder) -> list[st
 
 
 def _refusal(model: PreTrainedModel, expected: str, got: str, todo: str) -> InvalidValueError:
-    where = f"export: {type(model).__name__} of Transformers"
-    return InvalidValueError(f"{where}: expected {expected}, got {got}; {todo}, or {_OWN}")
+    return InvalidValueError(f"{_where(model)}: expected {expected}, got {got}; {todo}, or {_OWN}")
+
+
+def _where(model: PreTrainedModel) -> str:
+    return f"export: {type(model).__name__} of Transformers"
 
 
 def head_difference(parts: ModelParts, head: TaskHead) -> str:
@@ -291,13 +295,10 @@ def own_head(model: PreTrainedModel, encoder: TransformerEncoder) -> list[str]:
     tokenizer = TextTokenizer(encoder.tokenizer, encoder.limit)
     batch = collate_rows(tokenizer, _sample_rows(tokenizer)).to(next(model.parameters()).device)
     with torch.no_grad(), evaluating(encoder):
-        try:
+        with read_errors_as(
+            f"{_where(model)}: expected a head that reads texts", f"use another encoder, or {_OWN}"
+        ):
             logits = SequenceNetwork(model, encoder.tokenizer)(batch)
-        except Exception as error:  # such as a value of ``classifier_pooling`` that the architecture doesn't have
-            if not is_read_error(error):
-                raise
-            got = f"{type(error).__name__}: {first_line(error)}"
-            raise _refusal(model, "a head that reads texts", got, "use another encoder") from error
         for pooler, activation in product(_POOLERS, (nn.Identity(), *_ACTIVATIONS)):
             layers = [modules[0], activation, *modules[1:]]
             with suppress(RuntimeError, TypeError):  # modules of other widths, or that read other inputs

@@ -11,8 +11,8 @@ from typing import IO, Any, BinaryIO, cast
 import torch
 from lightning_fabric.plugins.io.torch_io import TorchCheckpointIO
 
-from contrastive_text.core.errors import DiskError, InvalidValueError, first_line
-from contrastive_text.core.libraries import is_read_error
+from contrastive_text.core.errors import DiskError, InvalidValueError
+from contrastive_text.core.libraries import read_errors_as
 from contrastive_text.core.storage.checkpoints import verify_checkpoint
 from contrastive_text.core.storage.disk import atomic_file, remove_abandoned
 from contrastive_text.core.storage.weights import check_dense
@@ -85,17 +85,11 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             return remote_content
         verify_checkpoint(place)
         remove_abandoned(place.parent)
-        try:
+        expected = f"{place}: expected a checkpoint of weights and plain data"
+        with read_errors_as(expected, "if you trust the file, load it with weights_only=False"):
             content: dict[str, Any] = torch.load(
                 place, map_location=map_location, weights_only=weights_only is not False
             )
-        except Exception as error:  # the unpickler may raise any exception
-            if not is_read_error(error):
-                raise
-            raise InvalidValueError(
-                f"{place}: expected a checkpoint of weights and plain data, got a file that can't be read as one "
-                f"({first_line(error)}); if you trust the file, load it with weights_only=False"
-            ) from error
         check_dense(content, str(place), "name a checkpoint that fit wrote")
         _check_finite(place, content)
         return content

@@ -17,8 +17,8 @@ from torch import Tensor
 from contrastive_text.core.config.class_paths import foreign_modules, trusting
 from contrastive_text.core.config.suggestions import short_parser_errors, suggest_name
 from contrastive_text.core.config.untrusted import check_untrusted, importing_only
-from contrastive_text.core.errors import InvalidValueError, MissingFileError, first_line
-from contrastive_text.core.libraries import is_read_error
+from contrastive_text.core.errors import InvalidValueError, MissingFileError
+from contrastive_text.core.libraries import is_read_error, read_errors_as
 from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.weights import check_dense
 
@@ -205,14 +205,8 @@ def read_checkpoint(path: str | Path, to_resume: bool = False) -> Checkpoint:
     """
     verify_checkpoint(path)
     expected = f"{path}: expected a checkpoint of this library"
-    try:
+    with read_errors_as(expected, _TODO):  # the unpickler may raise any error
         content = torch.load(str(path), map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # whatever the unpickler raises
-        if not is_read_error(error):
-            raise
-        raise InvalidValueError(
-            f"{expected}, got a file that can't be read as one: {first_line(error)}"
-        ) from error
     check_dense(content, str(path), _TODO)
     if not isinstance(content, dict) or not {"state_dict", "hyper_parameters"} <= set(content):
         raise InvalidValueError(f"{expected}, got a file without weights and parts; {_TODO}")

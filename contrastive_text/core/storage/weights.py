@@ -1,14 +1,17 @@
-"""Identity of weights from sampled values, and checks of tensors in files of any origin."""
+"""Identity of weights from sampled values, and tensors in files of any origin: read and checked."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.core.libraries import read_errors_as
 
 _SAMPLE_SIZE = 4096
 """Number of values of a weight that its identity is computed from."""
@@ -46,6 +49,26 @@ def add_weights(digest: hashlib.blake2b, weights: Mapping[str, Tensor]) -> None:
         values = weight.detach().cpu().contiguous()
         digest.update(f"{name} {values.dtype} {tuple(values.shape)}".encode())
         digest.update(values.reshape(-1).view(torch.uint8).numpy().data)
+
+
+def read_weights(path: Path, todo: str) -> dict[str, Tensor]:
+    """Reads a file of tensors by name, and checks that they are dense. Floating-point tensors become float32.
+
+    Args:
+        path: Safetensors file, or a file of ``torch.save``.
+        todo: What to do about a damaged file, for the error.
+
+    Raises:
+        ValueError: The file is missing or damaged, or has other content than dense tensors by name.
+    """
+    with read_errors_as(f"{path}: expected whole weights", todo):
+        content = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+    if not isinstance(content, dict) or not all(isinstance(weight, Tensor) for weight in content.values()):
+        raise InvalidValueError(f"{path}: expected tensors by name, got other content; {todo}")
+    check_dense(content, str(path), todo)
+    return {
+        str(name): weight.float() if weight.is_floating_point() else weight for name, weight in content.items()
+    }
 
 
 def check_dense(content: object, where: str, todo: str) -> None:

@@ -25,12 +25,12 @@ from contrastive_text.core.terminal import as_markdown, code_span, make_console
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.heads import StackHead
 from contrastive_text.inference.folder_modules import check_loadable, is_loadable_elsewhere
+from contrastive_text.inference.head_files import HeadSettings, Kind, Reads, TaskHead
 from contrastive_text.inference.model_card import ModelCard, head_examples
 from contrastive_text.inference.model_folder import write_folder
 from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.sequence_classifier import head_difference, write_sequence_classifier
-from contrastive_text.inference.task_head import HeadSettings, Kind, Reads, TaskHead
 from contrastive_text.objectives import (
     PairClassification,
     PairRegression,

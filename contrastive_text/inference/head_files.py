@@ -1,33 +1,40 @@
-"""Trained head of a task: layers from vectors of texts to classes or scores, and its files in a model folder."""
+"""Heads on disk: the layers after the pooler of a model, and the trained head of a task.
+
+In sentence-transformers, Dense, LayerNorm, Dropout and Normalize modules follow a pooler in any order. In this
+library they are the layers of one ``nn.Sequential``. A trained head of a task has files of this library.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from contrastive_text.core.config.class_paths import import_class
 from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.config.untrusted import check_untrusted
-from contrastive_text.core.errors import InvalidValueError, first_line, one_of
-from contrastive_text.core.libraries import is_read_error
+from contrastive_text.core.errors import InvalidValueError, one_of
+from contrastive_text.core.libraries import read_errors_as
 from contrastive_text.core.storage.manifests import MANIFEST_ADVICE
 from contrastive_text.core.storage.records import Record, write_json
-from contrastive_text.core.storage.weights import check_dense
+from contrastive_text.core.storage.weights import read_weights
 from contrastive_text.heads import (
     Head,
     Scorer,
+    UnitLength,
     apply_in_full_precision,
     build_head,
     class_scores,
     cosines,
     linear_in_full_precision,
 )
+from contrastive_text.heads.stack import ACTIVATIONS
+from contrastive_text.inference.folder_modules import ELSEWHERE, read_record
 
 HEAD = "contrastive_text_head.json"
 """File of a head's settings. A folder with this file is read by ``Classifier``, ``Reranker`` or ``Regressor``."""
@@ -36,6 +43,14 @@ Kind = Literal["classifier", "reranker", "regressor"]
 """Use of a head: predicts classes, orders documents for a query, or predicts scores."""
 Reads = Literal["text", "pair", "vectors", "any"]
 """Input of a head: one text, two texts in one sequence, the vectors of two texts, or any if it isn't known."""
+_WIDEST = 1 << 20
+"""Largest number of features of a layer in a model folder. A larger number means that the folder is damaged."""
+_INPUT = "sentence_embedding"
+"""Name of the vector that modules after the pooler read and write in sentence-transformers."""
+_TANH = "torch.nn.modules.activation.Tanh"
+"""Class path of the default activation of a Dense module."""
+_ACTIVATION_PACKAGES = ("torch.nn", "torch.nn.modules.activation", "torch.nn.modules.linear")
+_KINDS = {UnitLength: "Normalize", nn.Dropout: "Dropout", nn.LayerNorm: "LayerNorm"}
 
 
 @dataclass(frozen=True)
@@ -164,7 +179,8 @@ class TaskHead(nn.Module):
         head, scorer = _build(record, "head", Head), _build(record, "scorer", Scorer)
         outputs = len(settings.classes) or 1
         linear = None
-        try:
+        expected = f"{folder / _WEIGHTS}: expected the weights of the head for {features} features"
+        with read_errors_as(expected, MANIFEST_ADVICE):  # a part of the user's may raise any error
             with torch.device("meta"):  # takes no memory until the weights are checked
                 width = build_head(head, features)
                 if record.flag("linear"):
@@ -172,19 +188,7 @@ class TaskHead(nn.Module):
                 if scorer is not None:
                     scorer.build(width, outputs)
             task_head = cls(settings, head, linear, scorer)
-            weights = load_file(folder / _WEIGHTS)
-            check_dense(weights, str(folder / _WEIGHTS), MANIFEST_ADVICE)
-            task_head.load_state_dict(
-                {name: value.float() if value.is_floating_point() else value for name, value in weights.items()},
-                assign=True,
-            )
-        except Exception as error:  # a part of the user's, and the reader of the file, raise many types
-            if not is_read_error(error):
-                raise
-            raise InvalidValueError(
-                f"{folder / _WEIGHTS}: expected the weights of the head for {features} features, got "
-                f"{first_line(error)}; {MANIFEST_ADVICE}"
-            ) from error
+            task_head.load_state_dict(read_weights(folder / _WEIGHTS, MANIFEST_ADVICE), assign=True)
         return task_head.eval()
 
 
@@ -213,7 +217,129 @@ def _build(record: Record, name: str, base: type[Any]) -> Any:  # Any: an instan
         raise spec.refusal(f"arguments of {spec.text('class_path')}", error.args[0], "init_args") from error
 
 
-def labels_by_id(settings: HeadSettings) -> Mapping[int, str]:
-    """Returns the number of each output -> its name, as ``id2label`` of Transformers."""
-    names = settings.classes if settings.kind == "classifier" else ("score",)
-    return dict(enumerate(names))
+def group_layers(layers: Iterable[nn.Module]) -> list[tuple[str, list[nn.Module]]]:
+    """Groups layers into modules of sentence-transformers. Returns the class name and the layers of each module.
+
+    Raises:
+        ValueError: sentence-transformers has no module for a layer.
+    """
+    modules: list[tuple[str, list[nn.Module]]] = []
+    for layer in layers:
+        # Dropout does nothing in inference, so an activation after it belongs to the Dense layer before it.
+        previous, members = next((module for module in reversed(modules) if module[0] != "Dropout"), ("", []))
+        is_open = previous == "Dense" and (len(members) == 1 or isinstance(members[1], nn.Identity))
+        path = f"{type(layer).__module__}.{type(layer).__qualname__}"
+        kind = "Dense" if isinstance(layer, nn.Linear) else _KINDS.get(type(layer))
+        if isinstance(layer, nn.LayerNorm):
+            is_default = str(layer) == str(nn.LayerNorm(layer.normalized_shape[0])) and layer.bias is not None
+            kind = kind if is_default else None
+        if kind is not None:
+            modules.append((kind, [layer]))
+        elif is_open and activation_class(path) is type(layer) and str(layer) == str(type(layer)()):
+            members[1:] = [layer]
+        else:
+            raise InvalidValueError(
+                "save_pretrained: expected a head of Linear layers, each followed by at most one activation of "
+                f"torch.nn with its default arguments, of LayerNorm, Dropout and UnitLength, got {layer}; "
+                "sentence-transformers has no module for it"
+            )
+    return modules
+
+
+def activation_class(path: str) -> type[nn.Module] | None:
+    """Returns the activation class of torch.nn at a class path, or None if its constructor needs arguments."""
+    package, _, name = path.rpartition(".")
+    return ACTIVATIONS.get(name) if package in _ACTIVATION_PACKAGES else None
+
+
+def write_layers(folder: Path, kind: str, layers: Sequence[nn.Module]) -> None:
+    """Writes the settings and weights of a module of layers (from ``group_layers``) into its folder."""
+    first = layers[0]
+    if isinstance(first, nn.Linear):
+        activation = layers[1] if len(layers) > 1 else nn.Identity()
+        config: dict[str, object] = {
+            "in_features": first.in_features,
+            "out_features": first.out_features,
+            "bias": first.bias is not None,
+            "activation_function": f"{type(activation).__module__}.{type(activation).__qualname__}",
+        }
+        weights = nn.ModuleDict({"linear": first, "activation_function": activation})
+    elif isinstance(first, nn.LayerNorm):
+        config, weights = {"dimension": first.normalized_shape[0]}, nn.ModuleDict({"norm": first})
+    elif isinstance(first, nn.Dropout):
+        config, weights = {"dropout": first.p}, nn.ModuleDict()
+    else:
+        assert kind == "Normalize"  # without settings and weights
+        return
+    write_json(folder / "config.json", config)
+    if state := {name: weight.contiguous() for name, weight in weights.state_dict().items()}:
+        save_file(state, folder / "model.safetensors")
+
+
+def _read_dense(folder: Path) -> list[nn.Module]:
+    config = read_record(folder / "config.json")
+    _check_names(config)
+    if config.flag("use_residual", False):
+        raise config.refusal("false", True, "use_residual", ELSEWHERE)
+    path = config.text("activation_function", _TANH)
+    cls = activation_class(path)
+    if cls is None:
+        expected = "an activation of torch.nn without arguments"
+        raise config.refusal(expected, path, "activation_function", ELSEWHERE)
+    with torch.device("meta"):  # takes no memory until the weights are checked
+        linear = nn.Linear(
+            config.integer("in_features", least=1, most=_WIDEST),
+            config.integer("out_features", least=1, most=_WIDEST),
+            bias=config.flag("bias", True),
+        )
+        layers = {"linear": linear, "activation_function": cls()}
+    return _read_layers(folder, layers)
+
+
+def _read_norm(folder: Path) -> list[nn.Module]:
+    config = read_record(folder / "config.json")
+    with torch.device("meta"):
+        norm = nn.LayerNorm(config.integer("dimension", least=1, most=_WIDEST))
+    return _read_layers(folder, {"norm": norm})
+
+
+def _read_dropout(folder: Path) -> list[nn.Module]:
+    path = folder / "config.json"
+    config = read_record(path) if path.exists() else Record({}, str(path), MANIFEST_ADVICE)
+    rate = config.number("dropout", 0.2)  # their default
+    if not 0 <= rate <= 1:
+        raise config.refusal("a number from 0 to 1", rate, "dropout")
+    return [nn.Dropout(rate)]
+
+
+def _read_normalize(folder: Path) -> list[nn.Module]:
+    path = folder / "config.json"  # written since version 6
+    if path.exists():
+        _check_names(read_record(path))
+    return [UnitLength()]
+
+
+def _check_names(config: Record) -> None:
+    """Checks that a module in a model folder reads and writes ``sentence_embedding``, not another vector."""
+    for key in ("module_input_name", "module_output_name"):
+        name = config.text(key, _INPUT)
+        if name != _INPUT:
+            raise config.refusal(repr(_INPUT), name, key, ELSEWHERE)
+
+
+def _read_layers(folder: Path, layers: dict[str, nn.Module]) -> list[nn.Module]:
+    """Loads the weights of a module from its folder into its layers. Returns the layers in order."""
+    path, older = folder / "model.safetensors", folder / "pytorch_model.bin"
+    weights = read_weights(older if older.exists() and not path.exists() else path, MANIFEST_ADVICE)
+    with read_errors_as(f"{folder}: expected the weights of {next(iter(layers.values()))}", MANIFEST_ADVICE):
+        nn.ModuleDict(layers).load_state_dict(weights, assign=True)
+    return list(layers.values())
+
+
+READERS: dict[str, Callable[[Path], list[nn.Module]]] = {
+    "Dense": _read_dense,
+    "LayerNorm": _read_norm,
+    "Dropout": _read_dropout,
+    "Normalize": _read_normalize,
+}
+"""Name of a class of sentence-transformers -> function that reads its layers from the module's folder."""
