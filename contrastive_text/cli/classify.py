@@ -38,22 +38,18 @@ def classify(options: Classify) -> None:
         ValueError: The model isn't a classifier, or with ``--score`` a label isn't a class of the model.
     """
     from contrastive_text.cli.files import form_of, write_predictions
-    from contrastive_text.cli.models import check_device, warnings_as_notes
+    from contrastive_text.cli.models import load_head
     from contrastive_text.core.storage.text_files import SizeLimits
     from contrastive_text.core.targets import Classes
     from contrastive_text.data import read_rows
     from contrastive_text.inference.head_models import Classifier
 
-    check_device(options.device)
-    with warnings_as_notes():
-        classifier = Classifier.from_pretrained(options.model, device=options.device)
+    classifier = load_head(Classifier, options.model, options.device)
     target = Classes(classifier.classes)
-    texts = ("text",) if classifier.settings.reads == "text" else ("anchor", "positive")
-    if classifier.settings.reads == "any" and not options.pairs:
-        texts = ("text",)
-    form = replace(form_of(options), pair_labels="all")  # labels don't select rows
-    if classifier.settings.reads == "any":
+    reads, form = classifier.settings.reads, replace(form_of(options), pair_labels="all")  # labels select no rows
+    if reads == "any":
         form = replace(form, options={**form.options, "pairs": "--pairs"})
+    texts = ("text",) if reads == "text" or (reads == "any" and not options.pairs) else ("anchor", "positive")
     table = read_rows(
         options.input,
         (*texts, "target") if options.score else texts,

@@ -37,8 +37,8 @@ def merge(options: Merge) -> None:
     from contrastive_text.core.storage.text_files import SizeLimits
     from contrastive_text.data import read_pairs
     from contrastive_text.evaluation import evaluate_pairs
-    from contrastive_text.inference.merging import merge as merged
-    from contrastive_text.inference.merging import merged_card, short_names
+    from contrastive_text.inference.postprocessing import merge as merged
+    from contrastive_text.inference.postprocessing import merged_card, short_names
 
     bounds = SizeLimits.of(options.bounds)
     pairs = read_pairs(options.pairs, bounds=bounds, form=plain_form()) if options.pairs else None

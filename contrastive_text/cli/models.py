@@ -6,16 +6,18 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.terminal import print_message
-from contrastive_text.inference.head_models import Reranker
+from contrastive_text.inference.head_models import HeadModel, Reranker
 from contrastive_text.inference.model_folder import local_folder, read_folder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.several_poolers import models_by_pooler
 
+_Head = TypeVar("_Head", bound=HeadModel)
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "int8")}
 """Value of ``--dtype`` -> data type of torch."""
 
@@ -76,15 +78,20 @@ def load_model(
         )
 
 
-def load_reranker(path: str, device: str | None) -> Reranker:
-    """Loads a reranker and prints its length limit.
+def load_head(kind: type[_Head], path: str, device: str | None) -> _Head:
+    """Loads a model with a trained head and prints its warnings as notes.
 
     Raises:
-        ValueError: The model isn't a reranker.
+        ValueError: The model has no head of this kind.
     """
     check_device(device)
     with warnings_as_notes():
-        reranker = Reranker.from_pretrained(path, device=device)
+        return kind.from_pretrained(path, device=device)
+
+
+def load_reranker(path: str, device: str | None) -> Reranker:
+    """Loads a reranker and prints its length limit; see ``load_head``."""
+    reranker = load_head(Reranker, path, device)
     print_message(f"{path}: a reranker, at most {reranker.tokenizer.max_length} tokens for both texts")
     return reranker
 

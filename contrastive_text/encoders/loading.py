@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from transformers import (
 
 from contrastive_text.core.config.suggestions import suggest_folder, suggest_name
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError, first_line
-from contrastive_text.core.libraries import is_read_error, silence_transformers
+from contrastive_text.core.libraries import is_read_error, read_errors_as, silence_transformers
 from contrastive_text.core.storage.manifests import MANIFEST_ADVICE, MODULES, find_model_folder
 from contrastive_text.core.storage.records import Record, describe_value, read_json, records, resolve_inside
 from contrastive_text.encoders.adapters import (
@@ -57,6 +57,7 @@ from contrastive_text.encoders.networks import (
 _MODEL, _TOKENIZER = "encoder.model_name_or_path", "encoder.tokenizer_name_or_path"
 _TEXT_SETTINGS = "sentence_bert_config.json"
 """File of sentence-transformers with the settings of a network's texts: length limit and lower-casing."""
+_ARCHITECTURE = "encoder.config: expected an architecture of Transformers"
 _T = TypeVar("_T")
 
 
@@ -272,7 +273,8 @@ def _lacking(source: str, architecture: PreTrainedConfig, weights: Sequence[str]
 def build_model(architecture: PreTrainedConfig) -> PreTrainedModel:
     """Builds a network with random weights, without a pooler and heads."""
     kind = network_class(architecture)
-    return _made(lambda: without_pooler(kind, architecture))
+    with _building():
+        return without_pooler(kind, architecture)
 
 
 def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[PreTrainedModel, bool]:
@@ -287,10 +289,8 @@ def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[Pr
             f"{architecture.model_type}; use another encoder, or remove MaskedLM"
         )
     if name is None:
-        fresh: Callable[[], PreTrainedModel] = partial(
-            AutoModelForMaskedLM.from_config, architecture, dtype=torch.float32
-        )
-        return _made(fresh), False
+        with _building():
+            return AutoModelForMaskedLM.from_config(architecture, dtype=torch.float32), False  # type: ignore[no-untyped-call]  # theirs
     model, lacking, _ = _load(AutoModelForMaskedLM, weights_source(_network_place(name)), architecture)
     return model, not lacking
 
@@ -360,17 +360,11 @@ def _load(
     return _fetched(_MODEL, name, load)
 
 
-def _made(make: Callable[[], PreTrainedModel]) -> PreTrainedModel:
-    """Builds a network from a configuration, with errors that name ``encoder.config``."""
-    try:
-        with silence_transformers():
-            return make()
-    except (TypeError, ValueError, RuntimeError, ZeroDivisionError) as error:
-        if not is_read_error(error):
-            raise
-        raise InvalidValueError(
-            f"encoder.config: expected an architecture of Transformers, got {_message(error)}"
-        ) from error
+@contextmanager
+def _building() -> Iterator[None]:
+    """Converts errors of Transformers while it builds a network to errors that name ``encoder.config``."""
+    with silence_transformers(), read_errors_as(_ARCHITECTURE, "correct the values of the configuration"):
+        yield
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:

@@ -10,7 +10,17 @@ from contrastive_text.heads.base import (
     project_roles,
     share_layers,
 )
-from contrastive_text.heads.mlp import FineTuningHead, MLPHead, ProjectorHead, TanhHead, WholeBatchNorm
+from contrastive_text.heads.mlp import (
+    FineTuningHead,
+    FirstFeatures,
+    MLPHead,
+    ProjectorHead,
+    StackHead,
+    TanhHead,
+    UnitLength,
+    WholeBatchNorm,
+    describe_stack,
+)
 from contrastive_text.heads.scorers import (
     BilinearScorer,
     ConcatenationScorer,
@@ -20,7 +30,6 @@ from contrastive_text.heads.scorers import (
     cosines,
     pair_features,
 )
-from contrastive_text.heads.stack import FirstFeatures, StackHead, UnitLength, describe_stack
 
 __all__ = [
     "BilinearScorer",

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from contrastive_text.inference.encoding import Device, Encoding
     from contrastive_text.inference.head_models import Classifier, Regressor, Reranker, folder_kind
     from contrastive_text.inference.index import Index, IndexHit
-    from contrastive_text.inference.merging import merge
     from contrastive_text.inference.mining import Mined, Mining, PairTexts, Space, mine
     from contrastive_text.inference.mining_run import MiningReport, MiningRun
     from contrastive_text.inference.onnx_export import Exported, export_onnx
     from contrastive_text.inference.postprocessing import (
         fit_component_removal,
         fit_whitening,
+        merge,
         with_layer,
         without_normalization,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, Self, TypedDict, Unpack, overload
+from typing import Any, Literal, Protocol, Self, TypedDict, Unpack, cast, overload
 
 import numpy as np
 import torch
@@ -38,19 +38,62 @@ class VectorOptions(TextOptions, total=False):
     output_value: Literal["sentence_embedding"]
 
 
-class QueryOptions(VectorOptions, total=False):
-    """Types of the options of ``encode_query`` and ``encode_document``."""
-
-    batch_size: int
-    show_progress_bar: bool
-
-
 class TokenOptions(TextOptions, total=False):
     """Types of the options of ``SentenceEncoder.encode`` for the vectors of tokens."""
 
     batch_size: int
     show_progress_bar: bool
     convert_to_tensor: bool
+
+
+class Encode(Protocol):
+    """Types of ``SentenceEncoder.encode``: a vector per text, or for ``token_embeddings`` a tensor per text."""
+
+    @overload
+    def __call__(
+        self,
+        sentences: str | Iterable[str],
+        batch_size: int = ...,
+        show_progress_bar: bool = ...,
+        convert_to_tensor: Literal[False] = ...,
+        **options: Unpack[VectorOptions],
+    ) -> Array: ...
+    @overload
+    def __call__(
+        self,
+        sentences: str | Iterable[str],
+        batch_size: int = ...,
+        show_progress_bar: bool = ...,
+        *,
+        convert_to_tensor: Literal[True],
+        **options: Unpack[VectorOptions],
+    ) -> Tensor: ...
+    @overload
+    def __call__(
+        self,
+        sentences: str | Iterable[str],
+        batch_size: int = ...,
+        show_progress_bar: bool = ...,
+        convert_to_tensor: bool = ...,
+        **options: Unpack[VectorOptions],
+    ) -> Vectors: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # a string is iterable too
+        self, sentences: str, *, output_value: Literal["token_embeddings"], **options: Unpack[TokenOptions]
+    ) -> Tensor: ...
+    @overload
+    def __call__(
+        self,
+        sentences: Iterable[str],
+        *,
+        output_value: Literal["token_embeddings"],
+        **options: Unpack[TokenOptions],
+    ) -> list[Tensor]: ...
+
+
+def typed_as_encode(method: Callable[..., Any]) -> Encode:
+    """Gives a method of an encoder the types of ``encode``."""
+    return cast(Encode, method)
 
 
 class FamiliarNames(nn.Module):
@@ -80,22 +123,9 @@ class FamiliarNames(nn.Module):
     @max_length.setter
     def max_length(self, length: int | None) -> None: ...
 
-    encode: Callable[..., Any]  # Any: its overloads are in SentenceEncoder
+    encode: Encode
 
-    @overload
-    def encode_query(
-        self, sentences: str | Iterable[str], *, convert_to_tensor: Literal[True], **options: Unpack[QueryOptions]
-    ) -> Tensor: ...
-    @overload
-    def encode_query(
-        self,
-        sentences: str | Iterable[str],
-        *,
-        convert_to_tensor: Literal[False] = ...,
-        **options: Unpack[QueryOptions],
-    ) -> Array: ...
-    @overload
-    def encode_query(self, sentences: str | Iterable[str], **options: Any) -> Vectors | list[Tensor]: ...
+    @typed_as_encode
     def encode_query(
         self, sentences: str | Iterable[str], **options: Any
     ) -> Vectors | list[Tensor]:  # Any: of encode
@@ -113,31 +143,12 @@ class FamiliarNames(nn.Module):
             >>> model.similarity(model.encode_query("who sings?"), documents)  # doctest: +SKIP
             tensor([[0.83]])
         """
-        vectors: Vectors | list[Tensor] = self.encode(
-            sentences, **self._options(QUERY, self.query_length, options)
-        )
-        return vectors
+        return self.encode(sentences, **self._options(QUERY, self.query_length, options))
 
-    @overload
-    def encode_document(
-        self, sentences: str | Iterable[str], *, convert_to_tensor: Literal[True], **options: Unpack[QueryOptions]
-    ) -> Tensor: ...
-    @overload
-    def encode_document(
-        self,
-        sentences: str | Iterable[str],
-        *,
-        convert_to_tensor: Literal[False] = ...,
-        **options: Unpack[QueryOptions],
-    ) -> Array: ...
-    @overload
-    def encode_document(self, sentences: str | Iterable[str], **options: Any) -> Vectors | list[Tensor]: ...
+    @typed_as_encode
     def encode_document(self, sentences: str | Iterable[str], **options: Any) -> Vectors | list[Tensor]:
         """Encodes documents: calls ``encode`` with the prompt ``document``; see ``encode_query``."""
-        vectors: Vectors | list[Tensor] = self.encode(
-            sentences, **self._options(DOCUMENT, self.document_length, options)
-        )
-        return vectors
+        return self.encode(sentences, **self._options(DOCUMENT, self.document_length, options))
 
     def _options(
         self, kind: str, length: int | None, options: dict[str, Any]
@@ -209,8 +220,7 @@ class FamiliarNames(nn.Module):
                 f"transform: expected N texts in one column, got {type(X).__name__} of shape {texts.shape}; give "
                 "a list of texts, or the name of one column instead of a list of names"
             )
-        vectors: Array = self.encode(texts)
-        return vectors
+        return self.encode(texts)
 
     def fit_transform(self, X: Iterable[str], y: object = None) -> Array:
         """Encodes texts to vectors; see ``transform``."""

@@ -124,9 +124,7 @@ def read_transformer_settings(folder: Path) -> TransformerSettings:
         ValueError: A key would give other vectors in sentence-transformers than in this library.
     """
     records = (Record.read(path, MANIFEST_ADVICE) for path in map(folder.joinpath, _NAMES) if path.exists())
-    record = next((record for record in records if record.values), None)
-    if record is None:
-        return TransformerSettings()
+    record = next((record for record in records if record.values), Record({}, str(folder), MANIFEST_ADVICE))
     if (task := record.text("transformer_task", _TASK)) != _TASK:
         raise record.refusal(repr(_TASK), task, "transformer_task", ELSEWHERE)
     for key in ("query_expansion", "tokenizer_name_or_path"):

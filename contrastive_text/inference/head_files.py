@@ -20,7 +20,7 @@ from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.config.untrusted import check_untrusted
 from contrastive_text.core.errors import InvalidValueError, one_of
 from contrastive_text.core.libraries import read_errors_as
-from contrastive_text.core.storage.manifests import MANIFEST_ADVICE
+from contrastive_text.core.storage.manifests import CONFIG, MANIFEST_ADVICE
 from contrastive_text.core.storage.records import Record, write_json
 from contrastive_text.core.storage.weights import read_weights
 from contrastive_text.heads import (
@@ -33,7 +33,7 @@ from contrastive_text.heads import (
     cosines,
     linear_in_full_precision,
 )
-from contrastive_text.heads.stack import ACTIVATIONS
+from contrastive_text.heads.mlp import ACTIVATIONS
 from contrastive_text.inference.folder_modules import ELSEWHERE, read_record
 
 HEAD = "contrastive_text_head.json"
@@ -304,8 +304,7 @@ def _read_norm(folder: Path) -> list[nn.Module]:
 
 
 def _read_dropout(folder: Path) -> list[nn.Module]:
-    path = folder / "config.json"
-    config = read_record(path) if path.exists() else Record({}, str(path), MANIFEST_ADVICE)
+    config = Record.read(folder / CONFIG, MANIFEST_ADVICE, required=False)
     rate = config.number("dropout", 0.2)  # their default
     if not 0 <= rate <= 1:
         raise config.refusal("a number from 0 to 1", rate, "dropout")
@@ -313,9 +312,7 @@ def _read_dropout(folder: Path) -> list[nn.Module]:
 
 
 def _read_normalize(folder: Path) -> list[nn.Module]:
-    path = folder / "config.json"  # written since version 6
-    if path.exists():
-        _check_names(read_record(path))
+    _check_names(Record.read(folder / CONFIG, MANIFEST_ADVICE, required=False))  # written since version 6
     return [UnitLength()]
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from contrastive_text.core.batch import move_to_device
 from contrastive_text.core.config.class_paths import trusting
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError, at_least, one_of
-from contrastive_text.core.storage.manifests import MANIFEST_ADVICE, check_whole
+from contrastive_text.core.storage.manifests import CONFIG, MANIFEST_ADVICE, check_whole
 from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.text_files import lone_surrogate
 from contrastive_text.core.storage.weights import add_weights
@@ -58,8 +58,7 @@ def folder_kind(model_name_or_path: str | Path) -> Kind | None:
     if (folder / HEAD).is_file():
         kind: Kind = Record.read(folder / HEAD, MANIFEST_ADVICE).text("kind")  # type: ignore[assignment]  # of the file
         return kind
-    path = folder / "config.json"
-    config = Record.read(path, MANIFEST_ADVICE) if path.is_file() else Record({}, str(path), MANIFEST_ADVICE)
+    config = Record.read(folder / CONFIG, MANIFEST_ADVICE, required=False)
     if not any(name.endswith("ForSequenceClassification") for name in config.texts("architectures", [])):
         return None
     named = config.record(_KEY, {}).text("kind", None)
@@ -467,15 +466,13 @@ def _read_activation(folder: Path, config: Mapping[str, object]) -> nn.Module:
     Raises:
         ValueError: The function isn't an activation of torch, or the folder has a default prompt.
     """
-    path = folder / SETTINGS
-    record = Record.read(path, MANIFEST_ADVICE) if path.is_file() else Record({}, str(path), MANIFEST_ADVICE)
+    record = Record.read(folder / SETTINGS, MANIFEST_ADVICE, required=False)
     if name := record.text("default_prompt_name", None):
         raise record.refusal("no default prompt", name, "default_prompt_name", ELSEWHERE)
-    older = Record(config.get("sentence_transformers") or {}, str(folder / "config.json"), MANIFEST_ADVICE)
-    oldest = Record(config, str(folder / "config.json"), MANIFEST_ADVICE).text(
-        "sbert_ce_default_activation_function", "torch.nn.Sigmoid"
+    older = Record(config, str(folder / CONFIG), MANIFEST_ADVICE)
+    class_path = record.text(_ACTIVATION, None) or older.record("sentence_transformers", {}).text(
+        _ACTIVATION, older.text("sbert_ce_default_activation_function", "torch.nn.Sigmoid")
     )
-    class_path = record.text(_ACTIVATION, None) or older.text(_ACTIVATION, oldest) or "torch.nn.Sigmoid"
     cls = activation_class(class_path)
     if cls is None:
         raise record.refusal("an activation of torch.nn without arguments", class_path, _ACTIVATION, ELSEWHERE)

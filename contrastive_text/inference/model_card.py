@@ -138,27 +138,13 @@ _INPUTS = {
     "text": '["a bird sings", "the dog runs"]',
     "pair": '[("a bird sings", "a bird is singing"), ("a bird sings", "the dog runs")]',
 }
-_HEADS = {
-    "classifier": """```python
-from contrastive_text import Classifier
+_HEAD = """```python
+from contrastive_text import {cls}
 
-classifier = Classifier.from_pretrained("path/to/this/folder")
-print(classifier.predict({inputs}))
-```""",
-    "regressor": """```python
-from contrastive_text import Regressor
-
-regressor = Regressor.from_pretrained("path/to/this/folder")
-print(regressor.predict({inputs}))
-```""",
-    "reranker": """```python
-from contrastive_text import Reranker
-
-reranker = Reranker.from_pretrained("path/to/this/folder")
-print(reranker.rank("which animal sings?", ["the dog runs", "a bird sings"], return_documents=True))
-```""",
-}
-"""Kind of a head -> example of its use."""
+{name} = {cls}.from_pretrained("path/to/this/folder")
+print({name}.{call})
+```"""
+_RANK = 'rank("which animal sings?", ["the dog runs", "a bird sings"], return_documents=True)'
 _IN_TRANSFORMERS = """In Transformers, with the same logits:
 
 ```python
@@ -202,7 +188,8 @@ def head_examples(kind: str, reads: str, in_transformers: bool) -> str:
         'from contrastive_text import Classifier'
     """
     form = "text" if reads == "text" else "pair"
-    examples = [_HEADS[kind].format(inputs=_INPUTS[form])]
+    call = _RANK if kind == "reranker" else f"predict({_INPUTS[form]})"
+    examples = [_HEAD.format(cls=kind.capitalize(), name=kind, call=call)]
     if not in_transformers:
         return "\n\n".join([*examples, _ONLY_ENCODER])
     examples.append(_IN_TRANSFORMERS.format(texts=_TEXTS[form]))

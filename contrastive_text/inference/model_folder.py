@@ -21,13 +21,12 @@ from contrastive_text.core.storage.manifests import (
 )
 from contrastive_text.core.storage.records import Record, read_json, records, resolve_inside
 from contrastive_text.core.types import MASK_PLACEHOLDER, TEXT_PLACEHOLDER
-from contrastive_text.data.prompts import DOCUMENT, NO_PROMPTS, QUERY, Prompts
+from contrastive_text.data.prompts import DOCUMENT, QUERY, Prompts
 from contrastive_text.heads import UnitLength
 from contrastive_text.inference.folder_modules import (
     ELSEWHERE,
     read_network,
     read_pooler,
-    read_record,
     read_transformer_settings,
     write_json,
     write_network,
@@ -101,7 +100,7 @@ def read_prompts(model_name_or_path: str) -> Prompts:
         >>> read_prompts("bert-base-uncased").describe()
         'none'
     """
-    return _read_settings(Path(model_name_or_path, SETTINGS)).prompts
+    return _read_prompts(_read_settings(Path(model_name_or_path)))
 
 
 def write_folder(
@@ -203,25 +202,30 @@ def read_folder_parts(folder: Path) -> FolderParts | None:
     pooler, pooled = read_pooler(modules[1].place, modules[1].class_path)
     layers = [layer for module in modules[2:] for layer in READERS[module.kind](module.place)]
     normalize = bool(layers) and isinstance(layers[-1], UnitLength)
-    settings, network = _read_settings(folder / SETTINGS), read_transformer_settings(modules[0].place)
+    settings, network = _read_settings(folder), read_transformer_settings(modules[0].place)
     inference: dict[str, int | str | None] = network._asdict()
     inference["max_length"] = network.max_length or _tokenizer_limit(modules[0].place)
-    if settings.similarity_fn_name != "cosine":
-        inference["similarity_fn_name"] = settings.similarity_fn_name
+    if (similarity := _similarity(settings)) != "cosine":
+        inference["similarity_fn_name"] = similarity
     return FolderParts(
         pooler=pooler,
         layers=nn.Sequential(*layers[: len(layers) - normalize]),
         normalize=normalize,
-        truncate_dim=settings.truncate_dim,
-        prompts=replace(settings.prompts, pooled=pooled),
+        truncate_dim=settings.integer("truncate_dim", None, least=1),
+        prompts=replace(_read_prompts(settings), pooled=pooled),
         inference={name: value for name, value in inference.items() if value is not None},
     )
 
 
+def _similarity(settings: Record) -> SimilarityName:
+    name = settings.text("similarity_fn_name", "cosine")
+    return one_of(f"{settings.where}: similarity_fn_name", name, SimilarityName)  # type: ignore[return-value]  # checked
+
+
 def _tokenizer_limit(folder: Path) -> int | None:
     """Returns the longest text in tokens that a folder's tokenizer allows; None for no limit."""
-    path = folder / "tokenizer_config.json"
-    limit = read_record(path).values.get("model_max_length") if path.exists() else None
+    settings = Record.read(folder / "tokenizer_config.json", MANIFEST_ADVICE, required=False)
+    limit = settings.values.get("model_max_length")
     return int(limit) if isinstance(limit, int | float) and limit < 10**9 else None  # 10**30 means no limit
 
 
@@ -233,7 +237,7 @@ def read_folder(folder: Path) -> ModelParts:
     """
     check_whole(folder)
     modules = read_modules(folder) or [_Module(_KINDS[0], "", folder)]
-    settings, start = _read_settings(folder / SETTINGS), read_folder_parts(folder)
+    settings, start = _read_settings(folder), read_folder_parts(folder)
     encoder, max_length, network = read_network(modules[0].place)  # last, because it takes longest
     if start is not None:
         _check_widths(start, encoder.features, folder)
@@ -243,9 +247,9 @@ def read_folder(folder: Path) -> ModelParts:
         head=start.layers if start is not None and len(start.layers) else None,
         normalize=start is not None and start.normalize,
         max_length=max_length,
-        prompts=settings.prompts if start is None else start.prompts,
-        truncate_dim=settings.truncate_dim,
-        similarity_fn_name=settings.similarity_fn_name,
+        prompts=_read_prompts(settings) if start is None else start.prompts,
+        truncate_dim=settings.integer("truncate_dim", None, least=1),
+        similarity_fn_name=_similarity(settings),
         query_length=network.query_length,
         document_length=network.document_length,
         card=read_card(folder),
@@ -335,25 +339,12 @@ def _kind(module: Record, class_path: str, first: bool) -> str:
     return _KINDS[1]
 
 
-class _Settings(NamedTuple):
-    """Settings of a whole model, from ``config_sentence_transformers.json``."""
-
-    prompts: Prompts = NO_PROMPTS
-    truncate_dim: int | None = None
-    similarity_fn_name: SimilarityName = "cosine"
-
-
-def _read_settings(path: Path) -> _Settings:
-    if not path.exists():
-        return _Settings()
-    settings = read_record(path)
+def _read_settings(folder: Path) -> Record:
+    """Reads the settings of a whole model; empty if the folder has none."""
+    settings = Record.read(folder / SETTINGS, MANIFEST_ADVICE, required=False)
     if (model_type := settings.text("model_type", _MODEL_TYPE)) != _MODEL_TYPE:
         raise settings.refusal(repr(_MODEL_TYPE), model_type, "model_type", ELSEWHERE)
-    return _Settings(
-        _read_prompts(settings),
-        settings.integer("truncate_dim", None, least=1),
-        one_of(f"{path}: similarity_fn_name", settings.text("similarity_fn_name", "cosine"), SimilarityName),  # type: ignore[arg-type]  # checked
-    )
+    return settings
 
 
 def _read_prompts(settings: Record) -> Prompts:

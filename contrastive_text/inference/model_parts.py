@@ -300,6 +300,5 @@ def _names(name: str, folder: str) -> Iterator[str]:
     """
     yield Path(name).name
     yield from (copy[1] for part in Path(folder).parts if (copy := re.fullmatch("models--.*--(.+)", part)))
-    config = Path(folder, "config.json")
-    if config.is_file():
-        yield Path(Record.read(config, MANIFEST_ADVICE).text("_name_or_path", "")).name
+    config = Record.read(Path(folder, "config.json"), MANIFEST_ADVICE, required=False)
+    yield Path(config.text("_name_or_path", "")).name

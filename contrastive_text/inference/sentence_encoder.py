@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Literal, Self, Unpack, overload
+from typing import Self
 
 import numpy as np
 import torch
@@ -32,13 +32,12 @@ from contrastive_text.inference.encoding import (
     join_blocks,
     truncated_counts,
 )
-from contrastive_text.inference.familiar_names import FamiliarNames, TokenOptions, VectorOptions
+from contrastive_text.inference.familiar_names import FamiliarNames, typed_as_encode
 from contrastive_text.inference.model_folder import local_folder, read_folder, write_folder
 from contrastive_text.inference.model_parts import ModelParts, with_pooler
 from contrastive_text.inference.quantization import Precision, check_ranges, quantize
 from contrastive_text.inference.runtimes import RuntimeEncoder
 from contrastive_text.inference.search import Hit, SimilarityName, nearest
-from contrastive_text.inference.vector_files import Array
 from contrastive_text.poolers import Pooler
 
 CHUNK_TOKENS = 8192
@@ -219,46 +218,7 @@ class SentenceEncoder(FamiliarNames):
         """
         return self.parts.identity
 
-    @overload
-    def encode(
-        self,
-        sentences: str | Iterable[str],
-        batch_size: int = ...,
-        show_progress_bar: bool = ...,
-        convert_to_tensor: Literal[False] = ...,
-        **options: Unpack[VectorOptions],
-    ) -> Array: ...
-    @overload
-    def encode(
-        self,
-        sentences: str | Iterable[str],
-        batch_size: int = ...,
-        show_progress_bar: bool = ...,
-        *,
-        convert_to_tensor: Literal[True],
-        **options: Unpack[VectorOptions],
-    ) -> Tensor: ...
-    @overload
-    def encode(
-        self,
-        sentences: str | Iterable[str],
-        batch_size: int = ...,
-        show_progress_bar: bool = ...,
-        convert_to_tensor: bool = ...,
-        **options: Unpack[VectorOptions],
-    ) -> Vectors: ...
-    @overload
-    def encode(  # type: ignore[overload-overlap]  # a string is iterable too
-        self, sentences: str, *, output_value: Literal["token_embeddings"], **options: Unpack[TokenOptions]
-    ) -> Tensor: ...
-    @overload
-    def encode(
-        self,
-        sentences: Iterable[str],
-        *,
-        output_value: Literal["token_embeddings"],
-        **options: Unpack[TokenOptions],
-    ) -> list[Tensor]: ...
+    @typed_as_encode
     def encode(
         self,
         sentences: str | Iterable[str],

@@ -33,7 +33,7 @@ PRINTERS: Mapping[str, Sequence[str]] = {
     "evaluation/suites.py": ("evaluate", "compare"),
     "evaluation": ("evaluate",),
     "inference/mining": ("mine",),
-    "inference/sharing.py": ("share",),
+    "cli/share.py": ("share",),
     "inference/embedding_run.py": ENCODING,
     "inference/vector_files": ("embed",),
     "inference/sequence_classifier.py": ("export", "fit"),

@@ -139,9 +139,12 @@ class Record:
         self.values: Mapping[str, object] = values
 
     @classmethod
-    def read(cls, path: Path, todo: str) -> Record:
-        """Reads a JSON file that holds a mapping; see ``read_json``."""
-        return cls(read_json(path, todo), where=str(path), todo=todo)
+    def read(cls, path: Path, todo: str, required: bool = True) -> Record:
+        """Reads a JSON file that holds a mapping; see ``read_json``.
+
+        A missing file counts as an empty mapping if ``required`` is false.
+        """
+        return cls(read_json(path, todo) if required or path.exists() else {}, where=str(path), todo=todo)
 
     def __contains__(self, name: str) -> bool:
         return self.values.get(name) is not None
