@@ -65,11 +65,7 @@ def files_to_share(folder: Path) -> tuple[dict[str, int], list[str]]:
             "with SentenceEncoder.from_pretrained(FOLDER).save_pretrained(ANOTHER), or, of a run, with "
             "contrastive-text export RUN ANOTHER"
         )
-    if damage := manifest.damage(folder, whole=True):
-        more = f" and {len(damage) - 3} more" if len(damage) > 3 else ""
-        raise InvalidValueError(
-            f"{folder}: expected unchanged files, got changes ({'; '.join(damage[:3])}{more}); {MANIFEST_ADVICE}"
-        )
+    manifest.check(folder, whole=True)
     names = [*manifest.files, MANIFEST, *([_CARD] if (folder / _CARD).is_file() else [])]
     for name in names:
         links = [path for path in (folder / name, *(folder / name).parents) if path.is_symlink()]

@@ -429,14 +429,8 @@ class TransformerEncoder(Encoder):
 
     def with_network(self, model: PreTrainedModel) -> Self:
         """Returns an encoder that runs another network of the architecture, without a token head."""
-        shared_parts = (self.tokenizer, self.token_head, self.model)
-        encoder = deepcopy(
-            self,
-            {
-                id(part): replacement
-                for part, replacement in zip(shared_parts, (shared_parts[0], None, model), strict=True)
-            },
-        )
+        replacements = {id(self.tokenizer): self.tokenizer, id(self.token_head): None, id(self.model): model}
+        encoder = deepcopy(self, replacements)
         encoder._why_not_packed = prepare_layout(
             model, self.layout, self.compiled, self.limit, self.gradient_checkpointing
         )

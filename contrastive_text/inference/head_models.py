@@ -425,8 +425,8 @@ _Parts: TypeAlias = tuple[
 
 def _read_own(folder: Path, device: str, dtype: torch.dtype, max_length: int | None) -> _Parts:
     """Reads a folder with a head in this library's format; see ``TaskHead.write``."""
-    parts = read_folder(folder).with_options(max_length, None, None)
-    encoder = SentenceEncoder.of(parts).to(device, dtype).eval()
+    encoder = SentenceEncoder.of(read_folder(folder)).to(device, dtype).eval()
+    encoder.max_length = max_length or encoder.max_length
     head = TaskHead.read(folder, encoder.truncate_dim or encoder.features).to(device)
     return encoder, encoder.tokenizer, head.settings, head.settings.activation, head
 

@@ -79,29 +79,6 @@ class ModelParts:
     query_length: int | None = None
     document_length: int | None = None
 
-    def with_options(
-        self, max_length: int | None, truncate_dim: int | None, prompts: Prompts | None
-    ) -> ModelParts:
-        """Returns a copy of the parts in which options of ``SentenceEncoder.from_pretrained`` override settings.
-
-        Raises:
-            ValueError: ``max_length`` exceeds the network's limit.
-        """
-        limit = self.encoder.limit
-        if max_length is not None and limit is not None and max_length > limit:
-            raise InvalidValueError(
-                f"from_pretrained.max_length: expected at most {limit} tokens, got {max_length}"
-            )
-        return replace(
-            self,
-            max_length=max_length or self.max_length,
-            truncate_dim=self.truncate_dim if truncate_dim is None else truncate_dim,
-            prompts=self.prompts if prompts is None else prompts,
-            query_length=None if max_length else self.query_length,
-            document_length=None if max_length else self.document_length,
-            card=self.card if (max_length, truncate_dim, prompts) == (None, None, None) else "",
-        )
-
     def with_runtime(self, backend: str, dtype: torch.dtype) -> ModelParts:
         """Returns a copy of the parts whose network is computed by a runtime; see ``RuntimeEncoder``.
 

@@ -2,8 +2,8 @@
 
 ``merge`` averages the weights of models (a model soup). Whitening and the removal of top components are affine
 maps, fitted on vectors of unlabeled texts. The vectors of a pretrained encoder are in a narrow cone with high
-cosines; both maps spread them out. A map is a linear layer after the model's head, so every use of the saved model
-applies it, in sentence-transformers too.
+cosines; both maps spread them out. A map is a linear layer after the head of the model, so every use of the saved
+model applies it, in sentence-transformers too.
 """
 
 from __future__ import annotations

@@ -155,8 +155,15 @@ class SentenceEncoder(FamiliarNames):
         with trusting(trust):
             parts = read_folder(local_folder(str(model_name_or_path)))
         parts = with_pooler(parts, pooler, name=str(model_name_or_path))
-        parts = parts.with_options(max_length, truncate_dim, prompts).with_runtime(backend, dtype)
-        return cls.of(parts).to(*parts.device_and_dtype(device, dtype)).eval()
+        parts = parts.with_runtime(backend, dtype)
+        model = cls.of(parts)
+        if max_length is not None:
+            model.max_length = max_length
+        if truncate_dim is not None:
+            model.truncate_dim, model.card = model._check_truncation(truncate_dim), ""
+        if prompts is not None:
+            model.prompts, model.card = prompts, ""
+        return model.to(*parts.device_and_dtype(device, dtype)).eval()
 
     @classmethod
     def of(cls, parts: ModelParts) -> Self:
@@ -183,17 +190,20 @@ class SentenceEncoder(FamiliarNames):
 
     @max_length.setter
     def max_length(self, length: int | None) -> None:
+        self.tokenizer = self._limited_tokenizer(length, "SentenceEncoder.max_length")
+        self.query_length = self.document_length = None
+        self.card = ""
+
+    def _limited_tokenizer(self, length: int | None, where: str) -> TextTokenizer:
+        """Returns the tokenizer with a length limit; None for the network's limit."""
         assert self.encoder.tokenizer is not None
         limit = self.encoder.limit
         length = limit if length is None else length
         if length is not None and limit is not None and length > limit:
             raise InvalidValueError(
-                f"SentenceEncoder.max_length: expected at most {limit} tokens, got {length}; the network has no "
-                "more positions"
+                f"{where}: expected at most {limit} tokens, got {length}; the network has no more positions"
             )
-        self.tokenizer = TextTokenizer(self.encoder.tokenizer, length, limit and length and limit - length)
-        self.query_length = self.document_length = None
-        self.card = ""
+        return TextTokenizer(self.encoder.tokenizer, length, limit and length and limit - length)
 
     @property
     def device(self) -> torch.device:
@@ -350,15 +360,11 @@ class SentenceEncoder(FamiliarNames):
         width, ranges, device = self._check_truncation(encoding.truncate_dim), encoding.ranges, encoding.device
         if encoding.is_byte:
             ranges = check_ranges(ranges, width or self.features, encoding.precision, where="encode.ranges")
-        prompt, length, limit = encoding.resolve_prompt(self.prompts), encoding.max_length, self.encoder.limit
+        prompt, length = encoding.resolve_prompt(self.prompts), encoding.max_length
         encoding = replace(encoding, prompt=prompt, prompt_name=None, truncate_dim=width, ranges=ranges)
         if isinstance(device, str | torch.device) and torch.device(device) != self.device:
             self.to(device)
-        tokenizer = self.tokenizer
-        if length is not None:
-            if limit is not None and length > limit:
-                raise InvalidValueError(f"encode.max_length: expected at most {limit} tokens, got {length}")
-            tokenizer = TextTokenizer(tokenizer.tokenizer, length, limit and limit - length)
+        tokenizer = self.tokenizer if length is None else self._limited_tokenizer(length, "encode.max_length")
         template = self.prompts.template(prompt, tokenizer)
         tokenizer.check_template(template, "encode.prompt")
         self._count_truncated(0)

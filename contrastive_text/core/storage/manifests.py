@@ -172,6 +172,19 @@ class Manifest:
         lines = {name: digest.damage(folder / name, whole) for name, digest in self.files.items()}
         return [f"{name}: {line}" for name, line in lines.items() if line is not None]
 
+    def check(self, folder: Path, whole: bool) -> None:
+        """Checks that the files of a model folder are unchanged; see ``FileDigest.damage``.
+
+        Raises:
+            ValueError: A file is missing or was changed. The message has the first three.
+        """
+        if damage := self.damage(folder, whole):
+            more = f" and {len(damage) - 3} more" if len(damage) > 3 else ""
+            changes = f"{'; '.join(damage[:3])}{more}"
+            raise InvalidValueError(
+                f"{folder}: expected unchanged files, got changes ({changes}); {MANIFEST_ADVICE}"
+            )
+
 
 def _stays_inside(name: str) -> bool:
     path = PurePosixPath(name)
@@ -288,11 +301,7 @@ def check_whole(folder: Path) -> None:
     state = _state(folder, manifest)
     if _checked.get(folder.resolve()) == state:
         return
-    if damage := manifest.damage(folder, whole=False):
-        more = f" and {len(damage) - 3} more" if len(damage) > 3 else ""
-        raise InvalidValueError(
-            f"{folder}: expected unchanged files, got changes ({'; '.join(damage[:3])}{more}); {MANIFEST_ADVICE}"
-        )
+    manifest.check(folder, whole=False)
     _checked[folder.resolve()] = state
 
 
