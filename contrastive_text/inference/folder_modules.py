@@ -6,7 +6,6 @@ of version 6 can be read.
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +18,7 @@ from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
 from contrastive_text.core.libraries import read_errors_as
 from contrastive_text.core.storage.manifests import MANIFEST_ADVICE, MODULES
-from contrastive_text.core.storage.records import Record
+from contrastive_text.core.storage.records import Record, write_json
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.collator import collate_texts
 from contrastive_text.encoders import Embedder, TransformerEncoder
@@ -94,11 +93,6 @@ def read_record(path: Path) -> Record:
             f"{path}: expected a file of the model, got no file; the folder is damaged, save it again"
         )
     return Record.read(path, MANIFEST_ADVICE)
-
-
-def write_json(path: Path, content: object) -> None:
-    """Writes a JSON file of a model folder."""
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 class TransformerSettings(NamedTuple):

@@ -6,7 +6,7 @@ library they are the layers of one ``nn.Sequential``. A trained head of a task h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +34,7 @@ from contrastive_text.heads import (
     linear_in_full_precision,
 )
 from contrastive_text.heads.mlp import ACTIVATIONS
-from contrastive_text.inference.folder_modules import ELSEWHERE, read_record
+from contrastive_text.inference.folder_modules import ELSEWHERE
 
 HEAD = "contrastive_text_head.json"
 """File of a head's settings. A folder with this file is read by ``Classifier``, ``Reranker`` or ``Regressor``."""
@@ -50,6 +50,8 @@ _INPUT = "sentence_embedding"
 _TANH = "torch.nn.modules.activation.Tanh"
 """Class path of the default activation of a Dense module."""
 _ACTIVATION_PACKAGES = ("torch.nn", "torch.nn.modules.activation", "torch.nn.modules.linear")
+KINDS = ("Dense", "LayerNorm", "Dropout", "Normalize")
+"""Class names of the modules of sentence-transformers after the pooler."""
 _KINDS = {UnitLength: "Normalize", nn.Dropout: "Dropout", nn.LayerNorm: "LayerNorm"}
 
 
@@ -271,72 +273,52 @@ def write_layers(folder: Path, kind: str, layers: Sequence[nn.Module]) -> None:
     else:
         assert kind == "Normalize"  # without settings and weights
         return
-    write_json(folder / "config.json", config)
+    write_json(folder / CONFIG, config)
     if state := {name: weight.contiguous() for name, weight in weights.state_dict().items()}:
         save_file(state, folder / "model.safetensors")
 
 
-def _read_dense(folder: Path) -> list[nn.Module]:
-    config = read_record(folder / "config.json")
-    _check_names(config)
-    if config.flag("use_residual", False):
-        raise config.refusal("false", True, "use_residual", ELSEWHERE)
-    path = config.text("activation_function", _TANH)
-    cls = activation_class(path)
-    if cls is None:
-        expected = "an activation of torch.nn without arguments"
-        raise config.refusal(expected, path, "activation_function", ELSEWHERE)
-    with torch.device("meta"):  # takes no memory until the weights are checked
-        linear = nn.Linear(
-            config.integer("in_features", least=1, most=_WIDEST),
-            config.integer("out_features", least=1, most=_WIDEST),
-            bias=config.flag("bias", True),
-        )
-        layers = {"linear": linear, "activation_function": cls()}
-    return _read_layers(folder, layers)
+def read_layers(folder: Path, kind: str) -> list[nn.Module]:
+    """Reads the layers of a module from its folder.
 
+    Args:
+        folder: Folder of the module.
+        kind: Name of the module's class in sentence-transformers, one of ``KINDS``.
 
-def _read_norm(folder: Path) -> list[nn.Module]:
-    config = read_record(folder / "config.json")
-    with torch.device("meta"):
-        norm = nn.LayerNorm(config.integer("dimension", least=1, most=_WIDEST))
-    return _read_layers(folder, {"norm": norm})
-
-
-def _read_dropout(folder: Path) -> list[nn.Module]:
+    Raises:
+        ValueError: A file is damaged, or a setting has no equal in this library.
+    """
     config = Record.read(folder / CONFIG, MANIFEST_ADVICE, required=False)
+    for key in ("module_input_name", "module_output_name"):
+        if (name := config.text(key, _INPUT)) != _INPUT:
+            raise config.refusal(repr(_INPUT), name, key, ELSEWHERE)
+    if kind == "Dense":
+        if config.flag("use_residual", False):
+            raise config.refusal("false", True, "use_residual", ELSEWHERE)
+        path = config.text("activation_function", _TANH)
+        if (cls := activation_class(path)) is None:
+            expected = "an activation of torch.nn without arguments"
+            raise config.refusal(expected, path, "activation_function", ELSEWHERE)
+        widths = [config.integer(key, least=1, most=_WIDEST) for key in ("in_features", "out_features")]
+        with torch.device("meta"):  # takes no memory until the weights are checked
+            layers = {"linear": nn.Linear(*widths, bias=config.flag("bias", True)), "activation_function": cls()}
+        return _with_weights(folder, layers)
+    if kind == "LayerNorm":
+        with torch.device("meta"):
+            norm = nn.LayerNorm(config.integer("dimension", least=1, most=_WIDEST))
+        return _with_weights(folder, {"norm": norm})
+    if kind == "Normalize":
+        return [UnitLength()]
     rate = config.number("dropout", 0.2)  # their default
     if not 0 <= rate <= 1:
         raise config.refusal("a number from 0 to 1", rate, "dropout")
     return [nn.Dropout(rate)]
 
 
-def _read_normalize(folder: Path) -> list[nn.Module]:
-    _check_names(Record.read(folder / CONFIG, MANIFEST_ADVICE, required=False))  # written since version 6
-    return [UnitLength()]
-
-
-def _check_names(config: Record) -> None:
-    """Checks that a module in a model folder reads and writes ``sentence_embedding``, not another vector."""
-    for key in ("module_input_name", "module_output_name"):
-        name = config.text(key, _INPUT)
-        if name != _INPUT:
-            raise config.refusal(repr(_INPUT), name, key, ELSEWHERE)
-
-
-def _read_layers(folder: Path, layers: dict[str, nn.Module]) -> list[nn.Module]:
+def _with_weights(folder: Path, layers: dict[str, nn.Module]) -> list[nn.Module]:
     """Loads the weights of a module from its folder into its layers. Returns the layers in order."""
     path, older = folder / "model.safetensors", folder / "pytorch_model.bin"
     weights = read_weights(older if older.exists() and not path.exists() else path, MANIFEST_ADVICE)
     with read_errors_as(f"{folder}: expected the weights of {next(iter(layers.values()))}", MANIFEST_ADVICE):
         nn.ModuleDict(layers).load_state_dict(weights, assign=True)
     return list(layers.values())
-
-
-READERS: dict[str, Callable[[Path], list[nn.Module]]] = {
-    "Dense": _read_dense,
-    "LayerNorm": _read_norm,
-    "Dropout": _read_dropout,
-    "Normalize": _read_normalize,
-}
-"""Name of a class of sentence-transformers -> function that reads its layers from the module's folder."""

@@ -19,7 +19,7 @@ from contrastive_text.core.storage.manifests import (
     check_whole,
     folder_with_manifest,
 )
-from contrastive_text.core.storage.records import Record, read_json, records, resolve_inside
+from contrastive_text.core.storage.records import Record, read_json, records, resolve_inside, write_json
 from contrastive_text.core.types import MASK_PLACEHOLDER, TEXT_PLACEHOLDER
 from contrastive_text.data.prompts import DOCUMENT, QUERY, Prompts
 from contrastive_text.heads import UnitLength
@@ -28,11 +28,10 @@ from contrastive_text.inference.folder_modules import (
     read_network,
     read_pooler,
     read_transformer_settings,
-    write_json,
     write_network,
     write_pooler,
 )
-from contrastive_text.inference.head_files import READERS, TaskHead, group_layers, write_layers
+from contrastive_text.inference.head_files import KINDS, TaskHead, group_layers, read_layers, write_layers
 from contrastive_text.inference.model_card import read_card, write_card
 from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.inference.search import SimilarityName
@@ -200,7 +199,7 @@ def read_folder_parts(folder: Path) -> FolderParts | None:
     if len(modules) < 2:
         return None
     pooler, pooled = read_pooler(modules[1].place, modules[1].class_path)
-    layers = [layer for module in modules[2:] for layer in READERS[module.kind](module.place)]
+    layers = [layer for module in modules[2:] for layer in read_layers(module.place, module.kind)]
     normalize = bool(layers) and isinstance(layers[-1], UnitLength)
     settings, network = _read_settings(folder), read_transformer_settings(modules[0].place)
     inference: dict[str, int | str | None] = network._asdict()
@@ -317,9 +316,9 @@ def read_modules(folder: Path) -> list[_Module]:
         modules.append(_Module(_kind(module, class_path, first=number == 0), class_path, place))
     kinds = [module.kind for module in modules]
     expected = [*_KINDS[: len(kinds)], *kinds[len(_KINDS) :]]
-    if kinds != expected or not kinds or not all(kind in READERS for kind in kinds[len(_KINDS) :]):
+    if kinds != expected or not kinds or not all(kind in KINDS for kind in kinds[len(_KINDS) :]):
         raise InvalidValueError(
-            f"{path}: expected a Transformer, then a Pooling or a pooler of yours, and then {', '.join(READERS)} "
+            f"{path}: expected a Transformer, then a Pooling or a pooler of yours, and then {', '.join(KINDS)} "
             f"in any order, got {', '.join(kinds[:6]) or 'none'}{', ...' * (len(kinds) > 6)}; {ELSEWHERE}"
         )
     return modules
@@ -331,10 +330,10 @@ def _kind(module: Record, class_path: str, first: bool) -> str:
     A class outside of sentence-transformers is a pooler of this library, or of a module that the user trusts.
     """
     match = _THEIRS.fullmatch(class_path)
-    if match is not None and match[1] in (*_KINDS, *READERS):
+    if match is not None and match[1] in (*_KINDS, *KINDS):
         return match[1]
     if first or class_path.startswith("sentence_transformers."):
-        expected = f"a class of sentence-transformers of {', '.join((*_KINDS, *READERS))}"
+        expected = f"a class of sentence-transformers of {', '.join((*_KINDS, *KINDS))}"
         raise InvalidValueError(f"{module.where}: type: expected {expected}, got {class_path}; {ELSEWHERE}")
     return _KINDS[1]
 

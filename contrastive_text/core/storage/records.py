@@ -19,8 +19,8 @@ _T = TypeVar("_T")
 _REQUIRED: Any = object()  # Any: used as a default of any type
 
 
-def write_json(path: Path, content: Mapping[str, object]) -> None:
-    """Writes a record as a JSON file, atomically.
+def write_json(path: Path, content: Mapping[str, object] | Sequence[object]) -> None:
+    """Writes a record or a list as a JSON file, atomically.
 
     Raises:
         DiskError: The file can't be written, or the disk is full.
