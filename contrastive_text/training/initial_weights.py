@@ -28,7 +28,7 @@ class _Start:
 
     Args:
         described: Description of the source, for messages.
-        weights: Name of a weight in the module -> its value.
+        weights: Part of the module, such as an objective -> names and values of its weights.
         left_out: Names of parts that are never loaded.
         tokenizer: Tokenizer of the weights; None if it no longer exists.
         named: Name of the tokenizer, for messages.
@@ -38,7 +38,7 @@ class _Start:
     """
 
     described: str
-    weights: Mapping[str, Tensor]
+    weights: Mapping[str, Mapping[str, Tensor]]
     left_out: tuple[str, ...]
     tokenizer: PreTrainedTokenizerBase | None
     named: str
@@ -69,41 +69,35 @@ def load_initial_weights(module: ContrastiveModule, path: str | Path, keep_heads
             the vocabulary differ. Or ``keep_heads`` is true and no objective has the same weights in both stages.
     """
     saved_model = Path(path, MODULES).is_file()
-    predicts = bool(_at(_TOKEN_HEAD, _tensors(module.state_dict())))
+    predicts = _TOKEN_HEAD in _by_place(module.state_dict())
     start = _saved_model(Path(path), predicts) if saved_model else _checkpoint(best_checkpoint(path, _WHERE))
     _check_base(module, start)
-    own_weights = _tensors(module.without_base(module.state_dict()))
-    loaded_places = {name for name in _KEPT if _at(name, own_weights) and _at(name, start.weights)} | {"encoder"}
-    loaded_places |= _heads(module, own_weights, start) if keep_heads else set()
+    own = _by_place(module.without_base(module.state_dict()))
+    loaded_places = {place for place in _KEPT if place in own and place in start.weights} | {"encoder"}
+    loaded_places |= _heads(module, own, start) if keep_heads else set()
     for place in sorted(loaded_places):
-        _check_shapes(
-            _at(place, start.weights), _at(place, own_weights), start, place, module.encoder.vocabulary_size
-        )
-    start_weights = {name: weight for name, weight in start.weights.items() if _place(name) in loaded_places}
+        _check_shapes(start, own.get(place, {}), place, module.encoder.vocabulary_size)
     vocabulary_notes = _take_vocabulary(module, start)
-    objective_weights = {name: weight for name, weight in start_weights.items() if name.startswith(_OBJECTIVES)}
-    module.load_state_dict(
-        {name: start_weights[name] for name in start_weights if name not in objective_weights}, strict=False
-    )
+    in_objectives = {place for place in loaded_places if place.startswith(_OBJECTIVES)}
+    for place in sorted(loaded_places - in_objectives):
+        module.load_state_dict(start.weights.get(place, {}), strict=False)
     module.by_task.build_networks(module.embedder)  # copies of the encoder, unless their weights are loaded next
-    module.load_state_dict(objective_weights, strict=False)
-    module_places, start_places = (
-        dict.fromkeys(map(_place, weights)) for weights in (own_weights, start.weights)
-    )
-    loaded = [_named(place) for place in module_places if place in loaded_places]
-    fresh = [_named(place) for place in module_places if place not in loaded_places and place != _MOMENTUM]
-    skipped = [_named(place) for place in start_places if place not in loaded_places] + [*start.left_out]
+    for place in sorted(in_objectives):
+        module.load_state_dict(start.weights.get(place, {}), strict=False)
+    loaded = [_named(place) for place in own if place in loaded_places]
+    fresh = [_named(place) for place in own if place not in loaded_places and place != _MOMENTUM]
+    skipped = [_named(place) for place in start.weights if place not in loaded_places] + [*start.left_out]
     lines = [start.described, f"loaded: {', '.join(loaded + vocabulary_notes)}"]
     lines += [f"starts from scratch: {', '.join(fresh)}"] if fresh else []
-    lines += [f"starts as a copy: {_NAMES[_MOMENTUM]}"] if _MOMENTUM in module_places else []
+    lines += [f"starts as a copy: {_NAMES[_MOMENTUM]}"] if _MOMENTUM in own else []
     lines += [f"left out of it: {', '.join(skipped)}"] if skipped else []
     return "\n".join(lines)
 
 
-def _heads(module: ContrastiveModule, own: Mapping[str, Tensor], start: _Start) -> set[str]:
+def _heads(module: ContrastiveModule, own: Mapping[str, object], start: _Start) -> set[str]:
     """Returns the paths of objectives that have weights in both training stages, and checks their classes."""
     module_places, start_places = (
-        {_place(name) for name in weights if name.startswith(_OBJECTIVES)} for weights in (own, start.weights)
+        {place for place in weights if place.startswith(_OBJECTIVES)} for weights in (own, start.weights)
     )
     if not module_places & start_places:
         names = [", ".join(sorted(map(_named, places))) or "none" for places in (start_places, module_places)]
@@ -146,40 +140,34 @@ _NAMES = {
 }
 
 
-def _place(name: str) -> str:
-    """Returns the name of the module's part that a weight belongs to, such as an objective."""
-    if name.startswith(_OBJECTIVES):
-        return ".".join(name.split(".")[:2])
-    return _TOKEN_HEAD if name.startswith(f"{_TOKEN_HEAD}.") else name.partition(".")[0]
+def _by_place(state: Mapping[str, object]) -> dict[str, dict[str, Tensor]]:
+    """Groups the tensors of a state dict by the part of the module that they belong to, such as an objective."""
+    weights: dict[str, dict[str, Tensor]] = {}
+    for name, value in state.items():
+        place = name.partition(".")[0]
+        if name.startswith(_OBJECTIVES):
+            place = ".".join(name.split(".")[:2])
+        elif name.startswith(f"{_TOKEN_HEAD}."):
+            place = _TOKEN_HEAD
+        if isinstance(value, Tensor):
+            weights.setdefault(place, {})[name] = value
+    return weights
 
 
 def _named(place: str) -> str:
     return _NAMES.get(place, place.replace(_OBJECTIVES, "objective "))
 
 
-def _at(place: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: weight for name, weight in weights.items() if _place(name) == place}
-
-
-def _tensors(state: Mapping[str, object]) -> dict[str, Tensor]:
-    """Returns the tensors of a state dict, without other values."""
-    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
-
-
 def _checkpoint(path: Path) -> _Start:
     content = read_checkpoint(path)
-    weights = {
-        name: weight
-        for name, weight in _tensors(content.weights).items()
-        if _place(name) in _KEPT or name.startswith(_OBJECTIVES)
-    }
-    skipped_places = [place for place in map(_place, content.weights) if not _at(place, weights)]
+    weights = _by_place(content.weights)
+    left_out = [place for place in weights if place not in _KEPT and not place.startswith(_OBJECTIVES)]
     encoder = content.model.get("encoder", {}).get("init_args", {})
     tokenizer_name = str(encoder.get("tokenizer_name_or_path") or encoder.get("model_name_or_path"))
     return _Start(
         described=content.summary,
-        weights=weights,
-        left_out=tuple(dict.fromkeys(map(_named, skipped_places))),
+        weights={place: weights[place] for place in weights if place not in left_out},
+        left_out=tuple(map(_named, left_out)),
         tokenizer=_load_tokenizer_if_found(tokenizer_name)
         if content.tokenizer is None
         else wrap_tokenizer(content.tokenizer),
@@ -213,7 +201,7 @@ def _saved_model(path: Path, with_token_head: bool) -> _Start:
         }
     return _Start(
         described=f"{path}: a saved model",
-        weights=weights,
+        weights=_by_place(weights),
         left_out=(_NAMES[_TOKEN_HEAD],) if has_token_head and not with_token_head else (),
         tokenizer=parts.encoder.tokenizer,
         named=str(path),
@@ -235,19 +223,13 @@ def _check_base(module: ContrastiveModule, start: _Start) -> None:
     raise InvalidValueError(f"{_WHERE}: expected {needed}, got {got} in {start.described}; {advice}")
 
 
-def _check_shapes(
-    start_weights: Mapping[str, Tensor],
-    own_weights: Mapping[str, Tensor],
-    start: _Start,
-    place: str,
-    vocabulary: int,
-) -> None:
+def _check_shapes(start: _Start, own_weights: Mapping[str, Tensor], place: str, vocabulary: int) -> None:
+    """Checks that a part of the module has weights of the same names and shapes in both stages."""
+    start_weights = start.weights.get(place, {})
     advice = "set model.encoder and model.head as they were there"
     if place.startswith(_OBJECTIVES):
         advice = f"build {_named(place)} as it was there, or give it another name to let it start from scratch"
-    names = [name for name in own_weights if name not in start_weights] + [
-        name for name in start_weights if name not in own_weights
-    ]
+    names = sorted(own_weights.keys() ^ start_weights.keys())
     if names:
         raise InvalidValueError(
             f"{_WHERE}: expected weights of the same architecture in {start.described}, got {len(names)} that "
