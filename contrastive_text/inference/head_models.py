@@ -258,8 +258,9 @@ class HeadModel:
             side: Number of the prompt: 0 for the first text of a pair, 1 for the second.
             batch_size: Largest number of rows of a batch. Long rows come first, so batches have little padding.
         """
-        template = NO_TEMPLATE
+        template, width = NO_TEMPLATE, None
         if isinstance(self.network, SentenceEncoder):
+            width = self.network.truncate_dim
             template = self.network.prompts.template(self.settings.prompts[side], self.tokenizer)
         with self._lock:
             pairs = iter(self.tokenizer.pair_rows([given for given in inputs if isinstance(given, TextPair)]))
@@ -275,7 +276,7 @@ class HeadModel:
                 places = order[start : start + size]
                 batch = collate_rows(self.tokenizer, [rows[place] for place in places], template.unpooled)
                 self._local.truncated += batch.truncated
-                parts.append(network(batch.to(device)))
+                parts.append(network(batch.to(device))[:, :width])
                 start += size
         inverse = torch.tensor(order, dtype=torch.long).argsort()
         return torch.cat(parts)[move_to_device(inverse, device)]

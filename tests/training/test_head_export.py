@@ -20,7 +20,7 @@ from contrastive_text import Classifier, Regressor, Reranker, SentenceEncoder
 from contrastive_text.core.types import TextPair
 from contrastive_text.data import learn_vocabulary
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.heads import FineTuningHead, Head, MLPHead
+from contrastive_text.heads import FineTuningHead, Head, MLPHead, StackHead
 from contrastive_text.inference.head_models import HeadModel, folder_kind
 from contrastive_text.objectives import (
     BilinearScorer,
@@ -57,14 +57,18 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def module(
-    tokenizer: str, objectives: dict[str, Objective], architecture: str = "bert", pooler: Pooler | None = None
+    tokenizer: str,
+    objectives: dict[str, Objective],
+    architecture: str = "bert",
+    pooler: Pooler | None = None,
+    **parts: Any,
 ) -> ContrastiveModule:
     """A module around a random encoder in evaluation mode."""
     torch.manual_seed(0)
     config = {**tiny.CONFIG, "max_position_embeddings": 40, "initializer_range": 0.3, "pad_token_id": 0}
     config |= {"model_type": architecture, **SIZES.get(architecture, {})}
     encoder = TransformerEncoder(config=config, tokenizer_name_or_path=tokenizer)
-    return ContrastiveModule(encoder, pooler or CLSPooler(), objectives=objectives).eval()
+    return ContrastiveModule(encoder, pooler or CLSPooler(), objectives=objectives, **parts).eval()
 
 
 def joined(pairing: str = "OneSequence") -> dict[str, Any]:
@@ -218,13 +222,15 @@ OWN: dict[str, Any] = {
     "cosine": lambda: PairClassification(2, CosineScorer(threshold=0.3)),
     "score": lambda: PairRegression(low=1, high=5, head=MLPHead(out_features=8)),
     "plain score": PairRegression,
+    "score of the first features": PairRegression,
 }
 
 
 @pytest.mark.parametrize("name", rest_slow(OWN))
 def test_a_head_over_two_vectors_predicts_as_the_objective(name: str, tokenizer: str, tmp_path: Path) -> None:
     objective = OWN[name]()
-    run = module(tokenizer, {"pairs": objective}, pooler=MeanPooler())
+    first = StackHead([{"name": "FirstFeatures", "out_features": 5}]) if "first features" in name else None
+    run = module(tokenizer, {"pairs": objective}, pooler=MeanPooler(), head=first)
     (head,) = run_heads(run, joined("Given")).values()
     assert head.kinds in (("classifier",), ("regressor",)) and product_head(run, joined("Given")) is None
     folder = saved(run, head.kinds[0], tmp_path / "out", "Given")
