@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,6 +57,7 @@ _MODEL, _TOKENIZER = "encoder.model_name_or_path", "encoder.tokenizer_name_or_pa
 _TEXT_SETTINGS = "sentence_bert_config.json"
 """File of sentence-transformers with the settings of a network's texts: length limit and lower-casing."""
 _ARCHITECTURE = "encoder.config: expected an architecture of Transformers"
+_CORRECT = "correct the values of the configuration"
 _T = TypeVar("_T")
 
 
@@ -273,7 +273,7 @@ def _lacking(source: str, architecture: PreTrainedConfig, weights: Sequence[str]
 def build_model(architecture: PreTrainedConfig) -> PreTrainedModel:
     """Builds a network with random weights, without a pooler and heads."""
     kind = network_class(architecture)
-    with _building():
+    with silence_transformers(), read_errors_as(_ARCHITECTURE, _CORRECT):
         return without_pooler(kind, architecture)
 
 
@@ -289,7 +289,7 @@ def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[Pr
             f"{architecture.model_type}; use another encoder, or remove MaskedLM"
         )
     if name is None:
-        with _building():
+        with silence_transformers(), read_errors_as(_ARCHITECTURE, _CORRECT):
             return AutoModelForMaskedLM.from_config(architecture, dtype=torch.float32), False  # type: ignore[no-untyped-call]  # theirs
     model, lacking, _ = _load(AutoModelForMaskedLM, weights_source(_network_place(name)), architecture)
     return model, not lacking
@@ -358,13 +358,6 @@ def _load(
         return model, sorted(lacking), sorted(report["unexpected_keys"])
 
     return _fetched(_MODEL, name, load)
-
-
-@contextmanager
-def _building() -> Iterator[None]:
-    """Converts errors of Transformers while it builds a network to errors that name ``encoder.config``."""
-    with silence_transformers(), read_errors_as(_ARCHITECTURE, "correct the values of the configuration"):
-        yield
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:

@@ -82,18 +82,6 @@ def test_a_ragged_batch_gives_what_the_plain_model_gives_on_padded_input(name: s
         assert torch.equal(on_tokens(layers, layer), expected.hidden_states[layer][mask.bool()])
 
 
-@pytest.mark.parametrize("name", NAMES)
-@torch.no_grad()
-def test_a_row_does_not_depend_on_the_length_of_others(name: str) -> None:
-    encoder = encoder_of(name)
-    hidden = encoder(ragged(*ROWS))
-    for i, row in enumerate(ROWS):
-        alone = encoder(ragged(row, slots=PAIR[:1]))
-        # Softmax and sums over more places, those of padding exactly 0: float64 rounding of values near 1. But
-        # rotary angles and DeBERTa's scale are float32 in Transformers, the same ones for both.
-        torch.testing.assert_close(hidden.layers[-1][i, : len(row)], alone.layers[-1][0], rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("name", "view"),
     [*zip(NAMES, cycle(VIEWS), strict=False)],
@@ -168,16 +156,15 @@ def test_positions_are_heeded_everywhere_but_where_they_are_relative(name: str) 
     assert all(module.training for module in encoder.modules())
 
 
-def test_an_architecture_that_takes_no_positions_heeds_none() -> None:
-    config = {"model_type": "xlnet", "vocab_size": 30, "d_model": 8, "n_layer": 1, "n_head": 2, "d_inner": 16}
+XLNET = {"model_type": "xlnet", "vocab_size": 30, "d_model": 8, "n_layer": 1, "n_head": 2, "d_inner": 16}
+
+
+@pytest.mark.parametrize(
+    ("config", "reads"), [(XLNET, False), (CONFIGS["deberta-v2"] | {"position_biased_input": True}, True)]
+)
+def test_positions_are_read_only_by_an_architecture_that_adds_them(config: dict[str, Any], reads: bool) -> None:
     encoder = TransformerEncoder(config=config)
-    assert not encoder.reads_positions()
-    assert encoder.model.training
-
-
-def test_absolute_positions_beside_the_relative_ones_are_heeded() -> None:
-    config = {**CONFIGS["deberta-v2"], "position_biased_input": True}
-    assert TransformerEncoder(config=config).reads_positions()
+    assert encoder.reads_positions() is reads and encoder.model.training
 
 
 @pytest.mark.parametrize(("name", "first"), [("bert", 0), ("roberta", 2), ("xlm-roberta", 2), ("mpnet", 2)])

@@ -36,7 +36,6 @@ TEXTS = [*tiny.TEXTS[::5], LONG, "The OLD Bird Sings", "a", ""]
 NO_POOLER = "ignore:.* names no pooler:UserWarning"
 DIMENSION = "ignore:Implicit dimension choice:UserWarning"  # torch's, of Softmax
 SETTINGS, MODEL, MODULES = "sentence_bert_config.json", "config_sentence_transformers.json", "modules.json"
-SETTINGS, MODEL, MODULES = "sentence_bert_config.json", "config_sentence_transformers.json", "modules.json"
 POOLING, DENSE = "1_Pooling/config.json", "2_Dense/config.json"
 OLDER = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 FLAGS = {

@@ -269,22 +269,6 @@ def test_no_older_weights_are_read_in_place_of_new_ones(saved: tuple[Path, Sente
     assert np.array_equal(loaded(folder), vectors(model))
 
 
-def test_files_of_an_older_save_are_removed_and_a_user_s_own_stay(
-    bert: str, saved: tuple[Path, SentenceEncoder]
-) -> None:
-    folder, _ = saved
-    manifest = Manifest.read(folder)
-    assert manifest is not None and not manifest.damage(folder)
-    files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    assert {*manifest.files, MANIFEST} == {*files}
-    (folder / "2_Dense" / "notes.txt").write_text("mine")
-    plain = encoder(bert)
-    plain.save_pretrained(folder)
-    assert [path.name for path in (folder / "2_Dense").iterdir()] == ["notes.txt"]
-    assert np.array_equal(loaded(folder), vectors(plain))
-    assert np.array_equal(loaded(tiny.by_hand(folder)), vectors(plain))  # of a version that wrote no manifest
-
-
 def test_a_model_is_saved_into_the_folder_it_was_loaded_from(saved: tuple[Path, SentenceEncoder]) -> None:
     folder, model = saved
     again = SentenceEncoder.from_pretrained(folder, device="cpu")
@@ -309,14 +293,6 @@ def test_a_folder_is_read_once_and_again_when_it_has_changed(
     os.utime(saved[0] / "config.json", (1, 1))
     SentenceEncoder.from_pretrained(saved[0])
     assert len(read) == 2
-
-
-def test_a_save_that_can_not_be_made_leaves_the_older_model(saved: tuple[Path, SentenceEncoder]) -> None:
-    folder, old = saved
-    strange = SentenceEncoder(old.encoder, old.pooler, nn.Sequential(nn.LeakyReLU()))
-    with pytest.raises(ValueError, match="a head of Linear layers"):
-        strange.save_pretrained(folder)
-    assert np.array_equal(loaded(folder), vectors(old))
 
 
 @pytest.mark.slow  # a model is loaded after each of some 40 kills

@@ -184,13 +184,6 @@ class Full:
         return self.file.write(data)
 
 
-class Unwritable:
-    """A part that can't be pickled."""
-
-    def __reduce__(self) -> Any:
-        raise RuntimeError("not this one")
-
-
 def make_disk_full(patch: pytest.MonkeyPatch, room: int) -> None:
     opened = os.fdopen
     patch.setattr(os, "fdopen", lambda *arguments: Full(opened(*arguments), room))
@@ -205,20 +198,6 @@ def test_a_full_disk_leaves_the_older_checkpoint_and_says_so(
     with pytest.raises(OSError, match=r"a\.ckpt: expected room for a checkpoint, got No space left") as raised:
         AtomicCheckpointIO().save_checkpoint({**CONTENT, "epoch": 4}, saved)
     assert raised.value.errno == errno.ENOSPC
-    assert saved.read_bytes() == before
-    assert names(saved.parent) == ["a.ckpt"]
-
-
-@pytest.mark.parametrize("failing", ["part", "fsync", "replace"])
-def test_whatever_fails_the_older_checkpoint_stays_and_nothing_else(
-    failing: str, saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = saved.read_bytes()
-    content = {**CONTENT, "part": Unwritable()} if failing == "part" else CONTENT
-    if failing != "part":
-        monkeypatch.setattr(os, failing, lambda *_: Unwritable().__reduce__())
-    with pytest.raises(RuntimeError, match="not this one"):
-        AtomicCheckpointIO().save_checkpoint(content, saved)
     assert saved.read_bytes() == before
     assert names(saved.parent) == ["a.ckpt"]
 
