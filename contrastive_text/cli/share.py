@@ -129,6 +129,8 @@ def _upload(folder: Path, files: Iterable[str], to: str, public: bool) -> str:
 
     if constants.is_offline_mode():
         raise RunError("share: expected a way to the hub, got HF_HUB_OFFLINE=1; unset it for this command")
+    # The errors of the hub's HTTP library, which depends on its version, and of an upload.
+    failures: tuple[type[BaseException], ...] = (*HfHubHTTPError.__mro__[1:-3], RuntimeError)
     api = HfApi()
     if not (api.token or get_token()):
         raise RunError(
@@ -153,8 +155,7 @@ def _upload(folder: Path, files: Iterable[str], to: str, public: bool) -> str:
             allow_patterns=[glob.escape(name) for name in files],
             commit_message="A model of contrastive-text",
         )
-    # The errors of the hub's HTTP library, which depends on its version, and of an upload.
-    except (*HfHubHTTPError.__mro__[1:-3], RuntimeError) as error:
+    except failures as error:
         reason = " ".join(str(error).split())
         raise RunError(
             f"share: expected {api.endpoint} to take {to}, got {type(error).__name__}: {reason}; check the name "

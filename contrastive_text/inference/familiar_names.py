@@ -126,9 +126,7 @@ class FamiliarNames(nn.Module):
     encode: Encode
 
     @typed_as_encode
-    def encode_query(
-        self, sentences: str | Iterable[str], **options: Any
-    ) -> Vectors | list[Tensor]:  # Any: of encode
+    def encode_query(self, sentences: str | Iterable[str], **options: Any) -> Any:  # Any: of encode
         """Encodes queries: calls ``encode`` with the prompt ``query`` and the longest query.
 
         If the model has no prompt ``query``, queries get no prompt, not even the default one, as in
@@ -146,7 +144,7 @@ class FamiliarNames(nn.Module):
         return self.encode(sentences, **self._options(QUERY, self.query_length, options))
 
     @typed_as_encode
-    def encode_document(self, sentences: str | Iterable[str], **options: Any) -> Vectors | list[Tensor]:
+    def encode_document(self, sentences: str | Iterable[str], **options: Any) -> Any:  # Any: of encode
         """Encodes documents: calls ``encode`` with the prompt ``document``; see ``encode_query``."""
         return self.encode(sentences, **self._options(DOCUMENT, self.document_length, options))
 

@@ -299,9 +299,14 @@ def read_layers(folder: Path, kind: str) -> list[nn.Module]:
         if (cls := activation_class(path)) is None:
             expected = "an activation of torch.nn without arguments"
             raise config.refusal(expected, path, "activation_function", ELSEWHERE)
-        widths = [config.integer(key, least=1, most=_WIDEST) for key in ("in_features", "out_features")]
+        inputs, outputs = (
+            config.integer(name, least=1, most=_WIDEST) for name in ("in_features", "out_features")
+        )
         with torch.device("meta"):  # takes no memory until the weights are checked
-            layers = {"linear": nn.Linear(*widths, bias=config.flag("bias", True)), "activation_function": cls()}
+            layers = {
+                "linear": nn.Linear(inputs, outputs, bias=config.flag("bias", True)),
+                "activation_function": cls(),
+            }
         return _with_weights(folder, layers)
     if kind == "LayerNorm":
         with torch.device("meta"):

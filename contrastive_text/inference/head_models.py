@@ -471,9 +471,9 @@ def _read_activation(folder: Path, config: Mapping[str, object]) -> nn.Module:
     if name := record.text("default_prompt_name", None):
         raise record.refusal("no default prompt", name, "default_prompt_name", ELSEWHERE)
     older = Record(config, str(folder / CONFIG), MANIFEST_ADVICE)
-    class_path = record.text(_ACTIVATION, None) or older.record("sentence_transformers", {}).text(
-        _ACTIVATION, older.text("sbert_ce_default_activation_function", "torch.nn.Sigmoid")
-    )
+    oldest = older.text("sbert_ce_default_activation_function", "torch.nn.Sigmoid")
+    default = older.record("sentence_transformers", {}).text(_ACTIVATION, oldest)
+    class_path = record.text(_ACTIVATION, None) or default
     cls = activation_class(class_path)
     if cls is None:
         raise record.refusal("an activation of torch.nn without arguments", class_path, _ACTIVATION, ELSEWHERE)

@@ -218,7 +218,7 @@ def read_folder_parts(folder: Path) -> FolderParts | None:
 
 def _similarity(settings: Record) -> SimilarityName:
     name = settings.text("similarity_fn_name", "cosine")
-    return one_of(f"{settings.where}: similarity_fn_name", name, SimilarityName)  # type: ignore[return-value]  # checked
+    return one_of(f"{settings.where}: similarity_fn_name", name, SimilarityName)  # type: ignore[arg-type]  # checked
 
 
 def _tokenizer_limit(folder: Path) -> int | None:
