@@ -17,25 +17,12 @@ MARK = (
 )
 """Line that marks a model card as written by this library, which may overwrite it."""
 _MOST_BYTES = 1 << 20
-_OWN_EXAMPLE = """```python
-from contrastive_text import SentenceEncoder
-
-model = SentenceEncoder.from_pretrained("path/to/this/folder")  # or its name on the hub
-{encode}
-```"""
-_THEIR_EXAMPLE = """In sentence-transformers, with the same vectors:
-
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("path/to/this/folder")  # or its name on the hub
-{encode}
-```"""
 _ENCODE = """vectors = model.encode(["a bird sings", "the dog runs"])
 print(model.similarity(vectors, vectors))"""
 _ENCODE_QUERIES = """queries = model.encode_query(["which animal sings?"])
 documents = model.encode_document(["a bird sings", "the dog runs"])
 print(model.similarity(queries, documents))"""
+_THEIRS = "In sentence-transformers, with the same "
 _ONLY_HERE = "sentence-transformers can't load this model: its pooler or its prompts exist only in this library."
 _METRICS = {"spearman": "Spearman of cosine", "pearson": "Pearson of cosine"}
 """Name of a score of pairs -> its name in the hub's metadata. Its type there is the name with ``_cosine``."""
@@ -92,8 +79,11 @@ class ModelCard:
         table = [self.score_description, "", "| figure | value |", "| --- | --- |", *scores]
         facts = [f"| {_cell(name)} | {_cell(fact)} |" for name, fact in self.facts.items()]
         encode = _ENCODE_QUERIES if self.has_query_prompts else _ENCODE
-        their_example = _THEIR_EXAMPLE.format(encode=encode) if self.in_sentence_transformers else _ONLY_HERE
-        examples = self.examples or f"{_OWN_EXAMPLE.format(encode=encode)}\n\n{their_example}"
+        theirs = (
+            f"{_THEIRS}vectors:\n\n{_example('sentence_transformers', 'SentenceTransformer', 'model', encode)}"
+        )
+        ours = _example("contrastive_text", "SentenceEncoder.from_pretrained", "model", encode)
+        examples = self.examples or f"{ours}\n\n{theirs}"
         entries = [f"```bibtex\n{entry.strip()}\n```" for entry in self.citations]
         lines = [
             "---", self._metadata(), "---", MARK, "", f"# {self.title}", "", self.description,
@@ -138,12 +128,6 @@ _INPUTS = {
     "text": '["a bird sings", "the dog runs"]',
     "pair": '[("a bird sings", "a bird is singing"), ("a bird sings", "the dog runs")]',
 }
-_HEAD = """```python
-from contrastive_text import {cls}
-
-{name} = {cls}.from_pretrained("path/to/this/folder")
-print({name}.{call})
-```"""
 _RANK = 'rank("which animal sings?", ["the dog runs", "a bird sings"], return_documents=True)'
 _IN_TRANSFORMERS = """In Transformers, with the same logits:
 
@@ -161,14 +145,6 @@ _TEXTS = {
     "text": _INPUTS["text"],
     "pair": '["a bird sings", "a bird sings"], ["a bird is singing", "the dog runs"]',
 }
-_IN_CROSS_ENCODER = """In sentence-transformers, with the same scores:
-
-```python
-from sentence_transformers import CrossEncoder
-
-model = CrossEncoder("path/to/this/folder")
-print(model.predict({inputs}))
-```"""
 _ONLY_ENCODER = (
     "The head is stored in the format of contrastive-text, and only contrastive-text loads it. Other "
     "libraries load the encoder alone."
@@ -188,12 +164,25 @@ def head_examples(kind: str, reads: str, in_transformers: bool) -> str:
         'from contrastive_text import Classifier'
     """
     form = "text" if reads == "text" else "pair"
-    call = _RANK if kind == "reranker" else f"predict({_INPUTS[form]})"
-    examples = [_HEAD.format(cls=kind.capitalize(), name=kind, call=call)]
-    if not in_transformers:
-        return "\n\n".join([*examples, _ONLY_ENCODER])
-    examples.append(_IN_TRANSFORMERS.format(texts=_TEXTS[form]))
-    return "\n\n".join([*examples, *([_IN_CROSS_ENCODER.format(inputs=_INPUTS[form])] if form == "pair" else [])])
+    predict = f"predict({_INPUTS[form]})"
+    call = f"print({kind}.{_RANK if kind == 'reranker' else predict})"
+    examples = [_example("contrastive_text", f"{kind.capitalize()}.from_pretrained", kind, call)]
+    examples.append(_IN_TRANSFORMERS.format(texts=_TEXTS[form]) if in_transformers else _ONLY_ENCODER)
+    if in_transformers and form == "pair":
+        theirs = _example("sentence_transformers", "CrossEncoder", "model", f"print(model.{predict})")
+        examples.append(f"{_THEIRS}scores:\n\n{theirs}")
+    return "\n\n".join(examples)
+
+
+def _example(library: str, load: str, name: str, use: str) -> str:
+    """Returns a block of Python that loads a model by a class or a class method, and uses it."""
+    lines = [
+        f"from {library} import {load.partition('.')[0]}",
+        "",
+        f'{name} = {load}("path/to/this/folder")',
+        use,
+    ]
+    return "\n".join(["```python", *lines, "```"])
 
 
 def read_card(folder: Path) -> str:
