@@ -46,7 +46,10 @@ TRANSFORMER_SETTINGS = "sentence_bert_config.json"
 _OLDER = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 _NAMES = (TRANSFORMER_SETTINGS, *(f"sentence_{kind}_config.json" for kind in _OLDER))
 _TASK = "feature-extraction"
-_TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
+_TEXT = {
+    "method": ("forward", ["forward"]),
+    "method_output_name": ("last_hidden_state", ["last_hidden_state"]),
+}
 _CALLER_ARGUMENTS = {"trust_remote_code", "token", "cache_dir", "revision", "subfolder", "local_files_only"}
 """Arguments of ``from_pretrained`` that only a caller can set: sentence-transformers ignores them in a folder."""
 _NETWORK_ARGUMENTS = {"attn_implementation", "dtype", "torch_dtype", "device_map", "low_cpu_mem_usage"}
@@ -119,57 +122,44 @@ def read_transformer_settings(folder: Path) -> TransformerSettings:
     """
     records = (Record.read(path, MANIFEST_ADVICE) for path in map(folder.joinpath, _NAMES) if path.exists())
     record = next((record for record in records if record.values), Record({}, str(folder), MANIFEST_ADVICE))
-    if (task := record.text("transformer_task", _TASK)) != _TASK:
-        raise record.refusal(repr(_TASK), task, "transformer_task", ELSEWHERE)
-    for key in ("query_expansion", "tokenizer_name_or_path"):
-        if key in record:
-            raise record.refusal("null", record.values[key], key, ELSEWHERE)
-    _check_modalities(record)
+    _check_values(record, transformer_task=(_TASK, None), query_expansion=(None,), tokenizer_name_or_path=(None,))
+    if "modality_config" in record:  # texts enter unchanged, and the output is the last layer's vectors
+        config = record.record("modality_config")
+        _check_values(config, message=(None,))  # a chat template around texts
+        _check_values(config.record("text"), required=True, **_TEXT)
+        _check_values(record, required=True, module_output_name=("token_embeddings",))
     length = record.integer("max_seq_length", None, least=1)
     for key, names in _ARGUMENTS.items():
         arguments = record.record(key, {})
-        for name in arguments:
-            if name not in names | _CALLER_ARGUMENTS:
-                raise arguments.refusal("no such argument", arguments.values[name], name, ELSEWHERE)
+        _check_names(arguments, names | _CALLER_ARGUMENTS)
         length = arguments.integer("model_max_length", length, least=1)
     query, document = (record.integer(key, None, least=1) for key in ("query_length", "document_length"))
-    truncation = _read_truncation(record.record("processing_kwargs", {}))
-    if truncation is not None:  # also for queries and documents
-        length, query, document = truncation, None, None
+    processing = record.record("processing_kwargs", {})
+    common, text = processing.record("common", {}), processing.record("text", {})
+    _check_names(common, {"return_tensors"})
+    _check_values(common, return_tensors=("pt",))
+    _check_names(text, _PROCESSING)
+    _check_values(text, truncation=(True, "longest_first", "only_first"))
+    if "max_length" in text:  # also for queries and documents
+        length, query, document = text.integer("max_length", least=1), None, None
     record.flag("do_lower_case", False)  # only checked here; the tokenizer's loader uses it
     return TransformerSettings(length, query, document)
 
 
-def _check_modalities(record: Record) -> None:
-    """Checks that texts enter the network unchanged, and that its output is the last layer's vectors."""
-    if "modality_config" not in record:
-        return
-    config = record.record("modality_config")
-    if "message" in config:  # a chat template around texts
-        raise config.refusal("texts without a chat template", "message", todo=ELSEWHERE)
-    text = config.record("text")
-    for key, expected in _TEXT.items():
-        value = text.values.get(key)
-        if value not in (expected, [expected]):
-            raise text.refusal(repr(expected), value, key, ELSEWHERE)
-    if (name := record.text("module_output_name")) != "token_embeddings":
-        raise record.refusal("'token_embeddings'", name, "module_output_name", ELSEWHERE)
+def _check_names(record: Record, names: set[str]) -> None:
+    """Checks that a record has no other fields than those that are used or change no vector."""
+    for name in record:
+        if name not in names:
+            raise record.refusal("no such argument", record.values[name], name, ELSEWHERE)
 
 
-def _read_truncation(processing: Record) -> int | None:
-    """Checks the arguments of the tokenizer's call. Returns the length that it truncates to, or None."""
-    common = processing.record("common", {})
-    for name in common:
-        if (name, common.values[name]) != ("return_tensors", "pt"):
-            raise common.refusal("no such argument", common.values[name], name, ELSEWHERE)
-    text = processing.record("text", {})
-    for name in text:
-        if name not in _PROCESSING:
-            raise text.refusal("no such argument", text.values[name], name, ELSEWHERE)
-    truncation = text.values.get("truncation", True)
-    if truncation not in (True, "longest_first", "only_first"):
-        raise text.refusal("true", truncation, "truncation", ELSEWHERE)
-    return text.integer("max_length", None, least=1)
+def _check_values(record: Record, required: bool = False, **allowed: tuple[object, ...]) -> None:
+    """Checks that fields of a record have an allowed value, or are missing. The first value is the usual one."""
+    for name, values in allowed.items():
+        value = record.values.get(name)
+        if (required or name in record.values) and value not in values:
+            usual = "null" if values[0] is None else repr(values[0])
+            raise record.refusal(usual, value, name, ELSEWHERE)
 
 
 def check_loadable(encoder: TransformerEncoder, where: str) -> None:
