@@ -316,16 +316,19 @@ class MiningRun:
 
     def _space(self, model: SentenceEncoder, suffix: str, show_progress_bar: bool) -> Space:
         """Returns the memory-mapped vectors of queries and corpus by a model. Encodes texts without a vector."""
-        prompt = {"prompt": self.encoding.prompt, "prompt_name": self.encoding.prompt_name}
 
         def vectors(name: str, kind: str, texts: Sequence[str]) -> Tensor:
-            encoding = replace(self.encoding, **model.prompts.options(kind, prompt))
+            length = model.query_length if kind == QUERY else model.document_length
+            given = ("prompt", "prompt_name", "max_length")
+            options = {option: getattr(self.encoding, option) for option in given}
+            options["max_length"] = options["max_length"] or length
+            encoding = replace(self.encoding, **model.prompts.options(kind, options))
+            names = ("batch_size", "block_size", "max_length", "truncate_dim")
             origin: dict[str, object] = {
                 "model": model.identity,
                 "texts": digest_texts(texts),
                 "prompt": encoding.resolve_prompt(model.prompts),
-                "batch_size": encoding.batch_size,
-                "block_size": encoding.block_size,
+                **{option: getattr(encoding, option) for option in names},
             }
 
             def blocks(done: int) -> Iterator[tuple[Array, int]]:

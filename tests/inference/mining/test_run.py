@@ -111,11 +111,13 @@ def test_a_run_that_was_killed_keeps_its_vectors_and_ends_with_the_same_bytes(
     assert sorted(each.name for each in tmp_path.iterdir()) == ["killed.tsv", "whole.tsv"]
 
 
-def test_queries_and_corpus_have_the_prompts_of_the_model(
+def test_queries_and_corpus_have_the_prompts_and_length_limits_of_the_model(
     model: SentenceEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prompts = Prompts({"query": "a dog: ", "document": "a bird: "})
     monkeypatch.setattr(model, "prompts", prompts)
+    monkeypatch.setattr(model, "query_length", 7)
+    monkeypatch.setattr(model, "document_length", 8)
     spaces: list[Any] = []
     real = run.mine
     monkeypatch.setattr(run, "mine", lambda *given: (spaces.append(given[1]), real(*given))[1])
