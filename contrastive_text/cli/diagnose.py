@@ -23,7 +23,7 @@ from contrastive_text.data import read_pairs, read_rows
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.diagnosis import Diagnosis, takes_mean
 from contrastive_text.evaluation.diagnosis import diagnose as measure
-from contrastive_text.inference.text_vectors import TextVectors
+from contrastive_text.inference.vector_files import TextVectors
 
 
 def diagnose(options: Diagnose) -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 from torch import Tensor
 
 from contrastive_text.cli.commands import Duplicates
-from contrastive_text.cli.embed import document_vectors
 from contrastive_text.cli.files import table_row, text_stream
+from contrastive_text.cli.models import document_vectors, encoder_of
 from contrastive_text.core.errors import InvalidValueError, check_ending
 from contrastive_text.core.storage.disk import atomic_file
 from contrastive_text.core.terminal import print_message
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.duplicates import check_threshold, connected_groups, near_duplicates
-from contrastive_text.inference.text_vectors import as_tensor
+from contrastive_text.inference.search import as_tensor
 from contrastive_text.inference.vector_files import record_path
 
 
@@ -33,7 +33,8 @@ def duplicates(options: Duplicates) -> None:
     summary = texts.scan()
     print_message(summary.description)
     path = options.output.with_name(f"{options.output.name}.vectors.npy")  # deleted when the output is complete
-    model, (vectors,) = document_vectors(options, texts, path)
+    model, devices = encoder_of(options)
+    (vectors,) = document_vectors(options, model, devices, texts, path)
     near_pairs = near_duplicates(as_tensor(vectors), options.threshold, device=model.device)
     pairs, cosines = (tensor.cpu() for tensor in near_pairs)
     _write(options.output, _pair_rows(texts, pairs, cosines))

@@ -111,9 +111,7 @@ def index_build(options: IndexBuild) -> None:
         FileExistsError: The folder has an index or other files.
         ValueError: Options contradict each other; see also ``Index.create`` and ``read_documents``.
     """
-    from contrastive_text.cli.embed import complete, encoder_of
-    from contrastive_text.inference.embedding_run import EmbeddingRun
-    from contrastive_text.inference.encoding import Encoding
+    from contrastive_text.cli.models import document_vectors, encoder_of, read_document_vectors
     from contrastive_text.inference.index import facts_of, model_name
     from contrastive_text.inference.index_documents import (
         PassageStream,
@@ -123,7 +121,6 @@ def index_build(options: IndexBuild) -> None:
     )
     from contrastive_text.inference.index_files import IndexFolder
     from contrastive_text.inference.index_writer import WORKING, check_new_folder, create_folder
-    from contrastive_text.inference.text_vectors import document_encoding, read_document_vectors
 
     start = time.perf_counter()
     check_new_folder(options.folder)
@@ -145,12 +142,7 @@ def index_build(options: IndexBuild) -> None:
         facts = replace(facts, features=parts[0].shape[1])
     else:
         options.folder.mkdir(parents=True, exist_ok=True)
-        path = options.folder / WORKING
-        encoding = Encoding(block_size=options.block_size, batch_size=options.batch_size, device=devices)
-        run = EmbeddingRun(model, passages, path, document_encoding(model, encoding), options.restart)
-        if options.restart or not path.exists():
-            complete(run)
-        parts = read_document_vectors(model, passages, path)
+        parts = document_vectors(options, model, devices, passages, options.folder / WORKING)
     documents = split_documents(read_documents(texts, has_ids), window, model.tokenizer)
     count = create_folder(options.folder, facts, documents, parts)
     with closing(IndexFolder(options.folder)) as files:

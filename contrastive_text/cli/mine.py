@@ -9,9 +9,8 @@ from itertools import chain
 import numpy as np
 
 from contrastive_text.cli.commands import Mine
-from contrastive_text.cli.embed import encoder_of
 from contrastive_text.cli.files import form_of, further_texts
-from contrastive_text.cli.models import load_model, load_reranker, resumable
+from contrastive_text.cli.models import encoder_of, load_model, load_reranker, resumable
 from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.core.terminal import print_message
 from contrastive_text.data import read_rows

@@ -11,16 +11,14 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from contrastive_text.cli.commands import Search
-from contrastive_text.cli.embed import document_vectors
 from contrastive_text.cli.files import further_texts, table_row, text_stream
 from contrastive_text.cli.index import open_index
-from contrastive_text.cli.models import say_truncated
+from contrastive_text.cli.models import document_vectors, encoder_of, say_truncated
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.text_files import is_blank
 from contrastive_text.core.terminal import print_json, print_message
 from contrastive_text.inference.index_files import is_index
-from contrastive_text.inference.search import nearest
-from contrastive_text.inference.text_vectors import as_tensor
+from contrastive_text.inference.search import as_tensor, nearest
 
 
 def search(options: Search) -> None:
@@ -94,7 +92,8 @@ def _in_corpus(options: Search, queries: Sequence[str]) -> list[list[_Found]]:
     print_message(corpus.scan().description)
     # Cleanup errors: the vectors may still be mapped when their folder is deleted.
     with TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
-        model, parts = document_vectors(options, corpus, Path(temporary, "corpus.npy"), stays=False)
+        model, devices = encoder_of(options)
+        parts = document_vectors(options, model, devices, corpus, Path(temporary, "corpus.npy"), stays=False)
         rows = model.encode_query(queries, batch_size=options.batch_size, convert_to_tensor=True)
         say_truncated(model.truncated, len(queries), model)
         results = nearest(model.similarity_fn_name, rows, list(map(as_tensor, parts)), options.top_k)

@@ -14,8 +14,7 @@ from torch import Tensor
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import require
 from contrastive_text.core.similarity import unit_vectors
-from contrastive_text.inference.search import Hit, SimilarityName, nearest, pair_similarities
-from contrastive_text.inference.text_vectors import as_tensor
+from contrastive_text.inference.search import Hit, SimilarityName, as_tensor, nearest, pair_similarities
 from contrastive_text.inference.vector_files import Array
 
 GraphKind: TypeAlias = Literal["hnsw", "ivf"]

@@ -27,9 +27,8 @@ from contrastive_text.inference.index_documents import (
 )
 from contrastive_text.inference.index_files import IndexFacts, IndexFolder, IndexState
 from contrastive_text.inference.index_writer import check_new_folder, create_folder, remove_documents, writing
-from contrastive_text.inference.search import Hit, SimilarityName, nearest
+from contrastive_text.inference.search import Hit, SimilarityName, as_tensor, nearest
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.text_vectors import as_tensor
 
 Model: TypeAlias = SentenceEncoder | str | Path
 _WIDER = 4

@@ -38,8 +38,8 @@ from contrastive_text.inference.mining import (
     mine,
     nearest,
 )
+from contrastive_text.inference.search import as_tensor
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.text_vectors import as_tensor
 from contrastive_text.inference.vector_files import Array, all_paths
 
 Form: TypeAlias = Literal["triples", "tuples", "pairs"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from contrastive_text.core.similarity import (
     unit_vectors,
 )
 from contrastive_text.data.retrieval import RetrievalSet
+from contrastive_text.inference.vector_files import Array
 
 SimilarityName = Literal["cosine", "dot", "euclidean", "manhattan"]
 """Name of a similarity of vectors, with the values of sentence-transformers."""
@@ -459,3 +461,21 @@ def check_vectors(name: str, vectors: Tensor) -> None:
 
 def _ids(like: Tensor, rows: int, columns: int) -> Tensor:
     return torch.empty(rows, columns, dtype=torch.long, device=like.device)
+
+
+def as_tensor(vectors: Array) -> Tensor:
+    """Returns a tensor with the memory of an array, without torch's warning on read-only arrays.
+
+    A read-only array is passed to torch as writable, because filters of warnings would change all threads. The
+    tensor must not be written to.
+    """
+    return torch.from_numpy(vectors if vectors.flags.writeable else np.asarray(_WritableArray(vectors)))
+
+
+class _WritableArray:
+    """Exposes the memory of a read-only array to torch without the read-only flag."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array  # keeps the memory alive
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}

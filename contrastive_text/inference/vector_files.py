@@ -1,4 +1,4 @@
-"""Files of vectors: their names, formats, records and shards."""
+"""Files of vectors: their names, formats, records and shards, and look-up of the vectors of texts."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import errno
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO, Self, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from contrastive_text.core.errors import DiskError, InvalidValueError, MissingFileError, check_ending, two_numbers
 from contrastive_text.core.libraries import require
+from contrastive_text.core.random import text_id
 from contrastive_text.core.storage.disk import atomic_file
 from contrastive_text.core.storage.manifests import OLD_FORM, FileDigest
-from contrastive_text.core.storage.records import Record, records, write_json
+from contrastive_text.core.storage.records import Record, describe_value, records, write_json
 
 Array: TypeAlias = npt.NDArray[Any]  # Any: float32, int8 or uint8, by the precision
+Ids: TypeAlias = npt.NDArray[np.int64]
 
 UNFINISHED = ".unfinished"
 """Suffix of a file of vectors until all its vectors are written."""
@@ -28,6 +31,8 @@ _DIGESTS = {"model": "another model", "texts": "other texts"}
 """Key of an origin that stores a digest -> text that a difference shows in place of the two digests."""
 _SHARD_KEYS = ("shard", "count", "block_size", "batch_size", "device")
 """Keys of origins in which the shards of a file may differ: their rows, and options that change the rounding."""
+_EMBED = "contrastive-text embed TEXTS OUT.npy --model MODEL --distinct"
+"""Advice for vectors without a table of text ids."""
 _SHOWN = 5
 """Largest number of missing shards that an error names."""
 
@@ -401,3 +406,95 @@ def _shard_files(path: Path, todo: str) -> dict[Path, Shard]:
             f"embed with --shard {', '.join(missing[:_SHOWN])}{more}"
         )
     return {shard.path(path): shard for shard in shards}
+
+
+class _Part(NamedTuple):
+    """Memory-mapped file of vectors, (N, D), with its table of sorted text ids and their rows, (N,) each."""
+
+    vectors: Array
+    ids: Ids
+    places: Ids
+
+    def found(self, ids: Ids) -> tuple[npt.NDArray[np.bool_], Ids]:
+        """Looks up text ids. Returns a mask of the ids with a vector in this file, and the row of each vector."""
+        nearest = np.searchsorted(self.ids, ids).clip(max=len(self.ids) - 1)
+        return self.ids[nearest] == ids, self.places[nearest]
+
+
+class TextVectors:
+    """Look-up of the vectors of texts in a file of ``contrastive-text embed --distinct``.
+
+    Vectors and table are memory-mapped, so only the vectors that are looked up are read, and the processes of a
+    machine share their memory. A look-up is a binary search in each shard; among a hundred million texts it takes
+    27 steps.
+
+    Args:
+        path: ``.npy`` file with its record and its table of ids next to it. If it doesn't exist, its shards are
+            used.
+
+    Raises:
+        FileNotFoundError: Neither the file nor a shard exists.
+        ValueError: A file has no record or no table, was changed, or has int8 or uint8 vectors; or a shard is
+            missing or doesn't belong to the others.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = path = Path(path)
+        self._digests, self._parts = list[FileDigest](), list[_Part]()
+        for file, (record, vectors) in open_vectors(path, _EMBED).items():
+            if record.ids is None:
+                raise InvalidValueError(
+                    f"{file}: expected the text ids {ids_path(file).name} next to it, got no such file; {_EMBED}"
+                )
+            if vectors.dtype.kind != "f":
+                raise InvalidValueError(
+                    f"{file}: expected vectors of floating-point numbers, got {vectors.dtype}; embed them with "
+                    "--precision float32"
+                )
+            self._digests += [record.vectors, record.ids]
+            self._parts.append(_Part(vectors, *map_vectors(ids_path(file), _EMBED)))
+
+    def __len__(self) -> int:
+        """Number of texts that have a vector."""
+        return sum(len(part.ids) for part in self._parts)
+
+    @property
+    def features(self) -> int:
+        """Number of features of the vectors in the file."""
+        return int(self._parts[0].vectors.shape[1])
+
+    @property
+    def identity(self) -> str:
+        """Fingerprint of the vectors and their texts, 32 hex digits."""
+        digests = list(map(asdict, self._digests))
+        return blake2b(repr(digests).encode(), digest_size=16).hexdigest()
+
+    def has_vectors(self, ids: Ids) -> npt.NDArray[np.bool_]:
+        """Returns a mask of the text ids that have a vector, (n,) -> (n,)."""
+        mask: npt.NDArray[np.bool_] = np.any([part.found(ids)[0] for part in self._parts], axis=0)
+        return mask
+
+    def vectors_of_ids(self, ids: Ids) -> Array:
+        """Returns the vector of each text id, (n,) -> (n, D). Every id must have a vector."""
+        vectors = np.empty((len(ids), self.features), self._parts[0].vectors.dtype)
+        for part in self._parts:
+            mask, places = part.found(ids)
+            vectors[mask] = part.vectors[places[mask]]
+        return vectors
+
+    def vectors_of_texts(self, texts: Sequence[str]) -> Array:
+        """Returns the vector of each text, (n, D).
+
+        Raises:
+            ValueError: A text has no vector.
+        """
+        ids = np.fromiter(map(text_id, texts), np.int64, len(texts))
+        if not (mask := self.has_vectors(ids)).all():
+            raise InvalidValueError(
+                f"{self.path}: expected a vector of every text, got no vector of "
+                f"{describe_value(texts[int(mask.argmin())])}; embed these texts: {_EMBED}"
+            )
+        return self.vectors_of_ids(ids)
+
+    def __reduce__(self) -> tuple[type[TextVectors], tuple[Path]]:
+        return TextVectors, (self.path,)

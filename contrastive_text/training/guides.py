@@ -23,7 +23,7 @@ from contrastive_text.data import TextDataModule
 from contrastive_text.data.preparation import TrainingData, text_blocks
 from contrastive_text.data.tasks import option_place
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.text_vectors import TextVectors
+from contrastive_text.inference.vector_files import TextVectors
 from contrastive_text.objectives import Objective
 
 

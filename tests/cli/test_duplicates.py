@@ -114,6 +114,6 @@ def test_too_many_pairs_leave_the_vectors_for_a_higher_threshold(
         said = shell.refused(f"{DUPLICATES} --threshold 0.1")
     assert "threshold: expected at most 5 pairs, got more at 0.1; raise the threshold" in said
     assert (here / "d.tsv.vectors.npy").exists()
-    monkeypatch.setattr("contrastive_text.cli.embed.EmbeddingRun", None)  # nothing is encoded again
+    monkeypatch.setattr("contrastive_text.cli.models.EmbeddingRun", None)  # nothing is encoded again
     shell(f"{DUPLICATES} --threshold 1")
     assert sorted(path.name for path in here.iterdir()) == ["d.tsv", "t.txt"]

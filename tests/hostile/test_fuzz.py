@@ -26,13 +26,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contrastive_text import Classifier, Reranker
+from contrastive_text.cli.models import read_document_vectors
 from contrastive_text.core.errors import ContrastiveTextError
 from contrastive_text.core.storage.checkpoints import read_checkpoint
 from contrastive_text.data import read_rows
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference.head_models import folder_kind
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.text_vectors import read_document_vectors
 from contrastive_text.recipes.layers import merge, option_over, read_config
 from contrastive_text.runs.ensemble import read_choices
 from contrastive_text.runs.grid import Cell

@@ -16,14 +16,14 @@ import tiny
 from covering import rest_slow
 from vectors_on_disk import MANY, SMALL, attempt, embedded, rows_of, stopped
 
+from contrastive_text.cli.models import read_document_vectors
 from contrastive_text.core.random import text_id
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.inference import vector_files
 from contrastive_text.inference.embedding_run import EmbeddingRun
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.inference.text_vectors import TextVectors, read_document_vectors
-from contrastive_text.inference.vector_files import Shard, check_output_path, write_vectors
+from contrastive_text.inference.vector_files import Shard, TextVectors, check_output_path, write_vectors
 
 ROWS = [(tiny.TEXTS[i], tiny.TEXTS[i + 1], tiny.TEXTS[i % 3]) for i in range(20)]
 SEVEN = Encoding(block_size=7)
