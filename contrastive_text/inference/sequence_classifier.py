@@ -7,7 +7,6 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from inspect import signature
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -293,16 +292,17 @@ def own_head(model: PreTrainedModel, encoder: TransformerEncoder) -> list[str]:
     tokenizer = TextTokenizer(encoder.tokenizer, encoder.limit)
     batch = collate_rows(tokenizer, _sample_rows(tokenizer)).to(next(model.parameters()).device)
     with torch.no_grad(), evaluating(encoder):
-        with read_errors_as(
-            f"{_where(model)}: expected a head that reads texts", f"use another encoder, or {_OWN}"
-        ):
+        expected, todo = f"{_where(model)}: expected a head that reads texts", f"use another encoder, or {_OWN}"
+        with read_errors_as(expected, todo):
             logits = SequenceNetwork(model, encoder.tokenizer)(batch)
-        for pooler, activation in product(_POOLERS, (nn.Identity(), *_ACTIVATIONS)):
-            layers = [modules[0], activation, *modules[1:]]
-            with suppress(RuntimeError, TypeError):  # modules of other widths, or that read other inputs
-                if _is_close(nn.Sequential(*layers)(Embedder(encoder, pooler).pool(batch)), logits):
-                    names = [_layer_name(layer) for layer in layers if not isinstance(layer, nn.Identity)]
-                    return [type(pooler).__name__, *names]
+        for pooler in _POOLERS:
+            vectors = Embedder(encoder, pooler).pool(batch)
+            for activation in (nn.Identity(), *_ACTIVATIONS):
+                layers = [modules[0], activation, *modules[1:]]
+                with suppress(RuntimeError, TypeError):  # modules of other widths, or that read other inputs
+                    if _is_close(nn.Sequential(*layers)(vectors), logits):
+                        names = [_layer_name(layer) for layer in layers if not isinstance(layer, nn.Identity)]
+                        return [type(pooler).__name__, *names]
     return [_UNKNOWN, *map(_layer_name, modules)]
 
 
