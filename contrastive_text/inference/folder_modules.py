@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from contrastive_text.core.config.class_paths import import_class
-from contrastive_text.core.config.specs import part_spec
+from contrastive_text.core.config.specs import build_part, part_spec
 from contrastive_text.core.errors import ContrastiveTextError, InvalidValueError
 from contrastive_text.core.libraries import read_errors_as
 from contrastive_text.core.storage.manifests import MANIFEST_ADVICE, MODULES
@@ -26,7 +26,7 @@ from contrastive_text.encoders.adapters import write_adapters
 from contrastive_text.encoders.loading import build_model
 from contrastive_text.encoders.networks import longest_row
 from contrastive_text.encoders.shared_use import evaluating
-from contrastive_text.inference.model_parts import ModelParts, make_pooler
+from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.poolers import (
     CLSPooler,
     ConcatPooler,
@@ -310,7 +310,7 @@ def read_pooler(folder: Path, class_path: str) -> tuple[Pooler, bool]:
         return _pooler_of_modes(config), pooled
     arguments = {name: value for name, value in config.values.items() if name != _INCLUDE_PROMPT}
     cls = import_class(class_path, Pooler, str(folder.parent / MODULES))
-    return make_pooler(cls, arguments, config.where, MANIFEST_ADVICE), pooled
+    return build_part(cls, arguments, config.where, MANIFEST_ADVICE), pooled
 
 
 def _pooler_of_modes(config: Record) -> Pooler:

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from contrastive_text.core.config.class_paths import import_class
-from contrastive_text.core.config.specs import part_spec
+from contrastive_text.core.config.specs import build_part, part_spec
 from contrastive_text.core.config.untrusted import check_untrusted
 from contrastive_text.core.errors import InvalidValueError, one_of
 from contrastive_text.core.libraries import read_errors_as
@@ -212,11 +212,10 @@ def _build(record: Record, name: str, base: type[Any]) -> Any:  # Any: an instan
     if name not in record:
         return None
     spec = record.record(name)
-    arguments = spec.record("init_args", {}).values
-    try:
-        return import_class(spec.text("class_path"), base, record.where)(**arguments)
-    except TypeError as error:
-        raise spec.refusal(f"arguments of {spec.text('class_path')}", error.args[0], "init_args") from error
+    arguments = spec.record("init_args", {})
+    return build_part(
+        import_class(spec.text("class_path"), base, record.where), arguments.values, arguments.where, record.todo
+    )
 
 
 def group_layers(layers: Iterable[nn.Module]) -> list[tuple[str, list[nn.Module]]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import re
 import warnings
@@ -15,7 +14,7 @@ import torch
 from torch import nn
 
 from contrastive_text.core.config.class_paths import import_class, is_own, trusting
-from contrastive_text.core.config.specs import describe, parse_part, part_spec
+from contrastive_text.core.config.specs import build_part, describe, parse_part, part_spec
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.manifests import MANIFEST_ADVICE
 from contrastive_text.core.storage.records import Record
@@ -160,30 +159,7 @@ def build_pooler(pooler: Pooler | str) -> Pooler:
     module = path.rpartition(".")[0]
     with trusting([module] if module else None):  # the user named the module
         cls = import_class(path, Pooler, _POOLER)
-    return make_pooler(cls, spec.get("init_args", {}), _POOLER, "give the arguments that it takes")
-
-
-def make_pooler(cls: type[Pooler], arguments: Mapping[str, object], where: str, todo: str) -> Pooler:
-    """Builds a pooler from its class and arguments.
-
-    Args:
-        cls: Class of the pooler.
-        arguments: Name -> argument of the constructor.
-        where: Beginning of error messages.
-        todo: Advice at the end of error messages.
-
-    Raises:
-        ValueError: The class is abstract, or its constructor doesn't take the arguments.
-    """
-    if inspect.isabstract(cls):
-        raise InvalidValueError(f"{where}: expected a pooler, got the base class {cls.__name__}; {todo}")
-    try:
-        inspect.signature(cls).bind(**arguments)
-    except TypeError as error:
-        raise InvalidValueError(
-            f"{where}: expected the arguments of {cls.__name__}, got {error}; {todo}"
-        ) from error
-    return cls(**arguments)
+    return build_part(cls, spec.get("init_args", {}), _POOLER, "give the arguments that it takes")
 
 
 def pooler_name(pooler: Pooler) -> str:

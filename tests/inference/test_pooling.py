@@ -83,7 +83,7 @@ class Deep(Pooler):
     ("name", "expected"),
     [
         ("MeanPoler", "got MeanPoler; there is no such class; did you mean MeanPooler?"),
-        ("Pooler", "expected a pooler, got the base class Pooler"),
+        ("Pooler", "expected a class .*, got the base class Pooler"),
         (
             "FirstLastPooler",
             "expected the arguments of FirstLastPooler, got missing a required argument: 'first'",

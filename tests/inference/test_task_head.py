@@ -71,7 +71,7 @@ DAMAGED: list[tuple[dict[str, object], str]] = [
     ({"scorer": {"class_path": "contrastive_text.heads.MLPHead"}}, "expected a subclass of Scorer"),
     (
         {"head": {"class_path": "contrastive_text.heads.MLPHead", "init_args": {"x": 1}}},
-        "init_args: expected argu",
+        "init_args: expected the arguments of MLPHead",
     ),
     (
         {"head": {"class_path": "contrastive_text.heads.MLPHead", "init_args": {"out_features": 10**9}}},

@@ -11,11 +11,12 @@ import ast
 import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from contrastive_text.core.config.class_paths import public_path
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 
+_T = TypeVar("_T")
 Plain: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
 """Values that YAML and a ``weights_only`` checkpoint can store; Any, because type aliases can't be recursive."""
 
@@ -66,6 +67,32 @@ def part_spec(part: object, where: str) -> dict[str, Any]:
             "move it to the top of its file, so that a checkpoint can make the part again"
         )
     return {"class_path": public_path(cls), "init_args": stored_arguments(part, where)}
+
+
+def build_part(cls: type[_T], arguments: Mapping[str, object], where: str, todo: str) -> _T:
+    """Builds a part from its class and arguments.
+
+    Args:
+        cls: Class of the part.
+        arguments: Name -> argument of the constructor.
+        where: Beginning of error messages.
+        todo: Advice at the end of error messages.
+
+    Raises:
+        ValueError: The class is abstract, or its constructor doesn't take the arguments.
+    """
+    if inspect.isabstract(cls):
+        raise InvalidValueError(
+            f"{where}: expected a class with all its methods, got the base class {cls.__name__}; {todo}"
+        )
+    try:
+        inspect.signature(cls).bind(**arguments)
+    except TypeError as error:
+        got = str(error).removeprefix("got ")
+        raise InvalidValueError(
+            f"{where}: expected the arguments of {cls.__name__}, got {got}; {todo}"
+        ) from error
+    return cls(**arguments)
 
 
 def stored_arguments(
