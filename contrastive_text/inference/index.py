@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Self, TypeAlias, get_args
+from typing import Self, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -277,9 +277,12 @@ class Index:
         while True:
             state = self._files.state()
             found = _nearest(state, self.facts.similarity, queries, top_k)
-            documents = self._files.documents(row.document for rows in found for row in rows)
-            if all(row.document in documents for rows in found for row in rows):
-                return [[_hit(row, documents[row.document]) for row in rows] for rows in found]
+            documents = self._files.documents(number for rows in found for number in rows)
+            if all(number in documents for rows in found for number in rows):
+                return [
+                    [_hit(documents[number], score, span) for number, (score, span) in rows.items()]
+                    for rows in found
+                ]
             if self._files.state().version == state.version:  # otherwise a document was removed meanwhile
                 raise InvalidValueError(
                     f"{self.folder}: expected a document for each vector, got a vector without one; restore the "
@@ -295,33 +298,27 @@ class Index:
         self._files.close()
 
 
-class _FoundRow(NamedTuple):
-    """Vector that a search finds: its similarity, document, first character and end."""
-
-    score: float
-    document: int
-    start: int
-    end: int
+def _hit(document: Document, score: float, span: Span) -> IndexHit:
+    metadata = parse_metadata(document)
+    return IndexHit(document.id, score, document.text, metadata, None if span == WHOLE else span)
 
 
-def _hit(row: _FoundRow, document: Document) -> IndexHit:
-    span = None if (row.start, row.end) == WHOLE else (row.start, row.end)
-    return IndexHit(document.id, row.score, document.text, parse_metadata(document), span)
-
-
-def _nearest(state: IndexState, similarity: SimilarityName, queries: Tensor, k: int) -> list[list[_FoundRow]]:
-    """Returns the best row of each of the k most similar documents, for each query."""
-    rows, pending, results = state.rows, list(range(len(queries))), [list[_FoundRow]() for _ in queries]
+def _nearest(
+    state: IndexState, similarity: SimilarityName, queries: Tensor, k: int
+) -> list[dict[int, tuple[float, Span]]]:
+    """Returns the k most similar documents of each query: number -> score and span of the best passage."""
+    rows, pending = state.rows, list(range(len(queries)))
+    results = [dict[int, tuple[float, Span]]() for _ in queries]
     width = k if len(rows) == state.documents else _WIDER * k
     while pending and len(rows):
         candidates = _candidates(state, similarity, queries[pending], width)
         for place, hits in zip(pending, candidates, strict=True):
-            best: dict[int, _FoundRow] = {}
+            best: dict[int, tuple[float, Span]] = {}
             for row, score in hits:
                 document, start, end = rows[row].tolist()
                 if document >= 0 and document not in best and len(best) < k:
-                    best[document] = _FoundRow(score, document, start, end)
-            results[place] = list(best.values())
+                    best[document] = score, (start, end)
+            results[place] = best
         # Removed documents, and passages of one document, may be all that was found.
         pending = [place for place in pending if len(results[place]) < min(k, state.documents)]
         pending = pending if width < len(rows) else []

@@ -121,7 +121,10 @@ class RowWriter:
 
     @property
     def _columns(self) -> tuple[str, ...]:
-        return (_RERANKED_COLUMNS if self.reranked else _COLUMNS)[self.form]
+        names = _COLUMNS[self.form]
+        if not self.reranked:
+            return names
+        return (*names[:-1], "score") if self.form == "pairs" else (*names[:-2], "scores")
 
     def _rows(self, mined: Mined) -> list[tuple[object, ...]]:
         """Returns the values of the columns of each row of a query with its negatives."""
@@ -160,11 +163,6 @@ _COLUMNS: Mapping[Form, tuple[str, ...]] = {
     "triples": ("anchor", "positive", "negative", "positive_cosine", "negative_cosine"),
     "tuples": ("anchor", "positive", "negative", "positive_cosine", "negative_cosines"),
     "pairs": ("sentence1", "sentence2", "label", "cosine"),
-}
-_RERANKED_COLUMNS: Mapping[Form, tuple[str, ...]] = {
-    "triples": ("anchor", "positive", "negative", "scores"),
-    "tuples": ("anchor", "positive", "negative", "scores"),
-    "pairs": ("sentence1", "sentence2", "label", "score"),
 }
 
 

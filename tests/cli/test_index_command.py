@@ -15,6 +15,7 @@ from shells import Shell
 from contrastive_text.inference.embedding_run import UnfinishedVectors
 from contrastive_text.inference.index import Index
 
+TAB = "\t"
 BUILD = "index build TEXTS i --model BERT --device cpu"
 ENCODED = "contrastive_text.inference.embedding_run.EmbeddingRun.finish"
 
@@ -82,14 +83,10 @@ def test_shards_of_embed_are_indexed(shell: Shell) -> None:
         shell(f"embed TEXTS v.npy --model BERT --device cpu --shard {number}/3")
     shell(f"{BUILD} --vectors v.npy")
     assert "documents           40" in shell("index info i").out
-    lines = shell("search i 'a bird' --format tsv").out.splitlines()
-    assert lines[0].split("\t") == ["query", "rank", "score", "id", "text"]
-    ids = [line.split("\t")[3] for line in lines[1:]]
+    head, *lines = shell("search i 'a bird' --format tsv").out.splitlines()
+    assert head.split(TAB) == ["query", "rank", "score", "id", "text"]
     text = shell("search i 'a bird'").out
-    assert all(f"  id {name}  " in text for name in ids)
-    whole = shell("search TEXTS 'a bird' --model BERT --device cpu --format json").out
-    hits = hits_of(shell("search i 'a bird' --format json").out)
-    assert [hit["text"] for hit in hits] == [hit["text"] for hit in hits_of(whole)]
+    assert all(f"  id {line.split(TAB)[3]}  " in text for line in lines)
 
 
 @pytest.mark.parametrize("place", ["encoded", pytest.param("written", marks=pytest.mark.slow)])
@@ -147,16 +144,6 @@ def test_a_hit_in_an_index_of_passages_has_its_span(shell: Shell, here: Path, fi
 def test_a_wrong_command_is_refused(shell: Shell, here: Path, line: str, said: str) -> None:
     assert said in shell.refused(line)
     assert [path.name for path in here.iterdir()] == ["docs.tsv"]
-
-
-@pytest.mark.slow
-def test_a_built_index_refuses_another_build_and_another_model(shell: Shell, here: Path) -> None:
-    shell(BUILD)
-    assert "i: expected a new folder, got an index; add to it" in shell.refused(BUILD)
-    tiny.save_bert(here / "other", seed=1)
-    for line in ("search i bird", "index add i TEXTS"):
-        assert "i: expected the model of this index" in shell.refused(f"{line} --model other")
-    assert "ids of the index, got 'x'" in shell.refused("index remove i x")
 
 
 def test_the_help_of_index_lists_its_actions(shell: Shell) -> None:

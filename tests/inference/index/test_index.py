@@ -19,7 +19,7 @@ from contrastive_text.core.storage.disk import hold_lock
 from contrastive_text.inference import approximate
 from contrastive_text.inference.index import Index, IndexHit
 from contrastive_text.inference.index_documents import Window
-from contrastive_text.inference.index_files import DATABASE, IndexFolder
+from contrastive_text.inference.index_files import DATABASE
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 
 TEXTS = list(tiny.TEXTS)
@@ -230,14 +230,6 @@ def test_a_search_goes_on_while_its_hits_are_removed_and_merged(index: Index, mo
 
     reader._files.state = removing_state  # type: ignore[method-assign]
     assert {int(hit.id) for hit in reader.search("a bird", top_k=40)[0]} == {*range(30, 40)}
-
-
-@pytest.mark.slow
-def test_a_reader_in_another_state_reads_segments_that_a_writer_merges(index: Index) -> None:
-    for number in range(30):
-        files = IndexFolder(index.folder)
-        index.add([f"bird {number}"])
-        assert files.state().documents == 41 + number
 
 
 # Passages
