@@ -118,14 +118,19 @@ class Encoding:
         Raises:
             ValueError: Such an option is given.
         """
-        fields = ("normalize_embeddings", "truncate_dim", "precision", "ranges")
-        given = {name: getattr(self, name) for name in fields} | {"device": self.devices}
-        defaults = dict.fromkeys(given) | {"normalize_embeddings": False, "precision": "float32"}
-        for name, value in given.items():
-            if value != defaults[name]:
+        for name, value, default in (
+            ("normalize_embeddings", self.normalize_embeddings, False),
+            ("truncate_dim", self.truncate_dim, None),
+            ("precision", self.precision, "float32"),
+            ("ranges", self.ranges, None),
+            ("device", self.devices, None),
+        ):
+            if value is not default and (
+                default is None or value != default
+            ):  # arrays have no single truth value
                 raise InvalidValueError(
-                    f"encode.{name}: expected {defaults[name]!r} with output_value='token_embeddings', got "
-                    f"{value!r}; remove one of them"
+                    f"encode.{name}: expected {default!r} with output_value='token_embeddings', got {value!r}; "
+                    "remove one of them"
                 )
 
     def resolve_prompt(self, prompts: Prompts) -> str:

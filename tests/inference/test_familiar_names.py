@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas
@@ -65,7 +66,8 @@ def test_token_vectors_are_those_of_sentence_transformers(folder: str, prompt: s
 
 
 def test_options_that_token_vectors_cannot_have_are_refused(model: SentenceEncoder) -> None:
-    refused = {"normalize_embeddings": True, "truncate_dim": 3, "precision": "binary", "device": ["cpu", "cpu"]}
+    refused: dict[str, Any] = {"normalize_embeddings": True, "truncate_dim": 3, "precision": "binary"}
+    refused |= {"ranges": np.zeros((2, 16)), "device": ["cpu", "cpu"]}
     for name, value in refused.items():
         with pytest.raises(
             ValueError, match=rf"encode\.{name}: expected .* with output_value='token_embeddings'"
