@@ -37,11 +37,9 @@ def classify(options: Classify) -> None:
     Raises:
         ValueError: The model isn't a classifier, or with ``--score`` a label isn't a class of the model.
     """
-    from contrastive_text.cli.files import form_of, write_predictions
+    from contrastive_text.cli.files import form_of, read_table, write_predictions
     from contrastive_text.cli.models import load_head
-    from contrastive_text.core.storage.text_files import SizeLimits
     from contrastive_text.core.targets import Classes
-    from contrastive_text.data import read_rows
     from contrastive_text.inference.head_models import Classifier
 
     classifier = load_head(Classifier, options.model, options.device)
@@ -50,16 +48,9 @@ def classify(options: Classify) -> None:
     if reads == "any":
         form = replace(form, options={**form.options, "pairs": "--pairs"})
     texts = ("text",) if reads == "text" or (reads == "any" and not options.pairs) else ("anchor", "positive")
-    table = read_rows(
-        options.input,
-        (*texts, "target") if options.score else texts,
-        options.columns,
-        target=target if options.score else None,
-        split=options.split,
-        bounds=SizeLimits.of(options.bounds),
-        form=form,
+    table = read_table(
+        options, (*texts, "target") if options.score else texts, form, target if options.score else None
     )
-    print_message(table.description)
     rows = [{name: row[name] for name in texts} for row in table]
     inputs: list[Any] = [next(iter(row.values())) if len(texts) == 1 else tuple(row.values()) for row in rows]
     logits = classifier.logits(inputs, options.batch_size, show_progress_bar=True)

@@ -15,7 +15,7 @@ from contrastive_text.core.targets import Classes, Target
 from contrastive_text.core.terminal import print_json, print_message
 from contrastive_text.core.types import Row
 from contrastive_text.data.files.formats import PYTHON, FileForm, options_of
-from contrastive_text.data.files.readers import TextStream
+from contrastive_text.data.files.readers import Table, TextStream, read_rows
 
 
 def form_of(options: object) -> FileForm:
@@ -42,6 +42,29 @@ def plain_form(**spelled: str) -> FileForm:
         spelled: Option of the command for this file, by the name of the setting.
     """
     return FileForm(options=spelled)
+
+
+def read_table(options: object, reads: Sequence[str], form: FileForm, target: Classes | None = None) -> Table:
+    """Reads the rows of a command's main file, and prints how its columns were understood.
+
+    Args:
+        options: The record of the command.
+        reads: Names of the columns that the command reads.
+        form: Form of the file.
+        target: Classes of the column ``target``; None for a command without classes.
+    """
+    values = vars(options)
+    table = read_rows(
+        values["input"],
+        reads,
+        values["columns"],
+        target=target,
+        split=values["split"],
+        bounds=SizeLimits.of(values["bounds"]),
+        form=form,
+    )
+    print_message(table.description)
+    return table
 
 
 def text_stream(

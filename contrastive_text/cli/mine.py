@@ -9,11 +9,9 @@ from itertools import chain
 import numpy as np
 
 from contrastive_text.cli.commands import Mine
-from contrastive_text.cli.files import form_of, further_texts
+from contrastive_text.cli.files import form_of, further_texts, read_table
 from contrastive_text.cli.models import encoder_of, load_model, load_reranker, resumable
-from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.core.terminal import print_message
-from contrastive_text.data import read_rows
 from contrastive_text.inference.encoding import Encoding
 from contrastive_text.inference.head_models import Reranker, folder_kind
 from contrastive_text.inference.mining import Mining, PairTexts
@@ -61,15 +59,7 @@ def _load_second(path: str, device: str) -> SentenceEncoder | Reranker:
 
 def _read(options: Mine) -> PairTexts:
     """Reads the pairs and the corpus, and prints how their columns were understood."""
-    pairs = read_rows(
-        options.input,
-        ("anchor", "positive"),
-        options.columns,
-        split=options.split,
-        bounds=SizeLimits.of(options.bounds),
-        form=form_of(options),
-    )
-    print_message(pairs.description)
+    pairs = read_table(options, ("anchor", "positive"), form_of(options))
     further: Iterable[str] = ()
     if options.corpus is not None:
         further = further_texts(options, options.corpus, "column", distinct=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -36,28 +36,12 @@ class Score(TextsCommand):
 
 def score(options: Score) -> None:
     """Writes each row of a file with the scores of its texts by a reranker."""
+    from contrastive_text.cli.files import form_of, read_table
     from contrastive_text.cli.models import load_reranker, resumable
-    from contrastive_text.core.storage.text_files import SizeLimits
-    from contrastive_text.data import read_rows
-    from contrastive_text.data.files.formats import FileForm, options_of
     from contrastive_text.inference.mining_run import score_rows
 
-    form = FileForm(
-        header=options.header,
-        separator=options.separator,
-        pair_labels="all",
-        needs_label=False,
-        options=options_of("header", "separator", "columns", "split", "bounds"),
-    )
-    rows = read_rows(
-        options.input,
-        ("anchor", "positive"),
-        options.columns,
-        split=options.split,
-        bounds=SizeLimits.of(options.bounds),
-        form=form,
-    )
-    print_message(rows.description)
+    form = replace(form_of(options), pair_labels="all", needs_label=False)  # labels select no rows
+    rows = read_table(options, ("anchor", "positive"), form)
     reranker = load_reranker(options.model, options.device)
     with resumable(lambda: "the scores so far are saved; the same command resumes after them"):
         pairs = score_rows(reranker, rows.rows, options.output, options.batch_size, options.restart, True)
