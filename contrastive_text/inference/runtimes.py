@@ -123,6 +123,17 @@ def _silent() -> Iterator[None]:
             logger.setLevel(level)
 
 
+@contextmanager
+def _without_log_handlers() -> Iterator[None]:
+    """Removes handlers that a library adds to the root logger in this context; all libraries log to them."""
+    root = logging.getLogger()
+    handlers = [*root.handlers]
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+
+
 def onnx_session(graph: Path, where: str) -> Any:  # Any: onnxruntime has no types
     """Opens a graph in onnxruntime on the CPU, with torch's number of threads.
 
@@ -195,14 +206,15 @@ class OnnxRuntime(Runtime):
         model = require("onnx", "backend").load(source)
         note = model.metadata_props.add()  # without it, a log message advises preprocessing
         note.key, note.value = "onnx.quant.pre_process", "onnxruntime.quant"
-        quantization.quantize_dynamic(
-            model,
-            target,
-            op_types_to_quantize=["MatMul", "Gemm"],
-            per_channel=True,
-            weight_type=quantization.QuantType.QInt8,
-            extra_options={"MatMulConstBOnly": True},
-        )
+        with _without_log_handlers():
+            quantization.quantize_dynamic(
+                model,
+                target,
+                op_types_to_quantize=["MatMul", "Gemm"],
+                per_channel=True,
+                weight_type=quantization.QuantType.QInt8,
+                extra_options={"MatMulConstBOnly": True},
+            )
 
     def __call__(self, ids: npt.NDArray[np.int64], mask: npt.NDArray[np.int64]) -> Arrays:
         """Returns the token vectors of each layer, computed by onnxruntime."""

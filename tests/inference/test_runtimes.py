@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import pickle
 import shutil
 import sys
@@ -116,12 +117,14 @@ def test_torch_leaves_the_cores_to_a_runtime_and_has_them_again_afterwards(
 @pytest.mark.slow
 @backends
 def test_int8_is_near_and_known_as_other_vectors(bert: str, backend: str) -> None:
+    handlers = [*logging.getLogger().handlers]
     model = SentenceEncoder.from_pretrained(bert, pooler="MeanPooler")
     small = SentenceEncoder.from_pretrained(bert, pooler="MeanPooler", backend=backend, dtype=torch.int8)
     expected, got = model.encode(TEXTS), small.encode(TEXTS)
     cosines = (expected * got).sum(1) / np.linalg.norm(expected, axis=1) / np.linalg.norm(got, axis=1)
     assert 1e-7 < 1 - cosines.mean() < 0.02  # other numbers, near ones
     assert small.identity != model.identity
+    assert logging.getLogger().handlers == handlers  # onnxruntime adds one
 
 
 @pytest.mark.slow
