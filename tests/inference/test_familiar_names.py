@@ -14,7 +14,7 @@ import torch
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
@@ -96,9 +96,8 @@ def test_a_pipeline_of_scikit_learn_takes_the_model(model: SentenceEncoder) -> N
     assert clone(pipeline)[0] is model and pickle.loads(pickle.dumps(pipeline)).predict(["bird"]).shape == (1,)
 
 
-def test_cross_validation_and_a_grid_share_the_model(model: SentenceEncoder) -> None:
+def test_the_models_of_a_cross_validated_grid_are_one(model: SentenceEncoder) -> None:
     pipeline = make_pipeline(model, LogisticRegression())
-    assert cross_val_score(pipeline, tiny.TEXTS, LABELS, cv=2).shape == (2,)
     search = GridSearchCV(pipeline, {"logisticregression__C": [0.1, 1.0]}, cv=2).fit(tiny.TEXTS, LABELS)
     assert search.best_estimator_[0] is model
     with pytest.raises(
