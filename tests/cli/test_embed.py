@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import random
-import signal
-import time
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +11,6 @@ import pytest
 import tiny
 from shells import Shell
 
-from contrastive_text.cli import run
 from contrastive_text.core.setting import current_setting
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.inference.embedding_run import UnfinishedVectors
@@ -81,51 +74,6 @@ def test_ctrl_c_says_how_it_goes_on_and_the_same_words_do_but_not_with_another_m
     assert len(np.load(here / "v.npy")) == 400
     names = {"many.txt", "other", "v.npy", "v.npy.json", "whole.npy", "whole.npy.json"}
     assert {path.name for path in here.iterdir()} == names
-
-
-def quietly(words: Sequence[str]) -> None:
-    """Runs a command in a process of its own."""
-    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-        assert run(words) == 0
-
-
-def kill_and_resume(words: list[str], record: Path, after: Sequence[int]) -> int:
-    """Kills a process each time that so many more rows are on the disk; gives how many were killed."""
-    killed = 0
-    for rows in after:
-        process = multiprocessing.get_context("forkserver").Process(target=quietly, args=(words,))
-        process.start()
-        begun = rows_in(record)
-        while process.is_alive() and rows_in(record) < begun + rows:
-            time.sleep(0.001)
-        process.kill()
-        process.join()
-        assert process.exitcode in (0, -signal.SIGKILL)
-        killed += process.exitcode != 0
-    return killed
-
-
-def rows_in(record: Path) -> int:
-    """Returns the rows that the record of an unfinished output counts, by the bytes of its vectors."""
-    try:
-        vectors = np.load(record.with_suffix(""), mmap_mode="r")
-        filled = json.loads(record.read_text())["vectors"]["size"] - vectors.offset
-    except (OSError, EOFError, ValueError):  # in the middle of a write
-        return 0
-    return int(filled // vectors[:1].nbytes)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("out", ["v.npy", "v.tsv", "v.parquet"])
-def test_kills_at_any_time_leave_the_same_bytes(shell: Shell, here: Path, out: str) -> None:
-    draws = random.Random(out)
-    names = {"v.npy": str(here / out), "many.txt": str(here / "many.txt")}
-    words = [names.get(word, word) for word in shell.words(f"{EMBED} --block_size 10 --precision int8")]
-    after = [draws.choice([0, 10, 10, 100, 200]) for _ in range(6)]
-    assert kill_and_resume(words, here / f"{out}.unfinished.json", after) >= 3
-    shell(words)
-    shell([word if word != str(here / out) else f"whole{out}" for word in words])
-    assert (here / out).read_bytes() == (here / f"whole{out}").read_bytes()
 
 
 def test_features_and_precisions_are_those_of_encode(shell: Shell, here: Path, files: dict[str, str]) -> None:
