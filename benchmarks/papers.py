@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from runs import RESULTS, ROOT, cell_configurations, do, held, machine, markdown, mean_and_spread, publish
 
-from contrastive_text.runs.seed_differences import paired_difference
+from contrastive_text.metrics.bootstrap import paired_difference
 
 STS = "sts:mean"
 """Score by which the studies on STS compare cells."""

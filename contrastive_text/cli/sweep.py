@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -34,10 +33,10 @@ from contrastive_text.core.errors import InvalidValueError, RunError
 from contrastive_text.core.storage.disk import atomic_file, hold_lock
 from contrastive_text.core.terminal import print_message
 from contrastive_text.inference.model_parts import build_pooler, pooler_name
-from contrastive_text.metrics.collapse import Mode, usual_mode
+from contrastive_text.metrics.verdict import Mode, usual_mode
 from contrastive_text.recipes.layers import read_config
 from contrastive_text.runs.grid import Axis, Cell, parse_vary, plan, read_grid
-from contrastive_text.runs.sweep_figures import heat_map, picture, points
+from contrastive_text.runs.sweep_figures import draw
 from contrastive_text.runs.sweep_table import SweepRun, SweepTable
 from contrastive_text.training.run_folder import CONFIG, changed_options
 
@@ -49,8 +48,6 @@ _FORMATS: Mapping[str, tuple[str, Callable[[SweepTable], str]]] = {
 }
 """Format of a sweep's table -> file name and rendering method."""
 _MOST_SEEDS = 10_000
-_TITLE = 40
-"""Largest number of letters in a line of a figure's title. The narrowest figure has room for that many."""
 _WAIT = 1.0
 """Seconds until a process checks again whether another process has finished a run."""
 
@@ -158,11 +155,10 @@ class Runs:
         cells = plan(axes)
         self.every = [(cell, seed) for seed in seeds for cell in cells]
         self.errors: dict[tuple[Cell, int], str] = {}
-        sources = check_cells(cells, options, seeds[0])
-        self._configs = {cell: source.config for cell, source in sources.items()}
-        self.settings = describe_cells(sources, axes)
+        self._configs = check_cells(cells, options, seeds[0])
+        self.settings = describe_cells(self._configs, axes)
         first = self._configs[cells[0]]
-        self.select = options.select or str(first["checkpoint"]["monitor"] or usual_score(first))
+        self.select = options.select or str(usual_score(first))
         check_metrics(self._configs, options)
         self.mode: Mode = first["checkpoint"]["mode"] or usual_mode(self.select)
         pooler = None if options.report_pooler is None else build_pooler(options.report_pooler)
@@ -360,31 +356,3 @@ def time_left(seconds: Sequence[float], runs: int) -> str:
     else:
         duration = f"{expected / 60:.0f} min" if expected < 7200 else f"{expected / 3600:.1f} h"
     return f"; {_count(runs, 'run')} left, about {duration}"
-
-
-def draw(table: SweepTable, folder: Path) -> None:
-    """Draws the first report of a table: points for a grid of one key, a heat map for two keys, else nothing."""
-    column = table.columns()[0]
-    figures = {cell.labels: column.spread(cell) for cell in table.cells}
-    labels = [list(dict.fromkeys(values)) for values in zip(*figures, strict=True)]
-    over = f", mean ± sd over {len(table.seeds)} seeds" if len(table.seeds) > 1 else ""
-    title = textwrap.fill(f"{column.report.title}{over}", _TITLE)
-    if len(labels) not in (1, 2):
-        return
-    try:
-        if len(labels) == 1:
-            name = "points"
-            means, sds = zip(*figures.values(), strict=True)
-            figure = points(means, sds, labels[0], table.axes[0], title)
-        else:
-            name = "heat_map"
-            rows, columns = labels
-            grids = [[[figures[row, label][i] for label in columns] for row in rows] for i in (0, 1)]
-            figure = heat_map(grids[0], grids[1], rows, columns, (table.axes[0], table.axes[1]), title)
-    except ImportError as error:
-        print_message(f"note: no figure: {error}")
-        return
-    kinds: tuple[Literal["png", "svg", "pdf"], ...] = ("png", "svg", "pdf")
-    for kind in kinds:
-        with atomic_file(folder / f"{name}.{kind}") as file:
-            file.write(picture(figure, kind))

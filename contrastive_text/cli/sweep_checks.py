@@ -1,4 +1,4 @@
-"""Checks of a sweep before its first run: its options, the configuration of every cell, and its reports."""
+"""Checks of a sweep before its first run, and its plan: options, configuration of every cell, and reports."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pytorch_lightning.cli import LightningArgumentParser
 
 from contrastive_text.cli.commands import Sweep
 from contrastive_text.cli.configuration import configured
-from contrastive_text.cli.options import paths_of
+from contrastive_text.cli.options import check_options_used, paths_of
 from contrastive_text.cli.paths import RUN_READS, check_paths
 from contrastive_text.cli.words import SHORT, expand_recipes, option_values, with_values
+from contrastive_text.core.config.specs import flat_settings
 from contrastive_text.core.config.suggestions import find_constructor_error, suggest_name
 from contrastive_text.core.errors import InvalidValueError
+from contrastive_text.evaluation.results import in_columns
 from contrastive_text.evaluation.suites import SUITES, missing_data, read_suites
-from contrastive_text.metrics.collapse import Mode, usual_mode
-from contrastive_text.recipes import recipe_names
+from contrastive_text.metrics.verdict import Mode, usual_mode
 from contrastive_text.recipes.layers import Config, is_shipped, names_file, read_layers, split_variant, value_at
-from contrastive_text.runs.cell_settings import Source, describe_settings, flat_settings
 from contrastive_text.runs.grid import RECIPE, Axis, Cell
 from contrastive_text.runs.sweep_table import Report
 from contrastive_text.training.callbacks import PAIR_SCORE, RANKING_SCORE, TASK_SCORE
@@ -41,6 +41,14 @@ _OURS = {
 }
 """Option of the sweep to use instead of an option of ``fit`` that the sweep sets, by the latter's name."""
 _MEAN = "mean"
+_METHOD = ("model.views", "model.guides", "data.task.pairing")
+"""Keys that define a method. Cells are expected to differ in them."""
+_OBJECTIVES = "model.objectives"
+"""Key of the objectives. Only settings that all cells have, such as a temperature, can be compared."""
+_START = "model.encoder.model_name_or_path"
+"""Key of the start of training. A user always sets it, although recipes name the encoder of their paper."""
+_LONGEST = 30
+"""Largest number of letters of a value in the tables of settings."""
 
 
 def check_words(words: Sequence[str], axes: Sequence[Axis]) -> None:
@@ -62,23 +70,16 @@ def check_words(words: Sequence[str], axes: Sequence[Axis]) -> None:
 
 
 def check_recipes(words: Sequence[str], axes: Sequence[Axis]) -> None:
-    """Checks the values of the key ``recipe`` of a grid: names of recipes, or YAML files that define a method.
+    """Checks the key ``recipe`` of a grid: YAML files must define a method, and only the grid may name recipes.
 
     Raises:
-        ValueError: A value is neither, a file defines no method, or the shared options name a recipe too, which
-            would override the recipe of every cell.
+        ValueError: A file defines no method, or the shared options name a recipe too, which would override the
+            recipe of every cell.
     """
     labels = [label for axis in axes if axis.name == RECIPE for label in axis.values.values()]
     if not labels:
         return
-    for label in labels:
-        if not names_file(label):
-            if label not in recipe_names():
-                raise InvalidValueError(
-                    f"--vary {RECIPE}: expected names of recipes or YAML files, got "
-                    f"{label!r}{suggest_name(label, recipe_names())}; contrastive-text recipes lists all names"
-                )
-            continue
+    for label in filter(names_file, labels):
         layers = read_layers(label)
         if len(layers) == 1 and value_at(layers[0], "model.objectives") is None:
             raise InvalidValueError(
@@ -100,7 +101,7 @@ def with_seed(words: Sequence[str], seed: int) -> list[str]:
     return [word if path is None else f"--init_from={path.replace('{seed}', str(seed))}" for word, path in pairs]
 
 
-def check_cells(cells: Sequence[Cell], options: Sweep, seed: int) -> dict[Cell, Source]:
+def check_cells(cells: Sequence[Cell], options: Sweep, seed: int) -> dict[Cell, Config]:
     """Returns the configuration of every cell of a sweep. Parses all configurations, then builds all of them.
 
     Raises:
@@ -132,8 +133,7 @@ def check_cells(cells: Sequence[Cell], options: Sweep, seed: int) -> dict[Cell, 
     for cell, parser, namespace in parsed:
         with _naming(cell):
             Run(parser, namespace)
-    recipes = {first: _recipe(first) for first in dict.fromkeys(cell.first for cell in cells)}
-    return {cell: Source(config, *recipes[cell.first]) for cell, config in configs.items()}
+    return configs
 
 
 def _parsed(words: Sequence[str]) -> tuple[LightningArgumentParser, Namespace, Config]:
@@ -143,24 +143,71 @@ def _parsed(words: Sequence[str]) -> tuple[LightningArgumentParser, Namespace, C
     return parser, namespace, config
 
 
-def _recipe(words: Sequence[str]) -> tuple[Config | None, list[str]]:
-    """Returns the configuration of a cell's recipe without the shared options, and the keys that it sets."""
-    if not words:
-        return None, []
-    (file,) = option_values(expand_recipes(words), "--config")
-    return _parsed(words)[2], [key for layer in read_layers(file) for key in flat_settings(layer)]
+def describe_cells(configs: Mapping[Cell, Config], axes: Sequence[Axis]) -> str:
+    """Describes settings of cells of several recipes or files that could be taken for an effect of the method.
 
+    The first table has the settings in which cells differ, besides views, guides, the pairing and the keys of the
+    grid. The second table has the settings of recipes that the shared files and options replace.
 
-def describe_cells(sources: Mapping[Cell, Source], axes: Sequence[Axis]) -> str:
-    """Describes the settings in which cells with different recipes or files differ; see ``describe_settings``."""
+    Args:
+        configs: Configuration of each cell.
+        axes: Axes of the grid.
+
+    Returns:
+        The tables as text; empty if there is nothing to say.
+    """
     places = [place for place, axis in enumerate(axes) if axis.name in (RECIPE, "config")]
-    if not places:
-        return ""
-    first: dict[str, Source] = {}
-    for cell, source in sources.items():
-        first.setdefault(" | ".join(cell.labels[place] for place in places), source)
+    cells: dict[str, Cell] = {}
+    for cell in configs if places else ():
+        cells.setdefault(" | ".join(cell.labels[place] for place in places), cell)
     varied = [key for axis in axes for key in axis.name.split(",")]
-    return describe_settings(first, varied, {key: short for short, key in SHORT.items()})
+    used = [flat_settings(configs[cell]) for cell in cells.values()]
+    own = [_settings_of_recipe(cell.first) for cell in cells.values()]
+    differing, replaced = [], []
+    for key in dict.fromkeys(key for settings in (*used, *own) for key in settings):
+        values = [settings.get(key) for settings in used]
+        pairs = [*zip(values, (settings.get(key) for settings in own), strict=True)]
+        lost = [recipe if recipe != value else None for value, recipe in pairs]
+        if _is_under(key, varied):
+            continue
+        is_compared = not _is_under(key, _METHOD) and not (_is_under(key, [_OBJECTIVES]) and None in values)
+        if len(set(values)) > 1 and is_compared:
+            stars = [" *" if value is not None and value == recipe else "" for value, recipe in pairs]
+            texts = [f"{_shown(value)}{star}" for value, star in zip(values, stars, strict=True)]
+            differing.append([key, *texts, _option(key, values[0])])
+        if any(lost) and key != _START:
+            replaced.append([key, *map(_shown, lost), ", ".join(dict.fromkeys(map(_shown, values)))])
+    text = []
+    if differing:
+        text += ["Settings that differ between the cells, besides views (*: the recipe sets it):"]
+        text += [in_columns([["setting", *cells, "option that makes them equal"], *differing])]
+    if replaced:
+        text += ["Settings of recipes that the shared files and options replace:"]
+        text += [in_columns([["setting", *cells, "in the sweep"], *replaced])]
+    return "\n".join(text)
+
+
+def _settings_of_recipe(words: Sequence[str]) -> dict[str, str]:
+    """Returns the settings that a cell's recipe names, as they are without the shared options."""
+    if not words:
+        return {}
+    (file,) = option_values(expand_recipes(words), "--config")
+    named = {key for layer in read_layers(file) for key in flat_settings(layer)}
+    return {key: value for key, value in flat_settings(_parsed(words)[2]).items() if key in named}
+
+
+def _is_under(key: str, beginnings: Sequence[str]) -> bool:
+    return any(f"{key}.".startswith(f"{beginning}.") for beginning in beginnings)
+
+
+def _shown(value: str | None) -> str:
+    return "-" if value is None else value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."
+
+
+def _option(key: str, value: str | None) -> str:
+    """Returns the option that gives a key a value in all cells; empty without such an option."""
+    names = {key: short for short, key in SHORT.items()}
+    return "" if value is None or value.startswith("[") else f"--{names.get(key, key)} {value}"
 
 
 def check_metrics(configs: Mapping[Cell, Config], options: Sweep) -> None:
@@ -253,11 +300,7 @@ def read_reports(options: Sweep, select: str, mode: Mode, suffix: str) -> list[R
         raise InvalidValueError(
             f"--report {suites[0]}: expected a folder of the suite's data sets, got no folder; add --report_data"
         )
-    for option, value in (("report_data", options.report_data), ("report_pooler", options.report_pooler)):
-        if value is not None and not suites:
-            raise InvalidValueError(
-                f"--{option}: expected a report of a suite, such as sts:mean, got {' '.join(names)}; drop it"
-            )
+    check_options_used(options, dict.fromkeys(("report_data", "report_pooler"), (*SUITES,)), suites or names)
     data = read_suites(options.report_data or "", suites, where="--report_data") if suites else {}
     reports = []
     for name in names:

@@ -110,7 +110,9 @@ class ModelComparison:
 
     def markdown(self) -> str:
         """Returns the tables of the comparison in the Markdown of GitHub."""
-        grids = [in_markdown([[cell.strip() for cell in row] for row in grid]) for grid in self._grids()]
+        grids = [
+            in_markdown([[as_markdown(cell.strip()) for cell in row] for row in grid]) for grid in self._grids()
+        ]
         remarks = "\n".join(f"- {as_markdown(remark)}" for remark in self._remarks())
         return "\n\n".join([*(table.markdown() for table in self.tables), *grids, remarks])
 

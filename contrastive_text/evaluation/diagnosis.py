@@ -26,7 +26,7 @@ from contrastive_text.evaluation.results import ScoreTable, TaskScore
 from contrastive_text.evaluation.sts import Embed, pair_vectors, score_tasks
 from contrastive_text.evaluation.sts_data import STSPairs
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.metrics.collapse import describe_collapse
+from contrastive_text.metrics.geometry import describe_collapse
 from contrastive_text.metrics.neighbors import NEIGHBORS
 from contrastive_text.poolers import FirstLastPooler, LastTwoPooler, MeanPooler
 

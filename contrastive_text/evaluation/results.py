@@ -109,7 +109,8 @@ class ScoreTable:
     def markdown(self) -> str:
         """Returns the table of scores in the Markdown of GitHub."""
         notes = [f"- {as_markdown(note)}" for note in self.notes()]
-        return "\n".join([in_markdown(self._cells()), *(["", *notes] if notes else [])])
+        cells = [[as_markdown(cell) for cell in row] for row in self._cells()]
+        return "\n".join([in_markdown(cells), *(["", *notes] if notes else [])])
 
     def latex(self) -> str:
         r"""Returns the table of scores in LaTeX for the package booktabs (``\usepackage{booktabs}``)."""
@@ -123,7 +124,7 @@ class ScoreTable:
 
     def csv(self) -> str:
         """Returns the scores as CSV: a line for each score and part in full precision, empty if missing."""
-        return _as_csv([_COLUMNS, *self._lines()])
+        return as_csv([_COLUMNS, *self._lines()])
 
     def json(self) -> str:
         """Returns the table of scores with all parts as JSON in full precision; ``null`` for a missing score."""
@@ -225,11 +226,12 @@ def render_tables(suites: Mapping[str, ScoreTable], form: str) -> str:
         return as_json({name: table.to_dict() for name, table in suites.items()})
     if form == "csv":
         lines = [[suite, *line] for suite, table in suites.items() for line in table._lines()]
-        return _as_csv([["suite", *_COLUMNS], *lines])
+        return as_csv([["suite", *_COLUMNS], *lines])
     return "\n\n".join(FORMATS[form](table) for table in suites.values())
 
 
-def _as_csv(lines: Sequence[Sequence[object]]) -> str:
+def as_csv(lines: Sequence[Sequence[object]]) -> str:
+    """Returns rows of values as CSV, without a line break at the end."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(lines)
     return out.getvalue().rstrip("\n")
@@ -281,11 +283,17 @@ def in_columns(cells: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def in_markdown(cells: Sequence[Sequence[str]]) -> str:
-    """Returns rows of cells as a Markdown table. The first row is the header."""
-    head, *rows = [[as_markdown(cell) for cell in row] for row in cells]
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
+def in_markdown(cells: Sequence[Sequence[str]], names: int = 1) -> str:
+    """Returns rows of cells as a Markdown table. The first row is the header.
+
+    Args:
+        cells: The rows, with special characters escaped.
+        names: Number of first columns that are aligned left. All other columns are aligned right.
+    """
+    head, *rows = cells
+    rule = ["---"] * names + ["---:"] * (len(head) - names)
+    lines = ["|".join(f" {cell} " if cell else " " for cell in row) for row in (head, rule, *rows)]
+    return "\n".join(f"|{line}|" for line in lines)
 
 
 def in_latex(cells: Sequence[Sequence[str]], names: int = 1) -> str:

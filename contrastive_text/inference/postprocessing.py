@@ -26,7 +26,7 @@ from contrastive_text.inference.model_card import ModelCard
 from contrastive_text.inference.model_folder import local_folder, read_folder
 from contrastive_text.inference.model_parts import ModelParts, with_pooler
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.recipes.citations import entry_of
+from contrastive_text.recipes.papers import entry_of
 
 _IGNORED = {"architectures", "_name_or_path", "transformers_version", "dtype", "torch_dtype"}
 """Settings of a network in which the merged models may differ, because they change no vector."""

@@ -28,6 +28,12 @@ from contrastive_text.metrics.similarity import ScoredPairMetric, check_pairs, c
 
 _BLOCK_VALUES = 2**24
 """Number of entries of a block of a similarity matrix: 64 MiB in float32."""
+COLLAPSED = 0.99
+"""Smallest mean cosine at which vectors count as collapsed: texts differ by less than 8 degrees on average."""
+FEW_DIRECTIONS = 0.05
+"""Largest effective rank of a partial collapse, as a share of the largest possible rank.
+
+Encoders without training of sentence vectors have a share of about 0.5."""
 
 
 def alignment(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
@@ -257,6 +263,32 @@ def positive_pairs(target: Tensor) -> Tensor:
         tensor([ True,  True, False, False])
     """
     return (target > 0.8 * target.max()) & (target > 0)
+
+
+def describe_collapse(mean_cosine: float, effective_rank: float, most: int) -> str | None:
+    """Returns a message if vectors have collapsed, completely or partially; None if they have not.
+
+    Args:
+        mean_cosine: Mean cosine of two different texts.
+        effective_rank: Effective rank of all vectors.
+        most: Largest possible effective rank: the smaller of the number of texts and the number of features.
+
+    Example:
+        >>> describe_collapse(mean_cosine=0.999, effective_rank=1.2, most=384)
+        'the space has collapsed: two texts have cosine 0.999 on average, so similarities say nothing'
+        >>> describe_collapse(mean_cosine=0.2, effective_rank=180.0, most=384)
+    """
+    if mean_cosine >= COLLAPSED:
+        return (
+            f"the space has collapsed: two texts have cosine {mean_cosine:.3f} on average, so similarities say "
+            "nothing"
+        )
+    if effective_rank < FEW_DIRECTIONS * most:
+        return (
+            f"the vectors fill {effective_rank:.1f} of {most} directions: a partial collapse, in which different "
+            "texts have similar vectors"
+        )
+    return None
 
 
 def _unit(x: Tensor) -> Tensor:

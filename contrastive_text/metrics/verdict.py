@@ -5,17 +5,31 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from contrastive_text.core.storage.checkpoints import BestCheckpointState, RowScores
 from contrastive_text.metrics.bootstrap import PairedBootstrap, paired_bootstrap_mean, paired_bootstrap_spearman
-from contrastive_text.metrics.collapse import Mode, usual_mode
 from contrastive_text.metrics.similarity import spearman
 
+Mode = Literal["max", "min"]
+"""Direction of a metric: whether its best value is the largest (``max``) or the smallest (``min``)."""
+_LOW_IS_GOOD = ("loss", "alignment", "uniformity", "mean_cosine", "off_diagonal", "hubness", "orphans")
+"""Endings of the names of metrics for which lower values are better."""
 FEWEST_ROWS = 10
 """Smallest number of held-out rows for an interval. From fewer rows, its ends are hardly more than the rows."""
 _SEED = 42
+
+
+def usual_mode(figure: str) -> Mode:
+    """Returns ``max`` or ``min``: whether larger or smaller values of a metric are better, by the metric's name.
+
+    Example:
+        >>> usual_mode("val/spearman"), usual_mode("val/uniformity"), usual_mode("diagnose:effective_rank")
+        ('max', 'min', 'max')
+    """
+    return "min" if figure.replace(":", "/").rpartition("/")[2] in _LOW_IS_GOOD else "max"
 
 
 @dataclass(frozen=True, slots=True)

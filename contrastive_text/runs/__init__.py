@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from contrastive_text.core.lazy_imports import lazy_getattr
 
 if TYPE_CHECKING:
+    from contrastive_text.metrics.bootstrap import SeedDifference, paired_difference
     from contrastive_text.runs.ensemble import Choice, TaskEnsemble, build_ensemble
     from contrastive_text.runs.grid import Axis, Cell, parse_vary, plan, read_grid
     from contrastive_text.runs.report.page import write_report
-    from contrastive_text.runs.seed_differences import SeedDifference, paired_difference
     from contrastive_text.runs.sweep_table import Report, SweepRun, SweepTable
     from contrastive_text.runs.verification import FileCheck, verify
 

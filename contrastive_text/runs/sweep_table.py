@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import io
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -14,14 +13,21 @@ from typing import Literal, NamedTuple
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.records import Record, write_json
 from contrastive_text.core.terminal import as_markdown
-from contrastive_text.evaluation.results import as_json, as_latex, in_latex, latex_comment, without_nan
-from contrastive_text.metrics.bootstrap import holm
-from contrastive_text.metrics.collapse import Mode
+from contrastive_text.evaluation.results import (
+    as_csv,
+    as_json,
+    as_latex,
+    in_latex,
+    in_markdown,
+    latex_comment,
+    without_nan,
+)
+from contrastive_text.metrics.bootstrap import SeedDifference, holm, paired_difference
+from contrastive_text.metrics.verdict import Mode
 from contrastive_text.runs.grid import Cell
-from contrastive_text.runs.seed_differences import SeedDifference, paired_difference
 
-_HEADER = ("score", "seeds", "minus the first cell", "Holm p", "beyond noise")
-"""Columns of the table after the varied keys. The name of the report replaces the first."""
+_HEADER = ("seeds", "minus the first cell", "Holm p", "beyond noise")
+"""Columns of the table after the varied keys and the score."""
 _SIGNIFICANT = 0.05
 """Largest adjusted p value of a difference that is called beyond noise."""
 RECORD = "scores.json"
@@ -218,7 +224,7 @@ class SweepTable:
         # val/spearman: best of a run, mean ± sd over seeds 1, 2
         <BLANKLINE>
         | model.views.positive | val/spearman | seeds | minus the first cell | Holm p | beyond noise |
-        | --- | ---: | ---: | ---: | ---: | --- |
+        | --- | ---: | ---: | ---: | ---: | ---: |
         | none | 70.50 ± 0.71 | 2 | | | |
         | CropTokens | **72.60 ± 0.85** | 2 | +2.10 ± 1.27 | 0.0303 | yes |
         <BLANKLINE>
@@ -304,15 +310,10 @@ class SweepTable:
         lines = []
         for column in self.columns():
             lines += [f"# {as_markdown(column.report.title)}: {self._described(column.report)}", ""]
+            cells = self._cells(column, as_markdown, lambda score, is_best: f"**{score}**" if is_best else score)
             if len(self.axes) == 2:
-                lines += [*self._grid(column), ""]
-            rules = [*["---"] * len(self.axes), *["---:"] * (len(_HEADER) - 1), "---"]
-            header = [*map(as_markdown, self.axes), as_markdown(column.report.name), *_HEADER[1:]]
-            lines += [_line(header), "| " + " | ".join(rules) + " |"]
-            for cell, best, row in self._rows(column):
-                score = f"**{row[0]}**" if best else row[0]
-                lines.append(_line([*map(as_markdown, cell.labels), score, *row[1:]]))
-            lines.append("")
+                lines += [in_markdown(_as_grid(cells)), ""]
+            lines += [in_markdown(cells, names=len(self.axes)), ""]
         failures = [f"- {as_markdown(failure)}" for failure in self._failure_notes()]
         return "\n".join([*lines, *self._notes(), *failures])
 
@@ -320,20 +321,27 @@ class SweepTable:
         """Renders a sweep in LaTeX for the package booktabs: a table for each report, with notes as comments."""
         lines = []
         for column in self.columns():
-            cells = [[*map(as_latex, [*self.axes, column.report.name]), *_HEADER[1:]]]
-            for cell, best, (score, *rest) in self._rows(column):
-                numbers = [_signs(score, is_bold=best), *map(_signs, rest)]
-                cells.append([*map(as_latex, cell.labels), *numbers])
             lines += [latex_comment(f"{column.report.title}: {self._described(column.report)}")]
-            lines += [in_latex(cells, names=len(self.axes)), ""]
+            lines += [in_latex(self._cells(column, as_latex, _in_math), names=len(self.axes)), ""]
         return "\n".join([*lines, *map(latex_comment, [*self._notes(), *self._failure_notes()])])
 
-    def _rows(self, column: Column) -> Iterator[tuple[Cell, bool, list[str]]]:
-        """Yields each cell, whether it is the best, and the texts of its columns."""
+    def _cells(
+        self, column: Column, escape: Callable[[str], str], write: Callable[[str, bool], str]
+    ) -> list[list[str]]:
+        """Returns the rows of a report's table, the header first.
+
+        Args:
+            column: Scores of the report.
+            escape: Escapes the special characters of a name.
+            write: Formats a number, and whether it is the best score.
+        """
         adjusted, best = column.adjusted(), column.best()
+        rows = [[*map(escape, [*self.axes, column.report.name]), *_HEADER]]
         for cell in self.cells:
-            score, count = self._score(column, cell), str(len(column.scores[cell]))
-            yield cell, cell == best, [score, count, *_compared(column.difference(cell), adjusted.get(cell))]
+            numbers = [str(len(column.scores[cell])), *_compared(column.difference(cell), adjusted.get(cell))]
+            score = write(self._score(column, cell), cell == best)
+            rows.append([*map(escape, cell.labels), score, *(write(number, False) for number in numbers)])
+        return rows
 
     def _described(self, report: Report) -> str:
         seeds = ", ".join(map(str, self.seeds))
@@ -345,13 +353,11 @@ class SweepTable:
         """Renders all runs as CSV: a line for each run, with all its scores in full precision."""
         scored = [(run, self._all_figures(run)) for run in self._ordered()]
         names = sorted({name for _, figures in scored for name in figures} - {"step"})
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow([*self.axes, "seed", "step", *names, "seconds", "error"])
-        for run, figures in scored:
-            scores = [figures.get(name, "") for name in ("step", *names)]
-            writer.writerow([*run.labels, run.seed, *scores, run.seconds, run.error])
-        return out.getvalue().rstrip("\n")
+        rows = [
+            [*run.labels, run.seed, *(figures.get(name, "") for name in ("step", *names)), run.seconds, run.error]
+            for run, figures in scored
+        ]
+        return as_csv([[*self.axes, "seed", "step", *names, "seconds", "error"], *rows])
 
     def _all_figures(self, run: SweepRun) -> dict[str, float]:
         """Returns all scores of a run: its selected validation, scores of suites, and reported means."""
@@ -390,18 +396,6 @@ class SweepTable:
         runs = [run for run in self.runs if run.labels in numbers and run.seed in self.seeds]
         return sorted(runs, key=lambda run: (numbers[run.labels], run.seed))
 
-    def _grid(self, column: Column) -> list[str]:
-        """Returns the lines of a Markdown table with the first axis as rows and the second as columns."""
-        across = list(dict.fromkeys(cell.labels[1] for cell in self.cells))
-        cells = {cell.labels: f"**{row[0]}**" if best else row[0] for cell, best, row in self._rows(column)}
-        lines = [
-            _line([r" \ ".join(map(as_markdown, self.axes)), *map(as_markdown, across)]),
-            "| --- |" + " ---: |" * len(across),
-        ]
-        for row in dict.fromkeys(cell.labels[0] for cell in self.cells):
-            lines.append(_line([as_markdown(row), *(cells[row, label] for label in across)]))
-        return lines
-
     def _score(self, column: Column, cell: Cell) -> str:
         mean, sd = column.spread(cell)
         runs = [run for run in self._ordered() if run.labels == cell.labels]
@@ -438,7 +432,7 @@ def _compared(difference: SeedDifference | None, adjusted: float | None) -> tupl
     return f"{mean:+.2f} ± {margin:.2f}", f"{adjusted:.4f}", "yes" if adjusted <= _SIGNIFICANT else "no"
 
 
-def _signs(text: str, is_bold: bool = False) -> str:
+def _in_math(text: str, is_bold: bool) -> str:
     """Writes a number of a table in LaTeX, with its sign and ± in the mode for mathematics."""
     number = text.replace("±", r"\pm")
     if not any(letter.isdigit() for letter in text):
@@ -446,5 +440,12 @@ def _signs(text: str, is_bold: bool = False) -> str:
     return rf"$\mathbf{{{number}}}$" if is_bold else f"${number}$"
 
 
-def _line(cells: Sequence[str]) -> str:
-    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
+def _as_grid(cells: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Converts the table of a sweep over two keys to a grid with the first key as rows, the second as columns."""
+    (first, second, *_), *rows = cells
+    scores = {(row, column): score for row, column, score, *_ in rows}
+    across = list(dict.fromkeys(column for _, column in scores))
+    lines = [
+        [row, *(scores[row, column] for column in across)] for row in dict.fromkeys(row for row, _ in scores)
+    ]
+    return [[rf"{first} \ {second}", *across], *lines]

@@ -29,8 +29,8 @@ from contrastive_text.data.files.in_memory import given_sources, in_memory_rows
 from contrastive_text.data.tasks import TextTask
 from contrastive_text.encoders import Encoder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.recipes.citations import shipped
 from contrastive_text.recipes.layers import Config, lay, layer_file, parse_yaml, read_layers, replace_bounds
+from contrastive_text.recipes.papers import shipped
 from contrastive_text.training.callbacks import ExportModel, RunSummary, SaveWhenStopped
 from contrastive_text.training.callbacks.chunk_size import ChunkSize
 from contrastive_text.training.callbacks.collapse_doctor import CollapseDoctor

@@ -137,9 +137,9 @@ def test_a_dry_run_checks_and_runs_nothing(shell: Shell, here: Path) -> None:
         ("--report sts:mean", "expected a folder of the suite's data sets, got no folder; add --report_data"),
         ("--report nonsense", "--report: expected val/METRIC, or a task or mean of a suite (sts, sts-pearson, "),
         ("--take last --report sts:mean --report_data data", "expected --take best, got last"),
-        ("--report_pooler CLSPooler", "--report_pooler: expected a report of a suite"),
+        ("--report_pooler CLSPooler", "--report_pooler: expected something that reads it, got val/spearman"),
         ("--report sts:STS12 --report_data data --report_pooler CLSPoler", "CLSPoler"),
-        ("--report_data data", "--report_data: expected a report of a suite, such as sts:mean, got val/spearman"),
+        ("--report_data data", "got val/spearman; leave it out, or score sts or sts-pearson"),
         ("--report sts:STS13 --report_data data", "sts:STS13: expected the data of sts:STS13 in"),
         ("--report transfer:mean --report_data data", "--report_data: expected the data"),
     ], quick=3),
@@ -267,7 +267,7 @@ def test_a_users_method_is_a_cell_next_to_recipes(shell: Shell, here: Path, call
 @pytest.mark.parametrize(
     ("more", "said"),
     rest_slow([
-        ("recipe=simcse,simsce", "--vary recipe: expected names of recipes or YAML files, got 'simsce'"),
+        ("recipe=simcse,simsce", "in the cell simsce: recipe: expected a recipe, got 'simsce'; did you mean"),
         ("recipe=simcse,plain.yaml", "plain.yaml: expected the key recipe or model.objectives, got model; add "),
         ("recipe=simcse,dcl --recipe dcl", "expected recipes in the grid alone, got also dcl.yaml, which"),
         ("recipe=simcse,dcl --config mine.yaml", "recipes in the grid alone, got also mine.yaml, which"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from contrastive_text.recipes import recipe_names
-from contrastive_text.recipes.citations import citations, shipped
+from contrastive_text.recipes.papers import citations, shipped
 
 
 def test_every_recipe_has_a_paper_whose_entry_is_whole() -> None:

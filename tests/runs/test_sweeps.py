@@ -12,15 +12,10 @@ import pytest
 import yaml
 from scipy import stats
 
+from contrastive_text.metrics.bootstrap import paired_difference, t_bound
 from contrastive_text.runs.grid import Axis, Cell, parse_vary, plan, read_grid
-from contrastive_text.runs.seed_differences import paired_difference, t_bound
 from contrastive_text.runs.sweep_figures import heat_map, picture, points
-from contrastive_text.runs.sweep_table import (
-    Report,
-    SweepRun,
-    SweepTable,
-    read_validations,
-)
+from contrastive_text.runs.sweep_table import Report, Spread, SweepRun, SweepTable, read_validations
 
 NAN = math.nan
 
@@ -323,18 +318,23 @@ def test_csv_and_json_have_every_run_in_full() -> None:
 @pytest.mark.slow
 def test_a_figure_has_the_same_bytes_each_time() -> None:
     def drawn() -> bytes:
-        none = heat_map([[NAN]], [[NAN]], ["a"], ["b"], ("x", "y"), "t")
-        figure = heat_map(
-            [[70.0, 75.0], [NAN, 80.0]], [[0.5, NAN], [NAN, 1.0]], ["a", "b"], ["c", "d+e"], ("x", "y"), "t"
-        )
-        each = points([1.0, NAN], [0.1, NAN], ["a", "b"], "x", "t")
+        none = heat_map({("a", "b"): Spread(NAN, NAN)}, ("x", "y"), "t")
+        means = {
+            ("a", "c"): (70.0, 0.5),
+            ("a", "d+e"): (75.0, NAN),
+            ("b", "c"): (NAN, NAN),
+            ("b", "d+e"): (80.0, 1),
+        }
+        figure = heat_map({labels: Spread(*mean) for labels, mean in means.items()}, ("x", "y"), "t")
+        each = points({"a": Spread(1.0, 0.1), "b": Spread(NAN, NAN)}, "x", "t")
         return picture(figure, "png") + picture(each, "svg") + picture(none, "svg")
 
     assert drawn() == drawn()
 
 
 def test_a_heat_map_is_readable_on_dark_and_light() -> None:
-    figure = heat_map([[70.0, 80.0, NAN]], [[0.5, 1.0, NAN]], ["a"], ["b", "c", "d"], ("x", "y"), "t")
+    means = {("a", "b"): Spread(70.0, 0.5), ("a", "c"): Spread(80.0, 1.0), ("a", "d"): Spread(NAN, NAN)}
+    figure = heat_map(means, ("x", "y"), "t")
     texts = [(text.get_text(), text.get_color()) for text in figure.axes[0].texts]
     assert texts == [
         ("70.00", "white"),
@@ -347,7 +347,7 @@ def test_a_heat_map_is_readable_on_dark_and_light() -> None:
 
 def test_a_long_label_is_broken_and_leaves_room_for_the_points() -> None:
     label = "ContextualSubstitute(model_name_or_path='models/bert-base-uncased', rate=0.15)+CropTokens"
-    figure = points([1.0], [NAN], [label], "view", "t")
+    figure = points({label: Spread(1.0, NAN)}, "view", "t")
     picture(figure, "png")  # matplotlib warns where the axes have no room, which is an error here
     (text,) = figure.axes[0].get_yticklabels()
     assert text.get_text().replace(",\n", ", ").replace("\n", "") == label

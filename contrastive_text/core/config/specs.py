@@ -17,6 +17,8 @@ from contrastive_text.core.config.class_paths import public_path
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
 
 _T = TypeVar("_T")
+_LIBRARIES = ("contrastive_text.", "pytorch_lightning.")
+"""Beginnings of the class paths that ``flat_settings`` shortens."""
 Plain: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
 """Values that YAML and a ``weights_only`` checkpoint can store; Any, because type aliases can't be recursive."""
 
@@ -233,3 +235,29 @@ def _argument(node: ast.expr, where: str) -> Any:  # Any: what YAML can hold
     except ValueError as error:
         value = ast.unparse(node)
         raise InvalidValueError(f"{where}: expected a plain value or a part, got {value!r}; {_QUOTE}") from error
+
+
+def flat_settings(config: Any, key: str = "") -> dict[str, str]:  # Any: a place of a configuration holds anything
+    """Returns the settings of a configuration by their keys, as options of ``fit`` name them.
+
+    Example:
+        >>> optimizer = {"class_path": "contrastive_text.training.AdamW", "init_args": {"lr": 3e-5}}
+        >>> flat_settings({"model": {"optimizer": optimizer}, "data": {"batch_size": 64}})
+        {'model.optimizer': 'AdamW', 'model.optimizer.lr': '3e-05', 'data.batch_size': '64'}
+    """
+    if not isinstance(config, Mapping) or not config:
+        return {key: _text(config)}
+    settings, values = {}, config
+    if "class_path" in config:
+        path = str(config["class_path"])
+        settings[key] = path.rpartition(".")[2] if path.startswith(_LIBRARIES) else path
+        values = config.get("init_args") or {}
+    for name, value in values.items():
+        settings |= flat_settings(value, f"{key}.{name}" if key else str(name))
+    return settings
+
+
+def _text(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return value if isinstance(value, str) else describe_spec(value)

@@ -1,22 +1,28 @@
-"""Tables and figures of the recipes' papers, with the commands that reproduce them.
+"""Papers of the recipes: BibTeX entries, and tables and figures with the commands that reproduce them.
 
-Each paper has a YAML file. ``contrastive-text paper NAME`` prints it, and a page of the documentation is
+A reproduced paper has a YAML file. ``contrastive-text paper NAME`` prints it, and a page of the documentation is
 generated from it.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from contrastive_text.core.config.suggestions import suggest_name
 from contrastive_text.core.errors import InvalidValueError
-from contrastive_text.recipes.layers import read_yaml
+from contrastive_text.recipes import recipe_names, recipe_texts
+from contrastive_text.recipes.layers import is_shipped, read_yaml, split_variant
 
 _FOLDER = Path(__file__).parent
+_CITATIONS = _FOLDER / "citations.bib"
+_FIELD = re.compile(r"^ +(\w+) = \{(.*)\},?$", flags=re.MULTILINE)
+_OVER = re.compile(r"^recipe: *([\w./-]+)", flags=re.MULTILINE)
 _WIDTH = 100
 """Largest number of characters in a line of a command, if the command can be broken."""
 
@@ -148,3 +154,54 @@ def broken(command: str) -> str:
         else:
             lines[-1] += f" --{option}"
     return "\n".join(lines)
+
+
+def shipped(file: str | Path) -> str | None:
+    """Returns the recipe of this package that a YAML file is or overrides; None if there is no such recipe.
+
+    Example:
+        >>> from contrastive_text.recipes import BASE
+        >>> shipped(BASE.parent / "simcse.yaml" / "sup")
+        'simcse/sup'
+    """
+    path, variant = split_variant(file)
+    if is_shipped(path):
+        name = "/".join(filter(None, (path.stem, variant)))
+        return name if name in recipe_names() else None
+    base = _OVER.search(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return base[1] if base and base[1] in recipe_names() else None
+
+
+def citations(recipes: Sequence[str]) -> list[str]:
+    """Returns the BibTeX entries of the papers that recipes, or the recipes that they override, cite.
+
+    Args:
+        recipes: Names of recipes. Unknown names are ignored.
+
+    Example:
+        >>> print(citations(["simcse"])[0].splitlines()[1])
+          title = {SimCSE: Simple Contrastive Learning of Sentence Embeddings},
+    """
+    names = set(recipe_names())
+    return list(dict.fromkeys(entry for name in recipes if name in names for entry in _cited(name)))
+
+
+def entry_of(key: str) -> str:
+    """Returns the BibTeX entry with a citation key."""
+    return next(text for text in _entries().values() if f"{{{key}," in text)
+
+
+def _cited(recipe: str) -> list[str]:
+    text = recipe_texts()[recipe]
+    header = text.partition("\nmodel:")[0]
+    cited = sorted((header.find(mark), entry) for mark, entry in _entries().items() if mark in header)
+    base = _OVER.search(text)
+    return [entry for _, entry in cited] or (_cited(base[1]) if base else [])
+
+
+@cache
+def _entries() -> dict[str, str]:
+    """Returns preprint number or title, which a recipe's header cites -> BibTeX entry."""
+    texts = re.findall(r"^@.*?^}", _CITATIONS.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    fields: list[dict[str, str]] = [dict(_FIELD.findall(text)) for text in texts]
+    return {entry.get("eprint") or entry["title"]: text for entry, text in zip(fields, texts, strict=True)}

@@ -19,8 +19,7 @@ from contrastive_text.core.storage.disk import remove_abandoned
 from contrastive_text.core.storage.records import Record
 from contrastive_text.core.terminal import log_message
 from contrastive_text.data import TextDataModule
-from contrastive_text.metrics.collapse import usual_mode
-from contrastive_text.metrics.verdict import verdicts
+from contrastive_text.metrics.verdict import usual_mode, verdicts
 from contrastive_text.training.checkpoint_io import copy_checkpoint, local_path
 from contrastive_text.training.held_out import RANK_SCORE
 from contrastive_text.training.module import ContrastiveModule

@@ -17,7 +17,7 @@ from contrastive_text.core.distributed import world_size
 from contrastive_text.core.errors import InvalidValueError, at_least
 from contrastive_text.core.terminal import log_message
 from contrastive_text.metrics import EffectiveRank, MeanCosine, PositiveAlignment, Uniformity
-from contrastive_text.metrics.collapse import COLLAPSED, describe_collapse
+from contrastive_text.metrics.geometry import COLLAPSED, describe_collapse
 from contrastive_text.objectives import Objective
 from contrastive_text.training.module import ContrastiveModule
 

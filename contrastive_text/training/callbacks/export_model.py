@@ -39,7 +39,7 @@ from contrastive_text.objectives import (
     TextRegression,
 )
 from contrastive_text.pairings import Pairing
-from contrastive_text.recipes.citations import citations
+from contrastive_text.recipes.papers import citations
 from contrastive_text.training.callbacks.best_checkpoint import BestCheckpoint
 from contrastive_text.training.module import ContrastiveModule
 

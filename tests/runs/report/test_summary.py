@@ -9,8 +9,8 @@ from contrastive_text import SentenceEncoder
 from contrastive_text.metrics import PairedBootstrap, pair_similarity
 from contrastive_text.metrics.verdict import Verdict
 from contrastive_text.runs.report.material import Material, Space, embed, gather, gold_scores, read_run_files
+from contrastive_text.runs.report.page import gain, judgments, main_figures
 from contrastive_text.runs.report.runs import read_runs
-from contrastive_text.runs.report.summary import flat, gain, judgments, main_figures
 from contrastive_text.runs.report.vectors import score
 
 
@@ -81,11 +81,3 @@ def test_a_run_that_diverged_says_so(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text("epoch,step,train/loss\n0,0,2.5\n0,1,nan\n0,2,nan\n")
     figures = dict(main_figures(read_runs([tmp_path]), []))
     assert figures["loss, last step"] == ["NaN or infinite from step 2 on"]
-
-
-def test_a_configuration_is_flat_with_parts_as_calls() -> None:
-    config = {
-        "data": {"train": "a.txt", "columns": None, "tasks": {}},
-        "views": {"anchor": [{"class_path": "x.Crop", "init_args": {"rate": 0.5}}, {"class_path": "x.Mask"}]},
-    }
-    assert flat(config) == {"data.train": "a.txt", "data.tasks": "{}", "views.anchor": "[Crop(rate=0.5), Mask()]"}

@@ -4,7 +4,7 @@ import torch
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
-from contrastive_text.runs.report.text_map import central, k_means, principal_plane, words_of
+from contrastive_text.runs.report.vectors import central, k_means, principal_plane, words_of
 
 
 def random(*shape: int, seed: int) -> torch.Tensor:
