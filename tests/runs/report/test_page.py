@@ -115,7 +115,7 @@ def test_two_runs_stand_side_by_side_with_what_differs_and_what_their_views_chan
     text = page_of_two.read_text(encoding="utf-8").replace("<wbr>", "")
     differ = re.search(r"Where the configurations differ.*?</table>", text, flags=re.DOTALL)
     assert differ is not None
-    assert "model.optimizer.init_args.lr" in differ[0] and "DeleteTokens(rate=0.5" in differ[0]
+    assert "model.optimizer.lr" in differ[0] and "DeleteTokens(rate=0.5" in differ[0]
     assert "data.batch_size" not in differ[0]
     assert "plain: " in text and "al&lt;i&gt;tered: " in text
     assert {"map-1.png", "map-2.png"} <= {path.name for path in page_of_two.parent.iterdir()}

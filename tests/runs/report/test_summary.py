@@ -66,7 +66,7 @@ def test_an_interval_decides_the_answer(
     ):
         draws = PairedBootstrap(0.1, torch.linspace(*ends, 99).double())
         found = Verdict("Spearman", 50.0, 60.0, "max", draws, "24 pairs")
-        monkeypatch.setattr("contrastive_text.runs.report.summary.gain", lambda *_, found=found: found)
+        monkeypatch.setattr("contrastive_text.runs.report.page.gain", lambda *_, found=found: found)
         assert judgments([spaces[0].run], spaces[:1], material, named_pairs=True).lines[0].answer == answer
 
 
