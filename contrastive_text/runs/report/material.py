@@ -21,9 +21,11 @@ from contrastive_text.data import Table, TextDataModule, read_pairs, read_rows
 from contrastive_text.data.files.formats import FileForm
 from contrastive_text.evaluation.cached import CachedEncoder
 from contrastive_text.evaluation.diagnosis import Diagnosis, diagnose
+from contrastive_text.evaluation.sts import pair_cosines as cosines_of_pairs
+from contrastive_text.evaluation.sts_data import STSPairs
 from contrastive_text.evaluation.view_edits import AlteredRows, altered_rows
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.metrics import exact_similarity, pair_similarity
+from contrastive_text.metrics import pair_similarity
 from contrastive_text.runs.report.charts import Note
 from contrastive_text.runs.report.runs import MODEL, RunRecord
 from contrastive_text.training.module import ContrastiveModule
@@ -202,9 +204,8 @@ def embed(run: RunRecord, material: Material, device: str | None = None) -> Spac
 
 
 def pair_cosines(encoder: CachedEncoder, pairs: Table) -> Tensor:
-    """Encodes pairs of texts and returns the cosine of each pair, (P,)."""
-    anchors, positives = ([str(row[side]) for row in pairs] for side in ("anchor", "positive"))
-    return exact_similarity(encoder(anchors), encoder(positives))
+    """Encodes pairs of texts, with the prompts of their columns, and returns the cosine of each pair, (P,)."""
+    return cosines_of_pairs(encoder, STSPairs.of_table(pairs, by_column=True))
 
 
 def gold_scores(pairs: Table) -> Tensor:

@@ -3,12 +3,26 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import tiny
 import torch
 
 from contrastive_text import SentenceEncoder
+from contrastive_text.data import read_pairs
+from contrastive_text.data.prompts import Prompts
+from contrastive_text.evaluation.cached import CachedEncoder
+from contrastive_text.evaluation.sts import score_table
 from contrastive_text.metrics import PairedBootstrap, pair_similarity
 from contrastive_text.metrics.verdict import Verdict
-from contrastive_text.runs.report.material import Material, Space, embed, gather, gold_scores, read_run_files
+from contrastive_text.poolers import MeanPooler
+from contrastive_text.runs.report.material import (
+    Material,
+    Space,
+    embed,
+    gather,
+    gold_scores,
+    pair_cosines,
+    read_run_files,
+)
 from contrastive_text.runs.report.page import gain, judgments, main_figures
 from contrastive_text.runs.report.runs import read_runs
 from contrastive_text.runs.report.vectors import score
@@ -24,6 +38,14 @@ def material(trained: dict[str, Path]) -> Material:
 def spaces(trained: dict[str, Path], altered: Path, material: Material) -> list[Space]:
     found = [embed(run, material, "cpu") for run in read_runs([trained["plain"], altered])]
     return [space for space in found if isinstance(space, Space)]
+
+
+def test_pairs_are_compared_with_the_prompts_of_their_columns_as_in_validation(bert: str, tmp_path: Path) -> None:
+    model = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu")
+    model.prompts = Prompts({"query": "an old bird ", "document": "the river "}, default="query")
+    pairs = read_pairs(tiny.write_pairs(tmp_path / "pairs.tsv"))
+    embed = CachedEncoder(model)
+    assert score(pair_cosines(embed, pairs), gold_scores(pairs)) == score_table(embed, pairs)[0].spearman
 
 
 @pytest.mark.slow
