@@ -18,7 +18,7 @@ from transformers import AutoTokenizer
 
 from contrastive_text.core.random import fold_key, generator
 from contrastive_text.data import TextTokenizer, read_rows
-from contrastive_text.data.cache import tokenize_documents
+from contrastive_text.data.files.mapped import tokenize_documents
 from contrastive_text.pairings import Spans
 from contrastive_text.pairings.spans import Strategy
 

@@ -60,7 +60,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from contrastive_text.core.lazy_imports import lazy_getattr
+    from contrastive_text.core.libraries import lazy_getattr
 
     return lazy_getattr(__name__)(name)
 

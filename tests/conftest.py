@@ -49,7 +49,7 @@ collect_ignore = ["ray_job.py", "own_mteb_tasks.py", "repository/typed_calls.py"
 
 def pytest_report_header() -> str:
     """Names the processor, threads and versions that the last bits of a number depend on."""
-    from contrastive_text.core.setting import current_setting
+    from contrastive_text.core.machine import current_setting
 
     return "setting: " + ", ".join(f"{name} {value}" for name, value in current_setting().items())
 

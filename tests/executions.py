@@ -27,9 +27,9 @@ from contrastive_text.core.distributed import full_tensor, rank, shard_like, sum
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import NO_LABEL, Slot
 from contrastive_text.encoders import TransformerEncoder, packing
-from contrastive_text.losses import streaming
+from contrastive_text.losses import base as losses_base
 from contrastive_text.losses.comparison import MASKED_ID
-from contrastive_text.objectives.queue import Queue
+from contrastive_text.objectives.momentum import Queue
 from contrastive_text.training import forward_pass as encoding
 from contrastive_text.training.fsdp2 import average_gradients, split_weights
 from contrastive_text.training.module import ContrastiveModule
@@ -251,9 +251,9 @@ def watched(module: ContrastiveModule) -> Iterator[Seen]:
     with (
         mock.patch.object(encoding, "checkpoint", wraps=encoding.checkpoint) as checkpoint,
         mock.patch.object(packing, "checkpoint", wraps=packing.checkpoint) as layers,
-        mock.patch.object(streaming, "_ENTRIES", ENTRIES),
-        mock.patch.object(streaming, "_logits", wraps=streaming._logits) as softmax,
-        mock.patch.object(streaming, "checkpoint", wraps=streaming.checkpoint) as some_rows,
+        mock.patch.object(losses_base, "_ENTRIES", ENTRIES),
+        mock.patch.object(losses_base, "_logits", wraps=losses_base._logits) as softmax,
+        mock.patch.object(losses_base, "checkpoint", wraps=losses_base.checkpoint) as some_rows,
     ):
         yield seen
     handle.remove()

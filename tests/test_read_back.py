@@ -23,12 +23,13 @@ from torch.utils._pytree import tree_leaves
 
 from contrastive_text.core.types import Template
 from contrastive_text.encoders import packing
-from contrastive_text.encoders.embedder import Embedder
+from contrastive_text.encoders.base import Embedder
 from contrastive_text.inference.encoding import BlockEncoder, Encoding, TextBlock
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
-from contrastive_text.losses import InfoNCE, streaming
+from contrastive_text.losses import InfoNCE
+from contrastive_text.losses import base as losses_base
 from contrastive_text.objectives import Contrastive, Objective
-from contrastive_text.objectives.queue import Queue
+from contrastive_text.objectives.momentum import Queue
 from contrastive_text.poolers import MaskTokenPooler, MeanPooler
 from contrastive_text.training import PCGrad
 
@@ -183,7 +184,7 @@ def step(
         batch = batch_of(case, views, number)
         module.chunk_tokens = int(0.4 * int(batch.lengths.sum())) if chunked else None
         batch = batch.replace(rank_sizes=(len(batch) // len(batch.slots),) * ranks if known else None)
-        parts = mock.patch.object(streaming, "_ENTRIES", ENTRIES)
+        parts = mock.patch.object(losses_base, "_ENTRIES", ENTRIES)
         with on_device(kernel) as calls, parts, one_of(ranks):
             moved = batch.to(DEVICE)
             if isinstance(module.combine, PCGrad):  # which compares gradients on the host

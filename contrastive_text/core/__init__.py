@@ -20,7 +20,7 @@ V  entries of the vocabulary
 
 from typing import TYPE_CHECKING
 
-from contrastive_text.core.lazy_imports import lazy_getattr
+from contrastive_text.core.libraries import lazy_getattr
 
 if TYPE_CHECKING:
     from contrastive_text.core.batch import Batch, Encoded, Hidden, StepBatch, StepKind

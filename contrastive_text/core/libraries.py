@@ -1,13 +1,17 @@
-"""Other libraries: imports of optional libraries, silence while one loads, and classes of their errors."""
+"""Imports of other libraries and of lazy names, silence while a library loads, and classes of their errors."""
 
 from __future__ import annotations
 
+import ast
 import errno
 import importlib
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from logging import ERROR
+from pathlib import Path
 from types import ModuleType
 
 from contrastive_text.core.errors import (
@@ -142,3 +146,36 @@ def read_errors_as(expected: str, todo: str) -> Iterator[None]:
 def is_panic(error: BaseException) -> bool:
     """Returns whether an error is a panic of a Rust library, such as tokenizers. A panic is no ``Exception``."""
     return type(error).__name__ == "PanicException"
+
+
+def lazy_getattr(package: str) -> Callable[[str], object]:
+    """Returns a ``__getattr__`` for a package that imports each name on first access.
+
+    The imports under ``if TYPE_CHECKING`` in the package's file are the only list of its names and their modules.
+
+    Args:
+        package: ``__name__`` of the package.
+
+    Example:
+        >>> lazy_getattr("contrastive_text")("NTXent").__name__
+        'NTXent'
+    """
+
+    def attribute(name: str) -> object:
+        modules = _modules(package)
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value: object = getattr(importlib.import_module(modules[name]), name)
+        vars(sys.modules[package])[name] = value  # __getattr__ isn't called for this name again
+        return value
+
+    return attribute
+
+
+@cache
+def _modules(package: str) -> dict[str, str]:
+    """Returns name -> module of the imports under an ``if`` in a package's file."""
+    tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
+    blocks = [statement.body for statement in tree.body if isinstance(statement, ast.If)]
+    imports = [statement for block in blocks for statement in block if isinstance(statement, ast.ImportFrom)]
+    return {alias.name: str(statement.module) for statement in imports for alias in statement.names}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from contrastive_text.core.lazy_imports import lazy_getattr
+from contrastive_text.core.libraries import lazy_getattr
 from contrastive_text.core.storage.text_files import SizeLimits
 from contrastive_text.data.collator import Collator, KeyedRow
 from contrastive_text.data.files.readers import Table, read_pairs, read_rows

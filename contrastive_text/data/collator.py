@@ -28,7 +28,7 @@ from contrastive_text.core.types import (
     TextPair,
     Tokens,
 )
-from contrastive_text.data.files.teacher_scores import collate_scores
+from contrastive_text.data.files.labels import collate_scores
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.data.tokenizing import TemplatedText, TextRow, TextTokenizer
 from contrastive_text.losses.comparison import MASKED_ID

@@ -17,12 +17,11 @@ from contrastive_text.core.config.specs import describe
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold_key, generator, text_id
 from contrastive_text.core.types import Example, Role, Row, Slot, TextPair
-from contrastive_text.data.cache import TokenTable, tokenize_documents
 from contrastive_text.data.collator import example_slots
 from contrastive_text.data.files import mapped
-from contrastive_text.data.files.mapped import count_repeats
+from contrastive_text.data.files.labels import collate_scores
+from contrastive_text.data.files.mapped import TokenTable, count_repeats, tokenize_documents
 from contrastive_text.data.files.readers import Table
-from contrastive_text.data.files.teacher_scores import collate_scores
 from contrastive_text.data.loader import Rows, draw_order
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.tasks import DataNeeds, TextTask, option_place

@@ -22,9 +22,8 @@ from contrastive_text.data.files.formats import (
     reading_error,
     short,
 )
-from contrastive_text.data.files.frames import PREFIX, hub_content
 from contrastive_text.data.files.in_memory import GIVEN, Source, wrap_rows
-from contrastive_text.data.files.parsing import parse
+from contrastive_text.data.files.parsing import PREFIX, hub_content, parse
 from contrastive_text.data.files.readers import read_rows
 from contrastive_text.data.tasks import file_name, files_of
 

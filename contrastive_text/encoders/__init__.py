@@ -1,8 +1,7 @@
 """Encoders: networks from token ids to token vectors, their layouts of rows, and adapters."""
 
 from contrastive_text.encoders.adapters import Adapters, LoRA
-from contrastive_text.encoders.base import Encoder
-from contrastive_text.encoders.embedder import Embedder
+from contrastive_text.encoders.base import Embedder, Encoder
 from contrastive_text.encoders.packing import pad, token_mask
 from contrastive_text.encoders.transformer import TransformerEncoder
 

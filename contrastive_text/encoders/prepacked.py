@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers.activations import GELUActivation
 
-from contrastive_text.core.native import has_fast_layers
+from contrastive_text.core.machine import has_fast_layers
 
 _GELU_BLOCK = {"dense", "intermediate_act_fn"}
 """Submodules of the first half of a feed-forward block in BERT and its relatives, which run in this order."""

@@ -19,7 +19,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from contrastive_text.core.batch import Batch, Hidden, PaddedHostCopies, move_to_device, select_tokens
 from contrastive_text.core.errors import InvalidValueError, fraction
 from contrastive_text.core.libraries import silence_transformers
-from contrastive_text.core.native import check_not_forked
+from contrastive_text.core.machine import check_not_forked
 from contrastive_text.core.random import replace_dropouts
 from contrastive_text.core.storage.weights import sampled_identity
 from contrastive_text.core.types import EmbeddingChange

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import require
-from contrastive_text.core.setting import one_thread
+from contrastive_text.core.machine import one_thread
 
 
 @dataclass(frozen=True, slots=True)

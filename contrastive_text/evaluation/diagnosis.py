@@ -18,7 +18,7 @@ from contrastive_text.core.errors import InvalidValueError, at_least
 from contrastive_text.data import Table
 from contrastive_text.data.collator import collate_texts
 from contrastive_text.data.prompts import DOCUMENT, QUERY
-from contrastive_text.encoders.embedder import Embedder, mask_unpooled, restore_order
+from contrastive_text.encoders.base import Embedder, mask_unpooled, restore_order
 from contrastive_text.encoders.packing import pad
 from contrastive_text.encoders.shared_use import evaluating
 from contrastive_text.evaluation.cached import CachedEncoder, sample_texts

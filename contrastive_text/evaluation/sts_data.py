@@ -17,7 +17,7 @@ from contrastive_text.core.storage.text_files import read_text
 from contrastive_text.core.targets import Scores
 from contrastive_text.data import Table, read_rows
 from contrastive_text.data.files.formats import FileForm, count_noun, join_names, reading_error
-from contrastive_text.data.files.frames import PREFIX
+from contrastive_text.data.files.parsing import PREFIX
 from contrastive_text.evaluation.senteval_data import SUFFIXES, find, naming, only
 
 _HUB_COLUMNS = {"anchor": "sentence1", "positive": "sentence2", "target": "score"}

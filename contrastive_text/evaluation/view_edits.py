@@ -22,9 +22,9 @@ from contrastive_text.encoders import Encoder
 from contrastive_text.encoders.shared_use import evaluating
 from contrastive_text.losses.rules import GuideMask
 from contrastive_text.objectives import FalseNegatives
-from contrastive_text.objectives.between import BetweenTexts, read_vectors
+from contrastive_text.objectives.columns import BetweenTexts, read_vectors
 from contrastive_text.objectives.distillation import Candidates
-from contrastive_text.objectives.measurements import count_view_duplicates
+from contrastive_text.objectives.terms import count_view_duplicates
 from contrastive_text.views import EmbeddingView, TextView, TokenView, View, ViewPlan
 
 _MEASURED = 200

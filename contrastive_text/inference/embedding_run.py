@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from contrastive_text.core.errors import DiskError, InvalidValueError
+from contrastive_text.core.machine import current_setting, describe_setting_change
 from contrastive_text.core.random import text_id
-from contrastive_text.core.setting import current_setting, describe_setting_change
 from contrastive_text.core.storage.disk import atomic_file, lock_output, remove_abandoned
 from contrastive_text.core.storage.manifests import FileDigest, start_sha256
 from contrastive_text.data.files.readers import TextStream

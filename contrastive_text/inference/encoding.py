@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.batch import Batch, move_to_device
 from contrastive_text.core.errors import InvalidTextError, InvalidTypeError, InvalidValueError, at_least, one_of
-from contrastive_text.core.native import check_not_forked
+from contrastive_text.core.machine import check_not_forked
 from contrastive_text.core.storage.text_files import lone_surrogate
 from contrastive_text.core.types import NO_TEMPLATE, Template
 from contrastive_text.data import TextTokenizer

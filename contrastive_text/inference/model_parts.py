@@ -21,7 +21,7 @@ from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.weights import add_weights
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.embedder import check_template_bias
+from contrastive_text.encoders.base import check_template_bias
 from contrastive_text.encoders.loading import load_pooler
 from contrastive_text.inference.runtimes import BACKENDS, RuntimeEncoder
 from contrastive_text.inference.search import SimilarityName

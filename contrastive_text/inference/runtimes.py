@@ -23,12 +23,11 @@ from torch import Tensor, nn
 from contrastive_text.core.batch import Batch, Hidden
 from contrastive_text.core.errors import DiskError, InvalidValueError, first_line, one_of
 from contrastive_text.core.libraries import require, silence_transformers
-from contrastive_text.core.native import check_not_forked, restored_signal_stack
-from contrastive_text.core.setting import one_thread
+from contrastive_text.core.machine import check_not_forked, one_thread, restored_signal_stack
 from contrastive_text.core.storage.manifests import GRAPH
 from contrastive_text.core.storage.weights import add_weights
 from contrastive_text.core.types import EmbeddingChange
-from contrastive_text.data.cache import cache_folder, get_cache_entry
+from contrastive_text.data.files.mapped import cache_folder, get_cache_entry
 from contrastive_text.encoders import Encoder, TransformerEncoder, pad, token_mask
 from contrastive_text.encoders.networks import padding_id, without_cache
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError, at_least
-from contrastive_text.core.native import dot_products
+from contrastive_text.core.machine import dot_products
 from contrastive_text.core.similarity import (
     EPSILON,
     at_least_float32,

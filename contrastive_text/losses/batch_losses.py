@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from contrastive_text.core.errors import InvalidValueError, at_least
 from contrastive_text.core.similarity import at_least_float32, full_precision, unit_vectors
-from contrastive_text.losses.streaming import compute_in_parts
+from contrastive_text.losses.base import compute_in_parts
 
 _NORM_EPSILON = 1e-5
 """Epsilon that Barlow Twins adds to the variance of a feature: the default of torch's batch normalization."""

@@ -13,9 +13,14 @@ from torch import Tensor
 
 from contrastive_text.core.errors import InvalidValueError, at_least
 from contrastive_text.core.similarity import Similarity, similarity_matrix
-from contrastive_text.losses.base import Reduction, SoftmaxLoss
+from contrastive_text.losses.base import (
+    Reduction,
+    SoftmaxLoss,
+    add_to_own_negatives,
+    is_streamed,
+    streamed_softmax_terms,
+)
 from contrastive_text.losses.comparison import ComparedTexts, Comparison, ExampleVectors, Group
-from contrastive_text.losses.streaming import add_to_own_negatives, is_streamed, streamed_softmax_terms
 
 Direction = Literal["query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc"]
 
@@ -106,7 +111,7 @@ class InfoNCE(SoftmaxLoss):
         learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
             (``LearnedTemperature``).
         streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
-            (``losses.streaming``). None: only if the matrix is large.
+            (``losses.base``). None: only if the matrix is large.
         similarity: Similarity of a row and a column: ``cosine``, or ``dot`` for the dot product.
         directions: Comparisons that share one softmax: ``query_to_doc`` and any of ``query_to_query``,
             ``doc_to_query`` and ``doc_to_doc``.
@@ -247,7 +252,7 @@ class NTXent(SoftmaxLoss):
         learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
             (``LearnedTemperature``).
         streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
-            (``losses.streaming``). None: only if the matrix is large.
+            (``losses.base``). None: only if the matrix is large.
         similarity: Similarity of a row and a column: ``cosine``, or ``dot`` for the dot product.
 
     Raises:
@@ -284,7 +289,7 @@ class SupCon(SoftmaxLoss):
         learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
             (``LearnedTemperature``).
         streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
-            (``losses.streaming``). None: only if the matrix is large.
+            (``losses.base``). None: only if the matrix is large.
         similarity: Similarity of a row and a column: ``cosine``, or ``dot`` for the dot product.
 
     Raises:

@@ -10,9 +10,15 @@ from torch import Tensor, nn
 
 from contrastive_text.core.errors import above, fraction
 from contrastive_text.core.similarity import Similarity, full_precision, prepare_vectors, similarity_matrix
-from contrastive_text.losses.base import LearnedTemperature, Loss, Reduction, SoftmaxLoss, check_temperature
+from contrastive_text.losses.base import (
+    LearnedTemperature,
+    Loss,
+    Reduction,
+    SoftmaxLoss,
+    check_temperature,
+    streamed_block_terms,
+)
 from contrastive_text.losses.comparison import ComparedTexts, Comparison, ExampleVectors
-from contrastive_text.losses.streaming import streamed_block_terms
 
 
 class DCL(SoftmaxLoss):
@@ -33,7 +39,7 @@ class DCL(SoftmaxLoss):
         learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
             (``LearnedTemperature``).
         streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
-            (``losses.streaming``). None: only if the matrix is large.
+            (``losses.base``). None: only if the matrix is large.
         similarity: Similarity of a row and a column: ``cosine``, or ``dot`` for the dot product.
         same_side: Whether anchors and positives are both rows and columns, as in NT-Xent. If false, anchors are
             compared with positives only.
@@ -81,7 +87,7 @@ class DCLW(DCL):
         learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
             (``LearnedTemperature``).
         streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
-            (``losses.streaming``). None: only if the matrix is large.
+            (``losses.base``). None: only if the matrix is large.
         similarity: Similarity of a row and a column: ``cosine``, or ``dot`` for the dot product.
         same_side: Whether anchors and positives are both rows and columns, as in NT-Xent. If false, anchors are
             compared with positives only.
@@ -155,7 +161,7 @@ class DebiasedNTXent(SoftmaxLoss):
         learn_temperature: Whether the temperature is trained, with ``temperature`` as its start
             (``LearnedTemperature``).
         streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
-            (``losses.streaming``). None: only if the matrix is large.
+            (``losses.base``). None: only if the matrix is large.
         tau_plus: Probability that a negative has the class of its row; 0 gives ``NTXent``.
 
     Raises:
@@ -216,7 +222,7 @@ class SigLIP(Loss):
         bias: Start of b. It is below 0 because most pairs are negative. big_vision's configuration of LiT starts
             from -2.71.
         streamed: Whether the terms are computed block by block, without the whole similarity matrix in memory
-            (``losses.streaming``). None: only if the matrix is large.
+            (``losses.base``). None: only if the matrix is large.
 
     Raises:
         ValueError: The temperature is 0 or less.

@@ -2,7 +2,6 @@
 
 from contrastive_text.heads import BilinearScorer, ConcatenationScorer, CosineScorer, Scorer
 from contrastive_text.objectives.base import Objective
-from contrastive_text.objectives.between import Between, BetweenTexts, BetweenViews
 from contrastive_text.objectives.column_rules import (
     Duplicates,
     FalseNegatives,
@@ -11,22 +10,24 @@ from contrastive_text.objectives.column_rules import (
     SameClass,
     Siblings,
 )
-from contrastive_text.objectives.columns import ColumnPart, RowsAndColumns
-from contrastive_text.objectives.consistency import Consistency
+from contrastive_text.objectives.columns import Between, BetweenTexts, BetweenViews, ColumnPart, RowsAndColumns
 from contrastive_text.objectives.contrastive import Contrastive
-from contrastive_text.objectives.denoising import DenoisingDecoder
 from contrastive_text.objectives.distillation import RankDistillation, VectorDistillation
-from contrastive_text.objectives.masked_lm import MaskedLM
-from contrastive_text.objectives.momentum import Momentum
+from contrastive_text.objectives.momentum import Momentum, Queue
 from contrastive_text.objectives.pair_labels import NegativesAsHard, PairLabels, PositivesOnly, SignedPairs
-from contrastive_text.objectives.pairs import PairClassification, PairRegression
-from contrastive_text.objectives.queue import Queue
 from contrastive_text.objectives.replaced_tokens import ReplacedTokens
 from contrastive_text.objectives.reranking import Reranking
-from contrastive_text.objectives.supervised import Supervised, TextClassification, TextRegression
+from contrastive_text.objectives.supervised import (
+    PairClassification,
+    PairRegression,
+    Supervised,
+    TextClassification,
+    TextRegression,
+)
 from contrastive_text.objectives.terms import Terms
+from contrastive_text.objectives.token_prediction import DenoisingDecoder, MaskedLM
 from contrastive_text.objectives.variants import Matryoshka, Quantized
-from contrastive_text.objectives.whole_batch import WholeBatch
+from contrastive_text.objectives.whole_batch import Consistency, WholeBatch
 
 __all__ = [
     "Between",

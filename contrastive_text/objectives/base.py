@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import ROLES, Role
+from contrastive_text.heads import Head, build_head
 from contrastive_text.objectives.momentum import Momentum
 from contrastive_text.objectives.terms import Terms
 
 if TYPE_CHECKING:
-    from contrastive_text.encoders.embedder import Embedder
-    from contrastive_text.heads import Head
+    from contrastive_text.encoders.base import Embedder
 
 
 class Objective(nn.Module, ABC):
@@ -43,6 +43,7 @@ class Objective(nn.Module, ABC):
         collapse_advice: Advice for collapsed vectors, in addition to a lower learning rate or a larger batch.
         momentum: Settings of a momentum encoder whose vectors the objective reads as ``Encoded.keys[keys]``;
             None for none.
+        head: Train-only head between embeddings and loss; None for none. A subclass sets it.
         momentum_only_roles: Roles that only the momentum encoder encodes in training.
 
     Example:
@@ -75,6 +76,7 @@ class Objective(nn.Module, ABC):
     def __init__(self, task: str | None = None) -> None:
         super().__init__()
         self.task = task
+        self.head: Head | None = None
 
     @property
     def inner(self) -> Objective:
@@ -85,14 +87,15 @@ class Objective(nn.Module, ABC):
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the sum of the loss terms of this rank's rows and their number."""
 
-    def build(self, features: int) -> None:  # most objectives have nothing to build
-        """Builds the objective's layers, whose size depends on the width of the embeddings.
+    def build(self, features: int) -> None:
+        """Builds the objective's layers, whose size depends on the width of the embeddings. Default: ``head``.
 
         Called once, before training.
 
         Args:
             features: Width D of the embeddings.
         """
+        build_head(self.head, features)
 
     def build_networks(self, embedder: Embedder) -> None:  # most objectives have no further network
         """Builds the objective's further networks, which start as copies of the encoder. Called after ``build``.

@@ -39,14 +39,11 @@ class Duplicates(ColumnPart):
     """
 
     stage: ClassVar[Stage] = "ids"
+    note = ""  # the number of masked columns varies
 
     def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
         """Gives duplicates equal ids, so that the loss masks them."""
         return replace(pairs, all_examples=pairs.texts)
-
-    def describe(self, negatives: NegativeCount) -> NegativeCount:
-        """Returns the number of negatives unchanged, because the number of masked columns varies."""
-        return negatives
 
 
 class Siblings(ColumnPart):
@@ -69,6 +66,8 @@ class Siblings(ColumnPart):
         >>> Siblings(effect="positive", joined="sum").group_effect
         'sum'
     """
+
+    note = ""  # the number of masked columns varies
 
     def __init__(self, effect: Literal["mask", "positive"] = "mask", joined: Joined = "mean") -> None:
         self.effect = one_of("Siblings.effect", effect, ["mask", "positive"])
@@ -97,10 +96,6 @@ class Siblings(ColumnPart):
         if (column_ids := further.groups.get("siblings")) is not None:
             ids = torch.where(column_ids == NO_ID, ids, column_ids)
         return replace(pairs, extra_columns=replace(further, groups={**further.groups, "siblings": ids}))
-
-    def describe(self, negatives: NegativeCount) -> NegativeCount:
-        """Returns the number of negatives unchanged, because the number of masked columns varies."""
-        return negatives
 
     def check(self, setup: ObjectiveOptions) -> None:
         """Checks that rows can have siblings, and several positives with ``effect: positive`` (ValueError)."""
@@ -154,6 +149,8 @@ class SameClass(ColumnPart):
         ('negative', 'positive')
     """
 
+    note = "texts of its class are no negatives"
+
     def __init__(self, classes: int | list[str]) -> None:
         self.classes = classes
         self._target = Classes.of(classes, "SameClass.classes")
@@ -175,10 +172,6 @@ class SameClass(ColumnPart):
                 f"Contrastive.columns: SameClass expects a loss that reads classes, got "
                 f"{type(setup.loss).__name__}; use SupCon, or remove SameClass"
             )
-
-    def describe(self, negatives: NegativeCount) -> NegativeCount:
-        """Returns the number of negatives with a note that texts of the anchor's class are no negatives."""
-        return replace(negatives, notes=(*negatives.notes, "texts of its class are no negatives"))
 
 
 class FalseNegatives(ColumnPart):
@@ -214,6 +207,7 @@ class FalseNegatives(ColumnPart):
 
     def __init__(self, guide: str, absolute_margin: float = 0.0, relative_margin: float = 0.0) -> None:
         self.guide: str = guide
+        self.note = f"{guide} masks columns that are too similar"
         self.absolute_margin = at_least("FalseNegatives.absolute_margin", absolute_margin, 0, "0 is GISTEmbed's")
         self.relative_margin = at_least("FalseNegatives.relative_margin", relative_margin, 0, "0 is GISTEmbed's")
 
@@ -261,10 +255,6 @@ class FalseNegatives(ColumnPart):
                 "absolute_margin or relative_margin"
             )
 
-    def describe(self, negatives: NegativeCount) -> NegativeCount:
-        """Returns the number of negatives with a note that the guide masks some of them."""
-        return replace(negatives, notes=(*negatives.notes, f"{self.guide} masks columns that are too similar"))
-
 
 class MaskAbovePositive(ColumnPart):
     """Masks columns that the trained model itself finds more similar to a row than the row's positive.
@@ -299,6 +289,7 @@ class MaskAbovePositive(ColumnPart):
 
     def __init__(self, margin: float = 0.1) -> None:
         self.margin = at_least("MaskAbovePositive.margin", margin, 0, "Qwen3 Embedding has 0.1")
+        self.note = f"columns are masked if cos(row, column) > cos(anchor, positive) + {margin:g}"
 
     def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
         """Sets the largest cosine of an example with a column that is not masked."""
@@ -321,11 +312,6 @@ class MaskAbovePositive(ColumnPart):
             "Contrastive.columns: MaskAbovePositive expects positive pairs as rows and the model's own cosines, "
             f"got {got}; remove one of both"
         )
-
-    def describe(self, negatives: NegativeCount) -> NegativeCount:
-        """Returns the number of negatives with the inequality of masked columns as a note."""
-        note = f"columns are masked if cos(row, column) > cos(anchor, positive) + {self.margin:g}"
-        return replace(negatives, notes=(*negatives.notes, note))
 
 
 class MaskBatch(ColumnPart):

@@ -19,22 +19,28 @@ from contrastive_text.heads import Head, check_train_only
 from contrastive_text.losses import InfoNCE, Loss
 from contrastive_text.losses.comparison import ExampleVectors
 from contrastive_text.objectives.base import Objective
-from contrastive_text.objectives.between import Between, read_vectors, resolve_between
 from contrastive_text.objectives.column_rules import Duplicates, Siblings
 from contrastive_text.objectives.columns import (
     HARD_NEGATIVES,
+    Between,
     ColumnPart,
     NegativeCount,
     ObjectiveOptions,
     RowsAndColumns,
     Stage,
     gather_triples,
+    read_vectors,
+    resolve_between,
     with_distinct_ids,
 )
-from contrastive_text.objectives.measurements import count_view_duplicates, measure_vectors
-from contrastive_text.objectives.momentum import Momentum, arrange_rows_and_columns
+from contrastive_text.objectives.momentum import Momentum, arrange_with_keys
 from contrastive_text.objectives.pair_labels import PairLabels
-from contrastive_text.objectives.terms import Terms, check_several_examples
+from contrastive_text.objectives.terms import (
+    Terms,
+    check_several_examples,
+    count_view_duplicates,
+    measure_vectors,
+)
 
 _Part = TypeVar("_Part", bound=ColumnPart)
 
@@ -153,11 +159,6 @@ class Contrastive(Objective):
         """Description of an option that needs anchor and positive to be different texts; None without any."""
         return next((part.needs_two_texts for part in self.columns if part.needs_two_texts is not None), None)
 
-    def build(self, features: int) -> None:
-        """Builds the layers of the objective's train-only head."""
-        if self.head is not None:
-            self.head.build(features)
-
     def forward(self, encoded: Encoded) -> Terms:
         """Returns the sum and the number of the loss terms of the local rows; see ``Objective.forward``.
 
@@ -168,7 +169,10 @@ class Contrastive(Objective):
         roles = (*self.required_roles, *self.optional_roles)
         vectors = read_vectors(encoded, roles, self.head)
         keys = self.momentum.read_keys(encoded) if self.momentum is not None and self.training else None
-        rows, columns = arrange_rows_and_columns(self._between, encoded, vectors, keys)
+        if keys is None:
+            rows = columns = self._between.arrange(encoded, vectors)
+        else:
+            rows, columns = arrange_with_keys(self._between, encoded, vectors, keys)
         local = self._add_targets_and_guides(encoded, columns)
         gathered, offset = gather_triples(list(local.values()), self.training, encoded.rank_sizes)
         examples = dict(zip(local, gathered, strict=True))

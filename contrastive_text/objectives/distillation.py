@@ -20,17 +20,15 @@ from contrastive_text.core.similarity import (
     unit_vectors,
 )
 from contrastive_text.core.types import Role
-from contrastive_text.heads import Head, build_head, check_train_only, linear_in_full_precision
+from contrastive_text.heads import Head, check_train_only, linear_in_full_precision
 from contrastive_text.losses import RankLoss
+from contrastive_text.losses.base import streamed_terms
 from contrastive_text.losses.comparison import MASKED_ID, ExampleVectors
 from contrastive_text.losses.rules import SameId
-from contrastive_text.losses.streaming import streamed_terms
 from contrastive_text.metrics import guide_agreement
 from contrastive_text.objectives.base import Objective
-from contrastive_text.objectives.between import BetweenTexts, read_vectors
-from contrastive_text.objectives.columns import gather_triples
-from contrastive_text.objectives.measurements import LOGGED_ROWS
-from contrastive_text.objectives.terms import Terms, check_several_examples
+from contrastive_text.objectives.columns import BetweenTexts, gather_triples, read_vectors
+from contrastive_text.objectives.terms import LOGGED_ROWS, Terms, check_several_examples
 
 Among = Literal["batch", "own"]
 VectorDistance = Literal["cosine", "squared"]
@@ -276,10 +274,6 @@ class RankDistillation(Objective):
         reads_negatives = self.reads_scores or self._among == "own"
         self.required_roles = ("anchor", "positive", "negative") if reads_negatives else ("anchor", "positive")
         self.optional_roles = () if reads_negatives else ("negative",)
-
-    def build(self, features: int) -> None:
-        """Builds the layers of the objective's train-only head."""
-        build_head(self.head, features)
 
     def check_examples(self, examples: int, negatives: int) -> None:
         """Checks that a row has two or more candidates (ValueError). The order of one candidate is constant."""

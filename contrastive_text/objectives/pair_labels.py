@@ -14,7 +14,7 @@ from contrastive_text.core.errors import InvalidValueError, at_least
 from contrastive_text.core.targets import Classes, Target
 from contrastive_text.losses import Comparison, reduce_terms
 from contrastive_text.losses.rules import Rule, SameId
-from contrastive_text.objectives.columns import ColumnPart, NegativeCount, ObjectiveOptions, RowsAndColumns, Stage
+from contrastive_text.objectives.columns import ColumnPart, ObjectiveOptions, RowsAndColumns, Stage
 from contrastive_text.objectives.terms import Terms
 
 
@@ -26,7 +26,6 @@ class PairLabels(ColumnPart):
     """
 
     stage: ClassVar[Stage] = "examples"
-    note: ClassVar[str] = ""
 
     @property
     def target(self) -> Target:
@@ -34,7 +33,7 @@ class PairLabels(ColumnPart):
         return Classes.of(2, type(self).__name__)
 
     def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
-        """Marks the positive pairs of the batch in ``pairs.paired``, from their labels."""
+        """Marks the positive pairs of the batch in ``pairs.is_positive``, from their labels."""
         assert pairs.all_examples.target is not None
         return replace(pairs, is_positive=pairs.all_examples.target == 1)
 
@@ -57,10 +56,6 @@ class PairLabels(ColumnPart):
                 "NegativesAsHard, or NTXent"
             )
 
-    def describe(self, negatives: NegativeCount) -> NegativeCount:
-        """Returns the number of negatives with a note on the use of negative pairs."""
-        return replace(negatives, notes=(*negatives.notes, self.note))
-
 
 class PositivesOnly(PairLabels):
     """Removes negative pairs (label 0) from rows and columns.
@@ -76,7 +71,7 @@ class PositivesOnly(PairLabels):
         tensor(0.)
     """
 
-    note: ClassVar[str] = "negative pairs are removed"
+    note = "negative pairs are removed"
 
     def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
         """Removes the negative pairs (label 0) from rows and columns, and returns the rest."""
@@ -102,7 +97,7 @@ class NegativesAsHard(PairLabels):
         tensor(4.0181)
     """
 
-    note: ClassVar[str] = "second texts of negative pairs are hard negatives"
+    note = "second texts of negative pairs are hard negatives"
 
     def __call__(self, pairs: RowsAndColumns) -> RowsAndColumns:
         """Returns the positive pairs, with the second texts of negative pairs as further columns."""
@@ -152,7 +147,7 @@ class SignedPairs(PairLabels):
         tensor(3.3250)
     """
 
-    note: ClassVar[str] = "the loss of negative pairs is maximized"
+    note = "the loss of negative pairs is maximized"
     rows_have_positives: ClassVar[bool] = False
 
     def __init__(self, weight: float = 1.0, bound: float | None = None) -> None:

@@ -18,7 +18,7 @@ from contrastive_text.core.types import Role
 from contrastive_text.encoders import Embedder, Encoder, TransformerEncoder, token_mask
 from contrastive_text.heads import Head, linear_in_full_precision, output_width
 from contrastive_text.objectives.base import Objective
-from contrastive_text.objectives.between import read_vectors
+from contrastive_text.objectives.columns import read_vectors
 from contrastive_text.objectives.terms import Terms
 
 _ROLES: tuple[Role, ...] = ("anchor", "positive", "negative")

@@ -357,7 +357,7 @@ def _check_objective(name: str, objective: Objective) -> None:
             f"Contrastive or a supervised objective{' or Matryoshka' if name == 'Quantized' else ''}"
         )
     # Applies to a user's objective too: the output of its head isn't the saved vector.
-    if (head := getattr(objective, "head", None)) is not None:
+    if (head := objective.head) is not None:
         raise InvalidValueError(
             f"{name}.objective.head: expected null, got {type(head).__name__}. The saved vector is "
             f"{'truncated' if name == 'Matryoshka' else 'quantized'}, not the output of a train-only head; "

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from contrastive_text.core.lazy_imports import lazy_getattr
+from contrastive_text.core.libraries import lazy_getattr
 
 if TYPE_CHECKING:
     from contrastive_text.metrics.bootstrap import SeedDifference, paired_difference

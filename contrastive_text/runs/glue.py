@@ -14,7 +14,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.disk import atomic_file
 from contrastive_text.core.storage.text_files import USUAL, decoded_lines
 from contrastive_text.core.targets import UNLABELED, parse_number
-from contrastive_text.data.files.frames import hub_content
+from contrastive_text.data.files.parsing import hub_content
 from contrastive_text.evaluation.results import ScoreTable, TaskScore
 from contrastive_text.runs.grid import Cell
 from contrastive_text.runs.sweep_table import SweepRun, SweepTable

@@ -15,7 +15,7 @@ from contrastive_text.data.collator import example_slots
 from contrastive_text.data.datamodule import check_own_batches
 from contrastive_text.data.tasks import SINGLE_TASK, option_place
 from contrastive_text.encoders import Encoder, TransformerEncoder
-from contrastive_text.encoders.embedder import Embedder, check_template_bias
+from contrastive_text.encoders.base import Embedder, check_template_bias
 from contrastive_text.heads import Head
 from contrastive_text.objectives import Objective
 from contrastive_text.pairings import SameText

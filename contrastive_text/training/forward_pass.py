@@ -16,7 +16,7 @@ from contrastive_text.core.distributed import rank, world_size
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold_key, seed_torch
 from contrastive_text.core.types import NO_LABEL, EmbeddingChange, Slot
-from contrastive_text.encoders.embedder import Embedder, RowGroup, restore_order
+from contrastive_text.encoders.base import Embedder, RowGroup, restore_order
 from contrastive_text.objectives import Objective
 from contrastive_text.views import ViewPlan
 

@@ -24,7 +24,7 @@ from contrastive_text.data import Collator
 from contrastive_text.data.collator import StepCollator
 from contrastive_text.data.retrieval import RetrievalSet
 from contrastive_text.data.run_tables import HeldOutCollator, RankedCollator, RetrievalSide
-from contrastive_text.encoders.embedder import Embedder
+from contrastive_text.encoders.base import Embedder
 from contrastive_text.inference.search import retrieval_scores
 from contrastive_text.losses import reduce_terms
 from contrastive_text.metrics import (

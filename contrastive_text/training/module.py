@@ -23,7 +23,7 @@ from contrastive_text.data import TextTokenizer
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.data.tasks import DataNeeds
 from contrastive_text.encoders import Encoder
-from contrastive_text.encoders.embedder import Embedder
+from contrastive_text.encoders.base import Embedder
 from contrastive_text.heads import Head, StackHead
 from contrastive_text.inference.search import SimilarityName
 from contrastive_text.inference.sentence_encoder import SentenceEncoder

@@ -19,11 +19,11 @@ from contrastive_text.core.distributed import full_tensor, rank
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.random import fold_key, seed_torch
 from contrastive_text.core.similarity import full_precision
-from contrastive_text.encoders.embedder import Embedder
+from contrastive_text.encoders.base import Embedder
 from contrastive_text.encoders.shared_use import evaluating
 from contrastive_text.heads import Head
 from contrastive_text.objectives import Momentum, Objective
-from contrastive_text.objectives.between import read_vectors
+from contrastive_text.objectives.columns import read_vectors
 from contrastive_text.training.forward_pass import KEYS_PASS, encode_groups
 from contrastive_text.views import GradientView, TextView, TokenView, ViewPlan
 from contrastive_text.views.plan import role_of
@@ -155,7 +155,7 @@ class MomentumEncoders(nn.ModuleDict):
                     f"model.objectives.{name}.columns: expected a different Momentum for each objective, got "
                     f"the Momentum of {users[0]} again; create one for each"
                 )
-            self[name] = MomentumEncoder(settings, embedder, getattr(objectives[name], "head", None))
+            self[name] = MomentumEncoder(settings, embedder, objectives[name].head)
 
     @property
     def networks(self) -> dict[str, MomentumEncoder]:

@@ -15,7 +15,7 @@ from contrastive_text.core.config.specs import describe_spec
 from contrastive_text.core.config.suggestions import short_parser_errors
 from contrastive_text.core.distributed import shard_like
 from contrastive_text.core.errors import InvalidValueError, RunError
-from contrastive_text.core.setting import SETTING, current_setting, describe_setting_change
+from contrastive_text.core.machine import SETTING, current_setting, describe_setting_change
 from contrastive_text.core.storage.checkpoints import BASE, check_resumable, load_options
 from contrastive_text.core.terminal import log_message
 from contrastive_text.data import TextDataModule

@@ -17,7 +17,7 @@ from contrastive_text.core.types import Template
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
 from contrastive_text.data.tasks import SINGLE_TASK, DataNeeds, TaskNeeds, option_place
-from contrastive_text.encoders.embedder import Embedder
+from contrastive_text.encoders.base import Embedder
 from contrastive_text.heads import Head, build_head, share_layers
 from contrastive_text.objectives import Contrastive, Matryoshka, NegativesAsHard, Objective, PairLabels, Quantized
 from contrastive_text.training.guides import Guide, check_guides_read
@@ -104,8 +104,8 @@ class TaskParts:
         return any(template.after for template in around)
 
     def _head(self, name: str, place: str) -> Head:
-        heads = {owner: getattr(part, "head", None) for owner, part in self._objectives.items()}
-        if not isinstance(head := heads.get(name), Head):
+        heads = {owner: part.head for owner, part in self._objectives.items()}
+        if (head := heads.get(name)) is None:
             names = (
                 ", ".join(owner for owner, part_head in heads.items() if part_head is not None) or "there is none"
             )

@@ -12,11 +12,9 @@ from contrastive_text.views.embeddings import (
     TokenCutoff,
 )
 from contrastive_text.views.masking import MaskTokens
-from contrastive_text.views.nlpaug import NlpaugView
 from contrastive_text.views.plan import ViewPlan
 from contrastive_text.views.synonyms import SubstituteSynonyms, SynonymFile, SynonymSource, WordNetSynonyms
-from contrastive_text.views.text import Prompt, SwapWords
-from contrastive_text.views.text_file import TextsFromFile
+from contrastive_text.views.text import NlpaugView, Prompt, SwapWords, TextsFromFile
 from contrastive_text.views.tokens import (
     CropTokens,
     DeleteOneWord,

@@ -11,7 +11,7 @@ import pytest
 import tiny
 from shells import Shell
 
-from contrastive_text.core.setting import current_setting
+from contrastive_text.core.machine import current_setting
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.inference.embedding_run import UnfinishedVectors
 from contrastive_text.inference.quantization import quantize

@@ -17,7 +17,7 @@ from shells import Shell
 
 from contrastive_text.core.storage.manifests import MANIFEST
 from contrastive_text.data import TextTokenizer, learn_vocabulary
-from contrastive_text.data.cache import tokenize_documents
+from contrastive_text.data.files.mapped import tokenize_documents
 from contrastive_text.data.files.readers import TextStream
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.evaluation.cached import CachedEncoder

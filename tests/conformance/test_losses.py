@@ -248,7 +248,7 @@ PARTS = {"all": (0, None), "some": (2, 6), "none": (5, 5)}
 def test_a_streamed_loss_has_the_terms_and_the_gradients_of_the_dense_one(
     name: str, ids: str, part: str, hard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(losses.streaming, "_ENTRIES", 40)  # a few rows
+    monkeypatch.setattr(losses.base, "_ENTRIES", 40)  # a few rows
     every = examples(hard=int(hard), ids=TEXTS[ids])
     assert_equal(*(outcome(made(name, streamed=how), every, *PARTS[part]) for how in (True, False)))
 
@@ -272,7 +272,7 @@ def test_gradients_of_an_in_batch_loss_agree_with_finite_differences(name: str) 
 def test_nothing_of_the_size_of_the_matrix_is_kept_for_the_gradient(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(losses.streaming, "_ENTRIES", 600)
+    monkeypatch.setattr(losses.base, "_ENTRIES", 600)
     every, largest = examples(40), {}
     for streamed in (True, False):
         sizes = [0]
@@ -292,12 +292,12 @@ def test_nothing_of_the_size_of_the_matrix_is_kept_for_the_gradient(
 def test_a_loss_is_streamed_if_it_is_told_to_or_the_matrix_is_large(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts = [mock.Mock(wraps=getattr(losses.streaming, each)) for each in ("checkpoint", "_logits")]
-    monkeypatch.setattr(losses.streaming, "checkpoint", parts[0])
-    monkeypatch.setattr(losses.streaming, "_logits", parts[1])
-    monkeypatch.setattr(losses.streaming, "_ENTRIES", 20)
+    parts = [mock.Mock(wraps=getattr(losses.base, each)) for each in ("checkpoint", "_logits")]
+    monkeypatch.setattr(losses.base, "checkpoint", parts[0])
+    monkeypatch.setattr(losses.base, "_logits", parts[1])
+    monkeypatch.setattr(losses.base, "_ENTRIES", 20)
     for streamed, above in product((True, False, None), (10**6, 10)):
-        monkeypatch.setattr(losses.streaming, "STREAMED_ABOVE", above)
+        monkeypatch.setattr(losses.base, "STREAMED_ABOVE", above)
         for each in parts:
             each.reset_mock()
         outcome(made(name, streamed=streamed), examples())

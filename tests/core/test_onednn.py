@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from contrastive_text.core.native import dot_products
+from contrastive_text.core.machine import dot_products
 
 
 @pytest.mark.parametrize("features", [6, 16, 48])

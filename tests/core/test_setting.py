@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from contrastive_text.core import setting
-from contrastive_text.core.setting import current_setting, describe_setting_change, is_faster_in_bfloat16
+from contrastive_text.core import machine
+from contrastive_text.core.machine import current_setting, describe_setting_change, is_faster_in_bfloat16
 
 
 @pytest.mark.bits
@@ -63,7 +63,7 @@ def test_bfloat16_is_faster_where_it_was_seen_to_be(
     instructions: str, seconds: dict[torch.dtype, float], faster: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {instructions: True})
-    monkeypatch.setattr(setting, "_seconds_of_product", lambda dtype: seconds[dtype])
+    monkeypatch.setattr(machine, "_seconds_of_product", lambda dtype: seconds[dtype])
     assert is_faster_in_bfloat16.__wrapped__("cpu") is faster  # for it keeps its answer
 
 

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.types import Row, Template, Tokens
 from contrastive_text.data import Collator, KeyedRow, TextTokenizer
-from contrastive_text.data.cache import tokenize_documents
+from contrastive_text.data.files.mapped import tokenize_documents
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.pairings import Given, OneSequence, Pairing, SameText, Spans
 from contrastive_text.views import DeleteTokens, MaskTokens, Prompt, SwapWords, View, ViewPlan

@@ -21,8 +21,8 @@ from transformers import PreTrainedTokenizerFast
 from contrastive_text.core.storage.manifests import MANIFEST
 from contrastive_text.core.types import Tokens
 from contrastive_text.data import TextTokenizer, learn_vocabulary
-from contrastive_text.data import cache as token_cache
-from contrastive_text.data.cache import TokenTable, cache_folder, tokenize_documents
+from contrastive_text.data.files import mapped
+from contrastive_text.data.files.mapped import TokenTable, cache_folder, tokenize_documents
 from contrastive_text.data.tokenizing import wrap_tokenizer
 
 TEXTS = ("the old bird sings in the tree", "", "a dog!", "Zebra 日本 [MASK]\n\nnext line", " ")
@@ -108,7 +108,7 @@ def test_another_tokenizer_version_or_format_has_another_key_and_another_limit_t
     keys = [key(first), key(more), key(split), key(fewer)]
     assert keys[0] == key(same, limit=512)
     with monkeypatch.context() as patch:
-        patch.setattr(token_cache, "_FORMAT", -1)
+        patch.setattr(mapped, "_TOKENS_FORMAT", -1)
         keys.append(key(first))
     monkeypatch.setattr(tokenizers, "__version__", "0")
     keys.append(key(first))
@@ -170,7 +170,7 @@ def test_a_pickled_table_is_a_name_and_maps_the_same_files_from_another_folder(
 def test_texts_are_tokenized_in_blocks_of_bounded_size(
     tmp_path: Path, tokenizer: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_cache, "_BLOCK_CHARACTERS", 100)
+    monkeypatch.setattr(mapped, "_BLOCK_CHARACTERS", 100)
     texts = ["a bird " * number for number in (1, 2, 3, 40, 1, 1, 1, 5, 5, 5, 5, 5)]
     table = tokenize_documents(texts, tokenizer, tmp_path)
     calls = list(tokenizer.calls)

@@ -22,7 +22,7 @@ from contrastive_text.data.collator import Collator, KeyedRow
 from contrastive_text.data.datamodule import TextDataModule
 from contrastive_text.data.tokenizing import wrap_tokenizer
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.embedder import Embedder
+from contrastive_text.encoders.base import Embedder
 from contrastive_text.encoders.packing import FixedLayout
 from contrastive_text.objectives import TextClassification
 from contrastive_text.pairings import OneSequence

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.packing import Layout
-from contrastive_text.objectives.denoising import TextDecoder
+from contrastive_text.objectives.token_prediction import TextDecoder
 
 BATCH = ragged(*ROWS)
 

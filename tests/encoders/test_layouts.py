@@ -20,7 +20,7 @@ from transformers import AutoModel, PreTrainedModel
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.types import EmbeddingChange
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.embedder import Embedder
+from contrastive_text.encoders.base import Embedder
 from contrastive_text.encoders.packing import (
     ATTENTION,
     NO_MASK,

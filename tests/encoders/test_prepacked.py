@@ -13,7 +13,7 @@ from torch import nn
 from torch.backends import mkldnn
 
 from contrastive_text import SentenceEncoder
-from contrastive_text.core import native
+from contrastive_text.core import machine
 from contrastive_text.encoders import prepacked as room
 from contrastive_text.encoders.prepacked import prepacked
 
@@ -125,4 +125,4 @@ def test_layers_are_packed_with_the_instructions_that_make_it_faster(
     monkeypatch: pytest.MonkeyPatch, capability: str, packs: bool
 ) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    assert native.has_fast_layers() == (packs and native.has_onednn())
+    assert machine.has_fast_layers() == (packs and machine.has_onednn())

@@ -12,7 +12,7 @@ from architectures import CONFIGS, encoder_of
 
 from contrastive_text.core.batch import Batch, Hidden
 from contrastive_text.encoders import Encoder, LoRA, TransformerEncoder
-from contrastive_text.objectives.denoising import TextDecoder
+from contrastive_text.objectives.token_prediction import TextDecoder
 
 
 class Bare(Encoder):

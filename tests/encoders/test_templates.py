@@ -14,7 +14,7 @@ from contrastive_text.core.batch import Batch
 from contrastive_text.data.collator import collate_texts
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.embedder import Embedder, with_templates
+from contrastive_text.encoders.base import Embedder, with_templates
 from contrastive_text.inference.model_parts import with_pooler
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.inference.several_poolers import vectors_by_pooler

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from contrastive_text.cli import run
 from contrastive_text.core.batch import Hidden
-from contrastive_text.core.native import signal_stack
+from contrastive_text.core.machine import signal_stack
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.inference import runtimes

@@ -23,9 +23,9 @@ from covering import rest_slow
 from torch.backends import mkldnn
 
 from contrastive_text import SentenceEncoder
-from contrastive_text.core import native as core_forks
+from contrastive_text.core import machine
 from contrastive_text.core.batch import Hidden
-from contrastive_text.core.setting import one_thread
+from contrastive_text.core.machine import one_thread
 from contrastive_text.data.collator import collate_texts
 from contrastive_text.encoders import TransformerEncoder, prepacked
 from contrastive_text.encoders.shared_use import shared_network
@@ -231,7 +231,7 @@ def test_a_forked_process_refuses_to_encode_and_to_load(
     model: SentenceEncoder, bert: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(core_forks, "_has_threads", False)  # and what it becomes is undone
+    monkeypatch.setattr(machine, "_has_threads", False)  # and what it becomes is undone
     model.encode(["bird"])
     uses: tuple[Callable[[], object], ...] = (
         lambda: model.encode(["bird"]),

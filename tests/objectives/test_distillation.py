@@ -12,7 +12,8 @@ import torch
 
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Slot
-from contrastive_text.losses import KLDivergence, ListMLE, ListNet, MarginMSE, RankLoss, streaming
+from contrastive_text.losses import KLDivergence, ListMLE, ListNet, MarginMSE, RankLoss
+from contrastive_text.losses import base as losses_base
 from contrastive_text.objectives import Consistency, Matryoshka, Objective, RankDistillation, VectorDistillation
 
 # The sheet's tolerance in float64; its values are exact to the last digit.
@@ -188,8 +189,8 @@ def test_some_rows_at_a_time_give_the_same_terms_and_gradient(name: str, monkeyp
     ids = [[0, 1, 2, 3, 0, 5, 1], [10, 11, 12, 13, 14, 15, 1], [0, 1, 2, 3, 4, 5, 6]]
     rows, found = encoded(ids[: 2 if name == "consistency" else 3]), []
     for bound in (2**22, 1):
-        monkeypatch.setattr(streaming, "STREAMED_ABOVE", bound)
-        monkeypatch.setattr(streaming, "_ENTRIES", 30)
+        monkeypatch.setattr(losses_base, "STREAMED_ABOVE", bound)
+        monkeypatch.setattr(losses_base, "_ENTRIES", 30)
         vectors = rows.embeddings.clone().requires_grad_()
         total = STREAMED[name](replace(rows, embeddings=vectors)).total
         total.backward()

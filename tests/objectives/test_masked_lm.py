@@ -18,7 +18,7 @@ from transformers import AutoModelForMaskedLM
 from contrastive_text.core.batch import Batch, Encoded
 from contrastive_text.core.types import NO_LABEL
 from contrastive_text.encoders import TransformerEncoder
-from contrastive_text.encoders.embedder import Embedder
+from contrastive_text.encoders.base import Embedder
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.objectives import Contrastive, MaskedLM
 from contrastive_text.poolers import MeanPooler

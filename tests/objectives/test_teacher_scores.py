@@ -13,7 +13,8 @@ from torch import Tensor
 
 from contrastive_text.core.batch import Encoded
 from contrastive_text.core.types import Slot
-from contrastive_text.losses import KLDivergence, ListMLE, ListNet, MarginMSE, RankLoss, streaming
+from contrastive_text.losses import KLDivergence, ListMLE, ListNet, MarginMSE, RankLoss
+from contrastive_text.losses import base as losses_base
 from contrastive_text.losses.comparison import MASKED_ID
 from contrastive_text.objectives import Matryoshka, RankDistillation
 
@@ -114,8 +115,8 @@ def test_a_loss_over_scores_equals_the_double_loop(name: str, among: Any, kind: 
 def test_some_rows_at_a_time_give_the_same_terms_and_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, found = scored(), []
     for bound in (2**22, 1):
-        monkeypatch.setattr(streaming, "STREAMED_ABOVE", bound)
-        monkeypatch.setattr(streaming, "_ENTRIES", 50)
+        monkeypatch.setattr(losses_base, "STREAMED_ABOVE", bound)
+        monkeypatch.setattr(losses_base, "_ENTRIES", 50)
         vectors = rows.embeddings.clone().requires_grad_()
         total = RankDistillation(LOSSES[name], among="batch")(replace(rows, embeddings=vectors)).total
         total.backward()

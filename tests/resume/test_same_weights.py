@@ -15,7 +15,7 @@ from pytorch_lightning.callbacks import BaseFinetuning, Callback, ModelCheckpoin
 from resume.runs import check_equal, check_same, flat, run
 from torch import Tensor
 
-from contrastive_text.core.setting import current_setting
+from contrastive_text.core.machine import current_setting
 from contrastive_text.data import AllTasks, BatchRoundRobin, EpochRoundRobin, TextTask
 from contrastive_text.encoders import LoRA
 from contrastive_text.losses import InfoNCE, KLDivergence, ListNet

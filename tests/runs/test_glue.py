@@ -11,7 +11,7 @@ import tiny
 from shells import run_here
 
 from contrastive_text.cli import run
-from contrastive_text.data.files import frames as hub
+from contrastive_text.data.files import parsing as hub
 from contrastive_text.data.files.formats import Content
 from contrastive_text.recipes import GLUE_GRID
 from contrastive_text.runs import glue

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from contrastive_text.core.batch import Batch
 from contrastive_text.core.random import RowRandom
 from contrastive_text.core.types import NO_LABEL, ROLES, Slot
-from contrastive_text.encoders.embedder import Embedder
+from contrastive_text.encoders.base import Embedder
 from contrastive_text.encoders.packing import Layout
 from contrastive_text.heads import Head, MLPHead
 from contrastive_text.losses import InfoNCE

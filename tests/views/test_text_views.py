@@ -34,8 +34,7 @@ from contrastive_text.data import learn_vocabulary
 from contrastive_text.pairings import Given
 from contrastive_text.views import TextsFromFile
 from contrastive_text.views.contextual import ContextualSubstitute
-from contrastive_text.views.nlpaug import NlpaugView
-from contrastive_text.views.text import Prompt, SwapWords, match_case, split_words
+from contrastive_text.views.text import NlpaugView, Prompt, SwapWords, match_case, split_words
 
 SEEDS = st.integers(0, 2**31)
 RATES = st.floats(0, 1)

@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard
 
 from contrastive_text.core.errors import InvalidTypeError, InvalidValueError
-from contrastive_text.data.files.columns import negative_names
-from contrastive_text.data.files.formats import Content, Record, count_noun, join_names, short
-from contrastive_text.data.files.frames import (
+from contrastive_text.data.files.formats import Content, Record, count_noun, join_names, negative_names, short
+from contrastive_text.data.files.parsing import (
     PREFIX,
+    SUFFIXES,
     ColumnTable,
     frame_columns,
     frame_rows,
     is_frame,
     plain_cell,
 )
-from contrastive_text.data.files.parsing import SUFFIXES
 from contrastive_text.data.files.tables import ObjectCells
 
 if TYPE_CHECKING:

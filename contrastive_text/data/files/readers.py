@@ -21,13 +21,20 @@ from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.storage.text_files import USUAL, SizeLimits
 from contrastive_text.core.targets import Target
 from contrastive_text.core.types import Row
-from contrastive_text.data.cache import cache_folder, get_cache_entry
 from contrastive_text.data.files import mapped
-from contrastive_text.data.files.columns import ALIASES, PAIR, Labels, negative_names
-from contrastive_text.data.files.formats import FileForm, join_names, reading_error
-from contrastive_text.data.files.frames import ColumnTable
+from contrastive_text.data.files.formats import ALIASES, PAIR, FileForm, join_names, negative_names, reading_error
 from contrastive_text.data.files.in_memory import InMemoryRows, wrap_rows
-from contrastive_text.data.files.mapped import ArrowRows, ReadFile, hash_files, records_of, write_rows
+from contrastive_text.data.files.labels import Labels
+from contrastive_text.data.files.mapped import (
+    ArrowRows,
+    ReadFile,
+    cache_folder,
+    get_cache_entry,
+    hash_files,
+    records_of,
+    write_rows,
+)
+from contrastive_text.data.files.parsing import ColumnTable
 from contrastive_text.data.files.rows import FileRows
 from contrastive_text.pairings.base import Documents
 

@@ -10,32 +10,33 @@ from pathlib import Path
 from typing import TypeAlias
 
 from contrastive_text.core.storage.text_files import USUAL, SizeLimits, is_blank
-from contrastive_text.data.files.columns import (
-    PAIR,
-    Labels,
-    PairLabels,
-    choose_pairs,
-    choose_split,
-    label_of,
-    named_content,
-    negative_names,
-    normalize_name,
-    plan_columns,
-)
 from contrastive_text.data.files.formats import (
+    PAIR,
     Cells,
     Content,
     FileForm,
     Record,
+    choose_split,
     count_noun,
     join_names,
+    named_content,
+    negative_names,
+    normalize_name,
+    plan_columns,
     reading_error,
     short,
 )
-from contrastive_text.data.files.frames import PREFIX, hub_content
 from contrastive_text.data.files.in_memory import InMemoryRows, is_unread, missing_rows
-from contrastive_text.data.files.parsing import BINARY, documents, is_folder, parse, suffix_of
-from contrastive_text.data.files.teacher_scores import TeacherScores
+from contrastive_text.data.files.labels import Labels, PairLabels, TeacherScores, choose_pairs, label_of
+from contrastive_text.data.files.parsing import (
+    BINARY,
+    PREFIX,
+    documents,
+    hub_content,
+    is_folder,
+    parse,
+    suffix_of,
+)
 
 Cell: TypeAlias = str | float | tuple[float, ...]
 """Cell of a row: a text, a label or score, or teacher scores."""

@@ -14,7 +14,6 @@ from itertools import accumulate, chain, islice
 
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.text_files import SizeLimits
-from contrastive_text.data.files.columns import library_name
 from contrastive_text.data.files.formats import (
     SEPARATORS,
     Content,
@@ -22,6 +21,7 @@ from contrastive_text.data.files.formats import (
     Record,
     count_noun,
     join_names,
+    library_name,
     reading_error,
     short,
 )

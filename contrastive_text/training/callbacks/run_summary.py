@@ -18,7 +18,7 @@ from rich.text import Text
 from contrastive_text.core.config.specs import describe
 from contrastive_text.core.distributed import world_size
 from contrastive_text.core.errors import above
-from contrastive_text.core.setting import is_faster_in_bfloat16
+from contrastive_text.core.machine import is_faster_in_bfloat16
 from contrastive_text.core.storage.manifests import find_model_folder
 from contrastive_text.core.terminal import facts_table, log_message, make_console
 from contrastive_text.data import TextDataModule

@@ -4,10 +4,7 @@ from contrastive_text.training.optim.combine import Combine, PCGrad, Uncertainty
 from contrastive_text.training.optim.optimizers import (
     AdamW,
     Optimizer,
-    ScheduleName,
     TorchOptimizer,
-    TorchSchedule,
-    TransformersSchedule,
 )
 from contrastive_text.training.optim.schedules import (
     ConstantSchedule,
@@ -15,7 +12,10 @@ from contrastive_text.training.optim.schedules import (
     LinearSchedule,
     Schedule,
     ScheduledRates,
+    ScheduleName,
     SlantedTriangularSchedule,
+    TorchSchedule,
+    TransformersSchedule,
     WarmupSchedule,
 )
 

@@ -1,17 +1,46 @@
-"""Learning-rate schedules: multipliers of the peak rate for each optimizer step."""
+"""Learning-rate schedules: multipliers of the peak rate for each step, and classes of torch and Transformers."""
 
 from __future__ import annotations
 
+import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, final
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, Literal, TypeAlias, TypeVar, final
 
 import torch
-from torch import Tensor
-from torch.optim.lr_scheduler import LambdaLR
+from torch import Tensor, nn
+from torch.optim import lr_scheduler
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
-from contrastive_text.core.errors import InvalidValueError, at_least, fraction
+from contrastive_text.core.config.class_paths import import_class
+from contrastive_text.core.config.suggestions import suggest_name
+from contrastive_text.core.errors import InvalidValueError, at_least, fraction, one_of
+from contrastive_text.core.libraries import is_read_error
+
+_T = TypeVar("_T")
+ScheduleName: TypeAlias = Literal[
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "polynomial",
+    "constant",
+    "constant_with_warmup",
+    "inverse_sqrt",
+    "cosine_with_min_lr",
+    "cosine_warmup_with_min_lr",
+    "warmup_stable_decay",
+]
+"""Names of Transformers' schedules of the step alone."""
+
+
+_TOTAL = "total"
+"""Value of a schedule option that is replaced by the number of optimizer steps of the run."""
+_TRIAL_STEPS = 100
+"""Number of optimizer steps with which schedule options are checked before the length of the run is known."""
 
 
 class Schedule(ABC):
@@ -272,3 +301,156 @@ class ScheduledRates(LambdaLR):
 def _progress(step: int, warmup: int, total: int) -> float:
     """Returns the share of the steps after the warm-up that are done, in [0, 1]."""
     return min(1.0, (step - warmup) / max(1, total - warmup))
+
+
+@final
+class TorchSchedule(Schedule):
+    """Learning-rate scheduler of ``torch.optim.lr_scheduler`` as a multiplier of the peak rate.
+
+    The scheduler runs on a separate optimizer with learning rate 1, so its rates are multipliers of the real
+    ``lr``: ``eta_min=0.1`` is a tenth of the peak, ``max_lr=1`` is the peak. Only the rate is used: the momentum
+    of ``OneCycleLR``, for example, does not reach the real optimizer. ``ReduceLROnPlateau``, which reads a score,
+    is refused.
+
+    Args:
+        name: Class of ``torch.optim.lr_scheduler``, such as ``OneCycleLR``, or the path of another class, of a
+            module that is imported or trusted (``trust``).
+        options: Arguments of the class except the optimizer. The value ``total`` is replaced by the number of
+            optimizer steps of the run.
+
+    Raises:
+        ValueError: The class doesn't exist, or refuses the arguments.
+
+    Example:
+        >>> schedule = TorchSchedule("CosineAnnealingLR", options={"T_max": "total", "eta_min": 0.1})
+        >>> [round(schedule.factor(step, total=4), 3) for step in range(5)]
+        [1.0, 0.868, 0.55, 0.232, 0.1]
+    """
+
+    wraps = LRScheduler
+
+    def __init__(self, name: str, options: dict[str, Any] | None = None) -> None:
+        self.name = name
+        self.options = options
+        self._cls = torch_class(name, LRScheduler, lr_scheduler, "TorchSchedule.name")
+        if issubclass(self._cls, ReduceLROnPlateau):
+            raise InvalidValueError(
+                f"TorchSchedule.name: expected a schedule of the step alone, got {name}, which reads a score; "
+                "use another schedule, or the callback EarlyStopping"
+            )
+        self._rates = array("d")
+        self._run: tuple[int, LRScheduler] | None = None
+        self.factor(0, _TRIAL_STEPS)
+
+    @property
+    def needs_total(self) -> bool:
+        """True if an option of the scheduler has the value ``total``."""
+        return _TOTAL in (self.options or {}).values()
+
+    def factor(self, step: int, total: int) -> float:
+        """Returns the scheduler's learning rate at the step, for an optimizer with learning rate 1."""
+        with naming_place(f"TorchSchedule({self.name})"):
+            if self._run is None or self._run[0] != total:
+                self._run = total, self._scheduler(total)
+                self._rates = array("d")
+            scheduler = self._run[1]
+            while len(self._rates) <= step:
+                if self._rates:
+                    scheduler.optimizer.step()  # changes nothing: there is no gradient; without it torch warns
+                    scheduler.step()
+                self._rates.append(float(scheduler.optimizer.param_groups[0]["lr"]))
+        return self._rates[step]
+
+    def _scheduler(self, total: int) -> LRScheduler:
+        options = {name: total if value == _TOTAL else value for name, value in (self.options or {}).items()}
+        return self._cls(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.9), **options)
+
+
+@final
+class TransformersSchedule(WarmupSchedule):
+    """Schedule of Transformers by its name, with the rates of ``transformers.get_scheduler``.
+
+    ``ContrastiveModule(schedule="cosine")`` is short for ``TransformersSchedule("cosine")``.
+
+    Args:
+        name: ``linear``, ``cosine``, ``constant_with_warmup`` or another name of Transformers' ``SchedulerType``,
+            except ``reduce_lr_on_plateau`` and ``greedy``, which read a score.
+        warmup_steps: Optimizer steps of the warm-up from 0 to the peak.
+        warmup_ratio: Warm-up as a share of the run, in [0, 1]; give either this or ``warmup_steps``.
+        options: Other arguments of the schedule, ``lr_scheduler_kwargs`` in Transformers, such as ``num_cycles``.
+            Rates such as ``min_lr`` and ``lr_end`` are fractions of the peak rate.
+
+    Raises:
+        ValueError: The name is unknown, the schedule refuses ``options``, it has no warm-up, or both
+            ``warmup_steps`` and ``warmup_ratio`` are given.
+
+    Example:
+        >>> schedule = TransformersSchedule("polynomial", options={"power": 2.0, "lr_end": 0.1})
+        >>> [round(schedule.factor(step, total=4), 3) for step in range(5)]
+        [1.0, 0.606, 0.325, 0.156, 0.1]
+    """
+
+    def __init__(
+        self,
+        name: ScheduleName,
+        warmup_steps: int = 0,
+        warmup_ratio: float = 0.0,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(warmup_steps, warmup_ratio)
+        self.name = one_of("TransformersSchedule.name", name, ScheduleName)
+        self.options = options
+        if name == "constant" and (warmup_steps or warmup_ratio):
+            raise InvalidValueError(
+                f"TransformersSchedule: expected no warm-up for constant, got {warmup_steps or warmup_ratio}; "
+                "use constant_with_warmup"
+            )
+        self._run: tuple[int, LambdaLR] | None = None
+        self.factor(0, _TRIAL_STEPS)
+
+    @property
+    def needs_total(self) -> bool:
+        """True if the schedule or its warm-up depends on the length of the run."""
+        return self.warmup_ratio > 0 or self.name not in ("constant", "constant_with_warmup", "inverse_sqrt")
+
+    def factor(self, step: int, total: int) -> float:
+        """Returns the multiplier of Transformers, whose schedules have their own form of the warm-up."""
+        return self.after_warmup(step, self.warmup(total), total)
+
+    def after_warmup(self, step: int, warmup: int, total: int) -> float:
+        """Returns the multiplier of Transformers at a step."""
+        from transformers import get_scheduler  # takes a second to import
+
+        with naming_place(f"TransformersSchedule({self.name})"):
+            if self._run is None or self._run[0] != total:
+                optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+                self._run = total, get_scheduler(self.name, optimizer, warmup, total, self.options)
+            return float(self._run[1].lr_lambdas[0](step))
+
+
+def torch_class(name: str, base: type[_T], module: ModuleType, where: str) -> type[_T]:
+    """Returns the class that a name or a dotted path selects from a torch module."""
+    classes = {
+        label: cls
+        for label, cls in vars(module).items()
+        if inspect.isclass(cls) and issubclass(cls, base) and cls is not base
+    }
+    if "." in name:
+        return import_class(name, base, where)
+    if name not in classes:
+        raise InvalidValueError(
+            f"{where}: expected a class of {module.__name__} or the path of another one, got {name!r}"
+            f"{suggest_name(name, classes)}"
+        )
+    return classes[name]
+
+
+@contextmanager
+def naming_place(where: str) -> Iterator[None]:
+    """Re-raises errors of a torch class as ValueError with the place of the option in front."""
+    try:
+        yield
+    except (TypeError, ValueError, RuntimeError) as error:
+        if not is_read_error(error):
+            raise
+        raise InvalidValueError(f"{where}: expected valid options, got: {error}") from error

@@ -10,7 +10,7 @@ import pytest
 from contrastive_text.core.targets import NLI, Classes
 from contrastive_text.data import read_rows
 from contrastive_text.data.files.formats import FileForm
-from contrastive_text.data.files.frames import HubName, hub_name
+from contrastive_text.data.files.parsing import HubName, hub_name
 
 datasets = pytest.importorskip("datasets")
 ALL = FileForm(pair_labels="all")

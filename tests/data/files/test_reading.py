@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from contrastive_text.core.targets import NLI, Classes, Scores
 from contrastive_text.data import Table, read_pairs, read_rows
-from contrastive_text.data.files.columns import ALIASES, plan_columns
-from contrastive_text.data.files.formats import FileForm
+from contrastive_text.data.files.formats import ALIASES, FileForm, plan_columns
 from contrastive_text.data.files.tables import _BRACKETS
 
 INFERENCE, YES_NO = Classes(NLI), Classes.of(2, "classes")

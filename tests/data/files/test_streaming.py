@@ -9,7 +9,7 @@ import pytest
 from covering import rest_slow
 from data_files import PAIR, write
 
-from contrastive_text.data.files.columns import Labels
+from contrastive_text.data.files.labels import Labels
 from contrastive_text.data.files.readers import TextStream, read_rows
 from contrastive_text.data.files.rows import FileRows
 

@@ -14,8 +14,8 @@ from contrastive_text.core.random import generator
 from contrastive_text.core.types import Example, Row
 from contrastive_text.data import read_rows
 from contrastive_text.data.files import mapped
+from contrastive_text.data.files.labels import collate_scores
 from contrastive_text.data.files.mapped import ArrowRows
-from contrastive_text.data.files.teacher_scores import collate_scores
 from contrastive_text.pairings import Given
 
 READS = ("anchor", "positive", "scores")
