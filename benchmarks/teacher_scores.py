@@ -38,14 +38,27 @@ NEGATIVES = 4
 """Hard negatives of each row."""
 TOP_K = 50
 """Number of first results that the reranker orders again."""
-DISTILLATION = part("RankDistillation", loss=part("KLDivergence", temperature=0.05, guide_temperature=1.0))
 HARD_LABELS = part("Contrastive", loss=part("InfoNCE", temperature=0.05))
-WAYS = {
-    "hard labels": {"contrastive": HARD_LABELS},
-    "scores": {"distillation": DISTILLATION},
-    "both": {"contrastive": HARD_LABELS, "distillation": DISTILLATION},
+
+
+def distillation(guide_temperature: float) -> dict[str, Any]:
+    """Returns the objective of scores."""
+    return part(
+        "RankDistillation", loss=part("KLDivergence", temperature=0.05, guide_temperature=guide_temperature)
+    )
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "hard labels": {"objectives": {"contrastive": HARD_LABELS}},
+    "scores, T 1": {"objectives": {"distillation": distillation(1.0)}},
+    "scores, T 0.13": {"objectives": {"distillation": distillation(0.13)}},
+    "both, T 1, no weight": {"objectives": {"contrastive": HARD_LABELS, "distillation": distillation(1.0)}},
+    "both, T 0.13": {
+        "objectives": {"contrastive": HARD_LABELS, "distillation": distillation(0.13)},
+        "weights": {"distillation": 400},  # KLDivergence multiplies by 0.05 squared
+    },
 }
-"""Training of a bi-encoder -> its objectives, which replace those of the recipe."""
+"""Training of a bi-encoder -> its objectives, which replace those of the recipe. T divides the scores."""
 
 
 class Taught(Groups):
@@ -99,7 +112,7 @@ class Taught(Groups):
 
         def make() -> dict[str, Any]:
             config = folder / "objectives.yaml"
-            config.write_text(json.dumps({"model": {"objectives": WAYS[way]}}))
+            config.write_text(json.dumps({"model": WAYS[way]}))
             words = [
                 "--recipe",
                 "simcse",
