@@ -223,7 +223,8 @@ def _dispatch(command: str, words: list[str]) -> None:
     if actions:
         if words[:1] in ([], ["-h"], ["--help"]):
             lines = [f"  {name:<8} {RECORDS[actions[name]].__doc__}" for name in actions]
-            print_message("\n".join([f"usage: contrastive-text {command} ACTION [options]\n", *lines]))
+            usage = f"usage: contrastive-text {command} ACTION [options]\n"
+            print_message("\n".join([usage, *lines, f"\nOptions: contrastive-text {command} ACTION --help"]))
             return
         command, words = actions[one_of(f"contrastive-text {command}", words[0], actions)], words[1:]
     options = read_options(RECORDS[command], words) if command in RECORDS else words

@@ -83,8 +83,8 @@ def remove_documents(files: IndexFolder, ids: Iterable[str | int]) -> int:
         if missing := [name for name in names if name not in numbers]:
             more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
             raise InvalidValueError(
-                f"ids: expected ids of the index, got {missing[0]!r}{more}, which it does not have; no document "
-                "was removed"
+                f"ids: expected ids of the index, got {missing[0]!r}{more}, which it does not have; give ids "
+                "that a search returns. No document was removed"
             )
         writer.remove(numbers.values())
         writer.merge(files.state())

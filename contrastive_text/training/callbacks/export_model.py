@@ -264,11 +264,11 @@ def next_commands(kind: Kind | None, folder: str | Path) -> list[str]:
     if kind == "regressor":
         return [f"in Python: Regressor.from_pretrained({str(folder)!r}).predict(PAIRS)"]
     words = {
-        "classifier": "classify TEXTS.tsv CLASSES.tsv",
-        "reranker": "rank QUERIES.txt DOCUMENTS.txt RANKED.tsv",
-        None: "embed TEXTS.txt VECTORS.npy",
+        "classifier": ["classify TEXTS.tsv CLASSES.tsv"],
+        "reranker": ["rank QUERIES.txt DOCUMENTS.txt RANKED.tsv"],
+        None: ["embed TEXTS.txt VECTORS.npy", "index build TEXTS.txt INDEX"],
     }
-    return [f"contrastive-text {words[kind]} --model {folder}"]
+    return [f"contrastive-text {command} --model {folder}" for command in words[kind]]
 
 
 class ExportModel(Callback):
