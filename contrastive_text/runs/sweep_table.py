@@ -177,7 +177,8 @@ class Column:
     def adjusted(self) -> dict[Cell, float]:
         """Returns the p value of each difference from the first cell, adjusted by Holm's method.
 
-        A cell has no p value with fewer than two seeds, or with an undefined score.
+        A cell has no p value with fewer than two seeds, or with an undefined score. The adjustment counts its
+        comparison too: unfinished runs don't make the other p values smaller.
 
         Example:
             >>> scores = {Cell(("a",)): {1: 70.0, 2: 70.5}, Cell(("b",)): {1: 72.0, 2: 72.6}}
@@ -187,7 +188,8 @@ class Column:
         differences = {cell: self.difference(cell) for cell in self.scores}
         p_values = {cell: each.p_value for cell, each in differences.items() if each is not None}
         tested = {cell: p_value for cell, p_value in p_values.items() if not math.isnan(p_value)}
-        return dict(zip(tested, holm([*tested.values()]), strict=True))
+        open_comparisons = len(self.scores) - 1 - len(tested)
+        return dict(zip(tested, holm([*tested.values(), *[1.0] * open_comparisons]), strict=False))
 
     def best(self) -> Cell | None:
         """Returns the cell with the best mean score; of equal means the first cell."""
