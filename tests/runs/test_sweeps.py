@@ -211,8 +211,8 @@ def test_a_table_shows_spread_differences_and_failures() -> None:
     made = table(scores, [failed, SweepRun(("e",), 1, error="no"), *others])
     lines = made.markdown().splitlines()
     assert "| a | 71.00 ± 1.00 | 3 | | | |" in lines
-    assert "| b | **74.00 ± 0.95** | 3 | +3.00 ± 0.25 | 0.0007 | yes |" in lines
-    assert "| c | 71.00 ± 1.41 | 2 | +0.50 ± 6.35 | 0.5000 | no |" in lines
+    assert "| b | **74.00 ± 0.95** | 3 | +3.00 ± 0.25 | 0.0015 | yes |" in lines
+    assert "| c | 71.00 ± 1.41 | 2 | +0.50 ± 6.35 | 1.0000 | no |" in lines
     assert "| d | | 0 | | | |" in lines and "| e | failed | 0 | | | |" in lines
     assert "other" not in made.csv() + made.json()
     assert r"- failed: c, seed 3: CUDA out of memory \| twice" in lines
