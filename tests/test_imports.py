@@ -13,8 +13,7 @@ pytestmark = pytest.mark.slow
 STATEMENTS = {
     "package": "import contrastive_text",
     "torch": "import torch",
-    "views": "from contrastive_text.views import text\n"
-    "from contrastive_text.views import contextual, nlpaug, synonyms",
+    "views": "from contrastive_text.views import contextual, synonyms, text",
     "texts to vectors": "from contrastive_text import SentenceEncoder",
 }
 TRAINERS = {"pytorch_lightning", "lightning", "sentence_transformers", "matplotlib"}
