@@ -27,8 +27,8 @@ Chains: TypeAlias = Mapping[str, Sequence[View]]
 Views: TypeAlias = Mapping[str, Sequence[View] | Chains]
 
 
-def _change_vectors(vectors: Tensor, width: int, binary: bool) -> Tensor:
-    """Returns the first features of vectors, (N, width), or the values -1 and 1 of their bits."""
+def _change_vectors(vectors: Tensor, width: int | None, binary: bool) -> Tensor:
+    """Returns the first features of vectors, all for None, or the values -1 and 1 of their bits."""
     features = vectors[:, :width]
     return quantized_values(features) if binary else features
 
@@ -120,7 +120,8 @@ class TaskParts:
         """Suffix of a score -> function to the vectors that it compares: features, first features, or bits."""
         saved = self.truncate_dim or self._features
         widths = {width for part in self._matryoshkas for width in part.widths if width < saved}
-        suffixes = {"": self._features, **{f"@{width}": width for width in sorted(widths, reverse=True)}}
+        # The pooler in use may give more features than the pooler of training, so "" has no width.
+        suffixes = {"": None, **{f"@{width}": width for width in sorted(widths, reverse=True)}}
         return {
             f"{suffix}{end}": partial(_change_vectors, width=width, binary=bool(end))
             for end in ("", "@binary")[: 1 + ("binary" in self.precisions)]

@@ -108,6 +108,11 @@ def test_validation_scores_bits_of_each_width(bert: str, tmp_path: Path) -> None
     names = [f"val/spearman{suffix}" for suffix in ("", "@8", "@binary", "@8@binary")]
     assert {name for name in scores if name.startswith("val/spearman")} == {*names}
     assert len({scores[name] for name in names}) == 4
+    # A pooler in use may give more features than the pooler of training.
+    wide = torch.ones(2, 40)
+    assert {name: len(change(wide)[0]) for name, change in module.by_task.variants.items()} == {
+        "": 40, "@8": 8, "@binary": 40, "@8@binary": 8,
+    }  # fmt: skip
 
 
 def test_the_summary_and_the_model_card_name_the_precisions(bert: str, tmp_path: Path) -> None:
@@ -127,7 +132,7 @@ def test_the_summary_and_the_model_card_name_the_precisions(bert: str, tmp_path:
     [
         (lambda: Quantized(Contrastive(), []), 16, ["Quantized.precisions", "binary, int8 or both", "[]"]),
         (lambda: Quantized(Contrastive(), ["binary", "binary"]), 16, ["Quantized.precisions", "both"]),
-        (lambda: Quantized(Contrastive(), ["ubinary"]), 16, ["Quantized.precisions", "binary", "ubinary"]),  # type: ignore[list-item]
+        (lambda: Quantized(Contrastive(), ["ubinary"]), 16, ["Quantized.precisions", "binary", "ubinary"]),  # type: ignore[list-item]  # what is refused
         (lambda: Quantized(Contrastive(), ["int8"], [0.0]), 16, ["Quantized.weights", "above 0", "[0.0]"]),
         (lambda: Quantized(Contrastive(), ["int8"], [1.0, 1.0]), 16, ["Quantized.weights", "1 precisions"]),
         (lambda: Quantized(Contrastive(), ["binary"]), 12, ["Quantized.precisions", "multiple of 8", "got 12"]),

@@ -83,8 +83,9 @@ def _ends_run(trainer: pl.Trainer, batch: int) -> bool:
 class BestCheckpoint(ModelCheckpoint):
     """Callback that keeps the checkpoint with the best validation score; without a score the last checkpoint.
 
-    The last step of a run is validated too, even if the validation interval doesn't reach it. Among equal scores
-    the first checkpoint is kept. Every checkpoint contains all validation scores of its weights, which select
+    The last step of a run is validated too, even if the validation interval doesn't reach it, unless
+    ``check_val_every_n_epoch`` skips the last epoch or the interval is a time. Among equal scores the first
+    checkpoint is kept. Every checkpoint contains all validation scores of its weights, which select
     members of an ensemble. It also contains the scores before the first step, if the initial weights were
     validated (``num_sanity_val_steps`` -1).
 
@@ -292,7 +293,7 @@ class BestCheckpoint(ModelCheckpoint):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Keeps the last checkpoint if there is no score, copies a resumed run's best, and prints the verdict."""
         super().on_train_end(trainer, pl_module)
-        trainer.val_check_batch = self._interval or trainer.val_check_batch  # for another call of fit
+        trainer.val_check_batch, self._interval = self._interval or trainer.val_check_batch, 0  # for another fit
         if (
             not vars(trainer)["fast_dev_run"] and self.best_model_score is None
         ):  # set by Lightning, but not declared
