@@ -9,7 +9,7 @@ TYPE_CHECKING = False  # as of typing; to type checkers it is True
 if TYPE_CHECKING:
     from contrastive_text.data import Mixture
     from contrastive_text.data.datamodule import TextDataModule
-    from contrastive_text.encoders import Encoder, TransformerEncoder
+    from contrastive_text.encoders import Encoder, StaticEncoder, TransformerEncoder
     from contrastive_text.heads import Head
     from contrastive_text.inference.head_models import Classifier, Regressor, Reranker
     from contrastive_text.inference.sentence_encoder import SentenceEncoder
@@ -50,6 +50,7 @@ __all__ = [
     "SameText",
     "SentenceEncoder",
     "Spans",
+    "StaticEncoder",
     "TextDataModule",
     "TextView",
     "TokenView",

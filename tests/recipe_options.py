@@ -86,7 +86,8 @@ def own_options(name: str, folder: Path) -> list[str]:
 def write_guides(name: str, texts: str, folder: Path) -> None:
     """Writes the vectors of a recipe's guides under the names that it gives them, in the folder of the run."""
     for width, guide in enumerate(read_recipe(name)["model"].get("guides", {}).values(), start=3):
-        bert = tiny.save_bert(folder / f"teacher {width}", hidden_size=4 * width)
+        features = 384 if name == "static" else 4 * width  # guide_features of the recipe
+        bert = tiny.save_bert(folder / f"teacher {width}", hidden_size=features)
         teacher = SentenceEncoder.from_pretrained(bert, pooler=MeanPooler(), device="cpu")
         EmbeddingRun(
             teacher, TextStream(texts, distinct=True), folder / guide["init_args"]["path"], with_ids=True

@@ -34,8 +34,8 @@ LONG = (
     "own_loss.md", "own_mixture.md", "own_objective.md", "own_view.md", "pair_labels.md", "paper_grids.md",
     "plain_lightning.md", "poolers.md", "postprocess.md", "predict.md", "probes.md", "profiling.md",
     "prompts.md", "python.md", "quantized.md", "report.md", "rerankers.md", "resume.md", "retrain.md",
-    "retrieval.md", "row_limits.md", "search.md", "serve.md", "shards.md", "share.md", "stages.md", "sts.md",
-    "sweep.md", "tasks.md", "train_classes.md", "train_nli.md", "train_pairs.md", "train_scores.md",
+    "retrieval.md", "row_limits.md", "search.md", "serve.md", "shards.md", "share.md", "stages.md", "static.md",
+    "sts.md", "sweep.md", "tasks.md", "train_classes.md", "train_nli.md", "train_pairs.md", "train_scores.md",
     "train_sentences.md", "training_step.md", "use.md", "validation.md", "verify.md",
 )  # fmt: skip
 """Pages that take longer than all others: cells that are built, charts that are drawn, a graph of torch's, many

@@ -155,23 +155,30 @@ def build_batch(
     )
 
 
-def collate_texts(tokenizer: TextTokenizer, texts: Sequence[TemplatedText], unpooled: int = 0) -> Batch:
+def collate_texts(
+    tokenizer: TextTokenizer, texts: Sequence[TemplatedText], unpooled: int = 0, with_empty: bool = False
+) -> Batch:
     """Builds a batch of unaltered anchors from tokenized texts, for encoding outside of training.
 
     Args:
         tokenizer: Tokenizer, which sets special tokens and lengths.
         texts: Tokens of each text and of its template, from ``tokenizer.tokenize_with_template``.
         unpooled: Number of tokens at the start of each row that the pooler skips.
+        with_empty: Whether rows may have no tokens.
 
     Raises:
         ValueError: A text without a token, if the tokenizer adds no special tokens.
     """
     text_ids = concatenate([[text_id(np.array(text.tokens.ids).tobytes()) for text in texts]])
-    return collate_rows(tokenizer, [build_row(text, tokenizer) for text in texts], unpooled, text_ids)
+    return collate_rows(tokenizer, [build_row(text, tokenizer) for text in texts], unpooled, text_ids, with_empty)
 
 
 def collate_rows(
-    tokenizer: TextTokenizer, rows: Sequence[TextRow], unpooled: int = 0, text_ids: Tensor | None = None
+    tokenizer: TextTokenizer,
+    rows: Sequence[TextRow],
+    unpooled: int = 0,
+    text_ids: Tensor | None = None,
+    with_empty: bool = False,
 ) -> Batch:
     """Builds a batch of anchors from rows of tokens, such as two texts in one sequence.
 
@@ -180,12 +187,13 @@ def collate_rows(
         rows: Rows from ``build_row`` or ``tokenizer.pair_rows``.
         unpooled: Number of tokens at the start of each row that the pooler skips.
         text_ids: Hashes of the texts; see ``Batch``. None for zeros.
+        with_empty: Whether rows may have no tokens.
 
     Raises:
         ValueError: A row without a token, if the tokenizer adds no special tokens.
     """
     lengths = [len(row.ids) for row in rows]
-    if 0 in lengths:
+    if 0 in lengths and not with_empty:
         raise InvalidValueError(
             f"texts[{lengths.index(0)}]: expected at least one token, got ''; this tokenizer adds no special "
             "tokens, so leave empty texts out"

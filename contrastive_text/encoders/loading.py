@@ -91,7 +91,7 @@ def _message(error: BaseException) -> str:
     return line if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {line}"
 
 
-def _network_place(name: str) -> str:
+def network_place(name: str) -> str:
     """Returns the network's folder in an embedding model, local or in the hub's cache; else the name unchanged.
 
     ``modules.json`` names it: the folder itself, or a folder inside it such as ``0_Transformer``.
@@ -183,10 +183,15 @@ def load_architecture(name: str | None, config: dict[str, Any] | None, dropout: 
     if config is not None and name is None:
         architecture = _configured(config)
     elif name is not None and config is None:
-        place = _network_place(name)
+        place = network_place(name)
         check_folder(place)
         source = weights_source(place)
         check_folder(source)
+        if place != name and Path(place, "tokenizer.json").is_file() and not Path(source, "config.json").exists():
+            raise InvalidValueError(
+                f"{_MODEL}: expected a transformer, got {name}, whose first module has no config.json; for a "
+                "static model set model.encoder.class_path: StaticEncoder"
+            )
         architecture = _fetched(
             _MODEL, source, lambda: AutoConfig.from_pretrained(source, trust_remote_code=False)
         )
@@ -236,7 +241,7 @@ def load_model(
     """
     if name is None:
         return build_model(architecture), {}
-    name = _network_place(name)
+    name = network_place(name)
     source = weights_source(name)
     _check_sizes(source, architecture)
     in_four_bits = weights_dtype == "nf4"
@@ -291,7 +296,7 @@ def load_masked_lm(name: str | None, architecture: PreTrainedConfig) -> tuple[Pr
     if name is None:
         with silence_transformers(), read_errors_as(_ARCHITECTURE, _CORRECT):
             return AutoModelForMaskedLM.from_config(architecture, dtype=torch.float32), False  # type: ignore[no-untyped-call]  # theirs
-    model, lacking, _ = _load(AutoModelForMaskedLM, weights_source(_network_place(name)), architecture)
+    model, lacking, _ = _load(AutoModelForMaskedLM, weights_source(network_place(name)), architecture)
     return model, not lacking
 
 
@@ -310,7 +315,7 @@ def load_sequence_classifier(name: str) -> PreTrainedModel:
             f"{name}: expected an architecture with a classification head, got {architecture.model_type}; give "
             "the folder of a classifier or a cross-encoder"
         )
-    source = weights_source(_network_place(name))
+    source = weights_source(network_place(name))
     model, lacking, _ = _load(AutoModelForSequenceClassification, source, architecture)
     if lacking:
         raise InvalidValueError(
@@ -366,7 +371,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     Raises:
         ValueError: There is no tokenizer, or it is damaged or isn't fast.
     """
-    name = _network_place(name)
+    name = network_place(name)
     check_folder(name)
     if (file := Path(name, "tokenizer.json")).is_file():
         check_tokenizer_file(file)

@@ -440,6 +440,11 @@ class TransformerEncoder(Encoder):
         """Returns a copy of the encoder with its own weights, except those under adapters."""
         return self.with_network(deepcopy(self.model, {id(weight): weight for weight in self.base_weights()}))
 
+    @property
+    def settings(self) -> dict[str, Any]:  # Any: values of the architecture
+        """Settings of the network that vectors depend on, besides weights and tokenizer."""
+        return self.model.config.to_diff_dict()
+
     def base_weights(self) -> list[nn.Parameter]:
         """Returns the weights under adapters; see ``Encoder.base_weights``."""
         parameters = self.model.named_parameters() if self.adapters is not None else ()

@@ -291,11 +291,12 @@ class BlockEncoder:
         truncated = 0
         tokens = sum(text.length for text in templated)
         is_torchs = not any(isinstance(part, RuntimeEncoder) for part in network.modules())
+        with_empty = bool(getattr(self.model, "takes_empty_texts", False))
         is_worth_it = is_torchs and device.type == "cpu" and tokens >= _PREPACKED_FROM
         with prepacked(network) if is_worth_it else nullcontext():
             for start in range(0, len(order), size):
                 rows = [templated[i] for i in order[start : start + size]]
-                batch = collate_texts(self.tokenizer, rows, self.template.unpooled)
+                batch = collate_texts(self.tokenizer, rows, self.template.unpooled, with_empty)
                 truncated += batch.truncated
                 try:
                     parts.append(compute(batch.to(device)))

@@ -6,6 +6,7 @@ of version 6 can be read.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -21,11 +22,12 @@ from contrastive_text.core.storage.manifests import MANIFEST_ADVICE, MODULES
 from contrastive_text.core.storage.records import Record, write_json
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.collator import collate_texts
-from contrastive_text.encoders import Embedder, TransformerEncoder
+from contrastive_text.encoders import Embedder, StaticEncoder, TransformerEncoder
 from contrastive_text.encoders.adapters import write_adapters
 from contrastive_text.encoders.loading import build_model
 from contrastive_text.encoders.networks import longest_row
 from contrastive_text.encoders.shared_use import evaluating
+from contrastive_text.encoders.static import SavedEncoder, read_tokenizer
 from contrastive_text.inference.model_parts import ModelParts
 from contrastive_text.poolers import (
     CLSPooler,
@@ -162,16 +164,25 @@ def _check_values(record: Record, required: bool = False, **allowed: tuple[objec
             raise record.refusal(usual, value, name, ELSEWHERE)
 
 
-def check_loadable(encoder: TransformerEncoder, where: str) -> None:
+def check_loadable(encoder: SavedEncoder, where: str, lengths: Sequence[int | None] = ()) -> None:
     """Checks that a saved encoder can be loaded again, which layers that a user inserted prevent.
 
     Args:
         encoder: Encoder to save.
         where: Beginning of error messages.
+        lengths: Longest query and longest document in tokens, which a ``StaticEmbedding`` doesn't have.
 
     Raises:
-        ValueError: The names or shapes of the weights differ from a new model of the same configuration.
+        ValueError: The names or shapes of the weights differ from a new model of the same configuration. A static
+            model has ``lengths``.
     """
+    if isinstance(encoder, StaticEncoder):
+        if any(lengths):
+            raise InvalidValueError(
+                f"{where}: expected one length limit of all texts of a static model, got query_length and "
+                f"document_length of {' and '.join(map(str, lengths))}; set model.inference.max_length instead"
+            )
+        return
     with torch.device("meta"):
         expected = build_model(encoder.model.config).state_dict()
     shapes = {name: weight.shape for name, weight in encoder.plain_state().items()}
@@ -195,7 +206,10 @@ def write_network(folder: Path, parts: ModelParts) -> None:
         raise InvalidValueError(
             "save_pretrained: expected an encoder with a tokenizer, got no tokenizer; train it first"
         )
-    check_loadable(parts.encoder, where="save_pretrained")
+    check_loadable(parts.encoder, "save_pretrained", (parts.query_length, parts.document_length))
+    if isinstance(parts.encoder, StaticEncoder):
+        parts.encoder.save_network(folder, parts.max_length)
+        return
     plain = parts.encoder.without_adapters(merge=False)
     plain.save_network(folder)
     if parts.encoder.adapters is not None:
@@ -215,6 +229,17 @@ def write_padding(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     padding = {"padding_side": "right"} | ({} if token is None else {"pad_token": token})
     if (tokenizer.pad_token, tokenizer.padding_side) != (token, "right"):
         write_json(path, dict(read_record(path).values) | padding)
+
+
+def read_static_settings(folder: Path) -> TransformerSettings:
+    """Reads the length limit of a static model, at which its tokenizer truncates."""
+    return TransformerSettings(read_tokenizer(folder)[2])
+
+
+def read_static(folder: Path) -> tuple[StaticEncoder, int | None, TransformerSettings]:
+    """Reads a ``StaticEmbedding`` from its folder; returns the same as ``read_network``."""
+    encoder = StaticEncoder(str(folder))
+    return encoder, encoder.truncation, TransformerSettings(encoder.truncation)
 
 
 def read_network(folder: Path) -> tuple[TransformerEncoder, int | None, TransformerSettings]:
@@ -263,6 +288,8 @@ def _check_runs(encoder: TransformerEncoder, folder: Path) -> None:
 
 def is_loadable_elsewhere(parts: ModelParts) -> bool:
     """Returns True if sentence-transformers can load a model with its pooler and prompts."""
+    if isinstance(parts.encoder, StaticEncoder):  # a ``StaticEmbedding`` gives means
+        return type(parts.pooler) is MeanPooler and parts.prompts.is_plain and parts.prompts.pooled
     return parts.pooler is not None and bool(_modes(parts.pooler)) and parts.prompts.is_plain
 
 
@@ -299,11 +326,14 @@ def read_pooler(folder: Path, class_path: str) -> tuple[Pooler, bool]:
     Args:
         folder: Folder of the pooler in the model folder.
         class_path: Class of sentence-transformers or of this library, or a class of a module that is imported
-            already or trusted. Other classes are refused, so that a folder can't run code.
+            already or trusted. Other classes are refused, so that a folder can't run code. Empty for the mean of
+            a ``StaticEmbedding``, which has no pooler.
 
     Raises:
         ValueError: The settings are damaged, or the class isn't trusted.
     """
+    if not class_path:
+        return MeanPooler(), True
     config = read_record(folder / "config.json")
     pooled = config.flag(_INCLUDE_PROMPT, True)
     if class_path.startswith("sentence_transformers."):

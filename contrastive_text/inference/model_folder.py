@@ -22,11 +22,15 @@ from contrastive_text.core.storage.manifests import (
 from contrastive_text.core.storage.records import Record, read_json, records, resolve_inside, write_json
 from contrastive_text.core.types import MASK_PLACEHOLDER, TEXT_PLACEHOLDER
 from contrastive_text.data.prompts import DOCUMENT, QUERY, Prompts
+from contrastive_text.encoders import StaticEncoder
 from contrastive_text.heads import UnitLength
 from contrastive_text.inference.folder_modules import (
     ELSEWHERE,
+    is_loadable_elsewhere,
     read_network,
     read_pooler,
+    read_static,
+    read_static_settings,
     read_transformer_settings,
     write_network,
     write_pooler,
@@ -51,6 +55,8 @@ _THEIRS = re.compile(
 """Regular expression of the class path of a module of sentence-transformers, in older and newer versions."""
 _KINDS = ("Transformer", "Pooling")
 """Class names of the first two modules of a model in sentence-transformers, in order."""
+_STATIC = "StaticEmbedding"
+"""Class name of a first module that gives one vector per text, without a pooler."""
 _MOST_MODULES = 100
 """Largest number of modules of a model. Each module has a folder, which is looked up on the disk."""
 
@@ -129,15 +135,20 @@ def write_folder(
         parts = replace(parts, encoder=parts.encoder.without_adapters(merge=True))
     after_pooler = [*(parts.head or ()), *([UnitLength()] if parts.normalize else [])]
     modules = group_layers(after_pooler)  # raises for an unsupported layer before a file is written
-    kinds = [*_KINDS, *(kind for kind, _ in modules)]
+    is_static, has_pooler_module = isinstance(parts.encoder, StaticEncoder), True
+    if is_static:
+        has_pooler_module = not is_loadable_elsewhere(parts)
+    first = [_STATIC if is_static else _KINDS[0], *_KINDS[1:][:has_pooler_module]]
+    kinds = [*first, *(kind for kind, _ in modules)]
     with folder_with_manifest(folder) as target:
-        names = [f"{number}_{kind}" if number or head is not None else "" for number, kind in enumerate(kinds)]
+        in_root = head is None and not is_static
+        names = ["" if in_root and not number else f"{number}_{kind}" for number, kind in enumerate(kinds)]
         folders = [target / name for name in names]
         for place in folders:
             place.mkdir(exist_ok=True)
         write_network(folders[0], parts)
-        own_pooler = write_pooler(folders[1], parts)
-        for place, (kind, layers) in zip(folders[2:], modules, strict=True):
+        own_pooler = write_pooler(folders[1], parts) if has_pooler_module else None
+        for place, (kind, layers) in zip(folders[len(first) :], modules, strict=True):
             write_layers(place, kind, layers)
         entries = [
             {
@@ -201,9 +212,11 @@ def read_folder_parts(folder: Path) -> FolderParts | None:
     pooler, pooled = read_pooler(modules[1].place, modules[1].class_path)
     layers = [layer for module in modules[2:] for layer in read_layers(module.place, module.kind)]
     normalize = bool(layers) and isinstance(layers[-1], UnitLength)
-    settings, network = _read_settings(folder), read_transformer_settings(modules[0].place)
+    settings, place = _read_settings(folder), modules[0].place
+    is_static = modules[0].kind == _STATIC
+    network = read_static_settings(place) if is_static else read_transformer_settings(place)
     inference: dict[str, int | str | None] = network._asdict()
-    inference["max_length"] = network.max_length or _tokenizer_limit(modules[0].place)
+    inference["max_length"] = network.max_length or (None if is_static else _tokenizer_limit(place))
     if (similarity := _similarity(settings)) != "cosine":
         inference["similarity_fn_name"] = similarity
     return FolderParts(
@@ -237,7 +250,8 @@ def read_folder(folder: Path) -> ModelParts:
     check_whole(folder)
     modules = read_modules(folder) or [_Module(_KINDS[0], "", folder)]
     settings, start = _read_settings(folder), read_folder_parts(folder)
-    encoder, max_length, network = read_network(modules[0].place)  # last, because it takes longest
+    read = read_static if modules[0].kind == _STATIC else read_network
+    encoder, max_length, network = read(modules[0].place)  # last, because it takes longest
     if start is not None:
         _check_widths(start, encoder.features, folder)
     return ModelParts(
@@ -314,7 +328,14 @@ def read_modules(folder: Path) -> list[_Module]:
         names.add(name)
         place = resolve_inside(folder, module.text("path"), str(path))
         modules.append(_Module(_kind(module, class_path, first=number == 0), class_path, place))
-    kinds = [module.kind for module in modules]
+    if modules and modules[0].kind == _STATIC and (len(modules) == 1 or modules[1].kind != _KINDS[1]):
+        modules.insert(1, _Module(_KINDS[1], "", folder))
+    elif modules and modules[0].kind == _STATIC and modules[1].class_path.startswith("sentence_transformers."):
+        raise InvalidValueError(
+            f"{path}: expected no {_KINDS[1]} of sentence-transformers after {_STATIC}, whose vectors are means, "
+            f"got {modules[1].class_path}; remove it"
+        )
+    kinds = [_KINDS[0] if module.kind == _STATIC else module.kind for module in modules]
     expected = [*_KINDS[: len(kinds)], *kinds[len(_KINDS) :]]
     if kinds != expected or not kinds or not all(kind in KINDS for kind in kinds[len(_KINDS) :]):
         raise InvalidValueError(
@@ -330,10 +351,10 @@ def _kind(module: Record, class_path: str, first: bool) -> str:
     A class outside of sentence-transformers is a pooler of this library, or of a module that the user trusts.
     """
     match = _THEIRS.fullmatch(class_path)
-    if match is not None and match[1] in (*_KINDS, *KINDS):
+    if match is not None and match[1] in ((*_KINDS, _STATIC) if first else (*_KINDS, *KINDS)):
         return match[1]
     if first or class_path.startswith("sentence_transformers."):
-        expected = f"a class of sentence-transformers of {', '.join((*_KINDS, *KINDS))}"
+        expected = f"a class of sentence-transformers of {', '.join((*_KINDS, _STATIC, *KINDS))}"
         raise InvalidValueError(f"{module.where}: type: expected {expected}, got {class_path}; {ELSEWHERE}")
     return _KINDS[1]
 

@@ -20,9 +20,9 @@ from contrastive_text.core.storage.manifests import MANIFEST_ADVICE
 from contrastive_text.core.storage.records import Record
 from contrastive_text.core.storage.weights import add_weights
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
-from contrastive_text.encoders import TransformerEncoder
 from contrastive_text.encoders.base import check_template_bias
 from contrastive_text.encoders.loading import load_pooler
+from contrastive_text.encoders.static import SavedEncoder, StaticEncoder, require_transformer
 from contrastive_text.inference.runtimes import BACKENDS, RuntimeEncoder
 from contrastive_text.inference.search import SimilarityName
 from contrastive_text.poolers import CLSPooler, LastTwoPooler, MeanPooler, Pooler
@@ -64,7 +64,7 @@ class ModelParts:
         document_length: Longest document in tokens; None for ``max_length``.
     """
 
-    encoder: TransformerEncoder
+    encoder: SavedEncoder
     pooler: Pooler | None
     head: nn.Sequential | None
     normalize: bool
@@ -90,7 +90,7 @@ class ModelParts:
             ValueError: The backend is unknown, or it can't compute in ``dtype``.
         """
         if backend != "torch":
-            runtime = RuntimeEncoder(self.encoder, backend, dtype)
+            runtime = RuntimeEncoder(require_transformer(self.encoder, "backend"), backend, dtype)
             if self.pooler is not None:
                 runtime.open_runtime(self.pooler.layers)  # prepares the graph before the first text
             return replace(self, runtime=runtime)
@@ -127,7 +127,7 @@ class ModelParts:
             limits.append({"query_length": self.query_length, "document_length": self.document_length})
         layers = [layer for layer in self.head or () if not isinstance(layer, nn.Identity | nn.Dropout)]
         vocabulary = self.encoder.tokenizer.backend_tokenizer.to_str()
-        settings = self.encoder.model.config.to_diff_dict()
+        settings = dict(self.encoder.settings)
         settings.pop("architectures", None)  # the class that saved the network; it changes no vector
         network = json.dumps(settings, sort_keys=True, default=str)
         digest.update(json.dumps([limits, list(map(str, layers)), vocabulary, network]).encode())
@@ -235,7 +235,10 @@ def _choose_pooler(parts: ModelParts, name: str) -> ModelParts:
 
 
 def _check_layers(pooler: Pooler, parts: ModelParts) -> None:
-    blocks = parts.encoder.model.config.to_dict().get("num_hidden_layers")  # a few networks name it otherwise
+    settings = {"num_hidden_layers": 0}
+    if not isinstance(parts.encoder, StaticEncoder):
+        settings = parts.encoder.model.config.to_dict()
+    blocks = settings.get("num_hidden_layers")  # a few networks name it otherwise
     if isinstance(blocks, int) and (missing := [n for n in pooler.layers if not -blocks - 1 <= n <= blocks]):
         raise InvalidValueError(
             f"{_POOLER}: expected layers 0 (the embeddings) to {blocks}, got {', '.join(map(str, missing))} of "

@@ -19,6 +19,7 @@ from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.libraries import require, silence_transformers
 from contrastive_text.core.storage.manifests import GRAPH, MODULES, folder_with_manifest
 from contrastive_text.encoders.packing import ATTENTION
+from contrastive_text.encoders.static import require_transformer
 from contrastive_text.inference.runtimes import OPSET, onnx_session, write_graph
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.poolers import MaskTokenPooler
@@ -98,7 +99,7 @@ def export_onnx(model: SentenceEncoder, folder: str | Path, opset: int = OPSET) 
     source = copy.deepcopy(model).to("cpu", torch.float32).eval()
     texts = _texts(source)
     expected = np.asarray(source.encode(texts, prompt=""))
-    network = source.encoder.model
+    network = require_transformer(source.encoder, "export_onnx.model").model
     if network.config._attn_implementation == ATTENTION:  # our attention takes packed rows, the graph padded rows
         with silence_transformers():
             network.set_attn_implementation("sdpa")

@@ -169,7 +169,7 @@ def _check_alike(first: ModelParts, second: ModelParts, name: str, second_name: 
 
 def _traits(parts: ModelParts) -> dict[str, object]:
     assert parts.pooler is not None and parts.encoder.tokenizer is not None
-    settings = parts.encoder.model.config.to_diff_dict()
+    settings = parts.encoder.settings
     network = {name: value for name, value in settings.items() if name not in _IGNORED}
     state = _state(parts)
     return {

@@ -18,7 +18,8 @@ from contrastive_text.core.errors import InvalidTypeError, InvalidValueError, on
 from contrastive_text.core.similarity import at_least_float32
 from contrastive_text.data import TextTokenizer
 from contrastive_text.data.prompts import NO_PROMPTS, Prompts
-from contrastive_text.encoders import Embedder, Encoder, TransformerEncoder
+from contrastive_text.encoders import Embedder, Encoder
+from contrastive_text.encoders.static import SavedEncoder, StaticEncoder
 from contrastive_text.inference.encoding import (
     BLOCK_SIZE,
     BlockEncoder,
@@ -38,7 +39,7 @@ from contrastive_text.inference.model_parts import ModelParts, with_pooler
 from contrastive_text.inference.quantization import Precision, check_ranges, quantize
 from contrastive_text.inference.runtimes import RuntimeEncoder
 from contrastive_text.inference.search import Hit, SimilarityName, nearest
-from contrastive_text.poolers import Pooler
+from contrastive_text.poolers import MeanPooler, Pooler
 
 CHUNK_TOKENS = 8192
 """Largest number of tokens that the network encodes together, whatever the batch size."""
@@ -69,7 +70,7 @@ class SentenceEncoder(FamiliarNames):
         card: Model card that ``save_pretrained`` writes as ``README.md``; empty for none.
 
     Raises:
-        TypeError: ``encoder`` is not a ``TransformerEncoder``.
+        TypeError: ``encoder`` is neither a ``TransformerEncoder`` nor a ``StaticEncoder``.
         ValueError: The encoder has no tokenizer, or ``truncate_dim`` exceeds the number of features.
     """
 
@@ -88,10 +89,10 @@ class SentenceEncoder(FamiliarNames):
         document_length: int | None = None,
     ) -> None:
         super().__init__()
-        if not isinstance(encoder, TransformerEncoder):
+        if not isinstance(encoder, SavedEncoder):
             raise InvalidTypeError(
-                f"SentenceEncoder: expected a TransformerEncoder, got {type(encoder).__name__}; saved folders "
-                "have no other"
+                f"SentenceEncoder: expected a TransformerEncoder or a StaticEncoder, got "
+                f"{type(encoder).__name__}; saved folders have no other"
             )
         if encoder.tokenizer is None:
             raise InvalidValueError(
@@ -204,6 +205,11 @@ class SentenceEncoder(FamiliarNames):
                 f"{where}: expected at most {limit} tokens, got {length}; the network has no more positions"
             )
         return TextTokenizer(self.encoder.tokenizer, length, limit and length and limit - length)
+
+    @property
+    def takes_empty_texts(self) -> bool:
+        """True if a text without tokens has a vector, which is zeros: the mean of no row of a static table."""
+        return isinstance(self.encoder, StaticEncoder) and isinstance(self.pooler, MeanPooler)
 
     @property
     def device(self) -> torch.device:

@@ -33,6 +33,7 @@ from contrastive_text.encoders import Embedder, TransformerEncoder
 from contrastive_text.encoders.networks import padding_id
 from contrastive_text.encoders.packing import pad, token_mask
 from contrastive_text.encoders.shared_use import evaluating
+from contrastive_text.encoders.static import require_transformer
 from contrastive_text.heads import FirstFeatures, UnitLength
 from contrastive_text.inference.folder_modules import read_record, write_padding
 from contrastive_text.inference.head_files import TaskHead
@@ -131,7 +132,7 @@ def write_sequence_classifier(folder: Path, parts: ModelParts, head: TaskHead, c
 
 def _plain_encoder(parts: ModelParts) -> TransformerEncoder:
     """Returns the encoder without adapters, in float32 or float64."""
-    encoder = parts.encoder.without_adapters(merge=True)
+    encoder = require_transformer(parts.encoder, "export").without_adapters(merge=True)
     return encoder if next(encoder.parameters()).dtype.itemsize >= 4 else encoder.clone().float()
 
 
@@ -200,8 +201,8 @@ def _where(model: PreTrainedModel) -> str:
 
 def head_difference(parts: ModelParts, head: TaskHead) -> str:
     """Returns why Transformers can't hold a head, with what to do; empty if it can."""
-    encoder = _plain_encoder(parts)
     try:
+        encoder = _plain_encoder(parts)
         _check_layers(classification_network(encoder, parts, head), encoder, parts, head)
     except InvalidValueError as error:
         return re.sub(f"(, or|;) {_OWN}$", "", str(error))  # runs fall back to that format

@@ -8,6 +8,7 @@ from typing import Any
 from contrastive_text.core.config.specs import part_spec
 from contrastive_text.core.errors import InvalidValueError
 from contrastive_text.core.storage.manifests import find_model_folder
+from contrastive_text.encoders.static import StaticEncoder, static_folder
 from contrastive_text.heads import Head, StackHead, describe_stack
 from contrastive_text.inference.model_folder import FolderParts, read_folder_parts
 from contrastive_text.poolers import Pooler
@@ -57,7 +58,10 @@ def _start_name(config: Config) -> str | None:
     if isinstance(init_from, str) and find_model_folder(init_from) is not None:
         return init_from
     name = value_at(config, _ENCODER)
-    return name if isinstance(name, str) else None
+    cls = str(value_at(config, "model.encoder.class_path")).rpartition(".")[2]
+    if not isinstance(name, str) or (cls == StaticEncoder.__name__ and static_folder(name) is None):
+        return None  # only the table is computed from a transformer
+    return name
 
 
 def _folder_config(start: FolderParts, name: str, full_config: Config, method: Config, plain: Config) -> Config:

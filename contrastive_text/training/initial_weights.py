@@ -192,7 +192,7 @@ def _saved_model(path: Path, with_token_head: bool) -> _Start:
     if parts.head is not None:
         weights |= {f"head.network.{name}": weight for name, weight in parts.head.state_dict().items()}
     has_token_head = any(
-        str(name).endswith("ForMaskedLM") for name in parts.encoder.model.config.architectures or ()
+        str(name).endswith("ForMaskedLM") for name in parts.encoder.settings.get("architectures") or ()
     )
     if has_token_head and with_token_head:
         parts.encoder.build_token_head()

@@ -29,7 +29,7 @@ from contrastive_text.inference.search import SimilarityName
 from contrastive_text.inference.sentence_encoder import SentenceEncoder
 from contrastive_text.objectives import Contrastive, Objective, Terms
 from contrastive_text.poolers import MeanPooler, Pooler
-from contrastive_text.recipes.layers import build_part, layer_file, merge, read_layers
+from contrastive_text.recipes.layers import build_part, layer_file, merge, read_layers, value_at
 from contrastive_text.training.callbacks.every_run import (
     LogFigures,
     SaveAccumulatedGradients,
@@ -223,9 +223,12 @@ class ContrastiveModule(StoredModule):
         Raises:
             ValueError: The recipe or the encoder doesn't exist.
         """
-        arguments = {"model_name_or_path": model_name_or_path, "config": None}
+        layers = read_layers(layer_file(recipe), apart=True)
+        arguments: dict[str, str | None] = {"model_name_or_path": model_name_or_path}
+        if value_at(merge(layers), "model.encoder.config") is not None:  # random weights
+            arguments["config"] = None
         above = {} if model_name_or_path is None else {"model": {"encoder": {"init_args": arguments}}}
-        config = merge_start(read_layers(layer_file(recipe), apart=True), lambda layer: merge([layer, above]))
+        config = merge_start(layers, lambda layer: merge([layer, above]))
         module = build_part(cls, "model", merge([config, above]), recipe)
         module._recipe = recipe
         return module

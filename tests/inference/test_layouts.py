@@ -200,7 +200,7 @@ SPARSE, MANY = (
     "sentence_transformers.multi_vector_encoder.modules",
 )
 FIRST = (
-    f"{ST}.bow.BoW", f"{ST}.word_embeddings.WordEmbeddings", f"{ST}.static_embedding.StaticEmbedding",
+    f"{ST}.bow.BoW", f"{ST}.word_embeddings.WordEmbeddings",
     f"{BASE}.router.Router", "sentence_transformers.models.Asym", f"{ST}.clip_model.CLIPModel",
     f"{SPARSE}.mlm_transformer.MLMTransformer", f"{SPARSE}.sparse_static_embedding.SparseStaticEmbedding",
 )  # fmt: skip

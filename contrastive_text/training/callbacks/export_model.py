@@ -22,7 +22,7 @@ from contrastive_text.core.storage.disk import remove_abandoned
 from contrastive_text.core.storage.manifests import MANIFEST
 from contrastive_text.core.targets import Classes, Scores
 from contrastive_text.core.terminal import as_markdown, code_span, make_console
-from contrastive_text.encoders import TransformerEncoder
+from contrastive_text.encoders.static import SavedEncoder
 from contrastive_text.heads import StackHead
 from contrastive_text.inference.folder_modules import check_loadable, is_loadable_elsewhere
 from contrastive_text.inference.head_files import HeadSettings, Kind, Reads, TaskHead
@@ -274,8 +274,8 @@ def next_commands(kind: Kind | None, folder: str | Path) -> list[str]:
 class ExportModel(Callback):
     """Callback that loads the best checkpoint after training and saves it as a model folder.
 
-    A model folder needs a ``TransformerEncoder``. Any other encoder can only be loaded from the checkpoint; a
-    message says so when training starts.
+    A model folder needs a ``TransformerEncoder`` or a ``StaticEncoder``. Any other encoder can only be loaded
+    from the checkpoint; a message says so when training starts.
 
     Args:
         dirpath: Path of the model folder; None for ``model`` in the run's folder.
@@ -301,8 +301,10 @@ class ExportModel(Callback):
                 "export: expected checkpoints, from which split weights (fsdp2) are exported, got a run "
                 "without checkpoints; remove --trainer.enable_checkpointing false, or the export"
             )
-        if isinstance(pl_module.encoder, TransformerEncoder):
-            check_loadable(pl_module.encoder, where="ExportModel")
+        if isinstance(pl_module.encoder, SavedEncoder):
+            settings = pl_module.inference
+            lengths = settings.query_length, settings.document_length
+            check_loadable(pl_module.encoder, "ExportModel", lengths)
             head = product_head(pl_module, _data_of(trainer))
             if head is not None and self.separate_adapters:
                 raise InvalidValueError(
@@ -322,8 +324,8 @@ class ExportModel(Callback):
         elif trainer.is_global_zero:
             name = type(pl_module.encoder).__name__
             make_console().print(
-                f"No model folder will be written: one holds a TransformerEncoder, and this is a {name}. "
-                "ContrastiveModule.load_from_checkpoint loads it from a checkpoint."
+                f"No model folder will be written: one holds a TransformerEncoder or a StaticEncoder, and "
+                f"this is a {name}. ContrastiveModule.load_from_checkpoint loads it from a checkpoint."
             )
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -342,7 +344,7 @@ class ExportModel(Callback):
         folder = Path(self.dirpath or Path(run or trainer.default_root_dir) / "model")
         if not trainer.is_global_zero or not isinstance(pl_module, ContrastiveModule):
             return
-        if not isinstance(pl_module.encoder, TransformerEncoder):
+        if not isinstance(pl_module.encoder, SavedEncoder):
             return  # on_fit_start has printed a message
         remove_abandoned(folder.parent)
         if pl_module.is_split:

@@ -25,6 +25,7 @@ from contrastive_text.data import TextDataModule
 from contrastive_text.data.prompts import Prompts
 from contrastive_text.data.training_set import sibling_rows
 from contrastive_text.encoders import Encoder, TransformerEncoder
+from contrastive_text.encoders.static import SavedEncoder, StaticEncoder, static_folder
 from contrastive_text.heads import FineTuningHead, Head, StackHead, describe_stack
 from contrastive_text.inference.model_folder import FolderParts, read_folder_parts, read_prompts
 from contrastive_text.inference.model_parts import pooler_name
@@ -110,7 +111,7 @@ def _prompts(module: ContrastiveModule) -> dict[str, str]:
     """Describes the prompts of a module; without prompts, the unused prompts of its encoder's folder."""
     if module.prompts:
         return {"prompts": module.by_task.prompts.describe()}
-    name = module.encoder.model_name_or_path if isinstance(module.encoder, TransformerEncoder) else None
+    name = module.encoder.model_name_or_path if isinstance(module.encoder, SavedEncoder) else None
     if name is None or not (prompts := read_prompts(name)):
         return {}
     return {
@@ -396,7 +397,9 @@ def describe_start(module: ContrastiveModule, before: str | None = None) -> str 
         A line for each kind of part; None for a start from a plain encoder.
     """
     encoder = module.encoder
-    name = before or (encoder.model_name_or_path if isinstance(encoder, TransformerEncoder) else None)
+    name = before or (encoder.model_name_or_path if isinstance(encoder, SavedEncoder) else None)
+    if before is None and isinstance(encoder, StaticEncoder) and name and static_folder(name) is None:
+        return None  # only the table was computed from a transformer
     place = None if name is None else find_model_folder(name)
     start = None if place is None else read_folder_parts(place)
     if start is None:
