@@ -135,7 +135,7 @@ class StaticEncoder(Encoder):
             table = nn.Embedding(rows, features or _FEATURES).weight.detach()
         check_vocabulary(self.tokenizer, len(table), source)
         self.vocabulary_size, self.features = table.shape
-        self.model = nn.Embedding(*table.shape, _weight=table)
+        self.model = nn.Embedding(self.vocabulary_size, self.features, _weight=table)
 
     def layout_on(self, device: torch.device) -> tuple[FixedLayout, str]:
         """Returns the layout of rows on a device, and the reason for it; see ``Encoder.layout_on``."""

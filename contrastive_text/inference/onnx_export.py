@@ -147,7 +147,7 @@ def _write_tokenizer(model: SentenceEncoder, folder: Path) -> None:
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     if model.max_length is not None:
         backend.enable_truncation(model.max_length)
-    fill = model.encoder.model.config.pad_token_id or 0
+    fill = require_transformer(model.encoder, "export_onnx.model").model.config.pad_token_id or 0
     backend.enable_padding(pad_id=fill, pad_token=backend.id_to_token(fill))
     backend.save(str(folder / "tokenizer.json"))
 

@@ -8,20 +8,33 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
+import yaml
 from architectures import ROWS, ragged
+from executions import Execution, compare, execute
+from processes import free_ports, meeting, start_all
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+from test_combinations import PAIRINGS, VIEWS, part
 from torch import Tensor
 
 from contrastive_text import SentenceEncoder, StaticEncoder
+from contrastive_text.cli import run
 from contrastive_text.core.storage.manifests import MODULES
 from contrastive_text.encoders.static import TABLE, distill_table
 from contrastive_text.objectives import Contrastive, MaskedLM, Matryoshka, Quantized, VectorDistillation
 from contrastive_text.poolers import MaxPooler, MeanPooler
 from contrastive_text.training import BestCheckpoint, ContrastiveModule, ExportModel
 from contrastive_text.training.module import Inference
-from contrastive_text.views import FeatureCutoff, MaskTokens, ShufflePositions
+from contrastive_text.training.optim import ConstantSchedule
+from contrastive_text.views import (
+    Adversarial,
+    FeatureCutoff,
+    FixedDropout,
+    GaussianNoise,
+    MaskTokens,
+    ShufflePositions,
+)
 
 TEXTS = ("an old bird sings", "a dog, a dog and a cat", "", "zebra!", "the tall man reads a long book")
 
@@ -149,6 +162,8 @@ def test_fewer_tokens_than_features_are_refused(tmp_path: Path) -> None:
 def test_parts_that_a_table_lacks_are_refused(encoder: StaticEncoder, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"views\.positive\[0\]: .*StaticEncoder"):
         ContrastiveModule(encoder, views={"positive": [ShufflePositions()]})
+    with pytest.raises(ValueError, match=r"expected an encoder with dropout for FixedDropout, got StaticEncoder"):
+        ContrastiveModule(encoder, views={"positive": [FixedDropout()]})
     with pytest.raises(ValueError, match=r"StaticEncoder: expected a network with a masked-language-model head"):
         ContrastiveModule(encoder, views={"anchor": [MaskTokens()]}, objectives={"mlm": MaskedLM()})
     module = ContrastiveModule(encoder, inference=Inference(query_length=8))
@@ -221,3 +236,85 @@ def test_a_run_writes_a_folder_from_which_the_next_run_starts(encoder: StaticEnc
     (path,) = tmp_path.rglob("*.ckpt")
     loaded = ContrastiveModule.load_from_checkpoint(path)
     assert torch.equal(loaded.encoder.model.weight, module.encoder.model.weight)  # type: ignore[union-attr, arg-type]  # tables
+
+
+# Ranks, resumed runs and combinations
+
+EXECUTIONS = [
+    Execution("NTXent, between views", "no views", layout, parts, "dense", ranks)
+    for layout, parts, ranks in (
+        ("packed", "whole", "two uneven ranks"),
+        ("bucketed", "chunked", "two uneven ranks"),
+    )
+]
+
+
+def module_of_a_table(bert: str) -> ContrastiveModule:
+    encoder = StaticEncoder(bert)
+    torch.manual_seed(0)
+    torch.nn.init.normal_(encoder.model.weight)
+    views = [FeatureCutoff(0.3), Adversarial(norm=0.5, objective="contrastive")]
+    return ContrastiveModule(encoder, views={"positive": views}).double()
+
+
+def take_steps(number: int, port: int, folder: str, bert: str) -> None:
+    """One of two ranks: takes steps in each way, with whole weights and with split weights."""
+    plain = torch.load(Path(folder) / "plain.pt", weights_only=False)
+    wrong = []
+    with meeting(number, world=2, port=port):
+        for execution in EXECUTIONS:
+            for split in (False, True):
+                module = module_of_a_table(bert)
+                module.encoder.layout = execution.layout  # type: ignore[assignment]  # a layout
+                wrong.append(compare(execute(execution, module, split), plain).wrong)
+    torch.save(wrong, Path(folder) / f"{number}.pt")
+
+
+@pytest.mark.slow
+def test_ranks_with_whole_and_split_weights_give_one_gradient(bert: str, tmp_path: Path) -> None:
+    torch.save(execute(EXECUTIONS[0].plain, module_of_a_table(bert)), tmp_path / "plain.pt")
+    start_all(take_steps, 2, free_ports(1)[0], str(tmp_path), bert)
+    for number in range(2):
+        assert torch.load(tmp_path / f"{number}.pt", weights_only=True) == [""] * 4
+
+
+@pytest.mark.slow
+def test_a_resumed_run_has_the_weights_of_a_run_without_a_stop(bert: str, tmp_path: Path) -> None:
+    def weights(folder: Path, steps: int, resume: str | None = None) -> Tensor:
+        module = ContrastiveModule(
+            StaticEncoder(bert),
+            views={"anchor": [MaskTokens()], "positive": [GaussianNoise(0.1)]},
+            chunk_tokens=40,
+            schedule=ConstantSchedule(),  # the linear one depends on the number of steps
+        )
+        trainer = tiny.trainer(folder, max_steps=steps)
+        data = tiny.data(tiny.write_texts(tmp_path / "texts.txt"))
+        trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+        trainer.save_checkpoint(folder / "last.ckpt")
+        return module.encoder.get_parameter("model.weight").detach()
+
+    expected = weights(tmp_path / "whole", 4)
+    weights(tmp_path / "stopped", 2)
+    assert torch.equal(weights(tmp_path / "stopped", 4, str(tmp_path / "stopped" / "last.ckpt")), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pairing", ["same", "given", "neighbors"])
+@pytest.mark.parametrize("views", ["none", "text", "embeddings", "gradient"])
+def test_any_pairing_and_views_train_a_table(pairing: str, views: str, bert: str, tmp_path: Path) -> None:
+    config = {
+        "model": {
+            "encoder": part("StaticEncoder", model_name_or_path=bert),
+            "views": VIEWS[views],
+            "objectives": {"contrastive": part("Contrastive")},
+        },
+        "data": {"task": PAIRINGS[pairing]},
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    file = tiny.write_triples(tmp_path / "triples.jsonl")
+    if pairing != "given":
+        file = tiny.write_texts(tmp_path / "texts.txt")
+    words = ["fit", "--config", str(tmp_path / "run.yaml"), "--data.train", file, "--data.batch_size", "8"]
+    words += ["--data.num_workers", "0", "--trainer.max_steps", "2", "--trainer.accelerator", "cpu"]
+    assert run([*words, "--folder", str(tmp_path / "run")]) == 0
+    assert SentenceEncoder.from_pretrained(tmp_path / "run" / "model").encode(["a bird"]).shape == (1, 16)
