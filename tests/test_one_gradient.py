@@ -1,6 +1,6 @@
 """One gradient however a step is executed: any layout, chunks, streamed losses, ranks, and views of each level.
 
-The default run has every fifth case in one process and on two ranks with uneven parts, and siblings and losses
+The default run has every seventh case in one process and on two ranks with uneven parts, and siblings and losses
 over the whole batch on three: every two choices of different axes meet, but each case with its ranks and parts
 alone. ``slow`` takes half of a set of everything in which all meet, by turns, and a part at random. ``make
 exhaustive`` takes all.
@@ -71,7 +71,7 @@ def few_pairs(execution: tuple[str, ...]) -> set[Pair]:
 
 
 PLAIN = ("no views", "padded", "whole", "dense", "one process")
-SOME = [*CASES][::5]
+SOME = [*CASES][::7]
 OF_TWO = [each for each in EVERY if each.case in SOME and each.ranks in ("one process", "two uneven ranks")]
 QUICK = covering(OF_TWO, few_pairs, cost) + covering(THREE, choices)
 

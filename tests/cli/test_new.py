@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from covering import rest_slow
 from shells import Shell
 
 KINDS = ("view", "text_view", "embedding_view", "pooler", "loss", "objective")
@@ -17,7 +16,8 @@ def class_of(kind: str) -> str:
     return kind.title().replace("_", "")
 
 
-@pytest.mark.parametrize("kind", rest_slow(KINDS))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_written_trains_as_it_is(kind: str, shell: Shell, here: Path) -> None:
     name, module = f"Brand{class_of(kind)}", f"brand_{kind}"
     shell(f"new {kind} {name}")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from covering import rest_slow
 from shells import Shell
 
 from contrastive_text.cli.commands import RECORDS
@@ -189,7 +190,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_any_work(
 
 
 @pytest.mark.parametrize(
-    "command", ["embed", "postprocess", "export", "onnx", "ensemble", "report", "index build"]
+    "command", rest_slow(["embed", "postprocess", "export", "onnx", "ensemble", "report", "index build"])
 )
 @pytest.mark.usefixtures("inputs")
 def test_an_output_that_another_process_writes_is_refused(here: Path, shell: Shell, command: str) -> None:

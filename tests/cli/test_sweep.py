@@ -234,6 +234,7 @@ def write_method(here: Path) -> None:
     sys.modules.pop("reversing", None)  # another test's
 
 
+@pytest.mark.slow
 def test_the_plan_of_recipes_shows_settings_that_differ_and_settings_that_are_replaced(
     shell: Shell, here: Path
 ) -> None:

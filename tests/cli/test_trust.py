@@ -86,7 +86,7 @@ def _foreign_run(hole: str, folder: Path, finished: dict[str, str]) -> Path:
     return place
 
 
-@pytest.mark.parametrize("hole", rest_slow(HOLES, quick=4))
+@pytest.mark.parametrize("hole", rest_slow(HOLES, quick=2))
 def test_a_checkpoint_has_nothing_imported_or_made(hole: str, foreign: Path, finished: dict[str, str]) -> None:
     place = _foreign_run(hole, foreign, finished)
     calls: dict[str, Callable[[], object]] = {

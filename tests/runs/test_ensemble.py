@@ -19,6 +19,8 @@ from contrastive_text.pairings import Given
 from contrastive_text.runs.ensemble import TaskEnsemble, build_ensemble, read_choices
 from contrastive_text.training.module import ContrastiveModule
 
+pytestmark = pytest.mark.slow  # two runs from the shell
+
 CLASSES = ("bad", "good")
 SST = [{"text": text, "label": CLASSES[i % 2]} for i, text in enumerate(tiny.TEXTS)]
 
@@ -97,7 +99,6 @@ def data(files: dict[str, str], *tasks: str) -> TextDataModule:
     return TextDataModule(tasks=each, num_workers=0)
 
 
-@pytest.mark.slow
 def test_m15_a_task_is_predicted_by_the_model_with_the_best_score_on_its_validation_file(
     files: dict[str, str], runs: dict[str, Path], ensemble: Path, tmp_path: Path
 ) -> None:
@@ -156,7 +157,6 @@ def test_a_run_that_is_the_best_on_no_task_is_left_out_and_the_first_of_equals_w
     assert sorted(path.name for path in (tmp_path / "same").iterdir()) == ["ensemble.json", "member-1.ckpt"]
 
 
-@pytest.mark.slow
 def test_the_shell_builds_scores_and_predicts_task_by_task(
     shell: Shell, files: dict[str, str], runs: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -205,7 +205,6 @@ def test_runs_whose_scores_cannot_be_compared_are_refused(runs: dict[str, Path],
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
 def test_a_folder_that_is_there_and_a_damaged_ensemble_are_refused(ensemble: Path, tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="expected a new folder"):
         build_ensemble(ensemble, [])
@@ -226,7 +225,6 @@ def test_a_folder_that_is_there_and_a_damaged_ensemble_are_refused(ensemble: Pat
         TaskEnsemble.load(tmp_path)
 
 
-@pytest.mark.slow
 def test_an_unknown_task_and_rows_without_a_column_are_refused(ensemble: Path) -> None:
     loaded = TaskEnsemble.load(ensemble, device="cpu")
     with pytest.raises(ValueError, match="task: expected one of sst, sts, got quora"):
