@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -44,9 +43,9 @@ _ROWS = 512
 class StaticEncoder(Encoder):
     """Encoder that is a table of token vectors: the vector of a token doesn't depend on the other tokens.
 
-    With ``MeanPooler`` a text costs a mean of rows of the table: hundreds of times less than a transformer. Rows
-    have no special tokens, and a text without a token has a vector of zeros, as in sentence-transformers'
-    ``StaticEmbedding``. Embedding views alter the rows of the table that a text reads.
+    With ``MeanPooler`` the vector of a text is the mean of rows of the table. Rows of a batch have no special
+    tokens, and a text without a token has a vector of zeros, as in sentence-transformers' ``StaticEmbedding``.
+    Embedding views alter the rows of the table that a text reads.
 
     The table is that of a saved static model, or it is computed from a transformer. With
     ``tokenizer_name_or_path`` alone it is random.
@@ -122,10 +121,11 @@ class StaticEncoder(Encoder):
                 )
         else:
             full = load_tokenizer(source)
-            backend = Tokenizer.from_str(full.backend_tokenizer.to_str())
-            names = {name: token for name in _SPECIALS if isinstance(token := getattr(full, name), str)}
+            backend, names = Tokenizer.from_str(full.backend_tokenizer.to_str()), _special_tokens(full)
+        backend.no_padding()
+        backend.no_truncation()
         backend.post_processor = None  # it would add special tokens
-        self.tokenizer = _wrap(backend, names)
+        self.tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **names)  # type: ignore[no-untyped-call]  # theirs
         if tokenizer_name_or_path and tokenizer_name_or_path != source:
             _check_same(self.tokenizer, load_tokenizer(tokenizer_name_or_path), source, tokenizer_name_or_path)
         if folder is None and model_name_or_path:
@@ -164,23 +164,13 @@ class StaticEncoder(Encoder):
     ) -> list[Hidden]:
         """Returns token vectors in blocks of rows of equal length, or all rows padded; see ``Encoder.blocks``."""
         layout, _ = self.layout_on(batch.ids.device)
-        if alter is not None or layout != "packed" or not batch.lengths.all():
+        if alter is not None or layout != "packed" or batch.ids.is_cuda or not batch.lengths.all():
             return [self(batch, alter=alter, layers=layers)]
         packing = Packing.of(batch.lengths)
+        runs = zip(packing.split(self.model(batch.ids)), packing.split(batch.ids), strict=True)
         return [
-            Hidden(
-                dict.fromkeys(layers, vectors),
-                torch.ones(ids.shape, dtype=torch.bool, device=ids.device),
-                ids,
-                self._mask_id,
-                None if ids.device.type == "cpu" else PaddedHostCopies(torch.ones(host.shape).bool(), host),
-            )
-            for vectors, ids, host in zip(
-                packing.split(self.model(batch.ids)),
-                packing.split(batch.ids),
-                packing.split(batch.host_ids.ids),
-                strict=True,
-            )
+            Hidden(dict.fromkeys(layers, vectors), torch.ones_like(ids).bool(), ids, self._mask_id)
+            for vectors, ids in runs
         ]
 
     @property
@@ -206,12 +196,11 @@ class StaticEncoder(Encoder):
         assert self.tokenizer is not None
         save_file({TABLE: self.model.weight.detach().float().cpu().contiguous()}, folder / WEIGHTS)
         backend = Tokenizer.from_str(self.tokenizer.backend_tokenizer.to_str())
-        backend.no_padding()
         backend.no_truncation()
         if max_length is not None:
             backend.enable_truncation(max_length)
         backend.save(str(folder / TOKENIZER))
-        names = {name: token for name in _SPECIALS if isinstance(token := getattr(self.tokenizer, name), str)}
+        names = _special_tokens(self.tokenizer)
         write_json(folder / _TOKENIZER_SETTINGS, names | {"tokenizer_class": "PreTrainedTokenizerFast"})
 
 
@@ -313,10 +302,11 @@ def read_table(folder: Path) -> Tensor:
     files = [path for path in (folder / WEIGHTS, folder / "pytorch_model.bin") if path.is_file()]
     weights = read_weights(files[0], MANIFEST_ADVICE) if files else {}
     table, mapping, scales = (weights.get(name) for name in _FOLDED)
-    if table is not None and mapping is not None:
-        table = table[mapping.long()]
-    if table is not None and scales is not None:
-        table = table * scales.unsqueeze(1)
+    with read_errors_as(f"{folder}: expected the rows and weights of each token", MANIFEST_ADVICE):
+        if table is not None and mapping is not None:
+            table = table[mapping.long()]
+        if table is not None and scales is not None:
+            table = table * scales.unsqueeze(1)
     table = weights.get(TABLE, table)
     if table is None or table.ndim != 2 or not table.is_floating_point():
         content = ", ".join(f"{name} {tuple(weight.shape)}" for name, weight in [*weights.items()][:3])
@@ -345,16 +335,14 @@ def read_tokenizer(folder: Path) -> tuple[Tokenizer, dict[str, str], int | None]
             f"{path}: truncation: expected direction 'right', got {truncation['direction']!r}; load this model "
             "with sentence-transformers"
         )
-    backend.no_padding()
-    backend.no_truncation()
     settings = Record.read(folder / _TOKENIZER_SETTINGS, MANIFEST_ADVICE, required=False)
     added = {token.content for token in backend.get_added_tokens_decoder().values()}
-    names = {name: str(settings.values[name]) for name in _SPECIALS if settings.values.get(name) in added}
+    names = {name: token for name in _SPECIALS if (token := str(settings.values.get(name))) in added}
     return backend, names, None if truncation is None else int(truncation["max_length"])
 
 
-def _wrap(backend: Tokenizer, names: Mapping[str, str]) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)  # type: ignore[no-untyped-call]  # theirs
+def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    return {name: token for name in _SPECIALS if isinstance(token := getattr(tokenizer, name), str)}
 
 
 def _check_same(own: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase, source: str, name: str) -> None:

@@ -291,7 +291,7 @@ class BlockEncoder:
         truncated = 0
         tokens = sum(text.length for text in templated)
         is_torchs = not any(isinstance(part, RuntimeEncoder) for part in network.modules())
-        with_empty = bool(getattr(self.model, "takes_empty_texts", False))
+        with_empty = compute is network and bool(getattr(self.model, "takes_empty_texts", False))
         is_worth_it = is_torchs and device.type == "cpu" and tokens >= _PREPACKED_FROM
         with prepacked(network) if is_worth_it else nullcontext():
             for start in range(0, len(order), size):

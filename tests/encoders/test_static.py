@@ -66,6 +66,11 @@ def test_a_text_is_the_mean_of_its_rows_of_the_table(encoder: StaticEncoder) -> 
         ids = encoder.tokenizer(text)["input_ids"]
         expected = encoder.model.weight[ids].mean(dim=0) if ids else torch.zeros(16)
         torch.testing.assert_close(vector, expected.detach(), rtol=0, atol=1e-6)
+    model = SentenceEncoder(encoder, MeanPooler())
+    assert not model.encode(["", ""]).any()
+    assert [len(tokens) for tokens in model.encode(TEXTS[:2], output_value="token_embeddings")] == [4, 10]
+    with pytest.raises(ValueError, match=r"expected at least one token"):
+        model.encode([""], output_value="token_embeddings")
 
 
 def test_a_table_from_a_transformer_has_principal_components_with_weights_by_zipfs_law(bert: str) -> None:
